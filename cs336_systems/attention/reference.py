@@ -1,0 +1,43 @@
+"""Eager attention, written for reading: the specification that every other implementation is held to."""
+
+import torch
+from torch import Tensor
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, *, softmax_scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention and the log-sum-exp of its scores, with every intermediate materialized.
+
+    Args:
+        q: (..., seq_len_q, head_dim), any floating dtype.
+        k: (..., seq_len_k, head_dim).
+        v: (..., seq_len_k, head_dim).
+        is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
+        softmax_scale: factor on the scores; head_dim ** -0.5 if None.
+
+    Returns:
+        out: (..., seq_len_q, head_dim) in q's dtype.
+        lse: (..., seq_len_q), the natural log of the softmax denominators; float32, or float64 for float64 input.
+    """
+    scores = _scores(q, k, is_causal, softmax_scale)
+    lse = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(dim=-1)
+    return torch.softmax(scores, dim=-1) @ v, lse
+
+
+def scaled_dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, *, softmax_scale: float | None = None
+) -> Tensor:
+    """The output of `attention` alone: what eager PyTorch costs, without the price of a log-sum-exp."""
+    return torch.softmax(_scores(q, k, is_causal, softmax_scale), dim=-1) @ v
+
+
+def _scores(q: Tensor, k: Tensor, is_causal: bool, softmax_scale: float | None) -> Tensor:
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    scores = q @ k.transpose(-1, -2) * scale
+    if not is_causal:
+        return scores
+    rows = torch.arange(q.shape[-2], device=q.device)
+    columns = torch.arange(k.shape[-2], device=q.device)
+    # Every row sees at least key 0, so -inf never leaves a row without a maximum.
+    return scores.masked_fill(rows[:, None] < columns, float("-inf"))
