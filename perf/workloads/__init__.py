@@ -1,0 +1,31 @@
+"""What a case builds and runs, written once and used by asv classes, studies, gate and profile alike.
+
+Each module has `build(params, device) -> Workload`. Sizes, FLOP and byte formulas used for measuring are literals here,
+never read from `cs336_systems`: a commit that edits its own tables must not move an axis.
+"""
+
+import importlib
+from typing import Any
+
+from perf.harness.case import Unavailable, Workload
+
+
+def build(workload: str, params: dict[str, Any], device: str) -> Workload:
+    """The work of one case. Raises `Unavailable` with the reason where this commit or machine cannot do it."""
+    return importlib.import_module(f"perf.workloads.{workload}").build(params, device)
+
+
+def measured(module: str, name: str) -> Any:
+    """`cs336_systems.<module>.<name>` of the commit under test; `Unavailable` where the commit does not have it."""
+    path = f"cs336_systems.{module}"
+    try:
+        found = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        if missing.partition(".")[0] == "cs336_systems":
+            raise Unavailable(f"this commit has no module {missing}") from None
+        raise Unavailable(f"{path} needs {missing}, which is not installed") from None
+    try:
+        return getattr(found, name)
+    except AttributeError:
+        raise Unavailable(f"this commit has no {path}.{name}") from None

@@ -1,0 +1,54 @@
+"""`python -m perf`: the commands of the suite that asv does not have."""
+
+import click
+
+from perf.selection import SETS
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Performance of cs336_systems, commit by commit.
+
+    Measuring and publishing are asv's own commands (`asv run`, `asv publish`); these come on top.
+    """
+
+
+@main.command()
+@click.option("--commits", default=3, show_default=True, type=click.IntRange(1, 50), help="How many commits.")
+def demo(commits: int) -> None:
+    """Measure this repository's last commits and publish the site: the main job, in small.
+
+    A real `asv run` over the last commits that touch cs336_systems and a real `asv publish`: the CPU-sized classes on a
+    machine without a GPU, a quick GPU set on one with. Takes one to four minutes; writes under .asv/demo only.
+    """
+    from perf.demo import run
+
+    run(commits)
+
+
+@main.command()
+@click.option("--file", "path", type=click.Path(dir_okay=False), help="Instead of asv's ~/.asv-machine.json.")
+def machine(path: str | None) -> None:
+    """Write asv's machine file for this machine.
+
+    The name comes from the GPU's model and count (the CPU's model where there is no GPU), and nothing that changes over
+    a machine's life is in the file: each of its values is part of a series' identity.
+    """
+    from perf.machine import write
+
+    write(path)
+
+
+@main.command()
+@click.argument("name", type=click.Choice(sorted(SETS)))
+def select(name: str) -> None:
+    """Print the pattern of a named set of cases.
+
+    \b
+    asv run -b "$(python -m perf select history)" HEAD^!
+    """
+    click.echo(SETS[name])
+
+
+if __name__ == "__main__":
+    main()

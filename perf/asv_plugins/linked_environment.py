@@ -1,0 +1,101 @@
+"""asv environment "linked": one venv that sees the installed torch; per commit only a link to that commit's package.
+
+Nothing is built or downloaded, so the same configuration serves a laptop, a GPU image and a machine without a network,
+and changing the commit takes milliseconds. What is imported is always the checkout's own package: the outer
+site-packages are appended as plain paths, so that no editable install there can put the working tree in its place.
+"""
+
+import importlib.metadata
+import os
+import shlex
+import sys
+import sysconfig
+from pathlib import Path
+
+from asv import environment, util
+from asv.console import log
+from asv.machine import MachineCollection
+
+PACKAGES = ("cs336_systems",)
+RECORDED = ("torch", "triton")  # a new version of these starts a new series
+
+
+class LinkedEnvironment(environment.Environment):
+    """See the module; configured by `"environment_type": "linked"`."""
+
+    tool_name = "linked"
+    matches_python_fallback = False
+
+    def __init__(self, conf, python, requirements, tagged_env_vars):
+        if not self.matches(python):
+            raise environment.EnvironmentUnavailable(
+                f"Python {python} was given; allowed: {_python()}, the one that runs asv (or 'same')"
+            )
+        versions = {name: version for name in RECORDED if (version := _installed(name))}
+        # asv reads it for the directory's name while the base class is being initialized.
+        self._requirements = requirements = {**requirements, **versions}
+        results = Path(conf.results_dir).resolve()
+        self._records = results.parent / "records"
+        super().__init__(conf, _python(), requirements, tagged_env_vars)
+        self._site = Path(sysconfig.get_path("purelib", "venv", {"base": self._path, "platbase": self._path}))
+
+    @classmethod
+    def matches(cls, python):
+        """Only the Python that runs asv has the installed torch."""
+        return python in (_python(), "same")
+
+    def check_presence(self):
+        """Whether the venv is there and of this Python; it has no pip, which asv's own check asks for."""
+        return (Path(self._path) / "asv-env-info.json").is_file() and self._outer_paths_file().is_file()
+
+    def _setup(self):
+        log.info(f"Linking {self.name} to the installed packages")
+        util.check_call([sys.executable, "-m", "venv", "--without-pip", self._path])
+        self._outer_paths_file().write_text("".join(f"{path}\n" for path in _outer_site_packages()))
+
+    def _outer_paths_file(self) -> Path:
+        return self._site / "_outer_site_packages.pth"
+
+    def _uninstall_project(self):
+        self._set_installed_commit_hash(None)
+        for package in PACKAGES:
+            (self._site / package).unlink(missing_ok=True)
+
+    def _build_project(self, repo, commit_hash, build_dir):
+        """Pure Python: nothing to build."""
+
+    def _install_project(self, repo, commit_hash, build_dir):
+        # Packages are linked, not the repository's root: that would expose the commit's own perf/ too.
+        for package in PACKAGES:
+            source = Path(build_dir) / package
+            if source.is_dir():
+                (self._site / package).symlink_to(source)
+
+    def run(self, args, **kwargs):
+        """Run Python in the environment, with the way back to asv's command line and terminal."""
+        env = dict(kwargs.pop("env", os.environ))
+        env["PERF_ASV_ARGUMENTS"] = shlex.join(sys.argv[1:])
+        env["PERF_RECORDS"] = str(self._records)
+        env.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
+        return self.run_executable("python", args, env=env, **kwargs)
+
+
+def _python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _outer_site_packages() -> list[str]:
+    folders = (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
+    return [path for path in dict.fromkeys(folders) if Path(path).is_dir()]
+
+
+if machine_file := os.environ.get("PERF_MACHINE_FILE"):
+    # asv knows one machine file, in the home directory. The demo leaves that alone and brings its own.
+    MachineCollection.get_machine_file_path = staticmethod(lambda: machine_file)

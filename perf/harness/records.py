@@ -1,0 +1,193 @@
+"""The records of a run: raw samples in order, with the device and the reasons; one file per machine and commit.
+
+Written while measuring: every finished visit is appended to `<commit>.jsonl.part` at once, so that a run that dies
+loses nothing. At the end of a run the journal is folded into `<commit>.jsonl.gz`, written aside and renamed.
+
+Lines, by `kind`:
+    session   who measured and with what: id, started_at, day, harness, effort, machine, commit, device, software
+    process   one worker process of a session: package_digest (of the `cs336_systems` it imported), ceilings
+    visit     one stay at one case: benchmark, params, visit (0 is thrown away), order, status, samples_ns, ...
+"""
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+KEPT_FROM_VISIT = 1
+"""The first visit of a case (number 0) finds a cool GPU and cold compilers: it is recorded and never used."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run of one commit on one machine."""
+
+    id: str
+    started_at: str
+    day: str
+    harness: str
+    effort: str
+    """full, or quick (`asv run --quick`)."""
+
+    machine: str
+    commit: str
+    device: dict[str, Any]
+    software: dict[str, str]
+    ceilings: dict[str, Any] = field(default_factory=dict)
+    """Best rates over the session's processes: matmul_flops_per_s by dtype, copy_bytes_per_s."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case of one session, its kept visits pooled."""
+
+    benchmark: str
+    params: dict[str, Any]
+    status: str
+    """ok, or unavailable, out_of_memory, wrong, too_fast, throttled, error, crashed, hung."""
+
+    reason: str
+    samples_s: tuple[float, ...]
+    visits: int
+    peak_bytes: int | None
+    cache: str
+    clock: str
+    flops: float
+    min_bytes: float
+    session: Session
+
+
+class Journal:
+    """The open records of one commit, appended line by line. Raises `SystemExit` with one line if it cannot write."""
+
+    def __init__(self, directory: Path, machine: str, commit: str):
+        self._target = directory / machine / f"{commit}.jsonl.gz"
+        self._part = self._target.with_name(f"{commit}.jsonl.part")
+        try:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            if self._part.exists():  # of a run that died
+                self._fold()
+            self._stream = self._part.open("a", encoding="utf-8")
+        except OSError as error:
+            raise SystemExit(f"perf: cannot write records to {self._part.parent}: {error.strerror}") from None
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append one line and see it to the disk."""
+        self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        """Fold the journal into the compressed file."""
+        self._stream.close()
+        self._fold()
+
+    def _fold(self) -> None:
+        lines = [*_read_lines(self._target), *_read_lines(self._part)]
+        aside = self._target.with_name(self._target.name + ".tmp")
+        with gzip.GzipFile(aside, "wb", mtime=0) as stream:  # mtime=0: the same lines make the same bytes
+            for line in lines:
+                stream.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+        aside.replace(self._target)
+        self._part.unlink()
+
+
+def read_lines(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
+    """Every line recorded for a commit, in order, an unfinished journal included."""
+    folder = directory / machine
+    return [
+        *_read_lines(folder / f"{commit}.jsonl.gz"),
+        *_read_lines(folder / f"{commit}.jsonl.part"),
+    ]
+
+
+def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
+    """One result per case; where several sessions measured a case, the newest speaks."""
+    return summarize(read_lines(directory, machine, commit))
+
+
+def machines(directory: Path) -> list[str]:
+    """Machines that have records here."""
+    return sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+
+
+def commits(directory: Path, machine: str) -> list[str]:
+    """Full hashes of the commits with records of this machine, in no particular order."""
+    return sorted({path.name.partition(".")[0] for path in (directory / machine).glob("*.jsonl.*")})
+
+
+def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
+    """Pool the visits of every case; see `read_commit`."""
+    sessions: dict[str, dict[str, Any]] = {}
+    ceilings: dict[str, list[dict[str, Any]]] = {}
+    visits: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if line["kind"] == "session":
+            sessions[line["id"]] = {name: value for name, value in line.items() if name != "kind"}
+        elif line["kind"] == "process":
+            ceilings.setdefault(line["session"], []).append(line["ceilings"])
+        else:
+            key = f"{line['benchmark']}{tuple(line['params'].items())}"
+            of_case = visits.setdefault(key, [])
+            if of_case and of_case[-1]["session"] != line["session"]:
+                of_case.clear()
+            of_case.append(line)
+    opened = {
+        name: Session(**values, ceilings=best_ceilings(ceilings.get(name, []))) for name, values in sessions.items()
+    }
+    return [_pool(of_case, opened[of_case[0]["session"]]) for of_case in visits.values()]
+
+
+def best_ceilings(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best rate of each kind over several processes."""
+    found = [one for one in found if one]
+    if not found:
+        return {}
+    dtypes = {dtype for one in found for dtype in one["matmul_flops_per_s"]}
+    return {
+        "matmul_flops_per_s": {
+            dtype: max(one["matmul_flops_per_s"].get(dtype, 0.0) for one in found) for dtype in sorted(dtypes)
+        },
+        "copy_bytes_per_s": max(one["copy_bytes_per_s"] for one in found),
+    }
+
+
+def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
+    kept = [v for v in visits if v["visit"] >= KEPT_FROM_VISIT and v["status"] == "ok"]
+    failed = [v for v in visits if v["status"] not in ("ok", "throttled")]
+    if failed:
+        status, reason = failed[0]["status"], failed[0]["reason"]
+    elif kept:
+        status, reason = "ok", ""
+    else:
+        status = "throttled" if any(v["status"] == "throttled" for v in visits) else "error"
+        reason = next((v["reason"] for v in visits if v.get("reason")), "the run ended before a visit that counts")
+    first = visits[0]
+    floor = first.get("floor", {})
+    return CaseResult(
+        benchmark=first["benchmark"],
+        params=first["params"],
+        status=status,
+        reason=reason,
+        samples_s=tuple(ns * 1e-9 for v in kept for ns in v["samples_ns"]) if status == "ok" else (),
+        visits=len(kept),
+        peak_bytes=next((v["peak_bytes"] for v in visits if v.get("peak_bytes") is not None), None),
+        cache=first["cache"],
+        clock=first.get("clock", ""),
+        flops=floor.get("flops", 0.0),
+        min_bytes=floor.get("bytes_read", 0.0) + floor.get("bytes_written", 0.0),
+        session=session,
+    )
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as stream:
+        for text in stream:
+            if text.endswith("\n"):  # a last line without its end was cut off while it was written
+                yield json.loads(text)

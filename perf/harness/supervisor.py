@@ -1,0 +1,341 @@
+"""Measures a class's cases with a replaceable worker process; asv's `setup_cache` calls it once per class and commit.
+
+Visits to a case are spread over the run and over processes, since drift in time is most of the noise of this hardware:
+    round 0     every case once: correctness, peak memory, compilers and clocks warm; its times are thrown away
+    round 1 ..  every case again, in another shuffled order; from the middle of the rounds on in a new process
+A worker that crashes or hangs costs its case a reason, and the others nothing.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from perf.harness import HARNESS_VERSION
+from perf.harness.case import Case
+from perf.harness.records import CaseResult, Journal, read_lines, summarize
+
+WORKER = Path(__file__).parent / "workers" / "single.py"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much measuring a case gets."""
+
+    name: str = "full"
+    rounds: int = 4
+    processes: int = 2
+    limit_s: float = 180.0
+    """A visit that takes longer has hung. The first compiles; seconds, not minutes, are usual."""
+
+    stop: dict[str, float] = field(default_factory=dict)
+    """Overrides of `clock.Stop`."""
+
+
+FULL = Effort()
+QUICK = Effort("quick", rounds=2, processes=1, stop={"max_samples": 15, "max_seconds": 0.1})
+
+
+def measure(
+    cases: list[Case],
+    *,
+    commit: str,
+    checkout: Path,
+    records: Path,
+    effort: Effort = FULL,
+    progress: "Progress | None" = None,
+) -> list[CaseResult]:
+    """Measure `cases` (all of one device kind) of the package in `checkout`; returns one result per case.
+
+    Cases that this commit, machine, harness version and day already have in `records` are not measured again.
+    Raises `SystemExit` with one line if `records` cannot be written.
+    """
+    if not cases:
+        return []
+    progress = progress or Progress(len(cases) * effort.rounds, "")
+    worker = WorkerProcess(cases[0].device, checkout)
+    try:
+        greeting = worker.start()
+        if reason := greeting.get("unavailable"):
+            return summarize(_unavailable(cases, commit, reason))
+        return _Run(cases, commit, records, effort, progress, worker, greeting).results()
+    finally:
+        worker.stop()
+
+
+class _Run:
+    """One session: the plan, what is already on file, and the loop over rounds."""
+
+    def __init__(
+        self,
+        cases: list[Case],
+        commit: str,
+        records: Path,
+        effort: Effort,
+        progress: "Progress",
+        worker: "WorkerProcess",
+        greeting: dict[str, Any],
+    ):
+        self._cases, self._effort, self._progress, self._worker = cases, effort, progress, worker
+        now = datetime.datetime.now(datetime.UTC)
+        self._session = {
+            "kind": "session",
+            "id": now.strftime("%Y%m%dT%H%M%S.%fZ"),
+            "started_at": now.isoformat(timespec="seconds"),
+            "day": now.date().isoformat(),
+            "harness": HARNESS_VERSION,
+            "effort": effort.name,
+            "machine": greeting["machine"],
+            "commit": commit,
+            "device": greeting["device"],
+            "software": greeting["software"],
+        }
+        machine = greeting["machine"]
+        before = read_lines(records, machine, commit)
+        self._journal = Journal(records, machine, commit)
+        same = [line for line in before if line["kind"] == "session" and self._is_same(line)]
+        if same:
+            self._session = same[-1]
+        else:
+            self._journal.write(self._session)
+        self._lines = [line for line in before if line.get("session") == self._session["id"]]
+        self._greet(greeting)
+
+    def results(self) -> list[CaseResult]:
+        """Go through the rounds, then fold the journal."""
+        done = {(self._key(line), line["visit"]) for line in self._lines if line["kind"] == "visit"}
+        failed = {
+            self._key(line): True
+            for line in self._lines
+            if line["kind"] == "visit" and line["status"] not in ("ok", "throttled")
+        }
+        for number in range(self._effort.rounds):
+            order = list(self._cases)
+            if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times do not count
+                random.Random(number).shuffle(order)
+            todo = [case for case in order if (case.key, number) not in done]
+            if len(todo) < len(order):
+                self._progress.step(len(order) - len(todo), "already on file")
+            if todo and self._starts_process(number):
+                self._renew_worker()
+            for case in todo:
+                if case.key in failed:
+                    self._progress.step(1, "")
+                    continue
+                line = self._visit(case, number)
+                if line["status"] not in ("ok", "throttled"):
+                    failed[case.key] = True
+                self._progress.step(1, f"{case.key} {outcome(line)}")
+        self._journal.close()
+        wanted = {case.key for case in self._cases}
+        mine = [line for line in self._lines if line["kind"] != "visit" or self._key(line) in wanted]
+        return summarize([self._session, *mine])
+
+    def _starts_process(self, number: int) -> bool:
+        """Rounds are dealt out evenly to the processes; the first one is running already."""
+        per_process = -(-self._effort.rounds // self._effort.processes)
+        return number > 0 and number % per_process == 0
+
+    def _visit(self, case: Case, number: int) -> dict[str, Any]:
+        request = {"case": case.to_json(), "first": number == 0, "stop": self._effort.stop}
+        reply = self._worker.ask(request, self._effort.limit_s)
+        line = {
+            "kind": "visit",
+            "session": self._session["id"],
+            "benchmark": case.benchmark,
+            "params": case.params,
+            "cache": case.cache,
+            "visit": number,
+            "order": sum(1 for line in self._lines if line["kind"] == "visit"),
+            **reply,
+        }
+        self._write(line)
+        if not self._worker.alive():
+            self._renew_worker()
+        return line
+
+    def _renew_worker(self) -> None:
+        self._worker.stop()
+        self._greet(self._worker.start())
+
+    def _greet(self, greeting: dict[str, Any]) -> None:
+        self._write(
+            {
+                "kind": "process",
+                "session": self._session["id"],
+                "package_digest": greeting["package_digest"],
+                "ceilings": greeting["ceilings"],
+            }
+        )
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._journal.write(line)
+        self._lines.append(line)
+
+    def _is_same(self, line: dict[str, Any]) -> bool:
+        return all(line.get(name) == self._session[name] for name in ("day", "harness", "effort", "device", "software"))
+
+    @staticmethod
+    def _key(line: dict[str, Any]) -> str:
+        return f"{line['benchmark']}({', '.join(map(repr, line['params'].values()))})"
+
+
+class WorkerProcess:
+    """A measuring process that can be asked, killed and started again."""
+
+    def __init__(self, device: str, checkout: Path, start_limit_s: float = 180.0):
+        self._command = [sys.executable, "-P", str(WORKER), device, str(checkout)]
+        self._start_limit_s = start_limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    def start(self) -> dict[str, Any]:
+        """Start the process; returns its greeting. Raises `SystemExit` with its last words if it gives none."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=False,  # asv kills its process group on a timeout, and the worker belongs to it
+        )
+        greeting = self._receive(self._start_limit_s)
+        if "status" in greeting:
+            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self._last_words()}")
+        return greeting
+
+    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """Send a request and wait for its reply; a crash or a hang becomes a reply with that status."""
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write((json.dumps(request) + "\n").encode())
+            self._process.stdin.flush()
+        return self._receive(limit_s)
+
+    def alive(self) -> bool:
+        """Whether the process can be asked again."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the process; kill it if it does not go when its input ends."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        if self._log is not None:
+            self._log.close()
+        self._process = None
+
+    def _receive(self, limit_s: float) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
+        if not ready:
+            self._process.kill()
+            self._process.wait()
+            return {"status": "hung", "reason": f"no answer within {limit_s:.0f} s; the process was killed"}
+        text = self._process.stdout.readline()
+        if text.endswith(b"\n"):
+            return json.loads(text)
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return {"status": "crashed", "reason": f"the process died ({how}){self._last_line()}"}
+
+    def _last_line(self) -> str:
+        words = self._last_words().strip().splitlines()
+        return f": {words[-1][:200]}" if words else ""
+
+    def _last_words(self) -> str:
+        assert self._log is not None
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - 4000))
+        return self._log.read().decode(errors="replace")
+
+
+class Progress:
+    """A bar on the terminal that asv was started from (asv swallows what `setup_cache` prints), and a pulse for asv.
+
+    asv's timeout counts silence, so something is printed at least every few seconds of progress.
+    """
+
+    def __init__(self, total: int, label: str, path: str | None = None):
+        from tqdm import tqdm
+
+        self._stream = _open_or_none(path)
+        self._bar = tqdm(
+            total=total,
+            desc=label,
+            file=self._stream,
+            disable=self._stream is None,
+            mininterval=0.2 if self._stream is not None and self._stream.isatty() else 10.0,
+            unit="visit",
+            dynamic_ncols=True,
+            leave=False,
+        )
+
+    def step(self, count: int, text: str) -> None:
+        """`count` more visits are done; `text` says what the last one gave."""
+        if text:
+            self._bar.set_postfix_str(text, refresh=False)
+            print(text, flush=True)
+        self._bar.update(count)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+        if self._stream is not None:
+            self._stream.close()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def outcome(line: dict[str, Any]) -> str:
+    """What a visit gave, in a few characters: "0.412 ms" or its status."""
+    if line["status"] != "ok":
+        return line["status"]
+    samples = sorted(line["samples_ns"])
+    return f"{samples[len(samples) // 2] * 1e-6:.4g} ms"
+
+
+def _open_or_none(path: str | None) -> IO[str] | None:
+    try:
+        return open(path, "a", encoding="utf-8") if path else None  # noqa: PTH123 - lives with the bar
+    except OSError:
+        return None
+
+
+def _unavailable(cases: list[Case], commit: str, reason: str) -> Iterator[dict[str, Any]]:
+    """Lines for cases that this machine cannot run; nothing was measured, so nothing is written."""
+    session = dict.fromkeys(("started_at", "day", "harness", "effort", "machine"), "")
+    yield {"kind": "session", "id": "", **session, "commit": commit, "device": {}, "software": {}}
+    for case in cases:
+        yield {
+            "kind": "visit",
+            "session": "",
+            "benchmark": case.benchmark,
+            "params": case.params,
+            "cache": case.cache,
+            "visit": 0,
+            "status": "unavailable",
+            "reason": reason,
+        }

@@ -1,0 +1,61 @@
+"""Entry script of one measuring process: `python -P single.py DEVICE CHECKOUT`, requests on stdin, replies on stdout.
+
+Both directions are one JSON document a line. The first reply is a greeting with the device, the software, the ceilings
+and a digest of the `cs336_systems` that this process imports; then one reply a request. Started by path, not by module
+name, because asv makes `perf` importable in its own processes only.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Greet, then answer requests until stdin ends."""
+    die_with_parent()
+    device, checkout = sys.argv[1], Path(sys.argv[2])
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints must not end up between two replies
+    import_perf()
+
+    from perf.harness import measure
+
+    def reply(document: dict) -> None:
+        replies.write(json.dumps(document) + "\n")
+        replies.flush()
+
+    worker = measure.Worker(device, checkout)
+    reply(worker.greeting())
+    for line in sys.stdin:
+        reply(worker.answer(json.loads(line)))
+        if not worker.usable():
+            return
+
+
+def die_with_parent() -> None:
+    """Ask Linux for SIGKILL when the parent dies, so that no orphan keeps the GPU busy."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def import_perf() -> None:
+    """Import the `perf` that this script belongs to, and only it: its parent folder also holds a `cs336_systems`."""
+    folder = Path(__file__).resolve().parents[2]
+    spec = importlib.util.spec_from_file_location(
+        "perf", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["perf"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        main()

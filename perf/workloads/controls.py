@@ -1,0 +1,72 @@
+"""Work that runs no project code: when a control moves, the machine moved."""
+
+from typing import Any
+
+from perf.harness.case import Floor, Workload, WrongResult
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """`params["control"]`: matmul (bfloat16 8192^3 on a GPU), copy (1 GiB on a GPU) or launch (4096 floats)."""
+    on_gpu = device == "cuda"
+    control = params["control"]
+    if control == "matmul":
+        return matmul(8192, "bfloat16", device) if on_gpu else matmul(512, "float32", device)
+    if control == "copy":
+        return copy(2**28 if on_gpu else 2**22, device)
+    if control == "launch":
+        return launch(4096, device)
+    raise ValueError(f"control={control!r} was given; allowed: matmul, copy, launch")
+
+
+def matmul(n: int, dtype: str, device: str) -> Workload:
+    """An n x n x n product of random numbers (zeros run up to 13 % faster) through torch."""
+    import torch
+
+    a, b = torch.randn(2, n, n, device=device, dtype=getattr(torch, dtype))
+    out = torch.empty_like(a)
+
+    def check() -> float:
+        torch.mm(a, b, out=out)
+        exact = a[:8].double() @ b.double()
+        error = float((out[:8] - exact).norm() / exact.norm())
+        if not error < 1e-2:
+            raise WrongResult(f"matmul differs from float64 by {error:.1e} (relative), allowed 1e-02")
+        return error
+
+    item = a.element_size() * n * n
+    floor = Floor(flops=2 * n**3, matmul_dtype=dtype, bytes_read=2 * item, bytes_written=item)
+    return Workload(run=lambda: torch.mm(a, b, out=out), check=check, floor=floor)
+
+
+def copy(elements: int, device: str) -> Workload:
+    """A float32 tensor copied into another of the same size."""
+    import torch
+
+    source = torch.randn(elements, device=device)
+    target = torch.full_like(source, float("nan"))
+
+    def check() -> float:
+        target.copy_(source)
+        if not torch.equal(source, target):
+            raise WrongResult("the copy differs from its source")
+        return 0.0
+
+    floor = Floor(bytes_read=4 * elements, bytes_written=4 * elements)
+    return Workload(run=lambda: target.copy_(source), check=check, floor=floor)
+
+
+def launch(elements: int, device: str) -> Workload:
+    """One addition so small that its time is the price of a launch."""
+    import torch
+
+    a, b = torch.randn(2, elements, device=device)
+    out = torch.empty_like(a)
+
+    def check() -> float:
+        torch.add(a, b, out=out)
+        if not torch.equal(out.cpu(), a.cpu() + b.cpu()):
+            raise WrongResult("the sum differs from the CPU's")
+        return 0.0
+
+    floor = Floor(bytes_read=8 * elements, bytes_written=4 * elements)
+    return Workload(run=lambda: torch.add(a, b, out=out), check=check, floor=floor)
