@@ -1,0 +1,1 @@
+"""Results and records become pages: the numbers of a page, its text, and a site that needs no other host."""

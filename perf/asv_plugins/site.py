@@ -1,0 +1,88 @@
+"""asv publisher: the site works without the internet, and has our page about attention.
+
+Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from asv.publishing import OutputPublisher
+from asv.util import UserError
+
+from perf.harness import records
+from perf.report import attention_page, offline
+from perf.report.attention_rows import OURS
+
+
+class AttentionSite(OutputPublisher):
+    """Writes attention.html, links it, and replaces every external file of index.html by a local one."""
+
+    name = "attention"
+    button_label = "Attention"
+    description = "Attention at the newest commit: times, ceilings and peers"
+    order = 10
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        html_dir = Path(conf.html_dir)
+        measured, silent = _collect(conf, repo, benchmarks, graphs, revisions)
+        page = attention_page.render(conf.project, measured, silent, conf.show_commit_url)
+        try:
+            offline.replace_text(html_dir / "attention.html", page)
+            offline.add_link(html_dir, name=cls.name, href="attention.html", label=cls.button_label)
+            offline.make_offline(html_dir)
+        except offline.UnknownPage as error:
+            raise UserError(str(error)) from None
+
+
+def _collect(
+    conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]
+) -> tuple[list[attention_page.Measured], list[tuple[str, str]]]:
+    """What each machine measured at its newest commit that is published, and the machines that have nothing."""
+    directory = Path(conf.results_dir).parent / "records"
+    published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
+    published &= revisions.keys()
+    machines = set(records.machines(directory)) | {graph.params.get("machine", "") for _, graph in graphs}
+    measured: list[attention_page.Measured] = []
+    silent: list[tuple[str, str]] = []
+    for machine in sorted(machines - {""}):
+        found = records.commits(directory, machine)
+        commits = sorted(published.intersection(found), key=lambda commit: -revisions[commit])
+        newest = [
+            attention_page.Measured(machine, benchmark, _describe(repo, commit), results, frozenset(benchmarks))
+            for benchmark, commit, results in _newest(directory, machine, commits)
+        ]
+        measured += newest
+        if not found:
+            silent.append((machine, "has no records yet."))
+        elif not commits:
+            silent.append((machine, "has records, but none of a commit that this site publishes."))
+        elif not newest:
+            silent.append((machine, "has records, but none of attention."))
+    order = list(OURS)
+    return sorted(measured, key=lambda one: (order.index(one.benchmark), one.machine)), silent
+
+
+def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:
+    """For each benchmark that the page knows: the first of these commits that has results of it, and those."""
+    wanted = set(OURS)
+    for commit in commits:
+        by_benchmark: dict[str, list[records.CaseResult]] = {}
+        for result in records.read_commit(directory, machine, commit):
+            if result.benchmark in wanted:
+                by_benchmark.setdefault(result.benchmark, []).append(result)
+        for benchmark, results in by_benchmark.items():
+            wanted.remove(benchmark)
+            yield benchmark, commit, results
+        if not wanted:
+            return
+
+
+def _describe(repo: Any, commit: str) -> attention_page.Commit:
+    """Subject and date from git. asv has no public way to ask for the subject."""
+    when = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC)
+    subject = repo._run_git(["log", "-1", "--format=%s", commit], dots=False).strip()
+    return attention_page.Commit(commit, subject, f"{when:%Y-%m-%d}")

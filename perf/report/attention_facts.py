@@ -1,0 +1,79 @@
+"""Under which conditions the numbers of a page were taken: hardware, versions, clock, statistic, ceilings."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from perf.harness.records import CaseResult, Session
+from perf.report import units
+
+_EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
+_CLOCKS = {"cuda_events": "CUDA events", "wall": "wall clock"}
+_CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm L2"}
+_SOFTWARE = (
+    ("torch", "PyTorch"),
+    ("triton", "Triton"),
+    ("cuda", "CUDA"),
+    ("cudnn", "cuDNN"),
+    ("python", "Python"),
+)
+
+
+def facts(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
+    """Name and value of each condition. Where sessions differ, every value is named: nothing is averaged away."""
+    sessions = list({result.session.id: result.session for result in results}.values())
+    timed = [result for result in results if result.status == "ok" and result.samples_s]
+    found = [
+        ("Hardware", _each(_hardware(session.device) for session in sessions)),
+        ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
+        ("Software", _each(_software(session.software) for session in sessions)),
+        ("A time is", _method(timed)),
+        ("Interval", "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"),
+        ("Ceilings", _each(_ceilings(session) for session in sessions)),
+        ("Measured", _each(session.started_at.replace("T", " ")[:16] + " UTC" for session in sessions)),
+        ("Harness", _each(f"version {session.harness}, {_EFFORT[session.effort == 'full']}" for session in sessions)),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _each(values: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(value for value in values if value))
+
+
+def _hardware(device: dict[str, Any]) -> str:
+    parts = [str(device.get("name", ""))]
+    if device.get("memory_bytes"):
+        parts.append(units.memory(device["memory_bytes"]))
+    if device.get("sm_count"):
+        parts.append(f"{device['sm_count']} SMs")
+    if device.get("power_limit_w"):
+        parts.append(f"{device['power_limit_w']} W")
+    if device.get("threads"):
+        parts.append(f"{device['threads']} threads")
+    return ", ".join(parts)
+
+
+def _software(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {versions[key]}" for key, name in _SOFTWARE if versions.get(key))
+
+
+def _method(timed: Sequence[CaseResult]) -> str:
+    if not timed:
+        return ""
+    samples = _span([len(result.samples_s) for result in timed])
+    visits = _span([result.visits for result in timed])
+    clocks = _each(_CLOCKS.get(result.clock, result.clock) for result in timed)
+    caches = _each(_CACHES.get(result.cache, result.cache) for result in timed)
+    return ", ".join(filter(None, (f"the median of {samples} samples in {visits} visits", clocks, caches)))
+
+
+def _span(counts: Sequence[int]) -> str:
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _ceilings(session: Session) -> str:
+    tf32 = {"float32": "float32 (TF32)"} if session.device.get("sm_count") else {}
+    rates = session.ceilings.get("matmul_flops_per_s", {})
+    parts = [f"{tf32.get(dtype, dtype)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
+    if session.ceilings.get("copy_bytes_per_s"):
+        parts.append(f"copy {units.bandwidth(session.ceilings['copy_bytes_per_s'])}")
+    return ", ".join(parts)

@@ -1,0 +1,171 @@
+"""What the attention page says, as numbers: the records of one machine and commit become rows beside their peers."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.harness.records import CaseResult
+
+OURS = {"attention.FlashAttention": "triton", "smoke.SmokeAttention": "pytorch"}
+"""The benchmarks that the page knows, and in each the implementation that the others are held against."""
+
+FASTEST = "fastest"
+"""The pseudo-peer: in each case the fastest of the others."""
+
+# Two-sided 95 % points of Student's t by degrees of freedom; above these the normal value is within 3 %.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_MIN_VISITS = 3
+
+Config = tuple[tuple[str, Any], ...]
+"""A case without its implementation: (axis, value) pairs in the order of the axes."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median and its 95 % interval, in seconds."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """How much longer a peer takes for the same case, or why there is no such number."""
+
+    peer: CaseResult | None
+    ratio: float | None = None
+    verdict: str = ""
+    """faster or slower where the two intervals are apart, even where they touch, "" without a ratio."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of ours beside its peers."""
+
+    config: Config
+    ours: CaseResult | None
+    time: Estimate | None
+    flops_per_s: float | None
+    ceiling: float | None
+    """Fraction of what the device can do at most for this much work: the roofline, from rates measured in the run."""
+
+    speedups: dict[str, Speedup]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One peer over all cases."""
+
+    cases: int
+    mean: float
+    """Geometric mean of the ratios."""
+
+    low: float
+    high: float
+    faster: int
+    slower: int
+
+
+def estimate(result: CaseResult | None) -> Estimate | None:
+    """Median and interval of a case that has samples.
+
+    Samples of one visit share its drift (clock, power, heat), so the interval comes from the spread of the medians of
+    the visits. With fewer than three visits it is McGill, Tukey and Larsen's, from the samples alone: too narrow.
+    """
+    if result is None or result.status != "ok" or not result.samples_s:
+        return None
+    samples, visits = result.samples_s, min(result.visits, len(result.samples_s))
+    median = statistics.median(samples)
+    if visits >= _MIN_VISITS:
+        # Visits may stop at different counts; in time order, equal blocks serve as well (batch means).
+        bounds = [round(i * len(samples) / visits) for i in range(visits + 1)]
+        medians = [statistics.median(samples[a:b]) for a, b in itertools.pairwise(bounds)]
+        t = _T95[visits - 2] if visits - 2 < len(_T95) else 1.96
+        half = t * statistics.stdev(medians) / math.sqrt(visits)
+    elif len(samples) >= 4:
+        lower, _, upper = statistics.quantiles(samples, n=4)
+        half = 1.57 * (upper - lower) / math.sqrt(len(samples))
+    else:
+        half = (max(samples) - min(samples)) / 2
+    return Estimate(median, max(median - half, 0.0), median + half)
+
+
+def attained(result: CaseResult, seconds: float) -> float | None:
+    """The time that the roofline asks for over the time taken; None without measured ceilings."""
+    rate = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.params.get("dtype", "float32"))
+    bandwidth = result.session.ceilings.get("copy_bytes_per_s")
+    least = [result.flops / rate] if rate else []
+    if bandwidth and result.cache != "warm":  # warm operands come from L2, which may beat memory
+        least.append(result.min_bytes / bandwidth)
+    return max(least) / seconds if least and rate and max(least) > 0 else None
+
+
+def build_rows(results: Iterable[CaseResult], ours: str) -> tuple[list[Row], list[str]]:
+    """Rows by the other axes, then d, then seq_len; and the peers, the fastest of each case first among them."""
+    by_config: dict[Config, dict[str, CaseResult]] = {}
+    for result in results:
+        config = tuple((axis, value) for axis, value in result.params.items() if axis != "impl")
+        by_config.setdefault(config, {})[result.params["impl"]] = result
+    impls = sorted({impl for found in by_config.values() for impl in found if impl != ours}, key=_peer_order)
+    rows = [_row(config, by_config[config], ours, impls) for config in sorted(by_config, key=_config_order)]
+    return rows, [FASTEST, *impls] if len(impls) > 1 else impls
+
+
+def overview(rows: Sequence[Row], peer: str) -> Overview | None:
+    """One peer over all rows in which both have a time."""
+    found = [row.speedups[peer] for row in rows]
+    ratios = [one.ratio for one in found if one.ratio is not None]
+    if not ratios:
+        return None
+    return Overview(
+        cases=len(ratios),
+        mean=statistics.geometric_mean(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        faster=sum(one.verdict == "faster" for one in found),
+        slower=sum(one.verdict == "slower" for one in found),
+    )
+
+
+def _row(config: Config, found: dict[str, CaseResult], ours: str, impls: Sequence[str]) -> Row:
+    mine = found.get(ours)
+    time = estimate(mine)
+    speedups = {impl: _speedup(time, found.get(impl)) for impl in impls}
+    if len(impls) > 1:
+        speedups[FASTEST] = min(speedups.values(), key=lambda one: math.inf if one.ratio is None else one.ratio)
+    return Row(
+        config=config,
+        ours=mine,
+        time=time,
+        flops_per_s=mine.flops / time.median if mine and time and mine.flops else None,
+        ceiling=attained(mine, time.median) if mine and time else None,
+        speedups=speedups,
+    )
+
+
+def _speedup(time: Estimate | None, peer: CaseResult | None) -> Speedup:
+    other = estimate(peer)
+    if time is None or other is None:
+        return Speedup(peer)
+    verdict = "faster" if other.low > time.high else "slower" if other.high < time.low else "even"
+    return Speedup(peer, other.median / time.median, verdict)
+
+
+def _peer_order(impl: str) -> tuple[int, str]:
+    """What everybody knows first: eager, then our own slower ones, then PyTorch's kernels."""
+    known = ("reference", "compiled", "pytorch", "sdpa")
+    return (known.index(impl) if impl in known else len(known), impl)
+
+
+def _config_order(config: Config) -> list[tuple[int, Any]]:
+    return [(0, value) if isinstance(value, int | float) else (1, str(value)) for _, value in sort_axes(config)]
+
+
+def sort_axes(config: Config) -> Config:
+    """The axes that name a group first (mode, dtype), then head size, then length."""
+    last = {"d": 1, "seq_len": 2}
+    return tuple(sorted(config, key=lambda item: last.get(item[0], 0)))

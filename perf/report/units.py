@@ -1,0 +1,65 @@
+"""Numbers as a person reads them: three or four significant digits and a unit."""
+
+from collections.abc import Sequence
+
+_TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_RATE = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """`value` with this many significant digits and no exponent: 12.3, 0.0123, 1234."""
+    if value == 0:
+        return "0"
+    exponent = int(f"{abs(value):.{significant - 1}e}".partition("e")[2])
+    return f"{value:.{max(0, significant - 1 - exponent)}f}"
+
+
+def seconds(value: float) -> str:
+    """1.23 ms."""
+    return seconds_together([value], 3)[0]
+
+
+def seconds_together(values: Sequence[float], significant: int = 4) -> list[str]:
+    """Times in the unit of the first; the unit is written once, at the end: ["1.234", "1.240 ms"]."""
+    scale, unit = _pick(values[0], _TIME)
+    texts = [digits(value / scale, significant) for value in values]
+    return [*texts[:-1], f"{texts[-1]} {unit}"]
+
+
+def memory(value: float) -> str:
+    """12.3 MiB (2^20 bytes)."""
+    scale, unit = _pick(value, _BYTES)
+    return f"{digits(value / scale)} {unit}"
+
+
+def rate_unit(values: Sequence[float]) -> tuple[float, str]:
+    """Scale and name of the unit in which the greatest of these rates (FLOP/s) reads well."""
+    return _pick(max(values, default=1e12), _RATE[1:])
+
+
+def rate(value: float) -> str:
+    """801 TFLOP/s."""
+    scale, unit = _pick(value, _RATE[1:])
+    return f"{digits(value / scale)} {unit}"
+
+
+def bandwidth(value: float) -> str:
+    """4.24 TB/s (10^12 bytes a second, as memory is sold)."""
+    scale, unit = _pick(value, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")))
+    return f"{digits(value / scale)} {unit}"
+
+
+def times(ratio: float) -> str:
+    """3.4×."""
+    return f"{digits(ratio, 3 if ratio < 100 else 4)}\u00d7"
+
+
+def percent(fraction: float) -> str:
+    """61 %; a decimal below ten."""
+    value = 100 * fraction
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def _pick(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    return next((unit for unit in units if abs(value) >= unit[0]), units[-1])

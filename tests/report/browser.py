@@ -1,0 +1,145 @@
+"""A browser that can reach this machine only, and the questions that we ask a published site."""
+
+import functools
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+PATIENCE_S = 30
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="needs Chromium and chromedriver on the PATH"
+)
+
+# Only this page's graph: asv has no handle on the plot, but flot leaves it with the element.
+_POINTS = """
+const plot = window.jQuery && jQuery('#main-graph').data('plot');
+return plot ? plot.getData().map((s) => s.data.filter((p) => p[1] !== null).length) : [];
+"""
+_INK = """
+const canvas = document.querySelector('#main-graph canvas.flot-base');
+const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+return pixels.some((value) => value !== 0);
+"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        """Say nothing: requests are read from the browser's log."""
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """The address of a web server for a folder, on a free port of this machine."""
+    handler = functools.partial(_Quiet, directory=str(directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def chromium(profile: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Any]:
+    """A driver whose every host name but this machine's fails to resolve, with its logs switched on."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        f"--user-data-dir={profile}",
+        f"--window-size={width},{height}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        yield driver
+    finally:
+        driver.quit()
+
+
+def wait(driver: Any, condition: Any, message: str) -> Any:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, PATIENCE_S, poll_frequency=0.05).until(condition, message)
+
+
+def plotted_points(driver: Any, at_least: int) -> list[int]:
+    """Points per curve of asv's graph, once one has this many; a drawn canvas goes without saying."""
+
+    def enough(_: Any) -> list[int] | None:
+        found = driver.execute_script(_POINTS)
+        return found if max(found, default=0) >= at_least else None
+
+    found = wait(driver, enough, f"no curve of {at_least} points at {driver.current_url}")
+    assert driver.execute_script(_INK), "the graph's canvas is empty"
+    return found
+
+
+def open_history(driver: Any, site: str, at_least: int) -> list[int]:
+    """From the start page to the first attention graph, by its link in the grid; points per curve."""
+    driver.get(f"{site}index.html")
+    cell = wait(
+        driver,
+        lambda _: driver.find_elements("css selector", '#summarygrid-display a[href*="Attention.track_time"]'),
+        "asv's benchmark grid shows no attention benchmark",
+    )[0]
+    driver.get(cell.get_attribute("href"))
+    return plotted_points(driver, at_least)
+
+
+def open_attention(driver: Any) -> None:
+    """From asv's page to ours, by the link in the navigation bar."""
+    wait(driver, lambda _: driver.find_elements("css selector", "#nav-li-attention a"), "no link to our page")
+    driver.find_element("css selector", "#nav-li-attention a").click()
+    wait(driver, lambda _: driver.find_elements("css selector", "table.cases"), "our page has no table")
+
+
+def assert_stayed_home(driver: Any, site: str) -> None:
+    """Nothing was asked of any other host, nothing failed to load, and the console has no error."""
+    host = urlsplit(site).netloc
+    for entry in driver.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            url = urlsplit(message["params"]["request"]["url"])
+            if url.scheme not in ("data", "blob", "about", "chrome"):
+                assert url.netloc == host, f"the page asked {url.netloc} for {url.path}"
+        elif message["method"] == "Network.responseReceived":
+            response = message["params"]["response"]
+            assert response["status"] < 400 or _is_a_gap(response["url"]), f"{response['status']}: {response['url']}"
+    errors = [
+        entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE" and not _is_a_gap(entry["message"])
+    ]
+    assert not errors, errors
+
+
+def _is_a_gap(text: str) -> bool:
+    """asv asks for every machine's graph of a benchmark, also where a machine never ran it, and copes with the 404."""
+    return "/graphs/" in text and ".json" in text

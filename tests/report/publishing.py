@@ -1,0 +1,55 @@
+"""Sites to look at: one published from made-up measurements, and `asv publish` itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.report import synthetic
+
+ROOT = Path(__file__).parents[2]
+SUBJECTS = ["First kernels", "Tile sizes per head size", "Skip masked tiles", "Exp2", "Split backward", "Pipelining"]
+
+
+def asv_publish(directory: Path, html_dir: Path) -> str:
+    """`asv publish` with the asv.conf.json of `directory`; returns what it printed. Fails the test if asv fails."""
+    command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--html-dir", str(html_dir)]
+    found = subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = (synthetic.GPU, synthetic.CPU)) -> list[str]:
+    """A repository with results of six commits and records of the newest two; the hashes, oldest first."""
+    from asv import util
+
+    hashes = synthetic.make_repo(directory, SUBJECTS)
+    results = directory / "perf" / "results"
+    conf = {
+        "version": 1,
+        "project": "attention-demo",
+        "repo": ".",
+        "branches": ["main"],
+        "results_dir": "perf/results",
+        "html_dir": "html",
+        "plugins": [".perf.asv_plugins.site"],
+    }
+    (directory / "asv.conf.json").write_text(json.dumps(conf))
+    known = {}
+    for suite in suites:
+        known |= synthetic.benchmarks(suite)
+        for number, commit in enumerate(hashes):
+            synthetic.write_results(results, suite, commit, number)
+        for commit in hashes[-2:]:
+            synthetic.write_records(directory / "perf" / "records", suite, commit)
+    util.write_json(str(results / "benchmarks.json"), known, 2)
+    return hashes

@@ -1,0 +1,209 @@
+"""Made-up measurements in the real formats: records through the harness's journal, results through asv's own API."""
+
+import itertools
+import math
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from perf.harness.records import Journal
+
+H200 = "nvidia-h200"
+LAPTOP = "cpu-laptop"
+
+GPU_AXES = {
+    "seq_len": [1024, 4096, 16384],
+    "d": [64, 128],
+    "dtype": ["bfloat16", "float32"],
+    "mode": ["forward", "backward", "forward_backward"],
+    "impl": ["triton", "reference", "sdpa"],
+}
+CPU_AXES = {
+    "seq_len": [128, 512],
+    "d": [64],
+    "dtype": ["float32"],
+    "mode": ["forward", "forward_backward"],
+    "impl": ["pytorch", "reference", "sdpa"],
+}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One machine and the attention benchmark that it measures."""
+
+    machine: str
+    benchmark: str
+    axes: dict[str, list[Any]]
+    gpu: bool
+    methods: tuple[tuple[str, str], ...] = (("track_time", "seconds"),)
+
+
+GPU = Suite(
+    H200,
+    "attention.FlashAttention",
+    GPU_AXES,
+    True,
+    (("track_time", "seconds"), ("track_peak_memory", "bytes")),
+)
+CPU = Suite(LAPTOP, "smoke.SmokeAttention", CPU_AXES, False)
+
+
+def cases(suite: Suite) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*suite.axes.values()):
+        yield dict(zip(suite.axes, values, strict=True))
+
+
+def work(params: dict[str, Any]) -> tuple[float, float]:
+    """FLOPs and bytes of a causal case with one head."""
+    products = {"forward": 2, "backward": 5, "forward_backward": 7}[params["mode"]]
+    size = 2 if params["dtype"] == "bfloat16" else 4
+    return (
+        products * params["seq_len"] ** 2 * params["d"],
+        2 * products * params["seq_len"] * params["d"] * size,
+    )
+
+
+def failure(params: dict[str, Any]) -> tuple[str, str]:
+    """Some cases fail, as they do on a real machine."""
+    if params["impl"] == "reference" and params["seq_len"] >= 65536:
+        return "out_of_memory", "tried to allocate 16.00 GiB with 9.12 GiB free"
+    if params["impl"] == "triton" and params == params | {"seq_len": 16384, "d": 128, "dtype": "float32"}:
+        return "wrong", "out: error 0.31 above 0.02 <script>alert(1)</script>"
+    if params["impl"] == "sdpa_flash" and params["dtype"] == "float32":
+        return "unavailable", "FlashAttention only supports fp16 and bf16"
+    return "ok", ""
+
+
+def seconds(suite: Suite, params: dict[str, Any]) -> float:
+    """A plausible time: a launch plus work at a rate that saturates with the length."""
+    flops, _ = work(params)
+    peak = {"bfloat16": 6.4e14, "float32": 2.6e14}[params["dtype"]] if suite.gpu else 2e11
+    slower = {"triton": 1.0, "pytorch": 1.0, "reference": 7.0 if suite.gpu else 0.6, "sdpa": 1.15}
+    saturation = params["seq_len"] / (params["seq_len"] + 9000)
+    launch = {"reference": 34e-6, "triton": 7e-6}.get(params["impl"], 11e-6)
+    shape = 0.75 if params["d"] == 128 and params["impl"] == "sdpa" else 1.0
+    return launch + flops / (peak * saturation) * slower.get(params["impl"], 1.0) * shape
+
+
+def samples_ns(suite: Suite, params: dict[str, Any], visit: int) -> list[int]:
+    base = seconds(suite, params) * 1e9 * (1 + 0.004 * math.sin(3 * visit + params["d"]))
+    return [round(base * (1 + 0.003 * math.sin(7 * i))) for i in range(12)]
+
+
+def peak_bytes(params: dict[str, Any]) -> int:
+    square = params["seq_len"] ** 2 * 4 if params["impl"] == "reference" else 0
+    return round(work(params)[1]) + square
+
+
+def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -> None:
+    """One session, as the harness would have written it."""
+    journal = Journal(directory, suite.machine, commit)
+    gpu = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_110_011_392, "driver": "580.95.05"}
+    identity = gpu if suite.gpu else {"name": "Some Laptop CPU", "threads": 2}
+    versions = {"triton": "3.6.0", "cuda": "13.0", "cudnn": "91900"} if suite.gpu else {}
+    journal.write(
+        {
+            "kind": "session",
+            "id": "s1",
+            "started_at": "2026-01-02T03:04:05+00:00",
+            "day": "2026-01-02",
+            "harness": "1",
+            "effort": "full",
+            "machine": suite.machine,
+            "commit": commit,
+            "device": identity,
+            "software": {"python": "3.12.3", "torch": "2.11.0"} | versions,
+        }
+    )
+    rates = {"bfloat16": 8.0e14, "float32": 3.6e14} if suite.gpu else {"float32": 3.0e11}
+    ceilings = {"matmul_flops_per_s": rates, "copy_bytes_per_s": 4.2e12 if suite.gpu else 2e10}
+    journal.write({"kind": "process", "session": "s1", "package_digest": "0", "ceilings": ceilings})
+    for visit in range(visits):
+        for params in cases(suite):
+            status, reason = failure(params)
+            flops, moved = work(params)
+            line: dict[str, Any] = {
+                "kind": "visit",
+                "session": "s1",
+                "benchmark": suite.benchmark,
+                "params": params,
+                "cache": "cold" if suite.gpu else "warm",
+                "visit": visit,
+                "status": status,
+                "reason": reason,
+                "clock": "cuda_events" if suite.gpu else "wall",
+                "floor": {"flops": flops, "bytes_read": moved * 0.75, "bytes_written": moved * 0.25},
+            }
+            if status == "ok":
+                line["samples_ns"] = samples_ns(suite, params, visit)
+                line["peak_bytes"] = peak_bytes(params) if suite.gpu else None
+            journal.write(line)
+    journal.close()
+
+
+def git(repo: Path, *args: str) -> str:
+    command = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.invalid", *args]
+    return subprocess.run(command, cwd=repo, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def make_repo(repo: Path, subjects: list[str]) -> list[str]:
+    """A repository with one commit per subject; their hashes, oldest first."""
+    repo.mkdir(parents=True)
+    git(repo, "init", "--quiet", "--initial-branch=main")
+    hashes = []
+    for number, subject in enumerate(subjects):
+        (repo / "version.txt").write_text(f"{number}\n")
+        git(repo, "add", "version.txt")
+        when = f"2026-01-{number + 1:02d}T12:00:00Z"
+        git(repo, "commit", "--quiet", "-m", subject, "--date", when)
+        hashes.append(git(repo, "rev-parse", "HEAD"))
+    return hashes
+
+
+def write_results(results_dir: Path, suite: Suite, commit: str, number: int) -> None:
+    """What `asv run` would have left for one commit: the machine's file and the result file."""
+    from asv import util
+    from asv.results import Results
+
+    params = {"machine": suite.machine, "gpu": "", "os": "Linux", "arch": "x86_64", "cpu": "", "ram": ""}
+    util.write_json(str(results_dir / suite.machine / "machine.json"), params, 1)
+    date = util.datetime_to_js_timestamp(datetime(2026, 1, number + 1, 12, tzinfo=UTC))
+    results = Results(params | {"python": "3.12"}, {}, commit, date, "3.12", "linked-py3.12", {})
+    for benchmark in benchmarks(suite).values():
+        timed = benchmark["unit"] == "seconds"
+        rows = [(params, failure(params)[0] == "ok") for params in cases(suite)]
+        samples = [
+            [ns * 1e-9 * (1.1 - 0.02 * number) for ns in samples_ns(suite, params, 1)] if ok and timed else None
+            for params, ok in rows
+        ]
+        found = SimpleNamespace(
+            result=[float(peak_bytes(params)) if ok else math.nan for params, ok in rows],  # asv takes samples first
+            samples=samples,
+            number=[1 if one else None for one in samples],
+            stderr="",
+            errcode=0,
+            profile=None,
+        )
+        results.add_result(benchmark, found, started_at=datetime(2026, 1, 20, tzinfo=UTC), duration=1.0)
+    results.save(str(results_dir))
+
+
+def benchmarks(suite: Suite) -> dict[str, dict[str, Any]]:
+    """asv's description of the suite's benchmarks, as discovery finds it."""
+    return {
+        f"{suite.benchmark}.{method}": {
+            "name": f"{suite.benchmark}.{method}",
+            "code": "",
+            "params": [[repr(value) for value in values] for values in suite.axes.values()],
+            "param_names": list(suite.axes),
+            "type": "track",
+            "unit": unit,
+            "timeout": 600,
+            "version": "1",
+        }
+        for method, unit in suite.methods
+    }

@@ -1,0 +1,40 @@
+"""The site of this repository's own committed results: a history, and numbers on our page."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.report import browser
+from tests.report.publishing import ROOT, asv_publish
+
+COMMITS = 5
+
+pytestmark = [pytest.mark.browser, browser.needs_browser]
+
+
+def _skip_without_history() -> None:
+    found = subprocess.run(
+        ["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if found.stdout.strip() != "false":
+        pytest.skip("needs the full git history: this is a shallow clone, or no clone at all")
+    measured = {
+        machine.name: len(list(machine.glob("[0-9a-f]*-*.json")))
+        for machine in (ROOT / "perf" / "results").glob("*h200*")
+    }
+    if max(measured.values(), default=0) < COMMITS:
+        pytest.skip(f"perf/results has no H200 with {COMMITS} commits yet: {measured or 'none'}")
+
+
+def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> None:
+    _skip_without_history()
+    asv_publish(ROOT, tmp_path / "html")
+    with browser.served(tmp_path / "html") as site, browser.chromium(tmp_path / "profile") as driver:
+        browser.open_history(driver, site, at_least=COMMITS)
+        browser.open_attention(driver)
+        times = driver.find_elements("css selector", "table.cases tbody td a[href*='FlashAttention.track_time']")
+        assert times, "our page has no time"
+        times[0].click()
+        browser.plotted_points(driver, at_least=COMMITS)
+        browser.assert_stayed_home(driver, site)

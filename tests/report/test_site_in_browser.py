@@ -1,0 +1,92 @@
+"""A site published by asv from made-up measurements, in a browser that reaches no other host."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report import browser
+from tests.report.publishing import SUBJECTS, asv_publish, make_project
+
+pytestmark = [pytest.mark.browser, browser.needs_browser]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("site")
+    make_project(directory / "repo")
+    asv_publish(directory / "repo", directory / "html")
+    with browser.served(directory / "html") as address:
+        yield address
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Any]:
+    with browser.chromium(tmp_path / "profile") as opened:
+        yield opened
+
+
+def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, driver: Any) -> None:
+    browser.open_history(driver, site, at_least=len(SUBJECTS))
+    browser.open_attention(driver)
+    times = driver.find_elements("css selector", "table.cases tbody td a[href*='track_time']")
+    assert times
+    assert all(cell.text.split()[0].replace(".", "").isdigit() for cell in times)
+
+    times[0].click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)], "one curve: ours"
+    chosen = driver.find_elements("css selector", "#graphdisplay-navigation a.active")
+    assert {"triton", "bfloat16", "nvidia-h200"} <= {button.text for button in chosen}
+    browser.assert_stayed_home(driver, site)
+
+
+def test_memory_links_open_the_memory_graph(site: str, driver: Any) -> None:
+    driver.get(f"{site}attention.html")
+    driver.find_element("css selector", "table.cases td a[href*='track_peak_memory']").click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)]
+    assert driver.find_element("id", "title").text == "attention.FlashAttention.track_peak_memory"
+    browser.assert_stayed_home(driver, site)
+
+
+def test_asvs_own_lists_work_from_the_vendored_libraries(site: str, driver: Any) -> None:
+    driver.get(f"{site}index.html#/summarylist")
+    browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
+    driver.get(f"{site}index.html#/regressions")
+    browser.wait(driver, lambda _: driver.find_element("id", "regressions-body").text, "no regressions page")
+    browser.assert_stayed_home(driver, site)
+
+
+def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
+    driver.get(f"{site}attention.html")
+
+    def visible(selector: str) -> list[Any]:
+        return [one for one in driver.find_elements("css selector", selector) if one.is_displayed()]
+
+    gpu = ".machine:first-of-type"
+    assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["fastest"]
+    driver.find_element("css selector", f"{gpu} input[value='reference']").click()
+    assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["reference"]
+
+    driver.find_element("css selector", f"{gpu} .filters select option[value='bfloat16']").click()
+    rows = visible(f"{gpu} table.cases tbody tr")
+    assert rows
+    assert {row.find_elements("css selector", "td")[1].text for row in rows} == {"bfloat16"}
+    assert f"{len(rows)} of " in driver.find_element("css selector", f"{gpu} [role=status]").text
+
+    head = next(one for one in visible(f"{gpu} table.cases thead th") if one.text.startswith("time"))
+    head.find_element("css selector", "button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    shown = [
+        float(row.find_element("css selector", "td:nth-of-type(4)").get_attribute("data-value"))
+        for row in visible(f"{gpu} table.cases tbody tr")
+    ]
+    assert shown == sorted(shown)
+    browser.assert_stayed_home(driver, site)
+
+
+def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any) -> None:
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    driver.get(f"{site}attention.html")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
