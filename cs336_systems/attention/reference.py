@@ -18,7 +18,7 @@ def attention(
 
     Returns:
         out: (..., seq_len_q, head_dim) in q's dtype.
-        lse: (..., seq_len_q), the natural log of the softmax denominators; float32, or float64 for float64 input.
+        lse: (..., seq_len_q), the natural log of the softmax denominators; float32 (float64 for float64 input).
     """
     scores = _scores(q, k, is_causal, softmax_scale)
     lse = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(dim=-1)

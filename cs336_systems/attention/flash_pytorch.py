@@ -1,0 +1,171 @@
+"""FlashAttention-2 in plain PyTorch: Algorithms 1 and 2 of Dao (2023), tile by tile, on any device.
+
+Written to be read beside the paper, and to run where Triton does not. No n x n matrix exists at any time.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# The time is launches, not arithmetic, so the tiles are as large as the paper's; any size is right.
+Q_TILE_SIZE = 128
+K_TILE_SIZE = 128
+
+
+class FlashAttentionPyTorch(torch.autograd.Function):
+    """`apply(q, k, v, is_causal=False, softmax_scale=None) -> out`, forward and backward tiled in PyTorch.
+
+    q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), of one floating dtype, with any
+    strides; out is shaped like q. Scores, softmax and sums are float32 (float64 for float64 inputs), matrix
+    products take the inputs' dtype. Saved for the backward: q, k, v, out and the natural-log
+    log-sum-exp, (..., seq_len_q). `flash_attention` of `api.py` checks its inputs; this class does not.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, softmax_scale: float | None = None
+    ) -> Tensor:
+        """Algorithm 1."""
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+        out, lse = tiled_forward(q, k, v, is_causal, scale)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.is_causal, ctx.scale = is_causal, scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        """Algorithm 2."""
+        q, k, v, out, lse = ctx.saved_tensors
+        return *tiled_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+
+
+class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
+    """The same forward; the backward recomputes all scores at once, through `torch.compile`.
+
+    Needs memory for several n x n matrices and skips nothing when causal: the course's default, kept to
+    measure against.
+    """
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        """Equations 13 to 19 of the course's handout, fused as far as the compiler goes."""
+        # Detached, because the compiler asks each tensor for its .grad and out, a non-leaf, answers with a warning.
+        q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
+        return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+
+
+def tiled_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Algorithm 1: returns out like q, and lse (..., seq_len_q) in float32 (float64 for float64 inputs)."""
+    seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
+    sum_dtype = torch.promote_types(q.dtype, torch.float32)
+    out = torch.empty_like(q)
+    lse = torch.empty(q.shape[:-1], dtype=sum_dtype, device=q.device)
+
+    for q_start in range(0, seq_len_q, Q_TILE_SIZE):
+        q_end = min(q_start + Q_TILE_SIZE, seq_len_q)
+        q_tile = q[..., q_start:q_end, :]
+        acc = torch.zeros(q_tile.shape, dtype=sum_dtype, device=q.device)
+        row_sum = torch.zeros(q_tile.shape[:-1], dtype=sum_dtype, device=q.device)
+        row_max = torch.full_like(row_sum, float("-inf"))
+        # Tile 0 holds key 0, which every row sees: row_max is finite from the first tile on.
+        for k_start in range(0, min(seq_len_k, q_end) if is_causal else seq_len_k, K_TILE_SIZE):
+            k_tile = k[..., k_start : k_start + K_TILE_SIZE, :]
+            v_tile = v[..., k_start : k_start + K_TILE_SIZE, :]
+            scores = _masked_scores(q_tile, k_tile, q_start - k_start, is_causal, scale)
+            new_max = torch.maximum(row_max, scores.amax(dim=-1))
+            rescale = torch.exp(row_max - new_max)
+            p = torch.exp(scores - new_max[..., None])
+            row_sum = rescale * row_sum + p.sum(dim=-1)
+            acc = rescale[..., None] * acc + p.to(v.dtype) @ v_tile
+            row_max = new_max
+        out[..., q_start:q_end, :] = acc / row_sum[..., None]
+        lse[..., q_start:q_end] = row_max + torch.log(row_sum)
+    return out, lse
+
+
+def tiled_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Algorithm 2: returns dq, dk, dv, shaped like q, k, v."""
+    seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
+    delta = _delta(out, grad_out, lse.dtype)
+    dq = torch.zeros(q.shape, dtype=lse.dtype, device=q.device)
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+
+    for k_start in range(0, seq_len_k, K_TILE_SIZE):
+        keys = slice(k_start, min(k_start + K_TILE_SIZE, seq_len_k))
+        k_tile, v_tile = k[..., keys, :], v[..., keys, :]
+        dk_tile = torch.zeros(k_tile.shape, dtype=lse.dtype, device=k.device)
+        dv_tile = torch.zeros_like(dk_tile)
+        # A causal query sees no key behind itself: start with the tile that holds query k_start.
+        first = k_start // Q_TILE_SIZE * Q_TILE_SIZE if is_causal else 0
+        for q_start in range(first, seq_len_q, Q_TILE_SIZE):
+            rows = slice(q_start, min(q_start + Q_TILE_SIZE, seq_len_q))
+            dq_part, dk_part, dv_part = _tile_gradients(
+                q[..., rows, :], k_tile, v_tile, grad_out[..., rows, :], lse[..., rows], delta[..., rows],
+                q_start - k_start, is_causal, scale,
+            )  # fmt: skip
+            dq[..., rows, :] += dq_part
+            dk_tile += dk_part
+            dv_tile += dv_part
+        dk[..., keys, :] = dk_tile
+        dv[..., keys, :] = dv_tile
+    return dq.to(q.dtype), dk, dv
+
+
+def recompute_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The backward as one tile that covers everything: what `compiled_backward` compiles."""
+    delta = _delta(out, grad_out, lse.dtype)
+    return _tile_gradients(q, k, v, grad_out, lse, delta, 0, is_causal, scale)
+
+
+@functools.cache
+def compiled_backward() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """`recompute_backward` through `torch.compile`, built once; each new shape compiles anew (1 to 2 s).
+
+    Static shapes, because that is what a benchmark of one shape should see. torch stops compiling after 8
+    shapes in a process (`torch._dynamo.config.recompile_limit`) and says so.
+    """
+    return torch.compile(recompute_backward, dynamic=False)
+
+
+def _masked_scores(q: Tensor, k: Tensor, offset: int, is_causal: bool, scale: float) -> Tensor:
+    """Scores of one tile; `offset` is the index of its first query less that of its first key."""
+    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    if not is_causal or offset >= k.shape[-2] - 1:
+        return scores
+    rows = torch.arange(q.shape[-2], device=q.device) + offset
+    columns = torch.arange(k.shape[-2], device=q.device)
+    return scores.masked_fill(rows[:, None] < columns, float("-inf"))
+
+
+def _delta(out: Tensor, grad_out: Tensor, dtype: torch.dtype) -> Tensor:
+    """rowsum(out * grad_out), which equals rowsum(p * dp) without the n x n matrices."""
+    return (out.to(dtype) * grad_out.to(dtype)).sum(dim=-1)
+
+
+def _tile_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    offset: int,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What one tile of scores contributes to dq, dk and dv."""
+    p = torch.exp(_masked_scores(q, k, offset, is_causal, scale) - lse[..., None])
+    dv = p.to(q.dtype).transpose(-1, -2) @ grad_out
+    dp = (grad_out @ v.transpose(-1, -2)).to(p.dtype)
+    ds = (p * (dp - delta[..., None]) * scale).to(q.dtype)
+    return ds @ k, ds.transpose(-1, -2) @ q, dv
