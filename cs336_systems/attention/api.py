@@ -1,0 +1,86 @@
+"""The one entry point: checks its inputs, then hands them to the implementation that was asked for."""
+
+import torch
+from torch import Tensor
+
+IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
+HEAD_DIMS = (16, 128)  # of the flash kernels: tl.dot needs 16, and beyond 128 the tiles leave the registers
+
+_HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+# float64 is for checking: everything but the tensor cores' tl.dot takes it.
+_DTYPES = {"triton": _HALF_AND_SINGLE}
+_ANY_FLOAT = (*_HALF_AND_SINGLE, torch.float64)
+
+
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool = False,
+    *,
+    impl: str = "auto",
+    softmax_scale: float | None = None,
+) -> Tensor:
+    """softmax(q k^T * softmax_scale) v, without the score matrix unless `impl` says otherwise.
+
+    Args:
+        q: (..., seq_len_q, head_dim), float32, bfloat16 or float16 (float64 too, except for "triton").
+        k: (..., seq_len_k, head_dim), leading dimensions, dtype and device as q.
+        v: (..., seq_len_k, head_dim), likewise. Strides are free in all three.
+        is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
+        impl: "reference" (eager), "pytorch" (tiled, any device), "triton" (CUDA, or CPU under Triton's
+            interpreter), "sdpa" (torch's own, whichever backend it picks); "auto" is "triton" on CUDA and
+            "pytorch" elsewhere. A named implementation runs or raises; it never falls back to another.
+        softmax_scale: factor on the scores; head_dim ** -0.5 if None.
+
+    Returns:
+        (..., seq_len_q, head_dim) in q's dtype.
+
+    Raises:
+        ValueError: unknown impl, mismatched or unsupported shapes, dtypes or devices; head_dim outside 16 to
+            128 for "pytorch" and "triton".
+    """
+    if impl not in IMPLS:
+        raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
+    if impl == "auto":
+        impl = "triton" if q.is_cuda else "pytorch"
+    _check_inputs(q, k, v, impl)
+
+    if impl == "reference":
+        from cs336_systems.attention.reference import scaled_dot_product_attention
+
+        return scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=softmax_scale)
+    if impl == "pytorch":
+        from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
+
+        return FlashAttentionPyTorch.apply(q, k, v, is_causal, softmax_scale)
+    if impl == "triton":
+        from cs336_systems.attention.flash_triton import FlashAttentionTriton
+
+        return FlashAttentionTriton.apply(q, k, v, is_causal, softmax_scale)
+    return _sdpa(q, k, v, is_causal, softmax_scale)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None) -> Tensor:
+    # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
+    q4, k4, v4 = (x.reshape(-1, *x.shape[-3:]) if x.ndim > 3 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(q4, k4, v4, is_causal=is_causal, scale=softmax_scale)
+    return out.reshape(q.shape)
+
+
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
+    shapes = f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+    if q.ndim < 2 or k.shape != v.shape or q.shape[:-2] != k.shape[:-2] or q.shape[-1:] != k.shape[-1:]:
+        raise ValueError(f"{shapes}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)")
+    if 0 in q.shape or 0 in k.shape:
+        raise ValueError(f"{shapes}; allowed: no dimension of size 0")
+    if not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; allowed: one dtype for all")
+    dtypes = _DTYPES.get(impl, _ANY_FLOAT)
+    if q.dtype not in dtypes:
+        raise ValueError(f"q has dtype {q.dtype}; allowed for impl={impl!r}: {', '.join(map(str, dtypes))}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"q, k, v are on {q.device}, {k.device}, {v.device}; allowed: one device for all")
+    lowest, highest = HEAD_DIMS
+    if impl in ("pytorch", "triton") and not lowest <= q.shape[-1] <= highest:
+        raise ValueError(f"head_dim is {q.shape[-1]}; allowed for impl={impl!r}: {lowest} to {highest}")

@@ -1,0 +1,115 @@
+"""FlashAttention-2 in Triton: tile choices, launchers and the autograd.Function over `triton_kernels/`."""
+
+import contextlib
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cs336_systems.attention.triton_kernels.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
+from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
+
+TILE_SIZE = 64
+
+
+class FlashAttentionTriton(torch.autograd.Function):
+    """`apply(q, k, v, is_causal=False, softmax_scale=None) -> out`, forward and backward in Triton.
+
+    q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
+    with head_dim from 16 to 128 and any strides; out is shaped like q. Scores, softmax and sums are float32;
+    float32 products take three TF32 products each, which is as exact as float32 itself. Saved for the
+    backward: q, k, v, out and the natural-log log-sum-exp, (..., seq_len_q). CUDA tensors, or CPU tensors under
+    Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks everything else.
+
+    Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, softmax_scale: float | None = None
+    ) -> Tensor:
+        """Algorithm 1."""
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+        out, lse = flash_forward(q, k, v, is_causal, scale)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.is_causal, ctx.scale = is_causal, scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        """Algorithm 2."""
+        q, k, v, out, lse = ctx.saved_tensors
+        return *flash_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+
+
+def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
+    _check_device(q)
+    q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
+    batch, num_heads, seq_len_q, _ = q4.shape
+    out = torch.empty_like(q4)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    grid = (triton.cdiv(seq_len_q, TILE_SIZE), batch * num_heads)
+    with _on_device_of(q):
+        flash_fwd_kernel[grid](
+            q4, k4, v4, out, lse,
+            *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
+            num_heads, seq_len_q, k4.shape[-2], scale,
+            **_constants(q, is_causal),
+        )  # fmt: skip
+    return out.reshape(q.shape), lse
+
+
+def flash_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
+    q4, k4, v4, do4 = _as_4d(q), _as_4d(k), _as_4d(v), _as_4d(grad_out)
+    batch, num_heads, seq_len_q, _ = q4.shape
+    seq_len_k = k4.shape[-2]
+    dq, dk, dv = torch.empty_like(q4), torch.empty_like(k4), torch.empty_like(v4)
+    # rowsum(out * do) = rowsum(p * dp), without the n x n matrices.
+    delta = (out.float() * grad_out.float()).sum(dim=-1)
+    inputs = (q4, k4, v4, do4, lse, delta)
+    strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
+    sizes = (num_heads, seq_len_q, seq_len_k, scale)
+    constants = _constants(q, is_causal)
+    with _on_device_of(q):
+        flash_bwd_dkdv_kernel[triton.cdiv(seq_len_k, TILE_SIZE), batch * num_heads](
+            *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes, **constants
+        )
+        flash_bwd_dq_kernel[triton.cdiv(seq_len_q, TILE_SIZE), batch * num_heads](
+            *inputs, dq, *strides, *dq.stride(), *sizes, **constants
+        )
+    return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+
+
+def _constants(q: Tensor, is_causal: bool) -> dict[str, Any]:
+    head_dim = q.shape[-1]
+    return {
+        "D": head_dim,
+        "D_PADDED": triton.next_power_of_2(head_dim),
+        "Q_TILE_SIZE": TILE_SIZE,
+        "K_TILE_SIZE": TILE_SIZE,
+        "IS_CAUSAL": is_causal,
+        # Plain TF32 keeps 10 bits: 1000 times the error of eager float32.
+        "INPUT_PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
+    }
+
+
+def _as_4d(x: Tensor) -> Tensor:
+    """(batch, heads, seq_len, head_dim): a view, except of more than two leading dimensions that do not fold."""
+    return x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+
+
+def _check_device(q: Tensor) -> None:
+    if not q.is_cuda and isinstance(flash_fwd_kernel, triton.runtime.JITFunction):
+        raise ValueError(f"q is on {q.device}; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1")
+
+
+def _on_device_of(q: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Triton launches on the current device, whatever device its pointers are on."""
+    return torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()

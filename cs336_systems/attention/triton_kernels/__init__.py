@@ -1,0 +1,1 @@
+"""The @triton.jit functions of FlashAttention-2, and nothing else."""

@@ -1,0 +1,30 @@
+"""Fixtures of the attention tests."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fills what torch leaves uninitialized with NaN, so that an element never written cannot look right."""
+
+    def poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def allocate_poisoned(*args: object, **kwargs: object) -> torch.Tensor:
+            memory = allocate(*args, **kwargs)
+            return memory.fill_(float("nan")) if memory.is_floating_point() else memory
+
+        return allocate_poisoned
+
+    for name in ("empty", "empty_like", "empty_strided"):
+        monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
+
+
+@pytest.fixture(autouse=True)
+def ieee_float32() -> Iterator[None]:
+    """Eager float32 products in full precision: on a GPU, TF32 would make the yardstick 1000 times longer."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)

@@ -1,0 +1,107 @@
+"""flash_attention: what it dispatches to, and what it says to wrong inputs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.reference import attention
+from tests.attention.gate import DEVICE, Shape, make_inputs
+
+IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.float32, device: str = DEVICE) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("leading", [(), (2,), (2, 3), (2, 1, 3)])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_all_implementations_agree(impl: str, leading: tuple[int, ...], is_causal: bool) -> None:
+    q, k, v, grad_out = make_inputs(Shape(leading, 33, 67, 16), torch.float32)
+    out = flash_attention(q, k, v, is_causal, impl=impl, softmax_scale=0.3)
+    expected, _ = attention(q, k, v, is_causal, softmax_scale=0.3)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, (q, k, v), grad_out), torch.autograd.grad(expected, (q, k, v), grad_out)
+    )
+
+
+def test_auto_is_triton_on_cuda_and_pytorch_elsewhere() -> None:
+    q = ones(1, 16, 16).requires_grad_()
+    expected = "FlashAttentionTritonBackward" if DEVICE == "cuda" else "FlashAttentionPyTorchBackward"
+    assert type(flash_attention(q, q, q).grad_fn).__name__ == expected
+
+
+@pytest.mark.parametrize("impl", ["reference", "pytorch", "sdpa"])
+def test_float64_is_for_all_but_triton(impl: str) -> None:
+    q = torch.randn(1, 16, 16, dtype=torch.float64, device=DEVICE)
+    torch.testing.assert_close(flash_attention(q, q, q, impl=impl), attention(q, q, q)[0])
+    with pytest.raises(ValueError, match=r"^q has dtype torch\.float64; allowed for impl='triton': torch\.float32"):
+        flash_attention(q, q, q, impl="triton")
+
+
+@pytest.mark.parametrize("impl", ["reference", "sdpa"])
+def test_eager_implementations_take_any_head_dim(impl: str) -> None:
+    q = torch.randn(1, 16, 200, device=DEVICE)
+    torch.testing.assert_close(flash_attention(q, q, q, impl=impl), attention(q, q, q)[0])
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "impl", "message"),
+    [
+        (ones(1, 4, 16), ones(1, 4, 16), ones(1, 4, 16), "cuda", "impl is 'cuda'; allowed: auto, reference"),
+        (ones(1, 4, 16), ones(1, 5, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(1, 4, 16\), \(1, 5, 16\)"),
+        (ones(2, 4, 16), ones(1, 4, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(2, 4, 16\), \(1, 4, 16\)"),
+        (ones(1, 4, 32), ones(1, 4, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(1, 4, 32\), \(1, 4, 16\)"),
+        (ones(16), ones(16), ones(16), "auto", r"q, k, v have shapes \(16,\), \(16,\)"),
+        (ones(1, 4, 16), ones(1, 0, 16), ones(1, 0, 16), "auto", "allowed: no dimension of size 0"),
+        (ones(1, 4, 16), ones(1, 4, 16).half(), ones(1, 4, 16), "auto", "q, k, v have dtypes torch.float32, torch.f"),
+        (ones(1, 4, 16).int(), ones(1, 4, 16).int(), ones(1, 4, 16).int(), "auto", "q has dtype torch.int32; allowed"),
+        (ones(1, 4, 16), ones(1, 4, 16), ones(1, 4, 16, device="meta"), "auto", "q, k, v are on .*, meta; allowed"),
+        (ones(1, 4, 8), ones(1, 4, 8), ones(1, 4, 8), "pytorch", "head_dim is 8; allowed for impl='pytorch': 16 to"),
+        (ones(1, 4, 129), ones(1, 4, 129), ones(1, 4, 129), "triton", "head_dim is 129; allowed for impl='triton'"),
+    ],
+)
+def test_wrong_inputs_get_one_clear_line(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, impl: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        flash_attention(q, k, v, impl=impl)
+    assert "\n" not in str(raised.value)
+    assert "; allowed" in str(raised.value)
+
+
+def run_python(program: str, **environment: str) -> str:
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout
+
+
+def test_triton_refuses_cpu_tensors_outside_its_interpreter() -> None:
+    program = """
+import torch
+from cs336_systems.attention.api import flash_attention
+try:
+    flash_attention(*torch.ones(3, 1, 16, 16), impl="triton")
+except ValueError as error:
+    print(error)
+"""
+    message = "q is on cpu; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1"
+    assert run_python(program, TRITON_INTERPRET="0").strip() == message
+
+
+def test_importing_the_package_touches_neither_cuda_nor_triton() -> None:
+    program = """
+import sys
+import cs336_systems.attention
+print("torch" in sys.modules, "triton" in sys.modules)
+import cs336_systems.attention.api, cs336_systems.attention.reference, cs336_systems.attention.flash_pytorch
+import torch
+print("triton" in sys.modules, torch.cuda.is_initialized())
+"""
+    assert run_python(program).split() == ["False", "False", "False", "False"]

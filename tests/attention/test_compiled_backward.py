@@ -1,0 +1,30 @@
+"""The recompute backward, plain and through torch.compile."""
+
+import shutil
+
+import pytest
+import torch
+
+from cs336_systems.attention.flash_pytorch import FlashAttentionCompiledBackward, recompute_backward
+from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
+
+SHAPE = Shape((2,), 65, 33, 16)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_recompute_backward_matches_the_oracle(is_causal: bool) -> None:
+    q, k, v, grad_out = make_inputs(SHAPE, torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    out, lse = exact["out"].float(), exact["lse"].float()
+    with torch.no_grad():
+        grads = recompute_backward(q, k, v, out, lse, grad_out, is_causal, q.shape[-1] ** -0.5)
+    assert_within_gate(dict(zip(("dq", "dk", "dv"), grads, strict=True)), exact, eager, q.dtype)
+
+
+@pytest.mark.skipif(DEVICE == "cpu" and shutil.which("g++") is None, reason="torch.compile needs g++ on the CPU")
+def test_compiled_backward_matches_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the compiler's own buffers are none of ours
+    q, k, v, grad_out = make_inputs(SHAPE, torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, True)
+    got = run_flash(FlashAttentionCompiledBackward, q, k, v, grad_out, True)
+    assert_within_gate(got, exact, eager, q.dtype)

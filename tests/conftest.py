@@ -1,0 +1,20 @@
+"""Where there is no GPU, Triton kernels run in Triton's interpreter, and tests marked `gpu` are skipped."""
+
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+
+# Read by Triton when a kernel is decorated, so it has to be set before any kernel module is imported.
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if HAS_GPU:
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
