@@ -83,7 +83,12 @@ def flash_bwd_dkdv_kernel(
     dk = tl.zeros((K_TILE_SIZE, D_PADDED), dtype=tl.float32)
     dv = tl.zeros((K_TILE_SIZE, D_PADDED), dtype=tl.float32)
 
-    for q_start in range(0, N_QUERIES, Q_TILE_SIZE):
+    q_first = 0
+    if IS_CAUSAL:  # begin at the diagonal: no row before it sees these keys
+        q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
+        q_ptrs += q_first.to(tl.int64) * stride_qq
+        do_ptrs += q_first.to(tl.int64) * stride_doq
+    for q_start in range(q_first, N_QUERIES, Q_TILE_SIZE):
         # Rows beyond the end load as zeros, and zeros of q and do contribute nothing: they need no mask.
         in_range = q_start + rows < N_QUERIES
         q = tl.load(q_ptrs, mask=in_range[:, None] & (dims < D)[None, :], other=0.0)
@@ -177,7 +182,9 @@ def flash_bwd_dq_kernel(
     delta = tl.load(Delta_ptr + rows, mask=rows < N_QUERIES, other=0.0)
     dq = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
 
-    for k_start in range(0, N_KEYS, K_TILE_SIZE):
+    # A causal tile ends at its diagonal: half of all tiles hold nothing that its rows may see.
+    k_end = tl.minimum(N_KEYS, q_start + Q_TILE_SIZE) if IS_CAUSAL else N_KEYS
+    for k_start in range(0, k_end, K_TILE_SIZE):
         key_mask = (k_start + columns < N_KEYS)[:, None] & (dims < D)[None, :]
         k = tl.load(k_ptrs, mask=key_mask, other=0.0)
         v = tl.load(v_ptrs, mask=key_mask, other=0.0)
