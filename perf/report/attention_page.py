@@ -40,7 +40,7 @@ STATUS = {  # in words, and short enough for a cell
 }
 VALUES = {"forward": "forward", "backward": "backward", "forward_backward": "forward + backward"}
 _NOTHING = "\u2013"  # an en dash
-_FULL_TINT = math.log2(6)  # a factor of six has the full colour
+_FULL_TINT = math.log2(4)  # a factor of four has the full colour
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _machine(one: Measured, show_commit_url: str) -> dict[str, Any]:
         "ours": LABELS.get(ours, ours),
         "cases": len(rows),
         "timed": len(timed),
-        "headline": [peer for peer in peers if overviews[peer] and peer in ("reference", "sdpa", FASTEST)],
+        "headline": _headline(overviews),
         "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
         "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
         "peers": [
@@ -111,6 +111,7 @@ def _machine(one: Measured, show_commit_url: str) -> dict[str, Any]:
         "maps": {peer: _maps(rows, peer) for peer in peers},
         "axes": [axis for axis, _ in rows[0].config] if rows else [],
         "rate_unit": unit,
+        "has_memory": any(row.ours and row.ours.peak_bytes is not None for row in timed),
         "columns": [peer for peer in peers if peer != FASTEST],
         "rows": [_row(row, one, scale) for row in rows],
         "failures": _failures(one.results, ours),
@@ -119,6 +120,13 @@ def _machine(one: Measured, show_commit_url: str) -> dict[str, Any]:
         "commit_url": show_commit_url + one.commit.hash if show_commit_url not in ("", "#") else "",
         "command": f"asv run --bench '^{re.escape(one.benchmark)}' {one.commit.hash[:8]}^!",
     }
+
+
+def _headline(overviews: dict[str, attention_rows.Overview | None]) -> list[tuple[str, str]]:
+    """Ratio and name of the peers that a reader asks for first."""
+    # Beside one or two peers, the fastest of them says nothing new.
+    wanted = ("reference", "sdpa", FASTEST) if len(overviews) > 3 else ("reference", "sdpa")
+    return [(units.times(found.mean), LABELS[peer]) for peer in wanted if (found := overviews.get(peer))]
 
 
 def _overview_text(found: attention_rows.Overview | None) -> dict[str, Any] | None:
@@ -171,7 +179,7 @@ def _speedup(one: Speedup) -> dict[str, Any]:
         return {
             "text": units.times(one.ratio),
             "kind": one.verdict,
-            "tint": 0 if one.verdict == "even" else round(12 + 46 * strength),
+            "tint": 0 if one.verdict == "even" else round(12 + 48 * strength),
             "title": f"{one.verdict if one.verdict != 'even' else 'no clear difference'}: {LABELS.get(impl, impl)} "
             f"takes {units.times(one.ratio)} our time",
             "value": one.ratio,

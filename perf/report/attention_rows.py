@@ -111,7 +111,7 @@ def build_rows(results: Iterable[CaseResult], ours: str) -> tuple[list[Row], lis
         config = tuple((axis, value) for axis, value in result.params.items() if axis != "impl")
         by_config.setdefault(config, {})[result.params["impl"]] = result
     impls = sorted({impl for found in by_config.values() for impl in found if impl != ours}, key=_peer_order)
-    rows = [_row(config, by_config[config], ours, impls) for config in sorted(by_config, key=_config_order)]
+    rows = [_row(config, by_config[config], ours, impls) for config in _in_reading_order(by_config)]
     return rows, [FASTEST, *impls] if len(impls) > 1 else impls
 
 
@@ -161,11 +161,17 @@ def _peer_order(impl: str) -> tuple[int, str]:
     return (known.index(impl) if impl in known else len(known), impl)
 
 
-def _config_order(config: Config) -> list[tuple[int, Any]]:
-    return [(0, value) if isinstance(value, int | float) else (1, str(value)) for _, value in sort_axes(config)]
-
-
-def sort_axes(config: Config) -> Config:
-    """The axes that name a group first (mode, dtype), then head size, then length."""
+def _in_reading_order(configs: Iterable[Config]) -> list[Config]:
+    """By what names a group (mode, dtype), each in the order in which it was measured; then head size, then length."""
+    seen: dict[str, dict[Any, int]] = {}
+    configs = list(configs)
+    for config in configs:
+        for axis, value in config:
+            seen.setdefault(axis, {}).setdefault(value, len(seen[axis]))
     last = {"d": 1, "seq_len": 2}
-    return tuple(sorted(config, key=lambda item: last.get(item[0], 0)))
+
+    def key(config: Config) -> list[float]:
+        axes = sorted(config, key=lambda item: last.get(item[0], 0))
+        return [value if axis in last else seen[axis][value] for axis, value in axes]
+
+    return sorted(configs, key=key)

@@ -51,8 +51,9 @@ def bandwidth(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """3.4×."""
-    return f"{digits(ratio, 3 if ratio < 100 else 4)}\u00d7"
+    """0.86×, 3.42×, 34.2×, 342×."""
+    decimals = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
+    return f"{ratio:.{decimals}f}\u00d7"
 
 
 def percent(fraction: float) -> str:

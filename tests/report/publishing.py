@@ -29,7 +29,10 @@ def asv_publish(directory: Path, html_dir: Path) -> str:
 
 
 def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = (synthetic.GPU, synthetic.CPU)) -> list[str]:
-    """A repository with results of six commits and records of the newest two; the hashes, oldest first."""
+    """A repository with results of six commits and records of two; the hashes, oldest first.
+
+    One more machine has results and no records.
+    """
     from asv import util
 
     hashes = synthetic.make_repo(directory, SUBJECTS)
@@ -45,11 +48,13 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = (synthet
     }
     (directory / "asv.conf.json").write_text(json.dumps(conf))
     known = {}
+    for number, commit in enumerate(hashes):
+        synthetic.write_results(results, synthetic.SILENT, commit, number)
     for suite in suites:
         known |= synthetic.benchmarks(suite)
         for number, commit in enumerate(hashes):
             synthetic.write_results(results, suite, commit, number)
-        for commit in hashes[-2:]:
+        for commit in hashes[-3:-1]:
             synthetic.write_records(directory / "perf" / "records", suite, commit)
     util.write_json(str(results / "benchmarks.json"), known, 2)
     return hashes

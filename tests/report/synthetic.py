@@ -49,6 +49,7 @@ GPU = Suite(
     True,
     (("track_time", "seconds"), ("track_peak_memory", "bytes")),
 )
+SILENT = Suite("nvidia-b200", "attention.FlashAttention", GPU_AXES, True)
 CPU = Suite(LAPTOP, "smoke.SmokeAttention", CPU_AXES, False)
 
 

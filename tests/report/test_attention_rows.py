@@ -1,0 +1,132 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from perf.harness.records import CaseResult, Session
+from perf.report import attention_rows as rows
+
+SESSION = Session(
+    id="s",
+    started_at="2026-01-02T03:04:05+00:00",
+    day="2026-01-02",
+    harness="1",
+    effort="full",
+    machine="m",
+    commit="c" * 40,
+    device={"name": "GPU"},
+    software={"torch": "2.11.0"},
+    ceilings={"matmul_flops_per_s": {"bfloat16": 1e12}, "copy_bytes_per_s": 1e9},
+)
+
+
+def case(impl: str = "triton", samples: tuple[float, ...] = (1.0,) * 12, **changes: Any) -> CaseResult:
+    params = {"seq_len": 128, "d": 64, "dtype": "bfloat16", "mode": "forward"} | changes.pop("params", {})
+    return dataclasses.replace(
+        CaseResult(
+            benchmark="attention.FlashAttention",
+            params=params | {"impl": impl},
+            status="ok",
+            reason="",
+            samples_s=samples,
+            visits=3,
+            peak_bytes=1024,
+            cache="cold",
+            clock="cuda_events",
+            flops=5e11,
+            min_bytes=1e8,
+            session=SESSION,
+        ),
+        **changes,
+    )
+
+
+def test_the_interval_comes_from_the_spread_between_visits() -> None:
+    found = rows.estimate(case(samples=(1.0,) * 4 + (1.1,) * 4 + (1.2,) * 4))
+    assert found is not None
+    assert found.median == pytest.approx(1.1)
+    assert found.high - found.median == pytest.approx(4.303 * 0.1 / 3**0.5)
+    assert found.low == pytest.approx(2 * found.median - found.high)
+
+
+def test_two_visits_fall_back_to_the_samples() -> None:
+    found = rows.estimate(case(samples=(1.0, 1.1, 1.2, 1.3), visits=2))
+    assert found is not None
+    assert found.median == pytest.approx(1.15)
+    assert found.low < found.median < found.high
+
+
+@pytest.mark.parametrize("samples", [(1.0,), (1.0, 2.0)])
+def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
+    found = rows.estimate(case(samples=samples, visits=1))
+    assert found is not None
+    assert found.low >= min(samples)
+
+
+def test_no_samples_no_estimate() -> None:
+    assert rows.estimate(None) is None
+    assert rows.estimate(case(samples=(), status="crashed")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 0.5),  # arithmetic bound: 5e11 at 1e12 a second
+        ({"min_bytes": 8e8}, 0.8),  # memory bound: 8e8 at 1e9 a second
+        ({"min_bytes": 8e8, "cache": "warm"}, 0.5),  # a warm operand does not come from memory
+    ],
+)
+def test_the_ceiling_is_the_roofline(changes: dict[str, Any], expected: float) -> None:
+    assert rows.attained(case(**changes), 1.0) == pytest.approx(expected)
+
+
+def test_no_ceiling_without_a_measured_rate() -> None:
+    assert rows.attained(case(params={"dtype": "float16"}), 1.0) is None
+    assert rows.attained(case(session=dataclasses.replace(SESSION, ceilings={})), 1.0) is None
+
+
+def test_speedups_and_the_fastest_peer() -> None:
+    [row], peers = rows.build_rows(
+        [case(), case("sdpa", (0.8,) * 12), case("reference", (4.0,) * 12), case("flex", (), status="error")], "triton"
+    )
+    assert peers == ["fastest", "reference", "sdpa", "flex"]
+    assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items()} == {
+        "reference": (4.0, "faster"),
+        "sdpa": (0.8, "slower"),
+        "flex": (None, ""),
+        "fastest": (0.8, "slower"),
+    }
+
+
+def test_touching_intervals_are_no_verdict() -> None:
+    wide = (0.9,) * 4 + (1.0,) * 4 + (1.1,) * 4
+    [row], peers = rows.build_rows([case(samples=wide), case("sdpa", (1.01,) * 12)], "triton")
+    assert peers == ["sdpa"], "one peer is the fastest without saying so"
+    assert row.speedups["sdpa"].verdict == "even"
+
+
+def test_ours_without_a_time_leaves_the_row() -> None:
+    found, _ = rows.build_rows([case(samples=(), status="wrong"), case("sdpa")], "triton")
+    assert found[0].ours is not None
+    assert found[0].time is None
+    assert found[0].speedups["sdpa"].ratio is None
+    assert rows.overview(found, "sdpa") is None
+
+
+def test_rows_are_in_reading_order_and_the_overview_is_geometric() -> None:
+    shapes = [(256, "forward", 2.0), (128, "forward", 2.0), (128, "backward", 16.0), (256, "backward", 16.0)]
+    results = []
+    for seq_len, mode, slow in shapes:
+        params = {"seq_len": seq_len, "mode": mode}
+        results += [case(params=params), case("sdpa", (slow,) * 12, params=params)]
+    found, _ = rows.build_rows(results, "triton")
+    assert [(dict(row.config)["mode"], dict(row.config)["seq_len"]) for row in found] == [
+        ("forward", 128),
+        ("forward", 256),
+        ("backward", 128),
+        ("backward", 256),
+    ]
+    whole = rows.overview(found, "sdpa")
+    assert whole is not None
+    assert (whole.cases, whole.low, whole.high, whole.faster) == (4, 2.0, 16.0, 4)
+    assert whole.mean == pytest.approx(32**0.5)
