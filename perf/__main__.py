@@ -50,5 +50,18 @@ def select(name: str) -> None:
     click.echo(SETS[name])
 
 
+@main.group()
+def study() -> None:
+    """Answer one question with one table."""
+
+
+@study.command()
+def clock() -> None:
+    """Is our stopwatch right? Against triton.testing.do_bench on the same tensors. Needs a GPU; takes 20 seconds."""
+    from perf.studies.clock import run
+
+    run()
+
+
 if __name__ == "__main__":
     main()

@@ -16,5 +16,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if HAS_GPU:
         return
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))

@@ -12,9 +12,7 @@ from perf.harness import ceilings, device
 from perf.harness.case import Case, Floor, Unavailable, WrongResult
 from perf.harness.clock import Clock, CudaClock, Stop, WallClock, visit
 from perf.harness.memory import peak_allocated_bytes, release_memory
-from perf.workloads import build
-
-PACKAGE = "cs336_systems"
+from perf.workloads import PACKAGE, build
 
 
 class Worker:

@@ -5,9 +5,12 @@ never read from `cs336_systems`: a commit that edits its own tables must not mov
 """
 
 import importlib
+import sys
 from typing import Any
 
 from perf.harness.case import Unavailable, Workload
+
+PACKAGE = "cs336_systems"
 
 
 def build(workload: str, params: dict[str, Any], device: str) -> Workload:
@@ -17,12 +20,14 @@ def build(workload: str, params: dict[str, Any], device: str) -> Workload:
 
 def measured(module: str, name: str) -> Any:
     """`cs336_systems.<module>.<name>` of the commit under test; `Unavailable` where the commit does not have it."""
-    path = f"cs336_systems.{module}"
+    path = f"{PACKAGE}.{module}"
+    if PACKAGE in sys.modules and sys.modules[PACKAGE] is None:  # see harness.measure.pin_package
+        raise Unavailable(f"this commit has no package {PACKAGE}")
     try:
         found = importlib.import_module(path)
     except ModuleNotFoundError as error:
         missing = str(error.name)
-        if missing.partition(".")[0] == "cs336_systems":
+        if missing.partition(".")[0] == PACKAGE:
             raise Unavailable(f"this commit has no module {missing}") from None
         raise Unavailable(f"{path} needs {missing}, which is not installed") from None
     try:

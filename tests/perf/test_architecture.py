@@ -1,0 +1,76 @@
+"""The arrows of the architecture, read off the import statements."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = sorted((ROOT / "cs336_systems").rglob("*.py"))
+PERF = sorted((ROOT / "perf").rglob("*.py"))
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_what_is_measured_never_imports_what_measures(path):
+    assert not [name for name in imports(path) if name.split(".")[0] in ("perf", "asv", "asv_runner", "tests")]
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_the_library_reads_no_environment_variables_and_no_clock(path):
+    text = path.read_text()
+    assert "environ" not in text
+    assert "getenv" not in text
+    assert "time" not in set(imports(path))
+
+
+@pytest.mark.parametrize("path", PERF, ids=relative)
+def test_discovery_imports_nothing_heavy_and_nothing_of_a_commit(path):
+    """asv imports all of perf/ for every commit; only the plugins, which it loads itself, may import asv."""
+    banned = {"torch", "triton", "cs336_systems", "pandas", "matplotlib", "numpy", "asv"}
+    if path.parent.name == "asv_plugins":
+        banned -= {"asv"}
+    assert not [name for name in imports(path, top_level_only=True) if name.split(".")[0] in banned]
+
+
+@pytest.mark.parametrize("path", PERF, ids=relative)
+def test_only_workloads_touch_the_measured_package(path):
+    """By name, through `perf.workloads.measured`; an import statement would take it from wherever it comes first."""
+    assert not [name for name in imports(path) if name.split(".")[0] == "cs336_systems"]
+
+
+def test_the_report_only_reads():
+    for path in sorted((ROOT / "perf" / "report").rglob("*.py")):
+        from_harness = {name.split(".")[2] for name in imports(path) if name.startswith("perf.harness.")}
+        assert from_harness <= {"records"}, relative(path)
+
+
+def test_no_module_is_named_after_the_standard_library():
+    """A `profile.py` beside a script that is started by path breaks torch.profiler."""
+    import sys
+
+    workers = ROOT / "perf" / "harness" / "workers"
+    assert not {path.stem for path in workers.glob("*.py")} & set(sys.stdlib_module_names)
+
+
+def test_importing_the_library_loads_neither_torch_nor_triton():
+    import subprocess
+    import sys
+
+    code = "import sys, cs336_systems; sys.exit(any(name in sys.modules for name in ('torch', 'triton')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

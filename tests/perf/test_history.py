@@ -1,0 +1,49 @@
+"""The committed results belong to this repository's own history."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perf.harness import records
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, RECORDS = ROOT / "perf" / "results", ROOT / "perf" / "records"
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"not a git checkout: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def result_files():
+    return [path for path in sorted(RESULTS.glob("*/*.json")) if path.name != "machine.json"]
+
+
+def test_every_measured_commit_is_an_ancestor_of_this_one():
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("a shallow clone does not hold the history")
+    history = set(git("rev-list", "HEAD").split())
+    measured = {json.loads(path.read_text())["commit_hash"] for path in result_files()}
+    measured |= {commit for machine in records.machines(RECORDS) for commit in records.commits(RECORDS, machine)}
+    assert measured <= history
+
+
+def test_results_hold_the_json_of_asv_alone():
+    tracked = git("ls-files", "perf/results").splitlines()
+    assert all(path.endswith(".json") for path in tracked)
+
+
+def test_committed_records_are_folded():
+    tracked = git("ls-files", "perf/records").splitlines()
+    assert all(path.endswith((".jsonl.gz", "README.md")) for path in tracked)
+
+
+def test_results_of_a_machine_name_its_gpu_and_nothing_that_moves():
+    for path in RESULTS.glob("*/machine.json"):
+        machine = json.loads(path.read_text())
+        assert machine["machine"] == path.parent.name
+        assert machine["ram"] == machine["num_cpu"] == ""

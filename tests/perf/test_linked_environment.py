@@ -1,0 +1,211 @@
+"""Real asv over a throw-away repository: every commit's number is made by that commit's own code.
+
+The repository holds this working tree's `perf/` and `asv.conf.json`; `cs336_systems` differs from commit to commit, and
+this working tree's own package is installed beside it in editable mode, as a developer has it.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf.harness import records
+from perf.harness.measure import package_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE = "throw-away"
+ATTENTION = """
+import torch
+
+
+def scaled_dot_product_attention(q, k, v, is_causal=False):
+    for _ in range({repeats}):
+        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        rows = torch.arange(q.shape[-2])
+        scores = scores.masked_fill(rows[:, None] < rows, float("-inf"))
+        out = torch.softmax(scores, dim=-1) @ v
+    return out
+"""
+COMMITS = ("without a package", "fast", "planted slow-down", "fast again, other tables")
+
+
+class Repository:
+    """A git repository with this project's suite and a `cs336_systems` of its own."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.environment = os.environ | {
+            "PERF_MACHINE_FILE": str(folder.parent / "machine.json"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
+        entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
+        (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
+        folder.mkdir()
+        shutil.copytree(
+            ROOT / "perf", folder / "perf", ignore=shutil.ignore_patterns("results", "records", "__pycache__")
+        )
+        shutil.copy(ROOT / "asv.conf.json", folder)
+        (folder / ".gitignore").write_text(".asv\n__pycache__\n/perf/results\n/perf/records\n")
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        command = ["git", *identity, *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def commit(self, message: str) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def write_package(self, *, repeats: int, axis: str) -> None:
+        package = self.folder / "cs336_systems"
+        (package / "attention").mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text("")
+        (package / "attention" / "__init__.py").write_text("")
+        (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
+        (package / "attention" / "reference.py").write_text(ATTENTION.format(repeats=repeats))
+
+    def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "asv", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+
+    def result(self, commit: str) -> dict:
+        (path,) = (self.folder / "perf" / "results" / MACHINE).glob(f"{commit[:8]}-*.json")
+        return json.loads(path.read_text())
+
+    def case_results(self, commit: str) -> list[records.CaseResult]:
+        folder = self.folder / "perf" / "records"
+        (machine,) = records.machines(folder)
+        return records.read_commit(folder, machine, commit)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The repository after one `asv run` over all its commits; commit hashes by message, and asv's output."""
+    repository = Repository(tmp_path_factory.mktemp("asv") / "repository")
+    commits = {COMMITS[0]: repository.commit(COMMITS[0])}
+    repository.write_package(repeats=1, axis="[128, 512]")
+    commits[COMMITS[1]] = repository.commit(COMMITS[1])
+    repository.write_package(repeats=5, axis="[128, 512]")
+    commits[COMMITS[2]] = repository.commit(COMMITS[2])
+    repository.write_package(repeats=1, axis="[77, 1024]")
+    commits[COMMITS[3]] = repository.commit(COMMITS[3])
+    pattern = r"SmokeAttention.*\(512, 64, 'float32', 'forward', '(reference|sdpa)'\)"
+    run = repository.asv("run", "ALL", "--quick", "--machine", MACHINE, "-b", pattern)
+    return repository, commits, run
+
+
+def times(repository, commit):
+    return {
+        result.params["impl"]: statistics.median(result.samples_s)
+        for result in repository.case_results(commit)
+        if result.samples_s
+    }
+
+
+def test_the_working_tree_is_installed_editable_beside_it():
+    """The premise of this module: what asv must not measure is importable from here."""
+    import cs336_systems
+
+    assert Path(cs336_systems.__file__).is_relative_to(ROOT)
+
+
+def test_a_planted_slow_down_is_seen_in_its_commit_and_in_no_other(measured):
+    repository, commits, run = measured
+    assert run.returncode == 0, run.stdout + run.stderr
+    fast, slow, again = (times(repository, commits[name])["reference"] for name in COMMITS[1:])
+    assert slow > 2.5 * fast
+    assert slow > 2.5 * again
+    peers = [times(repository, commits[name])["sdpa"] for name in COMMITS]
+    assert max(peers) < 2.5 * min(peers), "the peer runs no project code"
+
+
+def test_asv_stored_what_the_records_say(measured):
+    repository, commits, _ = measured
+    for name in COMMITS[1:]:
+        stored = repository.result(commits[name])["results"]["smoke.SmokeAttention.track_time"]
+        medians = [value for value in stored[0] if isinstance(value, float) and value == value]
+        assert medians == pytest.approx(list(times(repository, commits[name]).values()), rel=1e-6)
+
+
+def test_a_commit_without_the_package_is_na_with_that_reason(measured):
+    repository, commits, run = measured
+    by_impl = {result.params["impl"]: result for result in repository.case_results(commits[COMMITS[0]])}
+    assert by_impl["reference"].status == "unavailable"
+    assert by_impl["reference"].reason == "this commit has no package cs336_systems"
+    assert by_impl["sdpa"].status == "ok"
+    assert "n/a" in run.stdout
+
+
+def test_a_table_of_the_package_changes_no_axis(measured):
+    repository, commits, _ = measured
+    axes = [repository.result(commits[name])["results"]["smoke.SmokeAttention.track_time"][1] for name in COMMITS[1:]]
+    assert axes[0] == axes[1] == axes[2]
+    assert axes[0][0] == ["128", "512"]
+
+
+def test_each_measuring_process_imported_the_commits_own_package(measured, tmp_path):
+    repository, commits, _ = measured
+    folder = repository.folder / "perf" / "records"
+    (machine,) = records.machines(folder)
+    seen = set()
+    for name, commit in commits.items():
+        repository.git("worktree", "add", "-q", "--detach", str(tmp_path / commit), commit)
+        package = tmp_path / commit / "cs336_systems"
+        expected = package_digest(package) if package.exists() else ""
+        lines = records.read_lines(folder, machine, commit)
+        found = {line["package_digest"] for line in lines if line["kind"] == "process"}
+        assert found == {expected}, name
+        seen |= found
+    assert len(seen) == len(COMMITS)
+
+
+def test_only_the_selected_cases_were_measured(measured):
+    repository, commits, _ = measured
+    for commit in commits.values():
+        cases = [(result.benchmark, result.params["impl"]) for result in repository.case_results(commit)]
+        assert sorted(cases) == [("smoke.SmokeAttention", "reference"), ("smoke.SmokeAttention", "sdpa")]
+
+
+def test_a_gpu_class_on_a_machine_without_one_is_na(measured):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    repository, *_ = measured
+    run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", "Controls.*'launch', 'cold'", "--dry-run")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "n/a" in run.stdout
+
+
+def test_an_unwritable_records_folder_is_one_clear_line(measured):
+    repository, *_ = measured
+    folder = repository.folder / "perf" / "records"
+    folder.rename(folder.with_name("kept"))
+    try:
+        folder.write_text("a file where the folder should be")
+        run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", "SmokeControls", "--dry-run", "-e")
+    finally:
+        folder.unlink()
+        folder.with_name("kept").rename(folder)
+    assert run.returncode == 2
+    assert "perf: cannot write records to" in run.stdout
+    assert "Traceback" not in run.stdout
+
+
+def test_another_python_is_refused_in_one_line(measured):
+    repository, *_ = measured
+    run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-E", "linked:2.7", "--dry-run")
+    assert run.returncode != 0
+    assert "Traceback" not in run.stdout + run.stderr

@@ -1,0 +1,97 @@
+"""Records survive a run that dies, and pool exactly what counts."""
+
+import json
+
+import pytest
+
+from perf.harness import records
+
+COMMIT = "c" * 40
+CEILINGS = {"matmul_flops_per_s": {"float32": 1e12}, "copy_bytes_per_s": 1e11}
+
+
+def session(name="s1", day="2026-01-01"):
+    return {
+        "kind": "session",
+        "id": name,
+        "started_at": f"{day}T00:00:00+00:00",
+        "day": day,
+        "harness": "1",
+        "effort": "full",
+        "machine": "m",
+        "commit": COMMIT,
+        "device": {"name": "d"},
+        "software": {"torch": "2"},
+    }
+
+
+def visit(number, samples, name="s1", status="ok", **extra):
+    line = {"kind": "visit", "session": name, "benchmark": "a.B", "params": {"n": 1}, "cache": "warm"}
+    return line | {"visit": number, "status": status, "reason": "", "samples_ns": samples} | extra
+
+
+def test_the_first_visit_is_kept_on_file_and_never_used():
+    lines = [session(), visit(0, [9000, 9000], peak_bytes=7), visit(1, [1000, 2000]), visit(2, [3000])]
+    (result,) = records.summarize(lines)
+    assert result.status == "ok"
+    assert result.samples_s == pytest.approx((1e-6, 2e-6, 3e-6))
+    assert result.visits == 2
+    assert result.peak_bytes == 7
+
+
+def test_throttled_visits_are_dropped_and_all_throttled_is_a_failure_with_its_reason():
+    slow = visit(1, [9000], status="throttled") | {"reason": "the GPU was slowed down"}
+    (result,) = records.summarize([session(), visit(0, [1]), slow, visit(2, [1000])])
+    assert result.samples_s == pytest.approx((1e-6,))
+    (result,) = records.summarize([session(), visit(0, [1]), slow])
+    assert (result.status, result.samples_s) == ("throttled", ())
+    assert result.reason == "the GPU was slowed down"
+
+
+def test_one_failed_visit_fails_the_case():
+    wrong = {"kind": "visit", "session": "s1", "benchmark": "a.B", "params": {"n": 1}, "cache": "warm", "visit": 2}
+    wrong |= {"status": "crashed", "reason": "SIGSEGV"}
+    (result,) = records.summarize([session(), visit(0, [1]), visit(1, [1000]), wrong])
+    assert (result.status, result.reason, result.samples_s) == ("crashed", "SIGSEGV", ())
+
+
+def test_the_newest_session_speaks_for_a_case_and_ceilings_are_the_best_of_its_processes():
+    process = {"kind": "process", "session": "s2", "package_digest": "", "ceilings": CEILINGS}
+    faster = process | {"ceilings": CEILINGS | {"copy_bytes_per_s": 2e11}}
+    lines = [session(), visit(1, [1000]), session("s2"), faster, process, visit(1, [5000], "s2")]
+    (result,) = records.summarize(lines)
+    assert result.session.id == "s2"
+    assert result.samples_s == pytest.approx((5e-6,))
+    assert result.session.ceilings["copy_bytes_per_s"] == 2e11
+
+
+def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped(tmp_path):
+    part = tmp_path / "m" / f"{COMMIT}.jsonl.part"
+    part.parent.mkdir()
+    torn = json.dumps(visit(2, [2000]))[:-20]  # the process died here
+    part.write_text("\n".join([json.dumps(session()), json.dumps(visit(1, [1000])), torn]))
+    assert [len(result.samples_s) for result in records.read_commit(tmp_path, "m", COMMIT)] == [1]
+
+    again = records.Journal(tmp_path, "m", COMMIT)
+    again.write(visit(3, [3000]))
+    again.close()
+    assert [path.name for path in (tmp_path / "m").iterdir()] == [f"{COMMIT}.jsonl.gz"]
+    (result,) = records.read_commit(tmp_path, "m", COMMIT)
+    assert result.samples_s == pytest.approx((1e-6, 3e-6))
+    assert records.machines(tmp_path) == ["m"]
+    assert records.commits(tmp_path, "m") == [COMMIT]
+
+
+def test_the_same_lines_make_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        journal = records.Journal(tmp_path / name, "m", COMMIT)
+        journal.write(session())
+        journal.close()
+    first, second = (tmp_path / name / "m" / f"{COMMIT}.jsonl.gz" for name in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_an_unwritable_folder_is_one_clear_line(tmp_path):
+    (tmp_path / "records").write_text("a file where the folder should be")
+    with pytest.raises(SystemExit, match=r"^perf: cannot write records to .*records/m: Not a directory$"):
+        records.Journal(tmp_path / "records", "m", COMMIT)
