@@ -1,11 +1,14 @@
 """FlashAttention-2, backward: Algorithm 2 of Dao (2023), as one pass over keys and one over queries.
 
 Two passes compute the scores twice (7 products a tile for 5) and need no atomics: the gradients of two runs are
-the same to the bit.
+the same to the bit. `scale` is softmax_scale, for the gradients; `scale_log2` is softmax_scale * log2(e), for the
+scores, which are in base 2 as in the forward.
 """
 
 import triton
 import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -46,6 +49,7 @@ def flash_bwd_dkdv_kernel(
     N_QUERIES,
     N_KEYS,
     scale,
+    scale_log2,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
@@ -93,15 +97,15 @@ def flash_bwd_dkdv_kernel(
         in_range = q_start + rows < N_QUERIES
         q = tl.load(q_ptrs, mask=in_range[:, None] & (dims < D)[None, :], other=0.0)
         do = tl.load(do_ptrs, mask=in_range[:, None] & (dims < D)[None, :], other=0.0)
-        lse = tl.load(L_ptr + q_start + rows, mask=in_range, other=0.0)
+        lse = tl.load(L_ptr + q_start + rows, mask=in_range, other=0.0) * LOG2_E
         delta = tl.load(Delta_ptr + q_start + rows, mask=in_range, other=0.0)
 
-        scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION) * scale
+        scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION) * scale_log2
         visible = (keys < N_KEYS)[:, None]
         if IS_CAUSAL:
             visible = visible & ((q_start + rows)[None, :] >= keys[:, None])
         # Masked before exp, which may be infinite at a score that no softmax has seen.
-        p = tl.exp(tl.where(visible, scores, float("-inf")) - lse[None, :])
+        p = tl.exp2(tl.where(visible, scores, float("-inf")) - lse[None, :])
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
         ds = p * (dp - delta[None, :])
@@ -148,6 +152,7 @@ def flash_bwd_dq_kernel(
     N_QUERIES,
     N_KEYS,
     scale,
+    scale_log2,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
@@ -178,7 +183,7 @@ def flash_bwd_dq_kernel(
 
     q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
     do = tl.load(dO_ptr + row_offsets * stride_doq + dims[None, :] * stride_dod, mask=row_mask, other=0.0)
-    lse = tl.load(L_ptr + rows, mask=rows < N_QUERIES, other=0.0)
+    lse = tl.load(L_ptr + rows, mask=rows < N_QUERIES, other=0.0) * LOG2_E
     delta = tl.load(Delta_ptr + rows, mask=rows < N_QUERIES, other=0.0)
     dq = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
 
@@ -188,12 +193,12 @@ def flash_bwd_dq_kernel(
         key_mask = (k_start + columns < N_KEYS)[:, None] & (dims < D)[None, :]
         k = tl.load(k_ptrs, mask=key_mask, other=0.0)
         v = tl.load(v_ptrs, mask=key_mask, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale
+        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
         visible = (k_start + columns < N_KEYS)[None, :]
         if IS_CAUSAL:
             visible = visible & (rows[:, None] >= (k_start + columns)[None, :])
         # Masked before exp, which may be infinite at a score that no softmax has seen.
-        p = tl.exp(tl.where(visible, scores, float("-inf")) - lse[:, None])
+        p = tl.exp2(tl.where(visible, scores, float("-inf")) - lse[:, None])
         dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=INPUT_PRECISION)

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+LN_2 = tl.constexpr(0.6931471805599453)
+
 
 @triton.jit
 def flash_fwd_kernel(
@@ -30,7 +32,7 @@ def flash_fwd_kernel(
     NUM_HEADS,
     N_QUERIES,
     N_KEYS,
-    scale,
+    scale_log2,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
@@ -38,7 +40,10 @@ def flash_fwd_kernel(
     IS_CAUSAL: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element."""
+    """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element.
+
+    `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2.
+    """
     q_start = tl.program_id(0) * Q_TILE_SIZE
     # 64 bits wherever a whole head or a whole sequence is skipped: 2^31 elements are 256 heads of 65536 x 128.
     batch_head = tl.program_id(1).to(tl.int64)
@@ -69,7 +74,7 @@ def flash_fwd_kernel(
         key_mask = (k_start + columns < N_KEYS)[:, None] & (dims < D)[None, :]
         k = tl.load(k_ptrs, mask=key_mask, other=0.0)
         v = tl.load(v_ptrs, mask=key_mask, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale
+        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
         visible = (k_start + columns < N_KEYS)[None, :]
         if IS_CAUSAL:
             visible = visible & (rows[:, None] >= (k_start + columns)[None, :])
@@ -77,8 +82,8 @@ def flash_fwd_kernel(
         scores = tl.where(visible, scores, float("-inf"))
 
         new_max = tl.maximum(row_max, tl.max(scores, 1))
-        rescale = tl.exp(row_max - new_max)
-        p = tl.exp(scores - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        p = tl.exp2(scores - new_max[:, None])
         row_sum = rescale * row_sum + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=INPUT_PRECISION)
         row_max = new_max
@@ -87,4 +92,5 @@ def flash_fwd_kernel(
 
     out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
     tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
-    tl.store(L_ptr + rows, row_max + tl.log(row_sum), mask=rows < N_QUERIES)
+    # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
+    tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
