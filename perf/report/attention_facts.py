@@ -8,7 +8,7 @@ from perf.report import units
 
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
 _CLOCKS = {"cuda_events": "CUDA events", "wall": "wall clock"}
-_CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm L2"}
+_CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
 _SOFTWARE = (
     ("torch", "PyTorch"),
     ("triton", "Triton"),

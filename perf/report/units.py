@@ -57,9 +57,9 @@ def times(ratio: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """61 %; a decimal below ten."""
+    """61 %; a decimal below ten. The space does not break a line."""
     value = 100 * fraction
-    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+    return f"{value:.{0 if value >= 9.95 else 1}f}\u00a0%"
 
 
 def _pick(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:

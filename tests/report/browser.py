@@ -103,13 +103,13 @@ def plotted_points(driver: Any, at_least: int) -> list[int]:
     return found
 
 
-def open_history(driver: Any, site: str, at_least: int) -> list[int]:
-    """From the start page to the first attention graph, by its link in the grid; points per curve."""
+def open_history(driver: Any, site: str, benchmark: str, at_least: int) -> list[int]:
+    """From the start page to a benchmark's graph, by its link in the grid; points per curve."""
     driver.get(f"{site}index.html")
     cell = wait(
         driver,
-        lambda _: driver.find_elements("css selector", '#summarygrid-display a[href*="Attention.track_time"]'),
-        "asv's benchmark grid shows no attention benchmark",
+        lambda _: driver.find_elements("css selector", f'#summarygrid-display a[href*="{benchmark}"]'),
+        f"asv's benchmark grid does not show {benchmark}",
     )[0]
     driver.get(cell.get_attribute("href"))
     return plotted_points(driver, at_least)

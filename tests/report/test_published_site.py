@@ -9,6 +9,7 @@ from tests.report import browser
 from tests.report.publishing import ROOT, asv_publish
 
 COMMITS = 5
+HISTORY = "attention.FlashAttention.track_time"
 
 pytestmark = [pytest.mark.browser, browser.needs_browser]
 
@@ -31,7 +32,7 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> No
     _skip_without_history()
     asv_publish(ROOT, tmp_path / "html")
     with browser.served(tmp_path / "html") as site, browser.chromium(tmp_path / "profile") as driver:
-        browser.open_history(driver, site, at_least=COMMITS)
+        browser.open_history(driver, site, HISTORY, at_least=COMMITS)
         browser.open_attention(driver)
         times = driver.find_elements("css selector", "table.cases tbody td a[href*='FlashAttention.track_time']")
         assert times, "our page has no time"

@@ -9,6 +9,8 @@ import pytest
 from tests.report import browser
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
 
+HISTORY = "attention.FlashAttention.track_time"
+
 pytestmark = [pytest.mark.browser, browser.needs_browser]
 
 
@@ -28,7 +30,7 @@ def driver(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, driver: Any) -> None:
-    browser.open_history(driver, site, at_least=len(SUBJECTS))
+    browser.open_history(driver, site, HISTORY, at_least=len(SUBJECTS))
     browser.open_attention(driver)
     times = driver.find_elements("css selector", "table.cases tbody td a[href*='track_time']")
     assert times
