@@ -61,6 +61,7 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
             q4, k4, v4, out, lse,
             *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
             num_heads, seq_len_q, k4.shape[-2], scale * LOG2_E,
+            EVEN_KEYS=k4.shape[-2] % _tile_size(q) == 0,
             **_constants(q, is_causal),
         )  # fmt: skip
     return out.reshape(q.shape), lse
@@ -79,7 +80,10 @@ def flash_backward(
     inputs = (q4, k4, v4, do4, lse, delta)
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E)
-    constants = _constants(q, is_causal)
+    constants = _constants(q, is_causal) | {
+        "EVEN_QUERIES": seq_len_q % _tile_size(q) == 0,
+        "EVEN_KEYS": seq_len_k % _tile_size(q) == 0,
+    }
     with _on_device_of(q):
         flash_bwd_dkdv_kernel[triton.cdiv(seq_len_k, _tile_size(q)), batch * num_heads](
             *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes, **constants

@@ -8,6 +8,8 @@ scores, which are in base 2 as in the forward.
 import triton
 import triton.language as tl
 
+from cs336_systems.attention.triton_kernels.tiles import load_rows
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -55,6 +57,8 @@ def flash_bwd_dkdv_kernel(
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
+    EVEN_QUERIES: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes K_TILE_SIZE rows of dk and dv for one head of one batch element.
@@ -79,44 +83,91 @@ def flash_bwd_dkdv_kernel(
     dO_ptr += batch * stride_dob + head * stride_doh
     L_ptr += batch_head * N_QUERIES
     Delta_ptr += batch_head * N_QUERIES
-    q_ptrs = Q_ptr + rows[:, None] * stride_qq + dims[None, :] * stride_qd
-    do_ptrs = dO_ptr + rows[:, None] * stride_doq + dims[None, :] * stride_dod
 
     k = tl.load(K_ptr + key_offsets * stride_kk + dims[None, :] * stride_kd, mask=key_mask, other=0.0)
     v = tl.load(V_ptr + key_offsets * stride_vk + dims[None, :] * stride_vd, mask=key_mask, other=0.0)
     dk = tl.zeros((K_TILE_SIZE, D_PADDED), dtype=tl.float32)
     dv = tl.zeros((K_TILE_SIZE, D_PADDED), dtype=tl.float32)
 
-    q_first = 0
-    if IS_CAUSAL:  # begin at the diagonal: no row before it sees these keys
-        q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
-        q_ptrs += q_first.to(tl.int64) * stride_qq
-        do_ptrs += q_first.to(tl.int64) * stride_doq
-    for q_start in range(q_first, N_QUERIES, Q_TILE_SIZE):
-        # Rows beyond the end load as zeros, and zeros of q and do contribute nothing: they need no mask.
-        in_range = q_start + rows < N_QUERIES
-        q = tl.load(q_ptrs, mask=in_range[:, None] & (dims < D)[None, :], other=0.0)
-        do = tl.load(do_ptrs, mask=in_range[:, None] & (dims < D)[None, :], other=0.0)
-        lse = tl.load(L_ptr + q_start + rows, mask=in_range, other=0.0) * LOG2_E
-        delta = tl.load(Delta_ptr + q_start + rows, mask=in_range, other=0.0)
+    q_offsets = rows[:, None] * stride_qq + dims[None, :] * stride_qd
+    do_offsets = rows[:, None] * stride_doq + dims[None, :] * stride_dod
 
-        scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION) * scale_log2
-        visible = (keys < N_KEYS)[:, None]
-        if IS_CAUSAL:
-            visible = visible & ((q_start + rows)[None, :] >= keys[:, None])
-        # Masked before exp, which may be infinite at a score that no softmax has seen.
-        p = tl.exp2(tl.where(visible, scores, float("-inf")) - lse[None, :])
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
-        dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
-        ds = p * (dp - delta[None, :])
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
-        q_ptrs += Q_TILE_SIZE * stride_qq
-        do_ptrs += Q_TILE_SIZE * stride_doq
+    q_full = 0
+    if IS_CAUSAL:
+        # Begin at the diagonal, since no row before it sees these keys; only its tiles need a causal mask.
+        q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
+        q_full = tl.cdiv(k_start + K_TILE_SIZE, Q_TILE_SIZE) * Q_TILE_SIZE
+        Q_ptr += q_first.to(tl.int64) * stride_qq
+        dO_ptr += q_first.to(tl.int64) * stride_doq
+        dk, dv, Q_ptr, dO_ptr = visit_queries(
+            dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
+            q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+            D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+        )  # fmt: skip
+    dk, dv, Q_ptr, dO_ptr = visit_queries(
+        dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
+        q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+        D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+    )  # fmt: skip
 
     dk = (dk * scale).to(dK_ptr.dtype.element_ty)
     dv = dv.to(dV_ptr.dtype.element_ty)
     tl.store(dK_ptr + key_offsets * stride_dkk + dims[None, :] * stride_dkd, dk, mask=key_mask)
     tl.store(dV_ptr + key_offsets * stride_dvk + dims[None, :] * stride_dvd, dv, mask=key_mask)
+
+
+@triton.jit
+def visit_queries(
+    dk,
+    dv,
+    Q_ptr,
+    dO_ptr,
+    q_offsets,
+    do_offsets,
+    L_ptr,
+    Delta_ptr,
+    k,
+    v,
+    keys,
+    rows,
+    dims,
+    q_begin,
+    q_end,
+    N_QUERIES,
+    N_KEYS,
+    stride_qq,
+    stride_doq,
+    scale_log2,
+    D: tl.constexpr,
+    Q_TILE_SIZE: tl.constexpr,
+    MASK_CAUSAL: tl.constexpr,
+    EVEN_QUERIES: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):
+    """The query tiles from q_begin to q_end of one key tile; the pointers leave off at q_end."""
+    for q_start in range(q_begin, q_end, Q_TILE_SIZE):
+        # Rows beyond the end load as zeros, and zeros of q and do contribute nothing: they need no mask.
+        in_range = q_start + rows < N_QUERIES
+        q = load_rows(Q_ptr + q_offsets, in_range, dims, D, not EVEN_QUERIES)
+        do = load_rows(dO_ptr + do_offsets, in_range, dims, D, not EVEN_QUERIES)
+        lse = tl.load(L_ptr + q_start + rows, mask=in_range, other=0.0) * LOG2_E
+        delta = tl.load(Delta_ptr + q_start + rows, mask=in_range, other=0.0)
+
+        # Masked before exp2, which may be infinite at a score that no softmax has seen.
+        scores = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION) * scale_log2
+        if not EVEN_KEYS:
+            scores = tl.where((keys < N_KEYS)[:, None], scores, float("-inf"))
+        if MASK_CAUSAL:
+            scores = tl.where((q_start + rows)[None, :] >= keys[:, None], scores, float("-inf"))
+        p = tl.exp2(scores - lse[None, :])
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
+        dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
+        ds = p * (dp - delta[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
+        Q_ptr += Q_TILE_SIZE * stride_qq
+        dO_ptr += Q_TILE_SIZE * stride_doq
+    return dk, dv, Q_ptr, dO_ptr
 
 
 @triton.jit
@@ -158,6 +209,8 @@ def flash_bwd_dq_kernel(
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
+    EVEN_QUERIES: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes Q_TILE_SIZE rows of dq for one head of one batch element."""
@@ -178,8 +231,6 @@ def flash_bwd_dq_kernel(
     V_ptr += batch * stride_vb + head * stride_vh
     L_ptr += batch_head * N_QUERIES
     Delta_ptr += batch_head * N_QUERIES
-    k_ptrs = K_ptr + columns[:, None] * stride_kk + dims[None, :] * stride_kd
-    v_ptrs = V_ptr + columns[:, None] * stride_vk + dims[None, :] * stride_vd
 
     q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
     do = tl.load(dO_ptr + row_offsets * stride_doq + dims[None, :] * stride_dod, mask=row_mask, other=0.0)
@@ -187,23 +238,70 @@ def flash_bwd_dq_kernel(
     delta = tl.load(Delta_ptr + rows, mask=rows < N_QUERIES, other=0.0)
     dq = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
 
-    # A causal tile ends at its diagonal: half of all tiles hold nothing that its rows may see.
-    k_end = tl.minimum(N_KEYS, q_start + Q_TILE_SIZE) if IS_CAUSAL else N_KEYS
-    for k_start in range(0, k_end, K_TILE_SIZE):
-        key_mask = (k_start + columns < N_KEYS)[:, None] & (dims < D)[None, :]
-        k = tl.load(k_ptrs, mask=key_mask, other=0.0)
-        v = tl.load(v_ptrs, mask=key_mask, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
-        visible = (k_start + columns < N_KEYS)[None, :]
-        if IS_CAUSAL:
-            visible = visible & (rows[:, None] >= (k_start + columns)[None, :])
-        # Masked before exp, which may be infinite at a score that no softmax has seen.
-        p = tl.exp2(tl.where(visible, scores, float("-inf")) - lse[:, None])
-        dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
-        ds = p * (dp - delta[:, None])
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=INPUT_PRECISION)
-        k_ptrs += K_TILE_SIZE * stride_kk
-        v_ptrs += K_TILE_SIZE * stride_vk
+    k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
+    v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
+
+    # Full tiles, then edge tiles, as in the forward.
+    k_full = N_KEYS // K_TILE_SIZE * K_TILE_SIZE
+    k_end = N_KEYS
+    if IS_CAUSAL:
+        k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
+        k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
+    dq, K_ptr, V_ptr = visit_keys(
+        dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, 0, k_full, N_KEYS,
+        stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+    )  # fmt: skip
+    if IS_CAUSAL or not EVEN_KEYS:
+        dq, K_ptr, V_ptr = visit_keys(
+            dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, k_full, k_end, N_KEYS,
+            stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+        )  # fmt: skip
 
     dq = (dq * scale).to(dQ_ptr.dtype.element_ty)
     tl.store(dQ_ptr + row_offsets * stride_dqq + dims[None, :] * stride_dqd, dq, mask=row_mask)
+
+
+@triton.jit
+def visit_keys(
+    dq,
+    K_ptr,
+    V_ptr,
+    k_offsets,
+    v_offsets,
+    q,
+    do,
+    lse,
+    delta,
+    rows,
+    columns,
+    dims,
+    k_begin,
+    k_end,
+    N_KEYS,
+    stride_kk,
+    stride_vk,
+    scale_log2,
+    D: tl.constexpr,
+    K_TILE_SIZE: tl.constexpr,
+    MASK_CAUSAL: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):
+    """The key tiles from k_begin to k_end of one query tile; the pointers leave off at k_end."""
+    for k_start in range(k_begin, k_end, K_TILE_SIZE):
+        in_range = k_start + columns < N_KEYS
+        k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
+        v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)
+        # Masked before exp2, which may be infinite at a score that no softmax has seen.
+        scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
+        if not EVEN_KEYS:
+            scores = tl.where(in_range[None, :], scores, float("-inf"))
+        if MASK_CAUSAL:
+            scores = tl.where(rows[:, None] >= (k_start + columns)[None, :], scores, float("-inf"))
+        p = tl.exp2(scores - lse[:, None])
+        dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
+        ds = p * (dp - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=INPUT_PRECISION)
+        K_ptr += K_TILE_SIZE * stride_kk
+        V_ptr += K_TILE_SIZE * stride_vk
+    return dq, K_ptr, V_ptr

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from cs336_systems.attention.triton_kernels.tiles import load_rows
+
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
@@ -38,6 +40,7 @@ def flash_fwd_kernel(
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element.
@@ -59,8 +62,6 @@ def flash_fwd_kernel(
     V_ptr += batch * stride_vb + head * stride_vh
     O_ptr += batch * stride_ob + head * stride_oh
     L_ptr += batch_head * N_QUERIES
-    k_ptrs = K_ptr + columns[:, None] * stride_kk + dims[None, :] * stride_kd
-    v_ptrs = V_ptr + columns[:, None] * stride_vk + dims[None, :] * stride_vd
 
     row_mask = (rows < N_QUERIES)[:, None] & (dims < D)[None, :]
     q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
@@ -68,18 +69,71 @@ def flash_fwd_kernel(
     row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
     row_max = tl.full((Q_TILE_SIZE,), float("-inf"), dtype=tl.float32)
 
-    # A causal tile ends at its diagonal: half of all tiles hold nothing that its rows may see.
-    k_end = tl.minimum(N_KEYS, q_start + Q_TILE_SIZE) if IS_CAUSAL else N_KEYS
-    for k_start in range(0, k_end, K_TILE_SIZE):
-        key_mask = (k_start + columns < N_KEYS)[:, None] & (dims < D)[None, :]
-        k = tl.load(k_ptrs, mask=key_mask, other=0.0)
-        v = tl.load(v_ptrs, mask=key_mask, other=0.0)
+    k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
+    v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
+
+    # Full tiles first: all their keys exist and are seen by all rows, so their code holds no mask. Edge tiles
+    # follow: those on the diagonal, and the last one if the keys do not fill it.
+    k_full = N_KEYS // K_TILE_SIZE * K_TILE_SIZE
+    k_end = N_KEYS
+    if IS_CAUSAL:
+        k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
+        k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
+    acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
+        acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, 0, k_full, N_KEYS,
+        stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+    )  # fmt: skip
+    if IS_CAUSAL or not EVEN_KEYS:
+        acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
+            acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end, N_KEYS,
+            stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+        )  # fmt: skip
+
+    out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
+    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
+    # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
+    tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
+
+
+@triton.jit
+def visit_keys(
+    acc,
+    row_sum,
+    row_max,
+    K_ptr,
+    V_ptr,
+    k_offsets,
+    v_offsets,
+    q,
+    rows,
+    columns,
+    dims,
+    k_begin,
+    k_end,
+    N_KEYS,
+    stride_kk,
+    stride_vk,
+    scale_log2,
+    D: tl.constexpr,
+    K_TILE_SIZE: tl.constexpr,
+    MASK_CAUSAL: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):
+    """The inner loop of Algorithm 1 over the key tiles from k_begin to k_end, at which the pointers leave off.
+
+    The pointers carried are two scalars: two tiles of them would take 128 registers of a thread, and spill.
+    """
+    for k_start in range(k_begin, k_end, K_TILE_SIZE):
+        in_range = k_start + columns < N_KEYS
+        k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
+        v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
-        visible = (k_start + columns < N_KEYS)[None, :]
-        if IS_CAUSAL:
-            visible = visible & (rows[:, None] >= (k_start + columns)[None, :])
-        # Tile 0 holds key 0, which every row sees: row_max is finite from here on, so no inf - inf.
-        scores = tl.where(visible, scores, float("-inf"))
+        # Tile 0 holds key 0, which every row sees: row_max is finite from there on, so no inf - inf.
+        if not EVEN_KEYS:
+            scores = tl.where(in_range[None, :], scores, float("-inf"))
+        if MASK_CAUSAL:
+            scores = tl.where(rows[:, None] >= (k_start + columns)[None, :], scores, float("-inf"))
 
         new_max = tl.maximum(row_max, tl.max(scores, 1))
         rescale = tl.exp2(row_max - new_max)
@@ -87,10 +141,6 @@ def flash_fwd_kernel(
         row_sum = rescale * row_sum + tl.sum(p, 1)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=INPUT_PRECISION)
         row_max = new_max
-        k_ptrs += K_TILE_SIZE * stride_kk
-        v_ptrs += K_TILE_SIZE * stride_vk
-
-    out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
-    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
-    # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
-    tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
+        K_ptr += K_TILE_SIZE * stride_kk
+        V_ptr += K_TILE_SIZE * stride_vk
+    return acc, row_sum, row_max, K_ptr, V_ptr
