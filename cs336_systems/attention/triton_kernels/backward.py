@@ -146,7 +146,9 @@ def visit_queries(
     INPUT_PRECISION: tl.constexpr,
 ):
     """The query tiles from q_begin to q_end of one key tile; the pointers leave off at q_end."""
-    for q_start in range(q_begin, q_end, Q_TILE_SIZE):
+    # Diagonal tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
+    num_stages: tl.constexpr = 1 if MASK_CAUSAL else None
+    for q_start in tl.range(q_begin, q_end, Q_TILE_SIZE, num_stages=num_stages):
         # Rows beyond the end load as zeros, and zeros of q and do contribute nothing: they need no mask.
         in_range = q_start + rows < N_QUERIES
         q = load_rows(Q_ptr + q_offsets, in_range, dims, D, not EVEN_QUERIES)
@@ -288,7 +290,9 @@ def visit_keys(
     INPUT_PRECISION: tl.constexpr,
 ):
     """The key tiles from k_begin to k_end of one query tile; the pointers leave off at k_end."""
-    for k_start in range(k_begin, k_end, K_TILE_SIZE):
+    # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
+    num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
+    for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
         in_range = k_start + columns < N_KEYS
         k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
         v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)

@@ -124,7 +124,9 @@ def visit_keys(
 
     The pointers carried are two scalars: two tiles of them would take 128 registers of a thread, and spill.
     """
-    for k_start in range(k_begin, k_end, K_TILE_SIZE):
+    # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
+    num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
+    for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
         in_range = k_start + columns < N_KEYS
         k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
         v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)
