@@ -92,23 +92,21 @@ def flash_bwd_dkdv_kernel(
     q_offsets = rows[:, None] * stride_qq + dims[None, :] * stride_qd
     do_offsets = rows[:, None] * stride_doq + dims[None, :] * stride_dod
 
-    q_full = 0
-    if IS_CAUSAL:
-        # Begin at the diagonal, since no row before it sees these keys; only its tiles need a causal mask.
-        q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
-        q_full = tl.cdiv(k_start + K_TILE_SIZE, Q_TILE_SIZE) * Q_TILE_SIZE
-        Q_ptr += q_first.to(tl.int64) * stride_qq
-        dO_ptr += q_first.to(tl.int64) * stride_doq
-        dk, dv, Q_ptr, dO_ptr = visit_queries(
-            dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
-            q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
-            D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
-        )  # fmt: skip
-    dk, dv, Q_ptr, dO_ptr = visit_queries(
+    # A causal key tile begins at its diagonal, since no row before it sees these keys. Full tiles first, as in
+    # the forward: the other order serializes the wgmma of both loops.
+    q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
+    q_full = tl.cdiv(k_start + K_TILE_SIZE, Q_TILE_SIZE) * Q_TILE_SIZE if IS_CAUSAL else k_start * 0
+    dk, dv = visit_queries(
         dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
         q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
         D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
     )  # fmt: skip
+    if IS_CAUSAL:
+        dk, dv = visit_queries(
+            dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
+            q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+            D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+        )  # fmt: skip
 
     dk = (dk * scale).to(dK_ptr.dtype.element_ty)
     dv = dv.to(dV_ptr.dtype.element_ty)
@@ -145,7 +143,9 @@ def visit_queries(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """The query tiles from q_begin to q_end of one key tile; the pointers leave off at q_end."""
+    """The query tiles from q_begin to q_end of one key tile."""
+    Q_ptr += q_begin.to(tl.int64) * stride_qq
+    dO_ptr += q_begin.to(tl.int64) * stride_doq
     # Diagonal tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
     num_stages: tl.constexpr = 1 if MASK_CAUSAL else None
     for q_start in tl.range(q_begin, q_end, Q_TILE_SIZE, num_stages=num_stages):
@@ -169,7 +169,7 @@ def visit_queries(
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
         Q_ptr += Q_TILE_SIZE * stride_qq
         dO_ptr += Q_TILE_SIZE * stride_doq
-    return dk, dv, Q_ptr, dO_ptr
+    return dk, dv
 
 
 @triton.jit
