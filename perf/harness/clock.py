@@ -16,6 +16,10 @@ FLUSH_BYTES = 256 * 2**20  # over four times the 60 MB L2 of an H200, and what t
 WARM_UP_S = 0.025
 BATCH = 5
 
+LEAD_MARGIN = 2.0  # the host's slowest of three calls, twice
+MAX_LEAD_S = 0.005  # beyond it the launch queue (about 1000 kernels) is full anyway: such work is host-bound
+CYCLES_PER_S = 2e9  # of an SM; only the length of a wait depends on it
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -43,7 +47,11 @@ def median_half_width(samples: list[float]) -> float:
 
 
 class CudaClock:
-    """Device time between two CUDA events around each call, seconds."""
+    """Device time between two CUDA events around each call, seconds.
+
+    Python needs 30 to 300 us to launch a call, many kernels need less. So a device-side wait goes before every sample,
+    long enough for the host to queue the whole call behind it: the events never see the host.
+    """
 
     name = "cuda_events"
 
@@ -52,15 +60,19 @@ class CudaClock:
 
         self._torch = torch
         self._flush_buffer = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+        self._lead_cycles = 0
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
-        """Run for WARM_UP_S of device time; read clocks and power while the last of it is still running."""
+        """Run for WARM_UP_S, find out how long the host needs per call, read the state while the GPU is busy."""
+        self._call(work)
+        self._torch.cuda.synchronize()
         start, end = self._events()
         start.record()
-        self._call(work)
+        host_s = [self._seconds_to_queue(work) for _ in range(3)]
         end.record()
         end.synchronize()
-        runs = min(1000, int(WARM_UP_S * 1e3 / max(start.elapsed_time(end), 1e-3)) + 1)
+        self._lead_cycles = int(min(LEAD_MARGIN * max(host_s), MAX_LEAD_S) * CYCLES_PER_S)
+        runs = min(1000, int(WARM_UP_S * len(host_s) * 1e3 / max(start.elapsed_time(end), 1e-3)) + 1)
         for _ in range(runs):
             self._call(work)
         if read_state is None:
@@ -73,10 +85,11 @@ class CudaClock:
         return state
 
     def batch(self, work: Workload, cache: Cache, count: int) -> list[float]:
-        """`count` samples, queued back to back so that the GPU never waits for Python between them."""
+        """`count` samples, queued back to back; warm up first."""
         pairs = []
         for _ in range(count):
             work.prepare()
+            self._torch.cuda._sleep(self._lead_cycles)
             if cache == "cold":
                 self._flush_buffer.zero_()
             start, end = self._events()
@@ -86,6 +99,12 @@ class CudaClock:
             pairs.append((start, end))
         self._torch.cuda.synchronize()
         return [start.elapsed_time(end) * 1e-3 for start, end in pairs]
+
+    def _seconds_to_queue(self, work: Workload) -> float:
+        work.prepare()
+        begin = time.perf_counter()
+        work.run()
+        return time.perf_counter() - begin
 
     def _events(self):
         return (

@@ -277,7 +277,9 @@ class Progress:
     def __init__(self, total: int, label: str, path: str | None = None):
         from tqdm import tqdm
 
-        self._stream = _open_or_none(path)
+        self._stream = _open_or_none(path) if total else None
+        if self._stream is not None:
+            self._stream.write("\n")  # asv leaves its own line open
         self._bar = tqdm(
             total=total,
             desc=label,

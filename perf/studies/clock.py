@@ -7,11 +7,12 @@ import click
 
 from perf.harness import ceilings, device
 from perf.harness.case import Workload
-from perf.harness.clock import CudaClock, visit
+from perf.harness.clock import CudaClock, Stop, visit
 from perf.harness.measure import TooFast, hold_to_floor, missing_device
 from perf.workloads import controls
 
 ROUNDS = 7
+STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike
 
 
 def run() -> None:
@@ -58,7 +59,7 @@ def _alternate(clock: CudaClock, work: Workload, bar: Any) -> tuple[list[float],
     clock.warm_up(work)
     for number in range(ROUNDS):
         turns = [
-            lambda: ours.append(statistics.median(visit(clock, work, "cold"))),
+            lambda: ours.append(statistics.median(visit(clock, work, "cold", STOP))),
             lambda: theirs.append(do_bench(work.run, warmup=20, rep=200, return_mode="median") * 1e-3),
         ]
         for turn in turns if number % 2 == 0 else reversed(turns):
