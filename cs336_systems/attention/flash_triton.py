@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -15,6 +15,37 @@ from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 # exp(x) is exp2(x * log2(e)), and exp2 is what the hardware has: folding the factor into the scale of the scores
 # saves a multiplication per score.
 LOG2_E = math.log2(math.e)
+
+
+class Tiles(NamedTuple):
+    """Rows of q and of k in a tile, and how the kernel is compiled for them."""
+
+    q: int
+    k: int
+    num_warps: int
+    num_stages: int
+
+
+# By padded head dimension: (bfloat16 and float16, float32). Chosen by what they compile to for sm_90: no spills
+# unless noted, no serialized wgmma, at most the 227 KiB of shared memory that a multiprocessor has.
+FORWARD_TILES = {
+    16: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
+    32: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
+    64: (Tiles(128, 64, 4, 3), Tiles(64, 32, 4, 3)),
+    128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),  # float32: 2 spills
+}
+DKDV_TILES = {
+    16: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
+    32: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
+    64: (Tiles(64, 128, 8, 3), Tiles(32, 128, 8, 2)),
+    128: (Tiles(64, 128, 8, 2), Tiles(32, 32, 8, 2)),  # 19 and 29 spills when causal; 32 x 64 in float32: 191
+}
+DQ_TILES = {
+    16: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
+    32: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
+    64: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
+    128: (Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),  # float32: 31 spills
+}
 
 
 class FlashAttentionTriton(torch.autograd.Function):
@@ -53,16 +84,17 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
     _check_device(q)
     q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
     batch, num_heads, seq_len_q, _ = q4.shape
+    seq_len_k = k4.shape[-2]
     out = torch.empty_like(q4)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    grid = (triton.cdiv(seq_len_q, _tile_size(q)), batch * num_heads)
+    tiles = _tiles(FORWARD_TILES, q)
     with _on_device_of(q):
-        flash_fwd_kernel[grid](
+        flash_fwd_kernel[triton.cdiv(seq_len_q, tiles.q), batch * num_heads](
             q4, k4, v4, out, lse,
             *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
-            num_heads, seq_len_q, k4.shape[-2], scale * LOG2_E,
-            EVEN_KEYS=k4.shape[-2] % _tile_size(q) == 0,
-            **_constants(q, is_causal),
+            num_heads, seq_len_q, seq_len_k, scale * LOG2_E,
+            EVEN_KEYS=seq_len_k % tiles.k == 0,
+            **_constants(q, is_causal, tiles),
         )  # fmt: skip
     return out.reshape(q.shape), lse
 
@@ -80,36 +112,44 @@ def flash_backward(
     inputs = (q4, k4, v4, do4, lse, delta)
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E)
-    constants = _constants(q, is_causal) | {
-        "EVEN_QUERIES": seq_len_q % _tile_size(q) == 0,
-        "EVEN_KEYS": seq_len_k % _tile_size(q) == 0,
-    }
     with _on_device_of(q):
-        flash_bwd_dkdv_kernel[triton.cdiv(seq_len_k, _tile_size(q)), batch * num_heads](
-            *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes, **constants
-        )
-        flash_bwd_dq_kernel[triton.cdiv(seq_len_q, _tile_size(q)), batch * num_heads](
-            *inputs, dq, *strides, *dq.stride(), *sizes, **constants
-        )
+        tiles = _tiles(DKDV_TILES, q)
+        flash_bwd_dkdv_kernel[triton.cdiv(seq_len_k, tiles.k), batch * num_heads](
+            *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,
+            EVEN_QUERIES=seq_len_q % tiles.q == 0,
+            EVEN_KEYS=seq_len_k % tiles.k == 0,
+            **_constants(q, is_causal, tiles),
+        )  # fmt: skip
+        tiles = _tiles(DQ_TILES, q)
+        flash_bwd_dq_kernel[triton.cdiv(seq_len_q, tiles.q), batch * num_heads](
+            *inputs, dq, *strides, *dq.stride(), *sizes,
+            EVEN_KEYS=seq_len_k % tiles.k == 0,
+            **_constants(q, is_causal, tiles),
+        )  # fmt: skip
     return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
 
 
-def _tile_size(q: Tensor) -> int:
-    # Float32 tiles of 64 x 128 fill 262144 bytes of shared memory, and a multiprocessor of an H100 or H200 has 232448.
-    return 32 if q.dtype == torch.float32 and q.shape[-1] > 64 else 64
+def _tiles(table: dict[int, tuple[Tiles, Tiles]], q: Tensor) -> Tiles:
+    half, single = table[_padded_head_dim(q)]
+    return single if q.dtype == torch.float32 else half
 
 
-def _constants(q: Tensor, is_causal: bool) -> dict[str, Any]:
-    head_dim = q.shape[-1]
+def _constants(q: Tensor, is_causal: bool, tiles: Tiles) -> dict[str, Any]:
     return {
-        "D": head_dim,
-        "D_PADDED": triton.next_power_of_2(head_dim),
-        "Q_TILE_SIZE": _tile_size(q),
-        "K_TILE_SIZE": _tile_size(q),
+        "D": q.shape[-1],
+        "D_PADDED": _padded_head_dim(q),
+        "Q_TILE_SIZE": tiles.q,
+        "K_TILE_SIZE": tiles.k,
         "IS_CAUSAL": is_causal,
         # Plain TF32 keeps 10 bits: 1000 times the error of eager float32.
         "INPUT_PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
     }
+
+
+def _padded_head_dim(q: Tensor) -> int:
+    return triton.next_power_of_2(q.shape[-1])
 
 
 def _as_4d(x: Tensor) -> Tensor:

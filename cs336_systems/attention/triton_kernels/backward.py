@@ -211,7 +211,6 @@ def flash_bwd_dq_kernel(
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
-    EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
