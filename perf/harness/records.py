@@ -42,7 +42,7 @@ class Session:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case of one session, its kept visits pooled."""
+    """One case of one session."""
 
     benchmark: str
     params: dict[str, Any]
@@ -50,14 +50,20 @@ class CaseResult:
     """ok, or unavailable, out_of_memory, wrong, too_fast, throttled, error, crashed, hung."""
 
     reason: str
-    samples_s: tuple[float, ...]
-    visits: int
+    visits_s: tuple[tuple[float, ...], ...]
+    """Samples of each kept visit, in order; empty unless ok."""
+
     peak_bytes: int | None
     cache: str
     clock: str
     flops: float
     min_bytes: float
     session: Session
+
+    @property
+    def samples_s(self) -> tuple[float, ...]:
+        """All kept samples, in order."""
+        return tuple(sample for visit in self.visits_s for sample in visit)
 
 
 class Journal:
@@ -172,8 +178,7 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
         params=first["params"],
         status=status,
         reason=reason,
-        samples_s=tuple(ns * 1e-9 for v in kept for ns in v["samples_ns"]) if status == "ok" else (),
-        visits=len(kept),
+        visits_s=tuple(tuple(ns * 1e-9 for ns in v["samples_ns"]) for v in kept) if status == "ok" else (),
         peak_bytes=next((v["peak_bytes"] for v in visits if v.get("peak_bytes") is not None), None),
         cache=first["cache"],
         clock=first.get("clock", ""),

@@ -60,7 +60,7 @@ def _method(timed: Sequence[CaseResult]) -> str:
     if not timed:
         return ""
     samples = _span([len(result.samples_s) for result in timed])
-    visits = _span([result.visits for result in timed])
+    visits = _span([len(result.visits_s) for result in timed])
     clocks = _each(_CLOCKS.get(result.clock, result.clock) for result in timed)
     caches = _each(_CACHES.get(result.cache, result.cache) for result in timed)
     return ", ".join(filter(None, (f"the median of {samples} samples in {visits} visits", clocks, caches)))

@@ -1,6 +1,5 @@
 """What the attention page says, as numbers: the records of one machine and commit become rows beside their peers."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -78,12 +77,10 @@ def estimate(result: CaseResult | None) -> Estimate | None:
     """
     if result is None or result.status != "ok" or not result.samples_s:
         return None
-    samples, visits = result.samples_s, min(result.visits, len(result.samples_s))
+    samples, visits = result.samples_s, len(result.visits_s)
     median = statistics.median(samples)
     if visits >= _MIN_VISITS:
-        # Visits may stop at different counts; in time order, equal blocks serve as well (batch means).
-        bounds = [round(i * len(samples) / visits) for i in range(visits + 1)]
-        medians = [statistics.median(samples[a:b]) for a, b in itertools.pairwise(bounds)]
+        medians = [statistics.median(visit) for visit in result.visits_s]
         t = _T95[visits - 2] if visits - 2 < len(_T95) else 1.96
         half = t * statistics.stdev(medians) / math.sqrt(visits)
     elif len(samples) >= 4:

@@ -75,7 +75,7 @@ def test_every_case_has_its_visits_on_file_in_order_from_two_processes(checkout,
     root = checkout(reference=RIGHT)
     first, second = run([case("reference"), case("sdpa")], root, tmp_path)
     assert (first.status, second.status) == ("ok", "ok")
-    assert (first.visits, len(first.samples_s)) == (1, 5)
+    assert [len(visit) for visit in first.visits_s] == [5]
     assert first.clock == "wall"
     written = lines(tmp_path)
     assert [line["order"] for line in written if line["kind"] == "visit"] == [0, 1, 2, 3]

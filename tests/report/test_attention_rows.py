@@ -20,7 +20,7 @@ SESSION = Session(
 )
 
 
-def case(impl: str = "triton", samples: tuple[float, ...] = (1.0,) * 12, **changes: Any) -> CaseResult:
+def case(impl: str = "triton", visits: tuple[tuple[float, ...], ...] = ((1.0,) * 4,) * 3, **changes: Any) -> CaseResult:
     params = {"seq_len": 128, "d": 64, "dtype": "bfloat16", "mode": "forward"} | changes.pop("params", {})
     return dataclasses.replace(
         CaseResult(
@@ -28,8 +28,7 @@ def case(impl: str = "triton", samples: tuple[float, ...] = (1.0,) * 12, **chang
             params=params | {"impl": impl},
             status="ok",
             reason="",
-            samples_s=samples,
-            visits=3,
+            visits_s=visits,
             peak_bytes=1024,
             cache="cold",
             clock="cuda_events",
@@ -42,7 +41,7 @@ def case(impl: str = "triton", samples: tuple[float, ...] = (1.0,) * 12, **chang
 
 
 def test_the_interval_comes_from_the_spread_between_visits() -> None:
-    found = rows.estimate(case(samples=(1.0,) * 4 + (1.1,) * 4 + (1.2,) * 4))
+    found = rows.estimate(case(visits=((1.0,) * 4, (1.1,) * 4, (1.2,) * 4)))
     assert found is not None
     assert found.median == pytest.approx(1.1)
     assert found.high - found.median == pytest.approx(4.303 * 0.1 / 3**0.5)
@@ -50,7 +49,7 @@ def test_the_interval_comes_from_the_spread_between_visits() -> None:
 
 
 def test_two_visits_fall_back_to_the_samples() -> None:
-    found = rows.estimate(case(samples=(1.0, 1.1, 1.2, 1.3), visits=2))
+    found = rows.estimate(case(visits=((1.0, 1.1), (1.2, 1.3))))
     assert found is not None
     assert found.median == pytest.approx(1.15)
     assert found.low < found.median < found.high
@@ -58,14 +57,14 @@ def test_two_visits_fall_back_to_the_samples() -> None:
 
 @pytest.mark.parametrize("samples", [(1.0,), (1.0, 2.0)])
 def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
-    found = rows.estimate(case(samples=samples, visits=1))
+    found = rows.estimate(case(visits=(samples,)))
     assert found is not None
     assert found.low >= min(samples)
 
 
 def test_no_samples_no_estimate() -> None:
     assert rows.estimate(None) is None
-    assert rows.estimate(case(samples=(), status="crashed")) is None
+    assert rows.estimate(case(visits=(), status="crashed")) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_no_ceiling_without_a_measured_rate() -> None:
 
 def test_speedups_and_the_fastest_peer() -> None:
     [row], peers = rows.build_rows(
-        [case(), case("sdpa", (0.8,) * 12), case("reference", (4.0,) * 12), case("flex", (), status="error")], "triton"
+        [case(), case("sdpa", ((0.8,) * 4,) * 3), case("reference", ((4.0,) * 4,) * 3), case("flex", (), status="error")], "triton"
     )
     assert peers == ["fastest", "reference", "sdpa", "flex"]
     assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items()} == {
@@ -99,14 +98,14 @@ def test_speedups_and_the_fastest_peer() -> None:
 
 
 def test_touching_intervals_are_no_verdict() -> None:
-    wide = (0.9,) * 4 + (1.0,) * 4 + (1.1,) * 4
-    [row], peers = rows.build_rows([case(samples=wide), case("sdpa", (1.01,) * 12)], "triton")
+    wide = ((0.9,) * 4, (1.0,) * 4, (1.1,) * 4)
+    [row], peers = rows.build_rows([case(visits=wide), case("sdpa", ((1.01,) * 4,) * 3)], "triton")
     assert peers == ["sdpa"], "one peer is the fastest without saying so"
     assert row.speedups["sdpa"].verdict == "even"
 
 
 def test_ours_without_a_time_leaves_the_row() -> None:
-    found, _ = rows.build_rows([case(samples=(), status="wrong"), case("sdpa")], "triton")
+    found, _ = rows.build_rows([case(visits=(), status="wrong"), case("sdpa")], "triton")
     assert found[0].ours is not None
     assert found[0].time is None
     assert found[0].speedups["sdpa"].ratio is None
@@ -118,7 +117,7 @@ def test_rows_are_in_reading_order_and_the_overview_is_geometric() -> None:
     results = []
     for seq_len, mode, slow in shapes:
         params = {"seq_len": seq_len, "mode": mode}
-        results += [case(params=params), case("sdpa", (slow,) * 12, params=params)]
+        results += [case(params=params), case("sdpa", ((slow,) * 4,) * 3, params=params)]
     found, _ = rows.build_rows(results, "triton")
     assert [(dict(row.config)["mode"], dict(row.config)["seq_len"]) for row in found] == [
         ("forward", 128),
