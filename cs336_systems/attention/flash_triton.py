@@ -89,7 +89,7 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     tiles = _tiles(FORWARD_TILES, q)
     with _on_device_of(q):
-        flash_fwd_kernel[triton.cdiv(seq_len_q, tiles.q), batch * num_heads](
+        flash_fwd_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             q4, k4, v4, out, lse,
             *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
             num_heads, seq_len_q, seq_len_k, scale * LOG2_E,
@@ -114,14 +114,14 @@ def flash_backward(
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E)
     with _on_device_of(q):
         tiles = _tiles(DKDV_TILES, q)
-        flash_bwd_dkdv_kernel[triton.cdiv(seq_len_k, tiles.k), batch * num_heads](
+        flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_heads,)](
             *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,
             EVEN_QUERIES=seq_len_q % tiles.q == 0,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, tiles),
         )  # fmt: skip
         tiles = _tiles(DQ_TILES, q)
-        flash_bwd_dq_kernel[triton.cdiv(seq_len_q, tiles.q), batch * num_heads](
+        flash_bwd_dq_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             *inputs, dq, *strides, *dq.stride(), *sizes,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, tiles),

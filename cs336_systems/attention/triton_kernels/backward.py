@@ -8,7 +8,7 @@ scores, which are in base 2 as in the forward.
 import triton
 import triton.language as tl
 
-from cs336_systems.attention.triton_kernels.tiles import load_rows
+from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -65,8 +65,9 @@ def flash_bwd_dkdv_kernel(
 
     Scores are held transposed, keys by queries, so that p and ds are already what dv and dk multiply.
     """
-    k_start = tl.program_id(0) * K_TILE_SIZE
-    batch_head = tl.program_id(1).to(tl.int64)
+    # The first key tile is the heaviest: all queries see it.
+    tile, batch_head = tile_of_program(tl.cdiv(N_KEYS, K_TILE_SIZE), False)
+    k_start = tile * K_TILE_SIZE
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
 
     keys = k_start + tl.arange(0, K_TILE_SIZE)
@@ -215,8 +216,8 @@ def flash_bwd_dq_kernel(
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes Q_TILE_SIZE rows of dq for one head of one batch element."""
-    q_start = tl.program_id(0) * Q_TILE_SIZE
-    batch_head = tl.program_id(1).to(tl.int64)
+    tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
+    q_start = tile * Q_TILE_SIZE
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
 
     rows = q_start + tl.arange(0, Q_TILE_SIZE)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from cs336_systems.attention.triton_kernels.tiles import load_rows
+from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -47,9 +47,8 @@ def flash_fwd_kernel(
 
     `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2.
     """
-    q_start = tl.program_id(0) * Q_TILE_SIZE
-    # 64 bits wherever a whole head or a whole sequence is skipped: 2^31 elements are 256 heads of 65536 x 128.
-    batch_head = tl.program_id(1).to(tl.int64)
+    tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
+    q_start = tile * Q_TILE_SIZE
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
 
     rows = q_start + tl.arange(0, Q_TILE_SIZE)

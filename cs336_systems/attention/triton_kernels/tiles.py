@@ -1,7 +1,22 @@
-"""What the forward and the backward share: loading a tile of rows."""
+"""What the forward and the backward share: which tile a program has, and how it loads one."""
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def tile_of_program(num_tiles, LAST_FIRST: tl.constexpr):
+    """The tile and, as int64, the head (over the batch) of this program, in a grid of num_tiles * heads.
+
+    Programs start in order. LAST_FIRST gives a head's last tile, the heaviest if causal, to its first program,
+    so that what runs at the very end is short. One dimension, since a grid's second ends at 65535 heads; int64,
+    since 2^31 elements are 256 heads of 65536 x 128.
+    """
+    program = tl.program_id(0)
+    tile = program % num_tiles
+    if LAST_FIRST:
+        tile = num_tiles - 1 - tile
+    return tile, (program // num_tiles).to(tl.int64)
 
 
 @triton.jit
