@@ -1,7 +1,7 @@
-"""A case is one cell of one benchmark's grid; a workload is what the case builds and runs."""
+"""A case: one cell of one benchmark's grid."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ Cache = Literal["cold", "warm"]
 
 @dataclass(frozen=True)
 class Case:
-    """One cell: what asv calls a benchmark with one combination of parameters."""
+    """What asv calls a benchmark with one combination of parameters."""
 
     benchmark: str
     """`module.Class`, as asv names it: "attention.FlashAttention"."""
@@ -27,44 +27,14 @@ class Case:
 
     @property
     def key(self) -> str:
-        """`module.Class(8192, 64, 'bfloat16')`: asv's own way to write a parameterized benchmark."""
-        return f"{self.benchmark}({', '.join(map(repr, self.params.values()))})"
+        """The case's name; see `case_key`."""
+        return case_key(self.benchmark, self.params.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The case as it travels to a worker and into the records."""
+        """The case as it travels to a worker."""
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True)
-class Floor:
-    """The least work that any correct implementation of a case has to do."""
-
-    flops: float = 0.0
-    matmul_dtype: str = "float32"
-    """Which measured matmul rate bounds `flops`: "bfloat16", "float16" or "float32" (tf32 on a GPU that has it)."""
-
-    bytes_read: float = 0.0
-    bytes_written: float = 0.0
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What `perf.workloads.*.build` returns."""
-
-    run: Callable[[], Any]
-    """The timed region, and nothing else."""
-
-    check: Callable[[], float]
-    """Compare with an independent oracle; returns the error found, raises `WrongResult` above the tolerance."""
-
-    floor: Floor
-    prepare: Callable[[], None] = lambda: None
-    """Before every sample, outside the timed region: drop gradients and the like."""
-
-
-class Unavailable(Exception):
-    """This commit or this machine cannot do the case; the message is the reason, in one line."""
-
-
-class WrongResult(Exception):
-    """The output differs from the oracle by more than the tolerance; a wrong case gets no time."""
+def case_key(benchmark: str, values: Iterable[Any]) -> str:
+    """`module.Class(8192, 64, 'bfloat16')`: asv's own way to write a parameterized benchmark."""
+    return f"{benchmark}({', '.join(map(repr, values))})"

@@ -6,9 +6,10 @@ A time below the floor is an error of the measurement, never a record.
 from dataclasses import replace
 from typing import Any
 
-from perf.harness.case import Cache, Floor, Workload
+from perf.harness.case import Cache
 from perf.harness.clock import Clock, CudaClock, Stop, visit
 from perf.workloads.controls import copy, matmul
+from perf.workloads.workload import Floor, Workload
 
 SLACK = 1.05
 """A rate may beat the best one seen here by this much before it counts as impossible."""

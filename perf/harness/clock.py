@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from perf.harness.case import Cache, Workload
+from perf.harness.case import Cache
+from perf.workloads.workload import Workload
 
 FLUSH_BYTES = 256 * 2**20  # over four times the 60 MB L2 of an H200, and what triton.testing.do_bench writes
 WARM_UP_S = 0.025

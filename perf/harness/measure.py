@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness import ceilings, device
-from perf.harness.case import Case, Floor, Unavailable, WrongResult
+from perf.harness.case import Case
 from perf.harness.clock import Clock, CudaClock, Stop, WallClock, visit
 from perf.harness.memory import peak_allocated_bytes, release_memory
 from perf.harness.records import best_ceilings
 from perf.workloads import PACKAGE, build
+from perf.workloads.workload import Floor, Unavailable, WrongResult
 
 
 class Worker:

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable
 
-from perf.harness.case import Workload
+from perf.workloads.workload import Workload
 
 
 def peak_allocated_bytes(build: Callable[[], Workload]) -> int:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perf.harness.case import case_key
+
 KEPT_FROM_VISIT = 1
 """The first visit of a case (number 0) finds a cool GPU and cold compilers: it is recorded and never used."""
 
@@ -136,8 +138,7 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
         elif line["kind"] == "process":
             ceilings.setdefault(line["session"], []).append(line["ceilings"])
         else:
-            key = f"{line['benchmark']}{tuple(line['params'].items())}"
-            of_case = visits.setdefault(key, [])
+            of_case = visits.setdefault(case_key(line["benchmark"], line["params"].values()), [])
             if of_case and of_case[-1]["session"] != line["session"]:
                 of_case.clear()
             of_case.append(line)

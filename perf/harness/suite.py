@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from perf.harness.case import Case
+from perf.harness.case import Case, case_key
 from perf.harness.supervisor import FULL, QUICK, Effort, Progress, measure
 
 # Set by the environment plugin, which lives in asv's own process, for every process that asv starts.
@@ -82,11 +82,6 @@ def benchmark_name(benchmark: Any) -> str:
     return f"{type(benchmark).__module__.partition('.')[2]}.{type(benchmark).__name__}"
 
 
-def case_key(benchmark: str, values: Any) -> str:
-    """See `Case.key`."""
-    return f"{benchmark}({', '.join(map(repr, values))})"
-
-
 def selection(arguments: str) -> tuple[list[str], Effort]:
     """The `--bench` patterns and the effort that an asv command line asks for."""
     parser = argparse.ArgumentParser(add_help=False)
@@ -98,8 +93,8 @@ def selection(arguments: str) -> tuple[list[str], Effort]:
 
 def is_selected(case: Case, benchmark: Any, patterns: list[str]) -> bool:
     """asv's own rule: some pattern is found in `module.Class.method(params)` of some `track_*` method."""
-    values = ", ".join(map(repr, case.params.values()))
-    names = [f"{case.benchmark}.{method}({values})" for method in dir(benchmark) if method.startswith("track_")]
+    methods = [f"{case.benchmark}.{name}" for name in dir(benchmark) if name.startswith("track_")]
+    names = [case_key(method, case.params.values()) for method in methods]
     return not patterns or any(re.search(pattern, name) for pattern in patterns for name in names)
 
 

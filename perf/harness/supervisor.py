@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perf.harness import HARNESS_VERSION
-from perf.harness.case import Case
+from perf.harness.case import Case, case_key
 from perf.harness.records import CaseResult, Journal, read_lines, summarize
 
 WORKER = Path(__file__).parent / "workers" / "single.py"
@@ -187,7 +187,7 @@ class _Run:
 
     @staticmethod
     def _key(line: dict[str, Any]) -> str:
-        return f"{line['benchmark']}({', '.join(map(repr, line['params'].values()))})"
+        return case_key(line["benchmark"], line["params"].values())
 
 
 class WorkerProcess:

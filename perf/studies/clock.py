@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from perf.harness import ceilings, device
-from perf.harness.case import Workload
 from perf.harness.clock import CudaClock, Stop, visit
 from perf.harness.measure import TooFast, hold_to_floor, missing_device
 from perf.workloads import controls
+from perf.workloads.workload import Workload
 
 ROUNDS = 7
 STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike

@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import Any
 
-from perf.harness.case import Unavailable, Workload
+from perf.workloads.workload import Unavailable, Workload
 
 PACKAGE = "cs336_systems"
 

@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from perf.harness.case import Floor, Workload, WrongResult
 from perf.workloads import measured
+from perf.workloads.workload import Floor, Workload, WrongResult
 
 # Largest error of a row over max(norm of the exact row, RMS norm of all rows): four unit roundoffs for the half
 # precisions, whose P and dS are rounded before the second matmul; for float32 between what 65536 terms add up to

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perf.harness.case import Floor, Workload, WrongResult
+from perf.workloads.workload import Floor, Workload, WrongResult
 
 
 def build(params: dict[str, Any], device: str) -> Workload:

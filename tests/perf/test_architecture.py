@@ -54,6 +54,12 @@ def test_only_workloads_touch_the_measured_package(path):
     assert not [name for name in imports(path) if name.split(".")[0] == "cs336_systems"]
 
 
+def test_workloads_know_nothing_of_how_they_are_measured():
+    for path in sorted((ROOT / "perf" / "workloads").rglob("*.py")):
+        own = {name.split(".")[1] for name in imports(path) if name.startswith("perf.")}
+        assert own <= {"workloads"}, relative(path)
+
+
 def test_the_report_only_reads():
     for path in sorted((ROOT / "perf" / "report").rglob("*.py")):
         from_harness = {name.split(".")[2] for name in imports(path) if name.startswith("perf.harness.")}

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from perf.harness import ceilings
-from perf.harness.case import Floor, Workload
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
 from perf.harness.measure import TooFast, hold_to_floor
+from perf.workloads.workload import Floor, Workload
 
 CEILINGS = {"matmul_flops_per_s": {"bfloat16": 800e12}, "copy_bytes_per_s": 4e12}
 L2 = 60 * 2**20

@@ -86,7 +86,13 @@ def test_no_ceiling_without_a_measured_rate() -> None:
 
 def test_speedups_and_the_fastest_peer() -> None:
     [row], peers = rows.build_rows(
-        [case(), case("sdpa", ((0.8,) * 4,) * 3), case("reference", ((4.0,) * 4,) * 3), case("flex", (), status="error")], "triton"
+        [
+            case(),
+            case("sdpa", ((0.8,) * 4,) * 3),
+            case("reference", ((4.0,) * 4,) * 3),
+            case("flex", (), status="error"),
+        ],
+        "triton",
     )
     assert peers == ["fastest", "reference", "sdpa", "flex"]
     assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items()} == {

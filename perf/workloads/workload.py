@@ -1,0 +1,40 @@
+"""What a workload is, and what it may say instead of working."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least work that any correct implementation of a case has to do."""
+
+    flops: float = 0.0
+    matmul_dtype: str = "float32"
+    """Which measured matmul rate bounds `flops`: "bfloat16", "float16" or "float32" (tf32 on a GPU that has it)."""
+
+    bytes_read: float = 0.0
+    bytes_written: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What `build` of a module of this folder returns."""
+
+    run: Callable[[], Any]
+    """The timed region, and nothing else."""
+
+    check: Callable[[], float]
+    """Compare with an independent oracle; returns the error found, raises `WrongResult` above the tolerance."""
+
+    floor: Floor
+    prepare: Callable[[], None] = lambda: None
+    """Before every sample, outside the timed region: drop gradients and the like."""
+
+
+class Unavailable(Exception):
+    """This commit or this machine cannot do the case; the message is the reason, in one line."""
+
+
+class WrongResult(Exception):
+    """The output differs from the oracle by more than the tolerance; a wrong case gets no time."""
