@@ -9,7 +9,11 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cs336_systems.attention.triton_kernels.backward import flash_bwd_dkdv_kernel, flash_bwd_dq_kernel
+from cs336_systems.attention.triton_kernels.backward import (
+    flash_bwd_delta_kernel,
+    flash_bwd_dkdv_kernel,
+    flash_bwd_dq_kernel,
+)
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 
 # exp(x) is exp2(x * log2(e)), and exp2 is what the hardware has: folding the factor into the scale of the scores
@@ -46,6 +50,7 @@ DQ_TILES = {
     64: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
     128: (Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),  # float32: 31 spills
 }
+DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in flight to be bound by memory
 
 
 class FlashAttentionTriton(torch.autograd.Function):
@@ -103,16 +108,20 @@ def flash_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
-    q4, k4, v4, do4 = _as_4d(q), _as_4d(k), _as_4d(v), _as_4d(grad_out)
+    q4, k4, v4, out4, do4 = (_as_4d(x) for x in (q, k, v, out, grad_out))
     batch, num_heads, seq_len_q, _ = q4.shape
     seq_len_k = k4.shape[-2]
     dq, dk, dv = torch.empty_like(q4), torch.empty_like(k4), torch.empty_like(v4)
-    # rowsum(out * do) = rowsum(p * dp), without the n x n matrices.
-    delta = (out.float() * grad_out.float()).sum(dim=-1)
+    delta = torch.empty_like(lse)
     inputs = (q4, k4, v4, do4, lse, delta)
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E)
     with _on_device_of(q):
+        delta_rows = DELTA_TILE_ELEMENTS // _padded_head_dim(q)
+        flash_bwd_delta_kernel[(triton.cdiv(seq_len_q, delta_rows) * batch * num_heads,)](
+            out4, do4, delta, *out4.stride(), *do4.stride(), num_heads, seq_len_q,
+            D=q.shape[-1], D_PADDED=_padded_head_dim(q), Q_TILE_SIZE=delta_rows,
+        )  # fmt: skip
         tiles = _tiles(DKDV_TILES, q)
         flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_heads,)](
             *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,

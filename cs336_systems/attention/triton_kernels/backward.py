@@ -14,6 +14,41 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def flash_bwd_delta_kernel(
+    O_ptr,
+    dO_ptr,
+    Delta_ptr,
+    stride_ob,
+    stride_oh,
+    stride_oq,
+    stride_od,
+    stride_dob,
+    stride_doh,
+    stride_doq,
+    stride_dod,
+    NUM_HEADS,
+    N_QUERIES,
+    D: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    Q_TILE_SIZE: tl.constexpr,
+):
+    """delta = rowsum(out * do), which is rowsum(p * dp) without the n x n matrices: one read of each, in float32."""
+    tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), False)
+    batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
+
+    rows = tile * Q_TILE_SIZE + tl.arange(0, Q_TILE_SIZE)
+    dims = tl.arange(0, D_PADDED)
+    in_range = rows < N_QUERIES
+    row_offsets = rows.to(tl.int64)[:, None]
+    O_ptr += batch * stride_ob + head * stride_oh
+    dO_ptr += batch * stride_dob + head * stride_doh
+    out = load_rows(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, in_range, dims, D, True)
+    do = load_rows(dO_ptr + row_offsets * stride_doq + dims[None, :] * stride_dod, in_range, dims, D, True)
+    delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
+    tl.store(Delta_ptr + batch_head * N_QUERIES + rows, delta, mask=in_range)
+
+
+@triton.jit
 def flash_bwd_dkdv_kernel(
     Q_ptr,
     K_ptr,
