@@ -87,6 +87,9 @@ class FlashAttentionTriton(torch.autograd.Function):
 def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
     _check_device(q)
+    # The kernels believe these sizes: a mismatch would read another tensor's memory.
+    assert k.shape == v.shape and q.shape[:-2] == k.shape[:-2] and q.shape[-1] == k.shape[-1]
+    assert q.dtype == k.dtype == v.dtype
     q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
     batch, num_heads, seq_len_q, _ = q4.shape
     seq_len_k = k4.shape[-2]
@@ -162,8 +165,11 @@ def _padded_head_dim(q: Tensor) -> int:
 
 
 def _as_4d(x: Tensor) -> Tensor:
-    """(batch, heads, seq_len, head_dim): a view, except of more than two leading dimensions that do not fold."""
-    return x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+    """(batch, heads, seq_len, head_dim) with each head vector in one piece: a view wherever there is one."""
+    x = x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+    # A copy costs one pass; reading elements that lie apart costs as much again for every tile that visits them.
+    # The gradient of a sum comes this way, one number expanded with stride 0.
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _check_device(q: Tensor) -> None:
