@@ -20,6 +20,12 @@ from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 # saves a multiplication per score.
 LOG2_E = math.log2(math.e)
 
+# False under Triton's interpreter, which runs on the CPU and multiplies exactly ("ieee").
+# Compiled, a float32 operand is split into three bfloat16 ones, and six of their nine products keep 24 bits: at the
+# price of tf32x3 (three TF32 products, 22 bits), whose rounding shows where dp and delta cancel. One key of d = 64,
+# where dk is 0: 1.6e-6 on an H200. Plain TF32 keeps 10 bits: 1000 times the error of eager float32.
+IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
+
 
 class Tiles(NamedTuple):
     """Rows of q and of k in a tile, and how the kernel is compiled for them."""
@@ -59,7 +65,7 @@ class FlashAttentionTriton(torch.autograd.Function):
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
     with head_dim from 16 to 128 and any strides; out is shaped like q. Scores, softmax and sums are float32;
-    float32 products take three TF32 products each, which is as exact as float32 itself. Saved for the
+    float32 products are sums of six bfloat16 products, which is as exact as float32 itself. Saved for the
     backward: q, k, v, out and the natural-log log-sum-exp, (..., seq_len_q). CUDA tensors, or CPU tensors under
     Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks everything else.
 
@@ -154,8 +160,7 @@ def _constants(q: Tensor, is_causal: bool, tiles: Tiles) -> dict[str, Any]:
         "Q_TILE_SIZE": tiles.q,
         "K_TILE_SIZE": tiles.k,
         "IS_CAUSAL": is_causal,
-        # Plain TF32 keeps 10 bits: 1000 times the error of eager float32.
-        "INPUT_PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
+        "INPUT_PRECISION": "bf16x6" if q.dtype == torch.float32 and IS_COMPILED else "ieee",
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
     }
@@ -174,7 +179,7 @@ def _as_4d(x: Tensor) -> Tensor:
 
 
 def _check_device(q: Tensor) -> None:
-    if not q.is_cuda and isinstance(flash_fwd_kernel, triton.runtime.JITFunction):
+    if not q.is_cuda and IS_COMPILED:
         raise ValueError(f"q is on {q.device}; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1")
 
 
