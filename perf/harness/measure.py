@@ -26,6 +26,7 @@ class Worker:
         self._missing = missing_device(device_kind)
         self._nvml: device.Nvml | None = None
         self._clock: Clock | None = None
+        self._ceilings: dict[str, Any] = {}
         self._l2_bytes = 0
         self._usable = True
 
@@ -42,22 +43,24 @@ class Worker:
             self._nvml = device.Nvml.open(identity["uuid"])
             self._l2_bytes = identity["l2_bytes"]
         self._clock = CudaClock() if self._device == "cuda" else WallClock()
-        self.ceilings = ceilings.measure(self._clock)
+        self._ceilings = ceilings.measure(self._clock)
         return {
             "machine": device.machine()["machine"],
             "device": identity,
             "software": device.software(),
-            "ceilings": self.ceilings,
+            "ceilings": self._ceilings,
             "package_digest": self._package_digest,
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Visit `request["case"]`; with `first`, also check its output and take its peak memory.
 
+        `stop` overrides fields of `clock.Stop`; `ceilings` are the best rates that other processes saw.
         Never raises: whatever goes wrong is the visit's status and reason.
         """
         case = Case(**request["case"])
-        stop = Stop(**request.get("stop", {}))
+        stop = Stop(**request["stop"])
+        self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
         release_memory()
         try:
             return {"status": "ok", "reason": "", **self._visit(case, stop, request["first"])}
@@ -96,12 +99,12 @@ class Worker:
 
     def _hold_to_floor(self, samples: list[float], case: Case, floor: Floor) -> None:
         try:
-            hold_to_floor(min(samples), floor, self.ceilings, case.cache, self._l2_bytes)
+            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes)
         except TooFast:
-            # The ceilings are the best rates seen; the device may have been slow when they were measured.
+            # The ceilings are the best rates seen; the device may have been slow whenever they were measured.
             assert self._clock is not None
-            self.ceilings = best_ceilings([self.ceilings, ceilings.measure(self._clock)])
-            hold_to_floor(min(samples), floor, self.ceilings, case.cache, self._l2_bytes)
+            self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock)])
+            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes)
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         import torch

@@ -5,7 +5,8 @@ loses nothing. At the end of a run the journal is folded into `<commit>.jsonl.gz
 
 Lines, by `kind`:
     session   who measured and with what: id, started_at, day, harness, effort, machine, commit, device, software
-    process   one worker process of a session: package_digest (of the `cs336_systems` it imported), ceilings
+    process   one worker process of a session: package_digest (of the `cs336_systems` it imported), and ceilings, the
+              best rates seen on the machine up to then
     visit     one stay at one case: benchmark, params, visit (0 is thrown away), order, status, samples_ns, ...
 """
 
@@ -127,6 +128,16 @@ def commits(directory: Path, machine: str) -> list[str]:
     return sorted({path.name.partition(".")[0] for path in (directory / machine).glob("*.jsonl.*")})
 
 
+def known_ceilings(directory: Path, machine: str) -> dict[str, Any]:
+    """The best rates that any process ever saw on this machine."""
+    found = []
+    for commit in commits(directory, machine):
+        for suffix in ("gz", "part"):
+            path = directory / machine / f"{commit}.jsonl.{suffix}"
+            found += [line["ceilings"] for line in _read_lines(path, starting='{"kind":"process"')]
+    return best_ceilings(found)
+
+
 def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
     """Pool the visits of every case; see `read_commit`."""
     sessions: dict[str, dict[str, Any]] = {}
@@ -189,11 +200,12 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
     )
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path, starting: str = "") -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as stream:
         for text in stream:
-            if text.endswith("\n"):  # a last line without its end was cut off while it was written
+            # A last line without its end was cut off while it was written.
+            if text.startswith(starting) and text.endswith("\n"):
                 yield json.loads(text)

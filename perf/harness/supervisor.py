@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
-from perf.harness.records import CaseResult, Journal, read_lines, summarize
+from perf.harness.records import CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
 
 WORKER = Path(__file__).parent / "workers" / "single.py"
 
@@ -101,6 +101,7 @@ class _Run:
             "software": greeting["software"],
         }
         machine = greeting["machine"]
+        self._ceilings = known_ceilings(records, machine)
         before = read_lines(records, machine, commit)
         self._journal = Journal(records, machine, commit)
         same = [line for line in before if line["kind"] == "session" and self._is_same(line)]
@@ -147,7 +148,12 @@ class _Run:
         return number > 0 and number % per_process == 0
 
     def _visit(self, case: Case, number: int) -> dict[str, Any]:
-        request = {"case": case.to_json(), "first": number == 0, "stop": self._effort.stop}
+        request = {
+            "case": case.to_json(),
+            "first": number == 0,
+            "stop": self._effort.stop,
+            "ceilings": self._ceilings,
+        }
         reply = self._worker.ask(request, self._effort.limit_s)
         line = {
             "kind": "visit",
@@ -169,12 +175,13 @@ class _Run:
         self._greet(self._worker.start())
 
     def _greet(self, greeting: dict[str, Any]) -> None:
+        self._ceilings = best_ceilings([self._ceilings, greeting["ceilings"]])
         self._write(
             {
                 "kind": "process",
                 "session": self._session["id"],
                 "package_digest": greeting["package_digest"],
-                "ceilings": greeting["ceilings"],
+                "ceilings": self._ceilings,
             }
         )
 

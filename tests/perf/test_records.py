@@ -65,6 +65,16 @@ def test_the_newest_session_speaks_for_a_case_and_ceilings_are_the_best_of_its_p
     assert result.session.ceilings["copy_bytes_per_s"] == 2e11
 
 
+def test_the_best_rates_ever_seen_on_a_machine_are_known(tmp_path):
+    for commit, rate in (("a" * 40, 1e11), ("b" * 40, 3e11), ("c" * 40, 2e11)):
+        journal = records.Journal(tmp_path, "m", commit)
+        journal.write(session())
+        journal.write({"kind": "process", "session": "s1", "ceilings": CEILINGS | {"copy_bytes_per_s": rate}})
+        journal.close()
+    assert records.known_ceilings(tmp_path, "m")["copy_bytes_per_s"] == 3e11
+    assert records.known_ceilings(tmp_path, "another") == {}
+
+
 def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped(tmp_path):
     part = tmp_path / "m" / f"{COMMIT}.jsonl.part"
     part.parent.mkdir()
