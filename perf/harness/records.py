@@ -104,12 +104,14 @@ class Journal:
         self._part.unlink()
 
 
-def read_lines(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
-    """Every line recorded for a commit, in order, an unfinished journal included."""
+def read_lines(
+    directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = ("session", "process", "visit")
+) -> list[dict[str, Any]]:
+    """Every line of these kinds recorded for a commit, in order, an unfinished journal included."""
     folder = directory / machine
     return [
-        *_read_lines(folder / f"{commit}.jsonl.gz"),
-        *_read_lines(folder / f"{commit}.jsonl.part"),
+        *_read_lines(folder / f"{commit}.jsonl.gz", kinds),
+        *_read_lines(folder / f"{commit}.jsonl.part", kinds),
     ]
 
 
@@ -128,13 +130,16 @@ def commits(directory: Path, machine: str) -> list[str]:
     return sorted({path.name.partition(".")[0] for path in (directory / machine).glob("*.jsonl.*")})
 
 
-def known_ceilings(directory: Path, machine: str) -> dict[str, Any]:
-    """The best rates that any process ever saw on this machine."""
+def known_ceilings(directory: Path, machine: str, device: str) -> dict[str, Any]:
+    """The best rates that any process ever saw on this machine's device of that name (its GPU, or its CPU)."""
     found = []
     for commit in commits(directory, machine):
-        for suffix in ("gz", "part"):
-            path = directory / machine / f"{commit}.jsonl.{suffix}"
-            found += [line["ceilings"] for line in _read_lines(path, starting='{"kind":"process"')]
+        devices: dict[str, str] = {}
+        for line in read_lines(directory, machine, commit, kinds=("session", "process")):
+            if line["kind"] == "session":
+                devices[line["id"]] = line["device"]["name"]
+            elif devices[line["session"]] == device:
+                found.append(line["ceilings"])
     return best_ceilings(found)
 
 
@@ -200,12 +205,14 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
     )
 
 
-def _read_lines(path: Path, starting: str = "") -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
+    # Kinds are told by a line's first characters: of a million visits none has to be parsed to find a session.
+    starts = tuple(f'{{"kind":"{kind}' for kind in kinds)
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as stream:
         for text in stream:
             # A last line without its end was cut off while it was written.
-            if text.startswith(starting) and text.endswith("\n"):
+            if text.startswith(starts) and text.endswith("\n"):
                 yield json.loads(text)

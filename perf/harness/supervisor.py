@@ -101,7 +101,7 @@ class _Run:
             "software": greeting["software"],
         }
         machine = greeting["machine"]
-        self._ceilings = known_ceilings(records, machine)
+        self._ceilings = known_ceilings(records, machine, greeting["device"]["name"])
         before = read_lines(records, machine, commit)
         self._journal = Journal(records, machine, commit)
         same = [line for line in before if line["kind"] == "session" and self._is_same(line)]

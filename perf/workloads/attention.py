@@ -7,10 +7,11 @@ from typing import Any
 from perf.workloads import measured
 from perf.workloads.workload import Floor, Workload, WrongResult
 
-# Largest error of a row over max(norm of the exact row, RMS norm of all rows). Four machine epsilons for the half
-# precisions: eager attention, which rounds the scores too, makes two (1.5e-2 in bfloat16 at 8192 x 64 on an H200), a
-# flash kernel one. For float32 between what 65536 terms add up to (1e-5) and what TF32 would give (3e-4 and more).
-TOLERANCE = {"bfloat16": 4 * 2**-7, "float16": 4 * 2**-10, "float32": 1e-4}
+# Largest error of a row over max(norm of the exact row, RMS norm of all rows). Eight units in the last place for the
+# half precisions: eager attention, which rounds the scores too, makes up to four (3.2e-2 in bfloat16 at 32768 x 32 on
+# an H200), a flash kernel one or two; a tile left out makes over a hundred. For float32 between what 65536 terms add up
+# to (1e-5) and what TF32 would give (3e-4 and more).
+TOLERANCE = {"bfloat16": 8 * 2**-7, "float16": 8 * 2**-10, "float32": 1e-4}
 
 ORACLE_BLOCK = 2**26  # float64 scores held at once: 0.5 GiB
 

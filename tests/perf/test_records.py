@@ -71,15 +71,16 @@ def test_the_best_rates_ever_seen_on_a_machine_are_known(tmp_path):
         journal.write(session())
         journal.write({"kind": "process", "session": "s1", "ceilings": CEILINGS | {"copy_bytes_per_s": rate}})
         journal.close()
-    assert records.known_ceilings(tmp_path, "m")["copy_bytes_per_s"] == 3e11
-    assert records.known_ceilings(tmp_path, "another") == {}
+    assert records.known_ceilings(tmp_path, "m", "d")["copy_bytes_per_s"] == 3e11
+    assert records.known_ceilings(tmp_path, "m", "another device of this machine") == {}
+    assert records.known_ceilings(tmp_path, "another machine", "d") == {}
 
 
 def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped(tmp_path):
     part = tmp_path / "m" / f"{COMMIT}.jsonl.part"
     part.parent.mkdir()
-    torn = json.dumps(visit(2, [2000]))[:-20]  # the process died here
-    part.write_text("\n".join([json.dumps(session()), json.dumps(visit(1, [1000])), torn]))
+    whole, torn = (json.dumps(visit(n, [n * 1000]), separators=(",", ":")) for n in (1, 2))
+    part.write_text("\n".join([json.dumps(session(), separators=(",", ":")), whole, torn[:-20]]))  # it died here
     assert [len(result.samples_s) for result in records.read_commit(tmp_path, "m", COMMIT)] == [1]
 
     again = records.Journal(tmp_path, "m", COMMIT)
