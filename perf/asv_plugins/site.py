@@ -13,6 +13,7 @@ from asv.util import UserError
 
 from perf.harness import records
 from perf.report import attention_page, offline
+from perf.report.attention_history import Series, series_of
 from perf.report.attention_rows import OURS
 
 
@@ -52,7 +53,14 @@ def _collect(
         found = records.commits(directory, machine)
         commits = sorted(published.intersection(found), key=lambda commit: -revisions[commit])
         newest = [
-            attention_page.Measured(machine, benchmark, _describe(repo, commit), results, frozenset(benchmarks))
+            attention_page.Measured(
+                machine,
+                benchmark,
+                _describe(repo, commit),
+                results,
+                frozenset(benchmarks),
+                _history(graphs, benchmarks, benchmark, machine),
+            )
             for benchmark, commit, results in _newest(directory, machine, commits)
         ]
         measured += newest
@@ -79,6 +87,11 @@ def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple
             yield benchmark, commit, results
         if not wanted:
             return
+
+
+def _history(graphs: Any, benchmarks: Any, benchmark: str, machine: str) -> tuple[Series, ...]:
+    timed = benchmarks.get(f"{benchmark}.track_time")
+    return tuple(series_of(graphs, timed, machine, OURS[benchmark])) if timed else ()
 
 
 def _describe(repo: Any, commit: str) -> attention_page.Commit:

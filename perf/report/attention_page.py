@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from perf.harness.records import CaseResult
-from perf.report import attention_rows, units
+from perf.report import attention_history, attention_rows, units
 from perf.report.attention_facts import facts
+from perf.report.attention_history import Series
 from perf.report.attention_rows import FASTEST, OURS, Row, Speedup
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -63,6 +64,8 @@ class Measured:
     series: frozenset[str]
     """Names of asv's benchmarks that have a graph to link to."""
 
+    history: tuple[Series, ...] = ()
+
 
 def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[str, str]], show_commit_url: str) -> str:
     """The whole page. `silent` names machines without anything to show, each with the reason in words."""
@@ -114,6 +117,8 @@ def _machine(one: Measured, show_commit_url: str) -> dict[str, Any]:
         "has_memory": any(row.ours and row.ours.peak_bytes is not None for row in timed),
         "columns": [peer for peer in peers if peer != FASTEST],
         "rows": [_row(row, one, scale) for row in rows],
+        "history": [_card(series, one) for series in one.history],
+        "viewbox": f"0 0 {attention_history.WIDTH} {attention_history.HEIGHT}",
         "failures": _failures(one.results, ours),
         "facts": facts(one.results),
         "commit": one.commit,
@@ -222,6 +227,15 @@ def _row(row: Row, one: Measured, scale: float) -> dict[str, Any]:
 def _history(one: Measured, method: str, params: dict[str, Any]) -> str:
     series = f"{one.benchmark}.{method}"
     return permalink(series, one.machine, params) if series in one.series else ""
+
+
+def _card(series: Series, one: Measured) -> dict[str, str]:
+    words = [f"{axis} {value}" for axis, value in series.params.items() if axis in ("seq_len", "d")]
+    words += [VALUES.get(str(value), str(value)) for axis, value in series.params.items() if axis in ("mode", "dtype")]
+    return attention_history.card(series) | {
+        "name": ", ".join(words),
+        "href": permalink(f"{one.benchmark}.track_time", one.machine, series.params),
+    }
 
 
 def _failures(results: Sequence[CaseResult], ours: str) -> list[dict[str, Any]]:

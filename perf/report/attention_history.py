@@ -1,0 +1,59 @@
+"""How our times moved from commit to commit, as small pictures: each leads to asv's graph of the same series."""
+
+import ast
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from perf.report import units
+
+MIN_POINTS = 2
+WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own viewBox
+
+
+@dataclass(frozen=True)
+class Series:
+    """Times of one case of ours, seconds, oldest commit first."""
+
+    params: dict[str, Any]
+    seconds: tuple[float, ...]
+
+
+def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], machine: str, impl: str) -> list[Series]:
+    """The series of `impl` that asv publishes for one benchmark (an entry of benchmarks.json) and machine.
+
+    Where a machine has several graphs of it (versions of torch, say), each counts by itself: they are not one history.
+    """
+    axes = [[ast.literal_eval(value) for value in axis] for axis in benchmark["params"]]
+    cells = [dict(zip(benchmark["param_names"], cell, strict=True)) for cell in itertools.product(*axes)]
+    found = []
+    for _, graph in graphs:
+        if graph.benchmark_name != benchmark["name"] or graph.params.get("machine") != machine:
+            continue
+        # Points of asv's are (revision, value, weight), of one value or one per cell.
+        points = [point[1] if isinstance(point[1], list) else [point[1]] for point in graph.get_data()]
+        for index, params in enumerate(cells):
+            seconds = tuple(values[index] for values in points if values[index] is not None)
+            if params.get("impl") == impl and len(seconds) >= MIN_POINTS:
+                found.append(Series(params, seconds))
+    return found
+
+
+def card(series: Series) -> dict[str, str]:
+    """Words and picture of one series: the axis starts at zero, so that heights are times."""
+    first, last = series.seconds[0], series.seconds[-1]
+    top = max(series.seconds)
+    step = (WIDTH - 2 * MARGIN) / (len(series.seconds) - 1)
+    at = [
+        (MARGIN + index * step, HEIGHT - MARGIN - value / top * (HEIGHT - 2 * MARGIN))
+        for index, value in enumerate(series.seconds)
+    ]
+    return {
+        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at),
+        "end_x": f"{at[-1][0]:.1f}",
+        "end_y": f"{at[-1][1]:.1f}",
+        "last": units.seconds(last),
+        "change": units.times(first / last),
+        "commits": str(len(series.seconds)),
+    }
