@@ -92,9 +92,15 @@ def _write_inputs(commits: list[str], found: dict[str, str]) -> None:
 
 
 def _asv(*arguments: str) -> int:
+    """Run asv and show what it prints, but for the rows of a grid that were not selected: hundreds of n/a."""
     command = [sys.executable, "-m", "asv", arguments[0], "--config", str(FOLDER / "asv.conf.json"), *arguments[1:]]
-    environment = os.environ | {"PERF_MACHINE_FILE": str(FOLDER / "machine.json")}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    environment = os.environ | {"PERF_MACHINE_FILE": str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as asv:
+        assert asv.stdout is not None
+        for line in asv.stdout:
+            if not line.rstrip().endswith("n/a"):
+                click.echo(line, nl=False)
+    return asv.returncode
 
 
 def _table(commits: list[str], machine: str) -> str:
