@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.case import Case, case_key
-from perf.harness.supervisor import FULL, QUICK, Effort, Progress, measure
+from perf.harness.progress import Progress
+from perf.harness.supervisor import FULL, QUICK, Effort, measure
 
 # Set by the environment plugin, which lives in asv's own process, for every process that asv starts.
 ARGUMENTS = "PERF_ASV_ARGUMENTS"

@@ -6,26 +6,18 @@ Visits to a case are spread over the run and over processes, since drift in time
 A worker that crashes or hangs costs its case a reason, and the others nothing.
 """
 
-import contextlib
 import datetime
-import json
-import os
 import random
-import select
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
+from perf.harness.progress import Progress
 from perf.harness.records import CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
-
-WORKER = Path(__file__).parent / "workers" / "single.py"
+from perf.harness.worker_process import WorkerProcess
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ def measure(
     checkout: Path,
     records: Path,
     effort: Effort = FULL,
-    progress: "Progress | None" = None,
+    progress: Progress | None = None,
 ) -> list[CaseResult]:
     """Measure `cases` (all of one device kind) of the package in `checkout`; returns one result per case.
 
@@ -82,8 +74,8 @@ class _Run:
         commit: str,
         records: Path,
         effort: Effort,
-        progress: "Progress",
-        worker: "WorkerProcess",
+        progress: Progress,
+        worker: WorkerProcess,
         greeting: dict[str, Any],
     ):
         self._cases, self._effort, self._progress, self._worker = cases, effort, progress, worker
@@ -197,140 +189,12 @@ class _Run:
         return case_key(line["benchmark"], line["params"].values())
 
 
-class WorkerProcess:
-    """A measuring process that can be asked, killed and started again."""
-
-    def __init__(self, device: str, checkout: Path, start_limit_s: float = 180.0):
-        self._command = [sys.executable, "-P", str(WORKER), device, str(checkout)]
-        self._start_limit_s = start_limit_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-
-    def start(self) -> dict[str, Any]:
-        """Start the process; returns its greeting. Raises `SystemExit` with its last words if it gives none."""
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=False,  # asv kills its process group on a timeout, and the worker belongs to it
-        )
-        greeting = self._receive(self._start_limit_s)
-        if "status" in greeting:
-            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self._last_words()}")
-        return greeting
-
-    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Send a request and wait for its reply; a crash or a hang becomes a reply with that status."""
-        assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write((json.dumps(request) + "\n").encode())
-            self._process.stdin.flush()
-        return self._receive(limit_s)
-
-    def alive(self) -> bool:
-        """Whether the process can be asked again."""
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self) -> None:
-        """End the process; kill it if it does not go when its input ends."""
-        if self._process is None:
-            return
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        if self._log is not None:
-            self._log.close()
-        self._process = None
-
-    def _receive(self, limit_s: float) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
-        if not ready:
-            self._process.kill()
-            self._process.wait()
-            return {"status": "hung", "reason": f"no answer within {limit_s:.0f} s; the process was killed"}
-        text = self._process.stdout.readline()
-        if text.endswith(b"\n"):
-            return json.loads(text)
-        code = self._process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return {"status": "crashed", "reason": f"the process died ({how}){self._last_line()}"}
-
-    def _last_line(self) -> str:
-        words = self._last_words().strip().splitlines()
-        return f": {words[-1][:200]}" if words else ""
-
-    def _last_words(self) -> str:
-        assert self._log is not None
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - 4000))
-        return self._log.read().decode(errors="replace")
-
-
-class Progress:
-    """A bar on the terminal that asv was started from (asv swallows what `setup_cache` prints), and a pulse for asv.
-
-    asv's timeout counts silence, so something is printed at least every few seconds of progress.
-    """
-
-    def __init__(self, total: int, label: str, path: str | None = None):
-        from tqdm import tqdm
-
-        self._stream = _open_or_none(path) if total else None
-        if self._stream is not None:
-            self._stream.write("\n")  # asv leaves its own line open
-        self._bar = tqdm(
-            total=total,
-            desc=label,
-            file=self._stream,
-            disable=self._stream is None,
-            mininterval=0.2 if self._stream is not None and self._stream.isatty() else 10.0,
-            unit="visit",
-            dynamic_ncols=True,
-            leave=False,
-        )
-
-    def step(self, count: int, text: str) -> None:
-        """`count` more visits are done; `text` says what the last one gave."""
-        if text:
-            self._bar.set_postfix_str(text, refresh=False)
-            print(text, flush=True)
-        self._bar.update(count)
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._bar.close()
-        if self._stream is not None:
-            self._stream.close()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
 def outcome(line: dict[str, Any]) -> str:
     """What a visit gave, in a few characters: "0.412 ms" or its status."""
     if line["status"] != "ok":
         return line["status"]
     samples = sorted(line["samples_ns"])
     return f"{samples[len(samples) // 2] * 1e-6:.4g} ms"
-
-
-def _open_or_none(path: str | None) -> IO[str] | None:
-    try:
-        return open(path, "a", encoding="utf-8") if path else None  # noqa: PTH123 - lives with the bar
-    except OSError:
-        return None
 
 
 def _unavailable(cases: list[Case], commit: str, reason: str) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,92 @@
+"""The supervisor's end of a measuring process: start it, ask it, and replace it when it crashes or hangs."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+WORKER = Path(__file__).parent / "workers" / "single.py"
+
+
+class WorkerProcess:
+    """A measuring process that can be asked, killed and started again."""
+
+    def __init__(self, device: str, checkout: Path, start_limit_s: float = 180.0):
+        self._command = [sys.executable, "-P", str(WORKER), device, str(checkout)]
+        self._start_limit_s = start_limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    def start(self) -> dict[str, Any]:
+        """Start the process; returns its greeting. Raises `SystemExit` with its last words if it gives none."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=False,  # asv kills its process group on a timeout, and the worker belongs to it
+        )
+        greeting = self._receive(self._start_limit_s)
+        if "status" in greeting:
+            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self._last_words()}")
+        return greeting
+
+    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """Send a request and wait for its reply; a crash or a hang becomes a reply with that status."""
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write((json.dumps(request) + "\n").encode())
+            self._process.stdin.flush()
+        return self._receive(limit_s)
+
+    def alive(self) -> bool:
+        """Whether the process can be asked again."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the process; kill it if it does not go when its input ends."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        if self._log is not None:
+            self._log.close()
+        self._process = None
+
+    def _receive(self, limit_s: float) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
+        if not ready:
+            self._process.kill()
+            self._process.wait()
+            return {"status": "hung", "reason": f"no answer within {limit_s:.0f} s; the process was killed"}
+        text = self._process.stdout.readline()
+        if text.endswith(b"\n"):
+            return json.loads(text)
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return {"status": "crashed", "reason": f"the process died ({how}){self._last_line()}"}
+
+    def _last_line(self) -> str:
+        words = self._last_words().strip().splitlines()
+        return f": {words[-1][:200]}" if words else ""
+
+    def _last_words(self) -> str:
+        assert self._log is not None
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - 4000))
+        return self._log.read().decode(errors="replace")
