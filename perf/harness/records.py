@@ -13,6 +13,7 @@ Lines, by `kind`:
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,8 +212,11 @@ def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str
     # Kinds are told by a line's first characters: of a million visits none has to be parsed to find a session.
     starts = tuple(f'{{"kind":"{kind}' for kind in kinds)
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as stream:
-        for text in stream:
-            # A last line without its end was cut off while it was written.
-            if text.startswith(starts) and text.endswith("\n"):
-                yield json.loads(text)
+    try:
+        with opener(path, "rt", encoding="utf-8") as stream:
+            for text in stream:
+                # A last line without its end was cut off while it was written.
+                if text.startswith(starts) and text.endswith("\n"):
+                    yield json.loads(text)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise SystemExit(f"perf: {path} cannot be read: {error}; move it aside or restore it") from None

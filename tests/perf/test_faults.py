@@ -1,0 +1,83 @@
+"""A run that is killed goes on where it stopped, and what the disk does to a file costs one clear line."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from perf.harness import records
+from tests.perf.test_linked_environment import MACHINE, Repository
+
+CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    repository = Repository(tmp_path / "repository")
+    repository.write_package(repeats=1, axis="[]")
+    repository.commit("a commit")
+    return repository
+
+
+def visits(repository):
+    folder = repository.folder / "perf" / "records"
+    return [
+        line
+        for machine in records.machines(folder)
+        for commit in records.commits(folder, machine)
+        for line in records.read_lines(folder, machine, commit)
+        if line["kind"] == "visit"
+    ]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "asv", "run", "HEAD^!", "--machine", MACHINE, "-b", CASES, *arguments]
+
+
+def test_a_run_killed_in_the_middle_goes_on_where_it_stopped(repository):
+    run = subprocess.Popen(
+        command(),
+        cwd=repository.folder,
+        env=repository.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert run.stderr is not None
+    while not visits(repository):  # asv's stderr carries the progress bar: every read waits for the run to move
+        assert run.stderr.read(1), "the run ended before its first visit was on file"
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    run.stderr.close()
+    before = visits(repository)
+    assert len(before) > 0
+
+    again = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", CASES)
+    assert again.returncode == 0, again.stdout + again.stderr
+    after = visits(repository)
+    assert after[: len(before)] == before, "what was there is still there"
+    assert len(after) == 2 * 4, "two cases, four visits each, none twice"
+    assert len({(line["params"]["impl"], line["visit"]) for line in after}) == len(after)
+
+
+def test_a_records_file_cut_in_half_is_one_clear_line_and_nothing_is_lost(repository):
+    assert repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES).returncode == 0
+    (path,) = (repository.folder / "perf" / "records").glob("*/*.jsonl.gz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES, "-e")
+    assert run.returncode == 2
+    assert f"perf: {path} cannot be read" in run.stdout
+    assert "Traceback" not in run.stdout
+    assert path.read_bytes() == whole[: len(whole) // 2], "left for its owner to look at"
+
+
+def test_a_file_that_is_no_record_is_one_clear_line(tmp_path):
+    path = tmp_path / "m" / ("c" * 40 + ".jsonl.gz")
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
+    with pytest.raises(SystemExit, match=r"^perf: .* cannot be read: .*; move it aside or restore it$"):
+        records.read_commit(tmp_path, "m", "c" * 40)
