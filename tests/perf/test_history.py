@@ -11,6 +11,9 @@ from perf.harness import records
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, RECORDS = ROOT / "perf" / "results", ROOT / "perf" / "records"
 
+# Per commit and machine. The attention grid of 726 cases takes 59 and 268 KB; a hundred such commits fit in a clone.
+RESULTS_BUDGET, RECORDS_BUDGET = 256 * 2**10, 1024 * 2**10
+
 
 def git(*arguments):
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -47,3 +50,10 @@ def test_results_of_a_machine_name_its_gpu_and_nothing_that_moves():
         machine = json.loads(path.read_text())
         assert machine["machine"] == path.parent.name
         assert machine["ram"] == machine["num_cpu"] == ""
+
+
+def test_a_commit_keeps_to_its_budget():
+    for path in result_files():
+        assert path.stat().st_size <= RESULTS_BUDGET, path.name
+    for path in RECORDS.glob("*/*.jsonl.gz"):
+        assert path.stat().st_size <= RECORDS_BUDGET, path.name
