@@ -21,7 +21,7 @@ def code_digest() -> str:
 
 
 def test_the_harness_does_not_change_without_its_version():
-    assert harness.HARNESS_DIGEST == code_digest(), (
+    assert code_digest() == harness.HARNESS_DIGEST, (
         f'perf/harness changed: set HARNESS_DIGEST = "{code_digest()}" in perf/harness/__init__.py, and bump '
         "HARNESS_VERSION there unless you are sure that no number can have moved"
     )

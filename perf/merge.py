@@ -1,0 +1,113 @@
+"""Shards of a run, measured in several checkouts or on several machines, become one set of results and records.
+
+A result file of asv's holds one value per cell of a grid: a number, null for a failure, or NaN for n/a and for what was
+not selected. Of two files of one commit and environment, each cell keeps the one that says more, in that order.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness import records
+
+
+def merge(source: Path, target: Path) -> int:
+    """Merge the `results` and `records` folders of `source` into those of `target`; returns the number of files.
+
+    Raises `click.ClickException` with one line where they cannot be one series: another GPU under the same machine
+    name, another version or grid of a benchmark.
+    """
+    files = sorted((source / "results").glob("*/*.json"))
+    if not files:
+        raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
+    for path in [*files, source / "results" / "benchmarks.json"]:
+        into = target / "results" / path.relative_to(source / "results")
+        theirs = _load(path)
+        if not into.exists():
+            _write(into, theirs)
+        elif path.name == "machine.json":
+            _same(theirs, _load(into), "gpu", path)
+        elif path.name != "benchmarks.json":
+            _write(into, _merged(_load(into), theirs, path))
+    for machine in records.machines(source / "records"):
+        for commit in records.commits(source / "records", machine):
+            _merge_records(source / "records", target / "records", machine, commit)
+    return len(files)
+
+
+def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in ("commit_hash", "env_name", "params"):
+        _same(theirs, ours, name, path)
+    rows = dict(ours["results"])
+    for benchmark, row in theirs["results"].items():
+        rows[benchmark] = _merged_row(rows[benchmark], row, f"{path}: {benchmark}") if benchmark in rows else row
+    return ours | {"results": rows, "durations": theirs["durations"] | ours["durations"]}
+
+
+def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
+    """Cell by cell; what asv stores once per row (when it started, how long it took) stays ours."""
+    if ours[1:3] != theirs[1:3]:
+        raise click.ClickException(f"{where} has another grid or version than what is here: they are not one series")
+    count = math.prod(map(len, ours[1]))
+    ours, theirs = (_columns(row, count) for row in (ours, theirs))
+    width = max(len(ours), len(theirs))
+    ours, theirs = (row + [None] * (width - len(row)) for row in (ours, theirs))
+    takes = [_says(b) > _says(a) for a, b in zip(ours[0], theirs[0], strict=True)]
+    merged = []
+    for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        per_cell = index == 0 or index > 4
+        if not per_cell or (a is None and b is None):
+            merged.append(a)
+            continue
+        a, b = (column if column is not None else [None] * count for column in (a, b))
+        merged.append([y if take else x for x, y, take in zip(a, b, takes, strict=True)])
+    return merged
+
+
+def _columns(row: list[Any], count: int) -> list[Any]:
+    """asv writes null for a column of nulls: of results, for a grid that failed as a whole."""
+    return [row[0] if row[0] is not None else [None] * count, *row[1:]]
+
+
+def _says(value: Any) -> int:
+    if value is None:
+        return 1
+    return 0 if isinstance(value, float) and math.isnan(value) else 2
+
+
+def _merge_records(source: Path, target: Path, machine: str, commit: str) -> None:
+    lines = records.read_lines(source, machine, commit)
+    known = {line["id"] for line in records.read_lines(target, machine, commit, kinds=("session",))}
+    journal = records.Journal(target, machine, commit)
+    for line in lines:
+        if (line["id"] if line["kind"] == "session" else line["session"]) not in known:
+            journal.write(line)
+    journal.close()
+
+
+def _same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -> None:
+    if theirs.get(name) != ours.get(name):
+        raise click.ClickException(
+            f"{path} has {name} {theirs.get(name)!r}, here it is {ours.get(name)!r}: they are not one series"
+        )
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{path} cannot be read: {error}") from None
+
+
+def _write(path: Path, document: Any) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(document))
+        aside.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None

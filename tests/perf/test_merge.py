@@ -1,0 +1,107 @@
+"""Shards that were measured apart equal the run that was not."""
+
+import json
+import shutil
+
+import click
+import pytest
+
+from perf.harness import records
+from perf.merge import merge
+from tests.perf.test_linked_environment import MACHINE, Repository
+
+SHARDS = (
+    r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'sdpa'\)|SmokeControls.*'copy'",
+    r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'reference'\)",
+)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    repository = Repository(tmp_path_factory.mktemp("merge") / "repository")
+    repository.write_package(repeats=1, axis="[]")
+    repository.commit("a commit")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def shards(repository, tmp_path_factory):
+    """The `perf` folders of two runs of one commit, with different cases in each."""
+    folders = []
+    for pattern in SHARDS:
+        run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", pattern)
+        assert run.returncode == 0, run.stdout + run.stderr
+        folder = tmp_path_factory.mktemp("shard")
+        for name in ("results", "records"):
+            shutil.move(repository.folder / "perf" / name, folder / name)
+        folders.append(folder)
+    return folders
+
+
+def values(folder):
+    (path,) = folder.glob(f"results/{MACHINE}/*-*.json")
+    return json.loads(path.read_text())["results"]
+
+
+def numbers(row):
+    return [value for value in row[0] if value == value and value is not None]
+
+
+def measured(folder):
+    return {
+        (result.benchmark, *result.params.values())
+        for machine in records.machines(folder / "records")
+        for commit in records.commits(folder / "records", machine)
+        for result in records.read_commit(folder / "records", machine, commit)
+    }
+
+
+def test_merged_shards_hold_every_case_of_each(shards, tmp_path):
+    for shard in shards:
+        merge(shard, tmp_path)
+    assert measured(tmp_path) == set.union(*map(measured, shards))
+    rows = values(tmp_path)
+    for name, row in rows.items():
+        apart = [number for shard in shards for number in numbers(values(shard).get(name, [[]]))]
+        assert sorted(numbers(row)) == sorted(apart), name
+    attention = rows["smoke.SmokeAttention.track_time"]
+    assert len(numbers(attention)) == 2
+    for column in attention[5:11]:
+        assert len([value for value in column if value is not None]) == 2, "statistics come with their number"
+
+
+def test_merging_twice_changes_nothing(shards, tmp_path):
+    for shard in shards:
+        merge(shard, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    for shard in shards:
+        merge(shard, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()} == before
+
+
+def test_another_gpu_never_joins_a_series(shards, tmp_path):
+    merge(shards[0], tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(shards[1], copy)
+    path = copy / "results" / MACHINE / "machine.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"gpu": "another"}))
+    with pytest.raises(click.ClickException, match="they are not one series"):
+        merge(copy, tmp_path)
+
+
+def test_another_version_of_a_benchmark_never_joins_a_series(shards, tmp_path):
+    merge(shards[0], tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(shards[0], copy)
+    (path,) = copy.glob(f"results/{MACHINE}/*-*.json")
+    document = json.loads(path.read_text())
+    for row in document["results"].values():
+        row[2] = "another version"
+    path.write_text(json.dumps(document))
+    with pytest.raises(click.ClickException, match="another grid or version"):
+        merge(copy, tmp_path)
+
+
+def test_a_folder_without_results_is_one_clear_line(tmp_path):
+    with pytest.raises(click.ClickException, match="was given; allowed: a folder with results"):
+        merge(tmp_path, tmp_path)
