@@ -50,6 +50,18 @@ def select(name: str) -> None:
     click.echo(SETS[name])
 
 
+@main.command()
+def doctor() -> None:
+    """Say what this machine has, what of the suite can run here, and why not the rest.
+
+    One line a check: ok, or what to do about it. Takes about 5 seconds, most of them to import torch; changes nothing.
+    The exit status is 0 if at least one asv class can run here.
+    """
+    from perf.doctor import run
+
+    run()
+
+
 @main.group()
 def study() -> None:
     """Answer one question with one table."""
