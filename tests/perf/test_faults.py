@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from perf.harness import records
-from tests.perf.test_linked_environment import MACHINE, Repository
+from tests.perf.throwaway import MACHINE, Repository
 
 CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
 

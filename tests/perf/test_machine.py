@@ -7,6 +7,7 @@ import sys
 
 from perf import machine
 from perf.harness import device
+from tests.perf.throwaway import Repository
 
 
 def entry(path):
@@ -59,8 +60,6 @@ def test_a_file_that_is_no_json_is_one_clear_line(tmp_path):
 
 def test_two_runs_publish_into_one_series(tmp_path):
     """Two commits, each run with a freshly generated machine file, as on a runner that is rebuilt in between."""
-    from tests.perf.test_linked_environment import Repository
-
     repository = Repository(tmp_path / "repository")
     environment = repository.environment
     for number in (1, 2):

@@ -8,7 +8,7 @@ import pytest
 
 from perf.harness import records
 from perf.merge import merge
-from tests.perf.test_linked_environment import MACHINE, Repository
+from tests.perf.throwaway import MACHINE, Repository
 
 SHARDS = (
     r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'sdpa'\)|SmokeControls.*'copy'",

@@ -1,0 +1,81 @@
+"""A throw-away git repository with this project's suite and a `cs336_systems` of its own, for real asv to run in."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from perf.harness import records
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE = "throw-away"
+ATTENTION = """
+import torch
+
+
+def scaled_dot_product_attention(q, k, v, is_causal=False):
+    for _ in range({repeats}):
+        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        rows = torch.arange(q.shape[-2])
+        scores = scores.masked_fill(rows[:, None] < rows, float("-inf"))
+        out = torch.softmax(scores, dim=-1) @ v
+    return out
+"""
+
+
+class Repository:
+    """A git repository with this project's suite and a `cs336_systems` of its own."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.environment = os.environ | {
+            "PERF_MACHINE_FILE": str(folder.parent / "machine.json"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+        }
+        entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
+        (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
+        folder.mkdir()
+        shutil.copytree(
+            ROOT / "perf", folder / "perf", ignore=shutil.ignore_patterns("results", "records", "__pycache__")
+        )
+        shutil.copy(ROOT / "asv.conf.json", folder)
+        (folder / ".gitignore").write_text(".asv\n__pycache__\n/perf/results\n/perf/records\n")
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        command = ["git", *identity, *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def commit(self, message: str) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def write_package(self, *, repeats: int, axis: str) -> None:
+        package = self.folder / "cs336_systems"
+        (package / "attention").mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text("")
+        (package / "attention" / "__init__.py").write_text("")
+        (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
+        (package / "attention" / "reference.py").write_text(ATTENTION.format(repeats=repeats))
+
+    def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "asv", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+
+    def result(self, commit: str) -> dict:
+        (path,) = (self.folder / "perf" / "results" / MACHINE).glob(f"{commit[:8]}-*.json")
+        return json.loads(path.read_text())
+
+    def case_results(self, commit: str) -> list[records.CaseResult]:
+        folder = self.folder / "perf" / "records"
+        (machine,) = records.machines(folder)
+        return records.read_commit(folder, machine, commit)
