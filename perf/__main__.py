@@ -62,6 +62,35 @@ def doctor() -> None:
     run()
 
 
+@main.command()
+@click.argument("name", required=False)
+@click.option(
+    "--impl", "impls", metavar="A,B", help="Only these implementations; the others are held against the first."
+)
+@click.option(
+    "--visits", default=3, show_default=True, type=click.IntRange(1, 50), help="Visits to each case that count."
+)
+@click.option("--list", "list_only", is_flag=True, help="Print the names of the matching cases (of all without NAME).")
+@click.option("--profile", "profiler", type=click.Choice(["torch", "ncu", "nsys"]), help="Profile one call instead.")
+def case(name: str | None, impls: str | None, visits: int, list_only: bool, profiler: str | None) -> None:
+    """Time cases of the working tree beside their peers: the inner loop of a kernel author.
+
+    \b
+    python -m perf case 'FlashAttention(8192, 64, bfloat16, forward)'
+    python -m perf case 'SmokeAttention(512' --impl pytorch,sdpa
+
+    NAME is a part of a case's name, or a regular expression, quotes optional; where one implementation matches, its
+    peers come along. Uncommitted changes count. Every result is checked first; nothing is written to the records.
+    About 5 seconds, one more for each case, and the compilation where there is one; 60 cases at most.
+
+    --profile runs one case once, the first of several implementations: torch prints the kernels and their times; ncu
+    and nsys are started on that one call, and nsys leaves its report in .asv/profiles.
+    """
+    from perf.case_command import run
+
+    run(name, impls=impls, visits=visits, list_only=list_only, profiler=profiler)
+
+
 @main.group()
 def study() -> None:
     """Answer one question with one table."""

@@ -1,0 +1,329 @@
+"""`python -m perf case`: the inner loop of a kernel author. The working tree's cases beside their peers, in seconds.
+
+Everything that makes a number is the harness's own: its supervisor, its worker process, its check, its clock. Only the
+records go to a folder that is thrown away, because a working tree is no commit.
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.doctor import asv_classes
+from perf.harness.case import Case, case_key
+from perf.harness.progress import Progress
+from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
+from perf.harness.suite import NOT_APPLICABLE, cases_of
+from perf.report import units
+from perf.report.attention_rows import attained, estimate
+
+ROOT = Path(__file__).resolve().parents[1]
+MAX_CASES = 60
+TOP_KERNELS = 15
+WORKING_TREE = "working-tree"
+NSYS_REPORTS = ROOT / ".asv" / "profiles"
+
+_SEE_ALL = "python -m perf case --list"
+
+
+def run(name: str | None, *, impls: str | None, visits: int, list_only: bool, profiler: str | None) -> None:
+    """Time, list or profile the cases that `name` selects. Raises `click.ClickException` with one line."""
+    if name is None and not list_only:
+        raise click.UsageError(f"NAME was not given; see all names with {_SEE_ALL}")
+    cases = select(name or "", impls)
+    if list_only:
+        for case in cases:
+            click.echo(case.key)
+    elif profiler:
+        named = [case for case in cases if _matches(case, name or "")]  # a peer that only came along is not meant
+        _profile(named or cases, profiler, narrowed=impls is not None)
+    else:
+        _time(cases, visits)
+
+
+def select(name: str, impls: str | None = None) -> list[Case]:
+    """Cases in whose cell `name` is found: a cell is a case with all its implementations."""
+    every = []
+    for _, cls, broken in asv_classes():
+        every += cases_of(cls()) if cls else []
+        if broken:
+            click.echo(broken, err=True)
+    matched = {_cell(case) for case in every if _matches(case, name)}
+    if not matched:
+        raise click.ClickException(f"no case matches {name!r}; {_near(every, name)}see all names with {_SEE_ALL}")
+    cases = [case for case in every if _cell(case) in matched]
+    return _only(cases, impls) if impls is not None else cases
+
+
+def _time(cases: list[Case], visits: int) -> None:
+    if len(cases) > MAX_CASES:
+        raise click.ClickException(
+            f"{len(cases)} cases match, at most {MAX_CASES} are timed: give more of the name, or --impl; "
+            "asv run measures whole grids"
+        )
+    measured, refusals = [], []
+    with _Bar(len(cases) * (visits + 1)) as bar:
+        for device in dict.fromkeys(case.device for case in cases):
+            found = _measure([case for case in cases if case.device == device], visits, bar)
+            if found[0].session.id:
+                measured.append(found)
+            else:  # the machine lacks the device
+                refusals.append(f"{len(found)} cases were not timed: {found[0].reason}")
+    if not measured:
+        raise click.ClickException("; ".join(refusals))
+    for refusal in refusals:
+        click.echo(refusal, err=True)
+    for results in measured:
+        click.echo(_heading(results, visits))
+        click.echo(_table(results))
+    everything = [result for results in measured for result in results]
+    failed = [result for result in everything if result.status != "ok"]
+    for result in failed:
+        click.echo(f"{_key(result)}: {result.status.replace('_', ' ')}: {result.reason}")
+    if len(failed) == len(everything) or any(result.status not in NOT_APPLICABLE for result in failed):
+        raise click.ClickException(f"{len(failed)} of {len(everything)} cases have no time; the reasons are above")
+
+
+def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
+    from perf.harness.supervisor import Effort, measure
+
+    _make_working_tree_importable()
+    effort = Effort("case", rounds=visits + 1, processes=1)
+    with tempfile.TemporaryDirectory(prefix="perf-case-") as folder:
+        records = Path(folder)
+        results = measure(cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=effort, progress=bar)
+        session = results[0].session
+        if not session.id:
+            return results
+        processes = read_lines(records, session.machine, WORKING_TREE, kinds=("process",))
+    if not all(process["package_digest"] for process in processes):
+        raise click.ClickException(f"the measuring process cannot import cs336_systems from {ROOT}: nothing was timed")
+    # Shares as the site has them: of the best rates that any run on this device ever saw.
+    known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
+    best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
+    return [dataclasses.replace(result, session=best) for result in results]
+
+
+def _make_working_tree_importable() -> None:
+    """For child processes, whatever is installed: `python -P` keeps the working directory off the path, not this."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in others if path and path != str(ROOT))])
+
+
+class _Bar(Progress):
+    """The harness's progress, on this command's own terminal and nowhere else."""
+
+    def __init__(self, total: int):
+        from tqdm import tqdm
+
+        self._stream = None
+        self._bar = tqdm(total=total, desc="starting", unit="visit", disable=None, dynamic_ncols=True, leave=False)
+        self._bar.refresh()
+
+    def step(self, count: int, text: str) -> None:
+        """As `Progress.step`, without printing a line: the table comes at the end."""
+        self._bar.set_description("timing", refresh=False)
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(count)
+
+
+def _heading(results: Sequence[CaseResult], visits: int) -> str:
+    session = results[0].session
+    software = ", ".join(f"{name} {session.software[name]}" for name in ("torch", "triton") if name in session.software)
+    clocks = {"cuda_events": "CUDA events", "wall": "wall clock"}
+    clock = next((clocks.get(result.clock, result.clock) for result in results if result.clock), "no clock")
+    return (
+        f"Working tree of {ROOT} on {session.device['name']}, {software}\n"
+        f"Median of {visits} visit{'s' if visits > 1 else ''} after one that checks the result; "
+        f"{clock}, {results[0].cache} cache"
+    )
+
+
+def _table(results: Sequence[CaseResult]) -> str:
+    """A row per implementation, under the name of its cell."""
+    from tabulate import tabulate
+
+    rows, cells, first = [], [_cell(result) for result in results], results[0]
+    for index, result in enumerate(results):
+        if cells[index] != cells[index - 1]:
+            first = result
+        rows.append([str(result.params.get("impl", "-")), *_figures(result, first), result.status.replace("_", " ")])
+    headers = ["impl", "median", "±", "rate", "of ceiling", "time / first", "peak memory", "status"]
+    text = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 6, "left"))
+    lines = text.splitlines()
+    shown = lines[:2]
+    for index, line in enumerate(lines[2:]):
+        if index == 0 or cells[index] != cells[index - 1]:
+            shown.append(cells[index])
+        shown.append(line)
+    return "\n".join(shown)
+
+
+def _figures(result: CaseResult, first: CaseResult) -> list[str]:
+    time, base = estimate(result), estimate(first)
+    memory = units.memory(result.peak_bytes) if result.peak_bytes is not None else "-"
+    if time is None:
+        return [*["-"] * 5, memory]
+    share = attained(result, time.median) if "dtype" in result.params or not result.flops else None
+    return [
+        units.seconds(time.median),
+        units.percent((time.high - time.median) / time.median),
+        _rate(result, time.median),
+        units.percent(share) if share else "-",
+        units.times(time.median / base.median) if base else "-",
+        memory,
+    ]
+
+
+def _rate(result: CaseResult, seconds: float) -> str:
+    if result.flops:
+        return units.rate(result.flops / seconds)
+    return units.bandwidth(result.min_bytes / seconds) if result.min_bytes else "-"
+
+
+def _key(result: CaseResult) -> str:
+    return case_key(result.benchmark, result.params.values())
+
+
+def _cell(case: Case | CaseResult) -> str:
+    return case_key(case.benchmark, (value for axis, value in case.params.items() if axis != "impl"))
+
+
+def _names(case: Case) -> Iterator[str]:
+    """What a case may be called: as asv writes it, its cell, with asv's method, each with quotes or without."""
+    values = case.params.values()
+    keys = [case.key, _cell(case), *(case_key(f"{case.benchmark}.track_{what}", values) for what in _METHODS)]
+    for key in keys:
+        yield key
+        yield key.replace("'", "")
+
+
+_METHODS = ("time", "peak_memory")
+
+
+def _matches(case: Case, name: str) -> bool:
+    """As a regular expression, or as it stands: a case's name has parentheses, and a shell eats quotes."""
+    try:
+        pattern = re.compile(name)
+    except re.error:
+        pattern = re.compile(re.escape(name))
+    return any(name in text or pattern.search(text) for text in _names(case))
+
+
+def _near(every: Sequence[Case], name: str) -> str:
+    cells = list(dict.fromkeys(_cell(case).replace("'", "") for case in every))
+    near = difflib.get_close_matches(name.replace("'", ""), [*cells, *(cell.partition(".")[2] for cell in cells)], n=3)
+    if not near:
+        classes = list(dict.fromkeys(case.benchmark for case in every))
+        near = difflib.get_close_matches(name.partition("(")[0], classes, n=3) or classes
+    return f"near: {'; '.join(near)}; "
+
+
+def _only(cases: list[Case], impls: str) -> list[Case]:
+    """In the order in which they were given, so that the first is the one that the others are held against."""
+    wanted = [impl.strip() for impl in impls.split(",") if impl.strip()]
+    allowed = list(dict.fromkeys(str(case.params["impl"]) for case in cases if "impl" in case.params))
+    if not wanted or not set(wanted) <= set(allowed):
+        raise click.ClickException(
+            f"--impl {impls!r} was given; allowed for these cases: {', '.join(allowed) or 'none, they have no impl'}"
+        )
+    cells = list(dict.fromkeys(_cell(case) for case in cases))
+    kept = [case for case in cases if case.params.get("impl") in wanted]
+    return sorted(kept, key=lambda case: (cells.index(_cell(case)), wanted.index(case.params["impl"])))
+
+
+def _profile(cases: list[Case], profiler: str, *, narrowed: bool) -> None:
+    if len({_cell(case) for case in cases}) > 1 or (narrowed and len(cases) > 1):
+        raise click.ClickException(f"{len(cases)} cases match, --profile takes one: give more of the name, one --impl")
+    case = cases[0]
+    _make_working_tree_importable()
+    child = [sys.executable, "-P", "-m", "perf.case_command", profiler, json.dumps(case.to_json())]
+    if profiler == "torch":
+        click.echo(case.key)
+        quiet = os.environ | {"KINETO_LOG_LEVEL": "99"}  # the tracer's own remarks, not the kernels'
+        sys.exit(subprocess.run(child, env=quiet, check=False).returncode)
+    if shutil.which(profiler) is None:
+        raise click.ClickException(f"{profiler} is not on the PATH; --profile torch needs nothing installed")
+    if case.device != "cuda":
+        raise click.ClickException(f"{profiler} profiles a GPU and {case.key} runs on the CPU; use --profile torch")
+    if profiler == "ncu":
+        command = ["ncu", "--profile-from-start", "off", *child]
+    else:
+        NSYS_REPORTS.mkdir(parents=True, exist_ok=True)
+        report = NSYS_REPORTS / re.sub(r"[^A-Za-z0-9]+", "-", case.key).strip("-")
+        command = ["nsys", "profile", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--stats=true"]
+        command += ["--force-overwrite=true", f"--output={report}", *child]
+    sys.stdout.flush()
+    os.execvp(command[0], command)
+
+
+def profiled_child(profiler: str, case: Case) -> None:
+    """Run one case once, warm, under a profiler: torch's, whose table is printed, or the one that started us."""
+    import torch
+
+    from perf.harness.measure import missing_device, one_line, pin_package
+    from perf.workloads import build
+
+    pin_package(ROOT)
+    if reason := missing_device(case.device):
+        raise click.ClickException(reason)
+    try:
+        work = build(case.workload, case.params, case.device)
+        for _ in range(2):  # the first compiles
+            work.prepare()
+            work.run()
+        work.prepare()
+    except Exception as error:
+        raise click.ClickException(f"{case.key}: {type(error).__name__}: {one_line(error)}") from None
+    on_gpu = case.device == "cuda"
+    synchronize = torch.cuda.synchronize if on_gpu else lambda: None
+    synchronize()
+    if profiler == "torch":
+        activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+        with torch.profiler.profile(activities=activities) as profile:
+            work.run()
+            synchronize()
+        click.echo(_kernels(profile.key_averages(), on_gpu))
+    else:
+        torch.cuda.profiler.start()
+        work.run()
+        synchronize()
+        torch.cuda.profiler.stop()
+
+
+def _kernels(events: Any, on_gpu: bool) -> str:
+    """Kernels by device time; on a CPU, operators by their own time."""
+    from tabulate import tabulate
+    from torch.autograd import DeviceType
+
+    if on_gpu:  # what ran on the device; ranges that a library names there hold kernels that are listed already
+        events = [e for e in events if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)]
+    times = [e.self_device_time_total if on_gpu else e.self_cpu_time_total for e in events]
+    found = [(e.key, e.count, us) for e, us in zip(events, times, strict=True)]
+    total = sum(us for _, _, us in found) or 1.0
+    found.sort(key=lambda row: -row[2])
+    rows = [[name[:90], calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in found[:TOP_KERNELS]]
+    if rest := found[TOP_KERNELS:]:
+        us = sum(row[2] for row in rest)
+        rows.append([f"{len(rest)} more", sum(row[1] for row in rest), f"{us:.1f}", units.percent(us / total)])
+    rows.append(["all", sum(row[1] for row in found), f"{total:.1f}", ""])
+    headers = ["kernel", "calls", "device us", "share"] if on_gpu else ["operator", "calls", "CPU us", "share"]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "right"))
+
+
+if __name__ == "__main__":
+    try:
+        profiled_child(sys.argv[1], Case(**json.loads(sys.argv[2])))
+    except click.ClickException as refused:
+        refused.show()
+        sys.exit(refused.exit_code)
