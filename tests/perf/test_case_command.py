@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -171,6 +172,22 @@ def test_torch_profile_names_what_ran(working_tree):
     assert done.stdout.startswith("smoke.SmokeAttention(128, 64, 'float32', 'forward', 'reference')\n")
     assert "aten::bmm" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("all ")
+
+
+def test_on_a_gpu_only_what_ran_there_counts_and_nothing_twice():
+    from torch.autograd import DeviceType
+
+    def event(key, us, device=DeviceType.CUDA, annotation=False):
+        times = {"self_device_time_total": us, "self_cpu_time_total": 9.0}
+        return SimpleNamespace(key=key, count=1, device_type=device, is_user_annotation=annotation, **times)
+
+    kernels = [event(f"kernel_{n}", 10.0) for n in range(case_command.TOP_KERNELS + 2)]
+    others = [event("cudaLaunchKernel", 0.0, DeviceType.CPU), event("a named range", 170.0, annotation=True)]
+    lines = case_command._kernels([*kernels, *others], on_gpu=True).splitlines()
+    assert lines[0].split() == ["kernel", "calls", "device", "us", "share"]
+    assert lines[-2].split()[:4] == ["2", "more", "2", "20.0"]
+    assert lines[-1].split() == ["all", "17", "170.0"]
+    assert "range" not in "".join(lines)
 
 
 @pytest.mark.parametrize("tool", ["ncu", "nsys"])
