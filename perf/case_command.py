@@ -6,19 +6,14 @@ records go to a folder that is thrown away, because a working tree is no commit.
 
 import dataclasses
 import difflib
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
+from perf.case_profile import make_working_tree_importable, profile
 from perf.doctor import asv_classes
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress
@@ -29,9 +24,7 @@ from perf.report.attention_rows import attained, estimate
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_CASES = 60
-TOP_KERNELS = 15
 WORKING_TREE = "working-tree"
-NSYS_REPORTS = ROOT / ".asv" / "profiles"
 
 _SEE_ALL = "python -m perf case --list"
 
@@ -46,7 +39,7 @@ def run(name: str | None, *, impls: str | None, visits: int, list_only: bool, pr
             click.echo(case.key)
     elif profiler:
         named = [case for case in cases if _matches(case, name or "")]  # a peer that only came along is not meant
-        _profile(named or cases, profiler, narrowed=impls is not None)
+        profile(_one(named or cases, narrowed=impls is not None), profiler)
     else:
         _time(cases, visits)
 
@@ -97,7 +90,7 @@ def _time(cases: list[Case], visits: int) -> None:
 def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     from perf.harness.supervisor import Effort, measure
 
-    _make_working_tree_importable()
+    make_working_tree_importable()
     effort = Effort("case", rounds=visits + 1, processes=1)
     with tempfile.TemporaryDirectory(prefix="perf-case-") as folder:
         records = Path(folder)
@@ -112,12 +105,6 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
     best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
     return [dataclasses.replace(result, session=best) for result in results]
-
-
-def _make_working_tree_importable() -> None:
-    """For child processes, whatever is installed: `python -P` keeps the working directory off the path, not this."""
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in others if path and path != str(ROOT))])
 
 
 class _Bar(Progress):
@@ -242,88 +229,8 @@ def _only(cases: list[Case], impls: str) -> list[Case]:
     return sorted(kept, key=lambda case: (cells.index(_cell(case)), wanted.index(case.params["impl"])))
 
 
-def _profile(cases: list[Case], profiler: str, *, narrowed: bool) -> None:
+def _one(cases: list[Case], *, narrowed: bool) -> Case:
+    """The case to profile: of several implementations the first, unless they were asked for."""
     if len({_cell(case) for case in cases}) > 1 or (narrowed and len(cases) > 1):
         raise click.ClickException(f"{len(cases)} cases match, --profile takes one: give more of the name, one --impl")
-    case = cases[0]
-    _make_working_tree_importable()
-    child = [sys.executable, "-P", "-m", "perf.case_command", profiler, json.dumps(case.to_json())]
-    if profiler == "torch":
-        click.echo(case.key)
-        quiet = os.environ | {"KINETO_LOG_LEVEL": "99"}  # the tracer's own remarks, not the kernels'
-        sys.exit(subprocess.run(child, env=quiet, check=False).returncode)
-    if shutil.which(profiler) is None:
-        raise click.ClickException(f"{profiler} is not on the PATH; --profile torch needs nothing installed")
-    if case.device != "cuda":
-        raise click.ClickException(f"{profiler} profiles a GPU and {case.key} runs on the CPU; use --profile torch")
-    if profiler == "ncu":
-        command = ["ncu", "--profile-from-start", "off", *child]
-    else:
-        NSYS_REPORTS.mkdir(parents=True, exist_ok=True)
-        report = NSYS_REPORTS / re.sub(r"[^A-Za-z0-9]+", "-", case.key).strip("-")
-        command = ["nsys", "profile", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--stats=true"]
-        command += ["--force-overwrite=true", f"--output={report}", *child]
-    sys.stdout.flush()
-    os.execvp(command[0], command)
-
-
-def profiled_child(profiler: str, case: Case) -> None:
-    """Run one case once, warm, under a profiler: torch's, whose table is printed, or the one that started us."""
-    import torch
-
-    from perf.harness.measure import missing_device, one_line, pin_package
-    from perf.workloads import build
-
-    pin_package(ROOT)
-    if reason := missing_device(case.device):
-        raise click.ClickException(reason)
-    try:
-        work = build(case.workload, case.params, case.device)
-        for _ in range(2):  # the first compiles
-            work.prepare()
-            work.run()
-        work.prepare()
-    except Exception as error:
-        raise click.ClickException(f"{case.key}: {type(error).__name__}: {one_line(error)}") from None
-    on_gpu = case.device == "cuda"
-    synchronize = torch.cuda.synchronize if on_gpu else lambda: None
-    synchronize()
-    if profiler == "torch":
-        activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
-        with torch.profiler.profile(activities=activities) as profile:
-            work.run()
-            synchronize()
-        click.echo(_kernels(profile.key_averages(), on_gpu))
-    else:
-        torch.cuda.profiler.start()
-        work.run()
-        synchronize()
-        torch.cuda.profiler.stop()
-
-
-def _kernels(events: Any, on_gpu: bool) -> str:
-    """Kernels by device time; on a CPU, operators by their own time."""
-    from tabulate import tabulate
-    from torch.autograd import DeviceType
-
-    if on_gpu:  # what ran on the device; ranges that a library names there hold kernels that are listed already
-        events = [e for e in events if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)]
-    times = [e.self_device_time_total if on_gpu else e.self_cpu_time_total for e in events]
-    found = [(e.key, e.count, us) for e, us in zip(events, times, strict=True)]
-    total = sum(us for _, _, us in found) or 1.0
-    found.sort(key=lambda row: -row[2])
-    rows = [[name[:90], calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in found[:TOP_KERNELS]]
-    if rest := found[TOP_KERNELS:]:
-        us = sum(row[2] for row in rest)
-        rows.append([f"{len(rest)} more", sum(row[1] for row in rest), f"{us:.1f}", units.percent(us / total)])
-    rows.append(["all", sum(row[1] for row in found), f"{total:.1f}", ""])
-    headers = ["kernel", "calls", "device us", "share"] if on_gpu else ["operator", "calls", "CPU us", "share"]
-    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "right"))
-
-
-if __name__ == "__main__":
-    try:
-        profiled_child(sys.argv[1], Case(**json.loads(sys.argv[2])))
-    except click.ClickException as refused:
-        refused.show()
-        sys.exit(refused.exit_code)
+    return cases[0]

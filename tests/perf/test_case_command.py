@@ -11,7 +11,7 @@ import click
 import pytest
 import torch
 
-from perf import case_command
+from perf import case_command, case_profile
 from perf.report import units
 from perf.selection import SETS
 from perf.smoke import SmokeAttention
@@ -181,9 +181,9 @@ def test_on_a_gpu_only_what_ran_there_counts_and_nothing_twice():
         times = {"self_device_time_total": us, "self_cpu_time_total": 9.0}
         return SimpleNamespace(key=key, count=1, device_type=device, is_user_annotation=annotation, **times)
 
-    kernels = [event(f"kernel_{n}", 10.0) for n in range(case_command.TOP_KERNELS + 2)]
+    kernels = [event(f"kernel_{n}", 10.0) for n in range(case_profile.TOP_KERNELS + 2)]
     others = [event("cudaLaunchKernel", 0.0, DeviceType.CPU), event("a named range", 170.0, annotation=True)]
-    lines = case_command._kernels([*kernels, *others], on_gpu=True).splitlines()
+    lines = case_profile._kernels([*kernels, *others], on_gpu=True).splitlines()
     assert lines[0].split() == ["kernel", "calls", "device", "us", "share"]
     assert lines[-2].split()[:4] == ["2", "more", "2", "20.0"]
     assert lines[-1].split() == ["all", "17", "170.0"]
@@ -199,7 +199,7 @@ def test_a_profiler_is_started_on_one_call_of_the_case(tool, tmp_path, monkeypat
     path = f"{fake_tool(tmp_path / 'bin', tool)}:{os.environ['PATH']}"
     assert one_error(command(FORWARD, "--profile", tool, path=path)).endswith("runs on the CPU; use --profile torch")
     started = command(gpu_case, "--profile", tool, path=path).stdout
-    assert f"\n-m\nperf.case_command\n{tool}\n{{" in started
+    assert f"\n-m\nperf.case_profile\n{tool}\n{{" in started
     assert '"impl": "triton"' in started, "ours, of several implementations"
     assert ("--profile-from-start\noff" if tool == "ncu" else "--capture-range=cudaProfilerApi") in started
 
