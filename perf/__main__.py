@@ -1,5 +1,7 @@
 """`python -m perf`: the commands of the suite that asv does not have."""
 
+from pathlib import Path
+
 import click
 
 from perf.selection import SETS
@@ -37,6 +39,24 @@ def machine(path: str | None) -> None:
     from perf.machine import write
 
     write(path)
+
+
+@main.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+def merge(sources: tuple[Path, ...]) -> None:
+    """Merge the results and records of other checkouts' perf folders into this one's.
+
+    \b
+    python -m perf merge /scratch/shard-2/perf /scratch/shard-3/perf
+
+    Cell by cell: a number before a failure, a failure before n/a. Refuses another GPU under the same machine name and
+    another version of a benchmark. Takes a second per commit.
+    """
+    from perf.merge import merge as merge_into
+
+    for source in sources:
+        count = merge_into(source, Path(__file__).resolve().parent)
+        click.echo(f"{source}: {count} files merged")
 
 
 @main.command()

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import click
 import pytest
 
 from perf.harness import records
 from perf.merge import merge
-from tests.perf.throwaway import MACHINE, Repository
+from tests.perf.throwaway import MACHINE, ROOT, Repository
 
 SHARDS = (
     r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'sdpa'\)|SmokeControls.*'copy'",
@@ -105,3 +107,18 @@ def test_another_version_of_a_benchmark_never_joins_a_series(shards, tmp_path):
 def test_a_folder_without_results_is_one_clear_line(tmp_path):
     with pytest.raises(click.ClickException, match="was given; allowed: a folder with results"):
         merge(tmp_path, tmp_path)
+
+
+def test_the_command_says_what_it_merged(shards, tmp_path):
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT / "perf", copy / "perf", ignore=shutil.ignore_patterns("results", "records", "__pycache__"))
+    command = [sys.executable, "-m", "perf", "merge", *map(str, shards)]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == ["2 files merged"] * 2
+    assert measured(copy / "perf") == set.union(*map(measured, shards))
+
+    refused = subprocess.run([*command[:4], str(tmp_path)], cwd=copy, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: ")
+    assert len(refused.stderr.splitlines()) == 1
