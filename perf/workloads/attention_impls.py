@@ -1,0 +1,198 @@
+"""Every implementation of attention that a benchmark can name, ours and PyTorch's, each by itself: none falls back."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from perf.workloads import measured
+from perf.workloads.attention_problem import Problem
+from perf.workloads.workload import Unavailable
+
+Attend = Callable[[Any, Any, Any], Any]
+"""(q, k, v) -> out, all (..., seq_len, d) of one shape."""
+
+BACKENDS = {
+    "sdpa_flash": "FLASH_ATTENTION",
+    "sdpa_cudnn": "CUDNN_ATTENTION",
+    "sdpa_efficient": "EFFICIENT_ATTENTION",
+    "sdpa_math": "MATH",
+}
+
+
+def implementation(impl: str, problem: Problem, device: str) -> Attend:
+    """What to call with q, k, v of `problem`. Raises `Unavailable` where this commit does not have it."""
+    if impl not in IMPLS:
+        raise ValueError(f"impl={impl!r} was given; allowed: {', '.join(IMPLS)}")
+    return IMPLS[impl](problem, device)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile(function)` for one static shape after another."""
+    import torch
+
+    _allow_any_number_of_shapes()
+    return torch.compile(function, dynamic=False)
+
+
+def _triton(problem: Problem, device: str) -> Attend:
+    function = measured("attention.flash_triton", "FlashAttentionTriton")
+    return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
+
+
+def _triton_compiled(problem: Problem, device: str) -> Attend:
+    apply = compiled(measured("attention.flash_triton", "FlashAttentionTriton").apply)
+    return lambda q, k, v: apply(q, k, v, problem.is_causal)
+
+
+def _triton_forward_compiled_backward(problem: Problem, device: str) -> Attend:
+    """The course's assignment before its optional part: a kernel forward, a recomputing backward by the compiler."""
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    forward_kernel = measured("attention.flash_triton", "flash_forward")
+    compiled_backward = measured("attention.flash_pytorch", "compiled_backward")
+    _allow_any_number_of_shapes()
+    scale = problem.d**-0.5
+
+    class TritonForwardCompiledBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            out, lse = forward_kernel(q, k, v, problem.is_causal, scale)
+            ctx.save_for_backward(q, k, v, out, lse)
+            return out
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            # Detached, because the compiler asks each for its .grad and a non-leaf answers with a warning.
+            saved = (tensor.detach() for tensor in ctx.saved_tensors)
+            return compiled_backward()(*saved, grad_out, problem.is_causal, scale)
+
+    return TritonForwardCompiledBackward.apply
+
+
+def _pytorch(problem: Problem, device: str) -> Attend:
+    function = measured("attention.flash_pytorch", "FlashAttentionPyTorch")
+    return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
+
+
+def _pytorch_compiled_backward(problem: Problem, device: str) -> Attend:
+    function = measured("attention.flash_pytorch", "FlashAttentionCompiledBackward")
+    _allow_any_number_of_shapes()
+    return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
+
+
+def _reference(problem: Problem, device: str) -> Attend:
+    eager = measured("attention.reference", "scaled_dot_product_attention")
+    return lambda q, k, v: eager(q, k, v, problem.is_causal)
+
+
+def _reference_compiled(problem: Problem, device: str) -> Attend:
+    fused = compiled(measured("attention.reference", "scaled_dot_product_attention"))
+    return lambda q, k, v: fused(q, k, v, problem.is_causal)
+
+
+def _sdpa(problem: Problem, device: str) -> Attend:
+    """Whichever backend torch picks."""
+    import torch.nn.functional as F
+
+    if len(problem.leading) == 2:
+        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal)
+    # A head dimension of its own: three dimensions would send SDPA to its slow math backend.
+    return lambda q, k, v: F.scaled_dot_product_attention(
+        q[:, None], k[:, None], v[:, None], is_causal=problem.is_causal
+    )[:, 0]
+
+
+def _sdpa_backend(impl: str) -> Callable[[Problem, str], Attend]:
+    def make(problem: Problem, device: str) -> Attend:
+        import torch.nn.functional as F
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        backend = getattr(SDPBackend, BACKENDS[impl])
+
+        def call(q: Any, k: Any, v: Any) -> Any:
+            with sdpa_kernel([backend]):  # the forward's choice is the backward's too
+                return F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal)
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            try:
+                return call(q, k, v)
+            except RuntimeError as error:
+                if reason := _refusal(error, lambda: call(q, k, v)):
+                    raise Unavailable(f"{impl}: {reason}") from None
+                raise
+
+        return _with_heads(attend)
+
+    return make
+
+
+def _flex(problem: Problem, device: str) -> Attend:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    n = problem.seq_len
+    mask = create_block_mask(_sees, None, None, n, n, device=device) if problem.is_causal else None
+    fused = compiled(flex_attention)
+    return _with_heads(lambda q, k, v: fused(q, k, v, block_mask=mask))
+
+
+IMPLS: dict[str, Callable[[Problem, str], Attend]] = {
+    "triton": _triton,
+    "triton_compiled": _triton_compiled,
+    "triton_forward_compiled_backward": _triton_forward_compiled_backward,
+    "pytorch": _pytorch,
+    "pytorch_compiled_backward": _pytorch_compiled_backward,
+    "reference": _reference,
+    "reference_compiled": _reference_compiled,
+    "sdpa": _sdpa,
+    **{impl: _sdpa_backend(impl) for impl in BACKENDS},
+    "flex": _flex,
+}
+
+
+def _with_heads(attend: Attend) -> Attend:
+    """For functions that insist on (batch, heads, seq_len, d): views make (heads, seq_len, d) a batch of one."""
+
+    def wrapped(q: Any, k: Any, v: Any) -> Any:
+        if q.ndim == 4:
+            return attend(q, k, v)
+        return attend(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)).squeeze(0)
+
+    return wrapped
+
+
+def _sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    # At module level: flex compiles anew for every mask function that it has not met.
+    return query >= key
+
+
+def _allow_any_number_of_shapes() -> None:
+    """A grid's shapes, each compiled once in a process, and backwards that keep their graph.
+
+    torch goes on uncompiled after 8 shapes. Forgetting the old ones instead (`torch.compiler.reset`) would compile in
+    every visit: six times a case instead of two.
+    """
+    import torch._dynamo.config
+    import torch._functorch.config
+
+    torch._dynamo.config.recompile_limit = 10_000
+    torch._dynamo.config.accumulated_recompile_limit = 10_000
+    # A backward that is timed alone runs many times on one graph, so it must not write into what the forward saved.
+    torch._functorch.config.donated_buffer = False
+
+
+def _refusal(error: RuntimeError, call: Callable[[], Any]) -> str:
+    """Why SDPA has no kernel for these inputs, "" if `error` is another one. torch gives its reasons as warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except RuntimeError as again:
+            error = again
+    head = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    if not head.lower().startswith(("no available kernel", "no viable backend")):
+        return ""
+    said = [str(warning.message).partition(" (Triggered internally")[0].strip() for warning in caught]
+    reasons = [text for text in said if "not used because" not in text and "disabled" not in text]
+    return " ".join(dict.fromkeys([head, *reasons]))

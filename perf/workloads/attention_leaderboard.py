@@ -1,0 +1,38 @@
+"""The timed call of the CS336 leaderboard of 2025, for any implementation."""
+
+from typing import Any
+
+from perf.workloads.attention_impls import implementation
+from perf.workloads.attention_problem import BYTES, Problem, floor, inputs, largest_error
+from perf.workloads.workload import Floor, Workload
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """`params`: num_heads, seq_len, d, dtype, impl.
+
+    As its rules have it: q, k, v are unbound from one leaf, `o.sum().backward()` follows the forward, and the gradients
+    accumulate in the leaf; all of it is timed. Their `torch.compile(FlashAttention.apply)` is impl triton_compiled.
+    """
+    import torch
+
+    problem = Problem(
+        (params["num_heads"],), params["seq_len"], params["d"], params["dtype"], is_causal=True, grad_out="ones"
+    )
+    attend = implementation(params["impl"], problem, device)
+    leaf = torch.stack([tensor.detach() for tensor in inputs(problem, device)[:3]]).requires_grad_()
+    q, k, v = leaf
+
+    def run() -> None:
+        attend(q, k, v).sum().backward()
+
+    def check() -> float:
+        leaf.grad = None
+        run()
+        assert leaf.grad is not None
+        return largest_error(problem, device, dict(zip(("dq", "dk", "dv"), leaf.grad, strict=True)))
+
+    # grad_out is one number. q, k, v and the gradients so far are read, the new gradients are written.
+    leaf_bytes = leaf.numel() * BYTES[problem.dtype]
+    both = floor(problem, "forward_backward")
+    least = Floor(flops=both.flops, matmul_dtype=both.matmul_dtype, bytes_read=2 * leaf_bytes, bytes_written=leaf_bytes)
+    return Workload(run=run, check=check, floor=least)

@@ -1,0 +1,229 @@
+"""Each workload of attention against plain float64 arithmetic, on the CPU and at tiny shapes."""
+
+import math
+
+import pytest
+import torch
+
+from perf.workloads import attention, attention_impls, attention_leaderboard, attention_problem, build
+from perf.workloads.attention_problem import TOLERANCE, Problem
+from perf.workloads.workload import Unavailable, WrongResult
+
+TINY = {"seq_len": 48, "d": 16, "dtype": "float32"}
+ONE_HEAD = TINY
+BATCH = TINY | {"batch": 2, "is_causal": False}
+HEADS = TINY | {"tokens": 96, "d_model": 32}
+LEADERBOARD = TINY | {"num_heads": 2}
+HERE = ("pytorch", "reference", "sdpa", "sdpa_math", "sdpa_flash")
+
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is off where there is a GPU")
+
+
+@pytest.fixture(autouse=True)
+def compiler_settings_of_other_tests():
+    """Building a compiled implementation changes them for the process, which otherwise only ever measures."""
+    import torch._dynamo.config as dynamo
+    import torch._functorch.config as functorch
+
+    before = dynamo.recompile_limit, dynamo.accumulated_recompile_limit, functorch.donated_buffer
+    yield
+    dynamo.recompile_limit, dynamo.accumulated_recompile_limit, functorch.donated_buffer = before
+
+
+def plain(problem):
+    """The exact answer by the formula, all of it at once."""
+    q, k, v, grad_out = (tensor.detach().double() for tensor in attention_problem.inputs(problem, "cpu"))
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    scores = q @ k.mT / math.sqrt(problem.d)
+    if problem.is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))
+    out = scores.softmax(-1) @ v
+    return {"out": out.detach()} | dict(
+        zip(("dq", "dk", "dv"), torch.autograd.grad(out, leaves, grad_out), strict=True)
+    )
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("leading", [(1,), (3,), (2, 3)])
+@pytest.mark.parametrize("grad_out", ["random", "ones"])
+def test_the_blocked_oracle_is_plain_attention_in_float64(monkeypatch, leading, is_causal, grad_out):
+    problem = Problem(leading, 50, 16, "float32", is_causal, grad_out)
+    monkeypatch.setattr(attention_problem, "ORACLE_BLOCK", 50 * 12)  # 12 queries at a time, and 2 in the last block
+    attention_problem.oracle.cache_clear()
+    exact, expected = attention_problem.oracle(problem, "cpu"), plain(problem)
+    attention_problem.oracle.cache_clear()
+    for name in expected:
+        assert exact[name].dtype == torch.float64
+        torch.testing.assert_close(exact[name], expected[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", attention.MODES)
+@pytest.mark.parametrize("shape", [ONE_HEAD, BATCH, HEADS | {"is_causal": True}, HEADS | {"is_causal": False}])
+@pytest.mark.parametrize("impl", HERE)
+def test_what_runs_on_a_cpu_is_right(impl, shape, mode):
+    work = build("attention", shape | {"mode": mode, "impl": impl}, "cpu")
+    work.run()
+    assert 0 < work.check() <= TOLERANCE["float32"]
+
+
+@without_gpu
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+@pytest.mark.parametrize("shape", [ONE_HEAD, HEADS | {"is_causal": False}])
+def test_triton_is_right(shape, mode):
+    assert 0 < build("attention", shape | {"mode": mode, "impl": "triton"}, "cpu").check() <= TOLERANCE["float32"]
+
+
+@without_gpu
+@pytest.mark.parametrize(
+    "impl", ["reference_compiled", "pytorch_compiled_backward", "triton_forward_compiled_backward"]
+)
+@pytest.mark.parametrize("mode", ["backward", "forward_backward"])
+def test_what_compiles_is_right(monkeypatch, impl, mode):
+    """With the compiler's own graphs, but without its code generator: that is torch's to test, and takes a minute."""
+    compile_, backends = torch.compile, []
+
+    def without_code(function, **options):
+        backends.append(options)
+        return compile_(function, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch, "compile", without_code)
+    clear_compiled()
+    try:
+        work = build("attention", ONE_HEAD | {"mode": mode, "impl": impl}, "cpu")
+        work.run()
+        work.run()
+        assert 0 < work.check() <= TOLERANCE["float32"]
+        assert backends == [{"dynamic": False}]
+    finally:
+        clear_compiled()
+
+
+def clear_compiled():
+    from cs336_systems.attention.flash_pytorch import compiled_backward
+
+    compiled_backward.cache_clear()
+    torch.compiler.reset()
+
+
+@without_gpu
+def test_more_shapes_compile_than_torch_would_by_default():
+    """It stops after 8 and goes on with eager code, which would be measured under the name of the compiled one."""
+    graphs = []
+
+    def double(x):
+        return x * 2
+
+    def note(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    attention_impls.compiled(double)
+    function = torch.compile(double, backend=note, dynamic=False)
+    for size in range(2, 14):
+        function(torch.ones(size))
+    assert len(graphs) == 12
+
+
+@pytest.mark.parametrize("impl", ["pytorch", "reference", "sdpa_math", "sdpa_flash"])
+def test_the_leaderboard_accumulates_and_is_checked_without_what_it_accumulated(impl):
+    work = build("attention_leaderboard", LEADERBOARD | {"impl": impl}, "cpu")
+    work.run()
+    work.run()
+    assert 0 < work.check() <= TOLERANCE["float32"]
+
+
+def unscaled(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+def one_head_is_zero(q, k, v):
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return out * torch.tensor([1.0] * (out.shape[-3] - 1) + [0.0]).view(-1, 1, 1)
+
+
+@pytest.mark.parametrize("wrong", [unscaled, one_head_is_zero])
+@pytest.mark.parametrize("mode", attention.MODES)
+def test_a_wrong_implementation_is_caught(monkeypatch, wrong, mode):
+    monkeypatch.setitem(attention_impls.IMPLS, "wrong", lambda problem, device: wrong)
+    work = attention.build(HEADS | {"is_causal": True, "mode": mode, "impl": "wrong"}, "cpu")
+    work.run()
+    with pytest.raises(WrongResult, match="differs from float64"):
+        work.check()
+    with pytest.raises(WrongResult, match="differs from float64"):
+        attention_leaderboard.build(LEADERBOARD | {"impl": "wrong"}, "cpu").check()
+
+
+def test_the_wrong_mask_is_caught(monkeypatch):
+    full = Problem((1,), 48, 16, "float32", is_causal=False)
+    impls = attention_impls.IMPLS
+    monkeypatch.setitem(impls, "wrong", lambda problem, device: impls["reference"](full, device))
+    with pytest.raises(WrongResult, match="out differs from float64"):
+        attention.build(ONE_HEAD | {"mode": "forward", "impl": "wrong"}, "cpu").check()
+
+
+def test_a_result_that_is_not_a_number_is_caught(monkeypatch):
+    monkeypatch.setitem(attention_impls.IMPLS, "wrong", lambda problem, device: lambda q, k, v: q + float("nan"))
+    with pytest.raises(WrongResult, match="out differs from float64 by nan"):
+        attention.build(ONE_HEAD | {"mode": "forward", "impl": "wrong"}, "cpu").check()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_backend_that_refuses_is_unavailable_with_the_reason():
+    work = build("attention", ONE_HEAD | {"mode": "forward", "impl": "sdpa_cudnn"}, "cpu")
+    with pytest.raises(Unavailable, match=r"^sdpa_cudnn: No (available kernel|viable backend)"):
+        work.run()
+
+
+def test_why_a_backend_refused_is_what_torch_warned_of():
+    import warnings
+
+    def refuse():
+        warnings.warn("Flash attention kernel not used because: (Triggered internally at a.cpp:1.)", stacklevel=1)
+        warnings.warn("Expected half precision. Got float (Triggered internally at a.cpp:2.)", stacklevel=1)
+        warnings.warn("CuDNN attention has been runtime disabled. (Triggered internally at a.cpp:3.)", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    first = RuntimeError("No available kernel. Aborting execution.")
+    said = "No available kernel. Aborting execution. Expected half precision. Got float"
+    assert attention_impls._refusal(first, refuse) == said
+    assert attention_impls._refusal(RuntimeError("out of luck"), lambda: None) == ""
+
+
+def test_floors_on_a_worked_example():
+    """4 x 8 numbers a tensor and head; 16 pairs of a query and a key, of which a causal head sees 1 + 2 + 3 + 4."""
+    full = Problem((2, 3), 4, 8, "bfloat16", is_causal=False)
+    causal = Problem((2, 3), 4, 8, "bfloat16", is_causal=True)
+    forward = attention_problem.floor(full, "forward")
+    assert forward.flops == 6 * (2 * 2 * 8 * 16)
+    assert (forward.bytes_read, forward.bytes_written) == (3 * 6 * 32 * 2, 6 * 32 * 2)
+    assert forward.matmul_dtype == "bfloat16"
+    backward = attention_problem.floor(causal, "backward")
+    assert backward.flops == 6 * (5 * 2 * 8 * 10)
+    assert (backward.bytes_read, backward.bytes_written) == (4 * 6 * 32 * 2, 3 * 6 * 32 * 2)
+    assert attention_problem.floor(causal, "forward_backward").flops == 6 * (7 * 2 * 8 * 10)
+    board = build("attention_leaderboard", LEADERBOARD | {"impl": "pytorch"}, "cpu").floor
+    assert board.flops == 2 * (7 * 2 * 16 * 48 * 49 / 2)
+    assert (board.bytes_read, board.bytes_written) == (2 * 3 * 2 * 48 * 16 * 4, 3 * 2 * 48 * 16 * 4)
+
+
+def test_axes_become_a_problem():
+    grid = {"tokens": 32768, "d_model": 2048, "seq_len": 512, "d": 64, "is_causal": False, "dtype": "bfloat16"}
+    assert attention.problem_of(grid) == Problem((64, 32), 512, 64, "bfloat16", is_causal=False)
+    assert attention.problem_of(ONE_HEAD) == Problem((1,), 48, 16, "float32", is_causal=True)
+    assert attention.problem_of(BATCH).shape == (2, 48, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"impl": "magic"}, "impl='magic' was given; allowed: triton, "),
+        ({"mode": "sideways"}, "mode='sideways' was given; allowed: forward, "),
+        ({"dtype": "int8"}, "dtype='int8' was given; allowed: float32, "),
+        ({"tokens": 100, "d_model": 32, "is_causal": True}, "tokens=100 was given; allowed: multiples of seq_len=48"),
+        ({"tokens": 96, "d_model": 40, "is_causal": True}, "d_model=40 was given; allowed: multiples of d=16"),
+        ({"batch": 0}, "a dimension of 0 was given; allowed: 1 and more"),
+    ],
+)
+def test_unknown_values_are_refused_with_those_that_are_known(change, message):
+    with pytest.raises(ValueError, match=message):
+        build("attention", ONE_HEAD | {"mode": "forward", "impl": "sdpa"} | change, "cpu")
