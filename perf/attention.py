@@ -1,4 +1,4 @@
-"""Attention: the course's FlashAttention benchmark as a dense grid."""
+"""Attention: the benchmarks of the course and of the papers, as dense grids."""
 
 from perf.harness.suite import measure_class, reported_peak_memory, reported_time
 
@@ -14,6 +14,160 @@ class FlashAttention:
         ["bfloat16", "float32"],
         ["forward", "backward", "forward_backward"],
         ["triton", "reference", "sdpa"],
+    )
+    param_names = ("seq_len", "d", "dtype", "mode", "impl")
+    workload, device, cache = "attention", "cuda", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, seq_len, d, dtype, mode, impl):
+        return reported_time(self, results, seq_len, d, dtype, mode, impl)
+
+    def track_peak_memory(self, results, seq_len, d, dtype, mode, impl):
+        return reported_peak_memory(self, results, seq_len, d, dtype, mode, impl)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = "bytes"
+
+
+class PyTorchAttention:
+    """Eager attention, batch 8, no heads, full: the course's PyTorch benchmark, without and with `torch.compile`."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [8],
+        [256, 1024, 4096, 8192, 16384],
+        [16, 32, 64, 128],
+        [False],
+        ["float32"],
+        ["forward", "backward"],
+        ["reference", "reference_compiled"],
+    )
+    param_names = ("batch", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
+    workload, device, cache = "attention", "cuda", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, batch, seq_len, d, is_causal, dtype, mode, impl):
+        return reported_time(self, results, batch, seq_len, d, is_causal, dtype, mode, impl)
+
+    def track_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl):
+        return reported_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = "bytes"
+
+
+class PyTorchAttentionSaved:
+    """Memory in use before the backward of `PyTorchAttention`: the inputs and what the forward keeps for it."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [8],
+        [256, 1024, 4096, 8192, 16384],
+        [16, 32, 64, 128],
+        [False],
+        ["float32"],
+        ["before_backward"],
+        ["reference", "reference_compiled"],
+    )
+    param_names = ("batch", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
+    workload, device, cache = "attention", "cuda", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl):
+        return reported_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl)
+
+    track_peak_memory.unit = "bytes"
+
+
+class MultiHeadAttention:
+    """The grid of the FlashAttention papers: 32768 tokens, 32 heads of 64 or 16 of 128; PyTorch's backends by name."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [32768],
+        [2048],
+        [512, 1024, 2048, 4096, 8192, 16384],
+        [64, 128],
+        [True, False],
+        ["bfloat16"],
+        ["forward", "backward"],
+        ["triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex"],
+    )
+    param_names = ("tokens", "d_model", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
+    workload, device, cache = "attention", "cuda", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl):
+        return reported_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl)
+
+    def track_peak_memory(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl):
+        return reported_peak_memory(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = "bytes"
+
+
+class Leaderboard:
+    """The CS336 leaderboard of 2025: forward, sum and backward of 16 causal heads, gradients accumulating.
+
+    Its rules ask for `torch.compile(FlashAttention.apply)`: that is triton_compiled; triton is the same call without.
+    """
+
+    version = "1"
+    timeout = 600
+    params = (
+        [16],
+        [16384],
+        [64],
+        ["bfloat16"],
+        ["triton", "triton_compiled", "sdpa_cudnn", "sdpa_flash", "flex"],
+    )
+    param_names = ("num_heads", "seq_len", "d", "dtype", "impl")
+    workload, device, cache = "attention_leaderboard", "cuda", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, num_heads, seq_len, d, dtype, impl):
+        return reported_time(self, results, num_heads, seq_len, d, dtype, impl)
+
+    def track_peak_memory(self, results, num_heads, seq_len, d, dtype, impl):
+        return reported_peak_memory(self, results, num_heads, seq_len, d, dtype, impl)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = "bytes"
+
+
+class FlashVariants:
+    """What each step buys, batch 1, causal: eager, tiled in PyTorch, a compiled backward, kernels in Triton."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [1024, 8192],
+        [64],
+        ["bfloat16", "float32"],
+        ["backward", "forward_backward"],
+        [
+            "pytorch",
+            "pytorch_compiled_backward",
+            "triton",
+            "triton_forward_compiled_backward",
+            "reference",
+            "reference_compiled",
+            "sdpa",
+        ],
     )
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
     workload, device, cache = "attention", "cuda", "cold"

@@ -4,7 +4,7 @@ from perf.harness.suite import measure_class, reported_time
 
 
 class SmokeAttention:
-    """`attention.FlashAttention` on a CPU, without the Triton kernels."""
+    """`attention.FlashAttention` and `FlashVariants` on a CPU, without the Triton kernels."""
 
     version = "1"
     timeout = 600
@@ -35,5 +35,56 @@ class SmokeControls:
 
     def track_time(self, results, control):
         return reported_time(self, results, control)
+
+    track_time.unit = "seconds"
+
+
+class SmokeMultiHeadAttention:
+    """`attention.MultiHeadAttention` and `PyTorchAttention` on a CPU: 256 tokens, two heads."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [256],
+        [64],
+        [128],
+        [32],
+        [False],
+        ["float32"],
+        ["backward"],
+        ["pytorch", "sdpa_flash"],
+    )
+    param_names = ("tokens", "d_model", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
+    workload, device, cache = "attention", "cpu", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl):
+        return reported_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl)
+
+    track_time.unit = "seconds"
+
+
+class SmokeLeaderboard:
+    """`attention.Leaderboard` on a CPU: two heads."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [2],
+        [256],
+        [32],
+        ["float32"],
+        ["pytorch"],
+    )
+    param_names = ("num_heads", "seq_len", "d", "dtype", "impl")
+    workload, device, cache = "attention_leaderboard", "cpu", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, num_heads, seq_len, d, dtype, impl):
+        return reported_time(self, results, num_heads, seq_len, d, dtype, impl)
 
     track_time.unit = "seconds"

@@ -18,9 +18,20 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
     "attention.FlashAttention.track_time",
     "attention.FlashAttention.track_peak_memory",
+    "attention.PyTorchAttention.track_time",
+    "attention.PyTorchAttention.track_peak_memory",
+    "attention.PyTorchAttentionSaved.track_peak_memory",
+    "attention.MultiHeadAttention.track_time",
+    "attention.MultiHeadAttention.track_peak_memory",
+    "attention.Leaderboard.track_time",
+    "attention.Leaderboard.track_peak_memory",
+    "attention.FlashVariants.track_time",
+    "attention.FlashVariants.track_peak_memory",
     "controls.Controls.track_time",
     "smoke.SmokeAttention.track_time",
     "smoke.SmokeControls.track_time",
+    "smoke.SmokeMultiHeadAttention.track_time",
+    "smoke.SmokeLeaderboard.track_time",
 }
 CLASSES = sorted({name.rpartition(".")[0] for name in EXPECTED})
 
@@ -80,6 +91,37 @@ def test_the_grid_of_the_course_is_complete():
     assert {case.cache for case in cases} == {"cold"}
 
 
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("PyTorchAttention", 5 * 4 * 2 * 2),
+        ("PyTorchAttentionSaved", 5 * 4 * 2),
+        ("MultiHeadAttention", 6 * 2 * 2 * 2 * 5),
+        ("Leaderboard", 5),
+        ("FlashVariants", 2 * 2 * 2 * 7),
+    ],
+)
+def test_the_other_grids_are_dense_and_name_what_the_workload_knows(name, cells):
+    from perf.workloads.attention import MODES
+    from perf.workloads.attention_impls import IMPLS
+
+    cases = suite.cases_of(instance(f"attention.{name}"))
+    assert len({case.key for case in cases}) == len(cases) == cells
+    assert {case.params["impl"] for case in cases} <= IMPLS.keys()
+    assert {case.params.get("mode", "forward_backward") for case in cases} <= set(MODES)
+    assert {case.cache for case in cases} == {"cold"}
+
+
+def test_the_papers_grid_is_32768_tokens_of_width_2048():
+    from perf.workloads.attention import problem_of
+
+    cases = suite.cases_of(instance("attention.MultiHeadAttention"))
+    leading = {(case.params["seq_len"], case.params["d"], *problem_of(case.params).leading) for case in cases}
+    assert leading == {
+        (n, d, 32768 // n, heads) for n in (2**i for i in range(9, 15)) for d, heads in ((64, 32), (128, 16))
+    }
+
+
 def test_a_case_is_written_as_asv_writes_it():
     case = suite.cases_of(instance("attention.FlashAttention"))[0]
     assert case.key == "attention.FlashAttention(128, 16, 'bfloat16', 'forward', 'triton')"
@@ -129,6 +171,20 @@ def test_the_history_set_is_ours_and_one_control_in_at_most_60_cells():
     assert 20 <= len(selected) <= 60
     assert {case.params.get("impl", "control") for case in selected} == {"triton", "control"}
     assert sum(case.benchmark == "controls.Controls" for case in selected) == 1
+
+
+@pytest.mark.parametrize(("name", "attention", "controls"), [("history", 24, 1), ("quick", 18, 2)])
+def test_the_sets_of_the_history_know_only_the_classes_they_began_with(name, attention, controls):
+    """What a commit is measured with must not grow with the benchmarks beside it."""
+    selected = [
+        case.benchmark
+        for benchmark in map(instance, CLASSES)
+        for case in suite.cases_of(benchmark)
+        if suite.is_selected(case, benchmark, [SETS[name]])
+    ]
+    assert selected.count("attention.FlashAttention") == attention
+    assert selected.count("controls.Controls") == controls
+    assert len(selected) == attention + controls
 
 
 def test_status_becomes_a_number_an_na_or_a_failure():
