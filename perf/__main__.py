@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from perf.selection import SETS
+from perf.selection import SETS, shard
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -61,13 +61,20 @@ def merge(sources: tuple[Path, ...]) -> None:
 
 @main.command()
 @click.argument("name", type=click.Choice(sorted(SETS)))
-def select(name: str) -> None:
+@click.option("--shard", "part", metavar="I/N", help="Only part I of N: every case is in exactly one part.")
+def select(name: str, part: str | None) -> None:
     """Print the pattern of a named set of cases.
 
     \b
     asv run -b "$(python -m perf select history)" HEAD^!
     """
-    click.echo(SETS[name])
+    if part is None:
+        click.echo(SETS[name])
+        return
+    number, _, count = part.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise click.BadParameter(f"{part!r} was given; allowed: I/N with 1 <= I <= N, as in 2/4", param_hint="--shard")
+    click.echo(shard(SETS[name], int(number), int(count)))
 
 
 @main.command()

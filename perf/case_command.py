@@ -14,13 +14,13 @@ from pathlib import Path
 import click
 
 from perf.case_profile import make_working_tree_importable, profile
-from perf.doctor import asv_classes
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.report import units
 from perf.report.attention_rows import attained, estimate
+from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_CASES = 60

@@ -5,7 +5,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import pkgutil
 import platform
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 
 import click
 
-import perf
+from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]
 ASV = "0.6.6"
@@ -63,21 +62,6 @@ def machine_checks() -> Iterator[Check]:
             yield Check(name, f"not asked: there is no {error.name}", "")
         except Exception as error:  # a doctor who dies of what he looks for helps nobody
             yield Check(name, "the check itself failed", f"{type(error).__name__}: {_first_line(error)}")
-
-
-def asv_classes() -> Iterator[tuple[str, Any, str]]:
-    """`module.Class`, the class, "" for everything that asv measures; or a module, None and why it cannot be read."""
-    for found in sorted(pkgutil.iter_modules(perf.__path__), key=lambda module: module.name):
-        if found.ispkg or found.name.startswith("_"):
-            continue
-        try:
-            module = importlib.import_module(f"perf.{found.name}")
-        except Exception as error:
-            yield found.name, None, f"perf/{found.name}.py: {type(error).__name__}: {_first_line(error)}"
-            continue
-        for cls in vars(module).values():
-            if isinstance(cls, type) and cls.__module__ == module.__name__ and "setup_cache" in vars(cls):
-                yield f"{found.name}.{cls.__name__}", cls, ""
 
 
 def _python(name: str) -> Check:

@@ -1,4 +1,13 @@
-"""Named selections of cases: each is one pattern for `asv run -b`."""
+"""What asv measures here, and selections of it: each is one pattern for `asv run -b`."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import perf
+from perf.harness.suite import cases_of, is_selected
 
 SETS = {
     # At most 60 cells: ours where a kernel author looks first, and one control.
@@ -15,3 +24,33 @@ SETS = {
     "gpu": r"^(?!smoke\.)",
 }
 """Name -> regular expression, searched for in `module.Class.method(params)` as asv does."""
+
+
+def shard(pattern: str, number: int, count: int) -> str:
+    """The pattern of part `number` (from 1) of `count` of what `pattern` selects: every case is in exactly one part.
+
+    Cases are dealt out in turn, because neighbours in a grid cost alike.
+    """
+    chosen = [
+        case for _, cls, _ in asv_classes() if cls for case in cases_of(cls()) if is_selected(case, cls(), [pattern])
+    ][number - 1 :: count]
+    cells: dict[str, list[str]] = {}
+    for case in chosen:
+        cells.setdefault(case.benchmark, []).append(re.escape(", ".join(map(repr, case.params.values()))))
+    parts = (rf"^{re.escape(name)}\.\w+\((?:{'|'.join(values)})\)$" for name, values in cells.items())
+    return "|".join(parts) or "(?!)"
+
+
+def asv_classes() -> Iterator[tuple[str, Any, str]]:
+    """`module.Class`, the class, "" for everything that asv measures; or a module, None and why it cannot be read."""
+    for found in sorted(pkgutil.iter_modules(perf.__path__), key=lambda module: module.name):
+        if found.ispkg or found.name.startswith("_"):
+            continue
+        try:
+            module = importlib.import_module(f"perf.{found.name}")
+        except Exception as error:
+            yield found.name, None, f"perf/{found.name}.py: {type(error).__name__}: {error}"
+            continue
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__ == module.__name__ and "setup_cache" in vars(cls):
+                yield f"{found.name}.{cls.__name__}", cls, ""

@@ -79,6 +79,13 @@ def test_demo_outside_a_repository_is_one_clear_line(clone):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "4", "a/b"])
+def test_a_shard_that_is_none_is_one_clear_line(shard):
+    done = perf("select", "gpu", "--shard", shard, cwd=ROOT)
+    assert done.returncode == 2
+    assert f"{shard!r} was given; allowed: I/N" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["demo", "--commits", "0"], ["select", "nothing"], ["study", "nothing"]])
 def test_bad_input_is_a_usage_line_and_status_2(arguments):
     done = perf(*arguments, cwd=ROOT)

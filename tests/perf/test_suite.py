@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from perf import selection
 from perf.harness import suite
 from perf.harness.supervisor import FULL, QUICK
 from perf.selection import SETS
@@ -185,6 +187,27 @@ def test_the_sets_of_the_history_know_only_the_classes_they_began_with(name, att
     assert selected.count("attention.FlashAttention") == attention
     assert selected.count("controls.Controls") == controls
     assert len(selected) == attention + controls
+
+
+def selected_by(pattern):
+    return [
+        case.key
+        for benchmark in map(instance, CLASSES)
+        for case in suite.cases_of(benchmark)
+        if suite.is_selected(case, benchmark, [pattern])
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("name", ["history", "gpu"])
+def test_every_case_is_in_exactly_one_shard(name, count):
+    shards = [selected_by(selection.shard(SETS[name], number, count)) for number in range(1, count + 1)]
+    assert sorted(itertools.chain(*shards)) == sorted(selected_by(SETS[name]))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+def test_a_shard_of_nothing_selects_nothing():
+    assert selected_by(selection.shard(r"nothing like this", 1, 2)) == []
 
 
 def test_status_becomes_a_number_an_na_or_a_failure():
