@@ -19,6 +19,7 @@ from perf.harness.progress import Progress
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.report import units
+from perf.report.attention_facts import CLOCKS
 from perf.report.attention_rows import attained, estimate
 from perf.selection import asv_classes
 
@@ -127,8 +128,7 @@ class _Bar(Progress):
 def _heading(results: Sequence[CaseResult], visits: int) -> str:
     session = results[0].session
     software = ", ".join(f"{name} {session.software[name]}" for name in ("torch", "triton") if name in session.software)
-    clocks = {"cuda_events": "CUDA events", "wall": "wall clock"}
-    clock = next((clocks.get(result.clock, result.clock) for result in results if result.clock), "no clock")
+    clock = next((CLOCKS.get(result.clock, result.clock) for result in results if result.clock), "no clock")
     return (
         f"Working tree of {ROOT} on {session.device['name']}, {software}\n"
         f"Median of {visits} visit{'s' if visits > 1 else ''} after one that checks the result; "

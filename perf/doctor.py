@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from perf.harness.measure import missing_device, one_line
 from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +62,7 @@ def machine_checks() -> Iterator[Check]:
         except ModuleNotFoundError as error:
             yield Check(name, f"not asked: there is no {error.name}", "")
         except Exception as error:  # a doctor who dies of what he looks for helps nobody
-            yield Check(name, "the check itself failed", f"{type(error).__name__}: {_first_line(error)}")
+            yield Check(name, "the check itself failed", f"{type(error).__name__}: {one_line(error)}")
 
 
 def _python(name: str) -> Check:
@@ -75,7 +76,7 @@ def _torch(name: str) -> Check:
     try:
         import torch
     except ImportError as error:
-        return Check(name, "not installed", f"{_first_line(error)}: {_INSTALL}", "torch is not installed")
+        return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "torch is not installed")
     return Check(name, str(torch.__version__))
 
 
@@ -141,7 +142,7 @@ def _neighbours(name: str) -> Check:
         pynvml.nvmlInit()
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     except pynvml.NVMLError as error:
-        return Check(name, "NVML does not answer", _first_line(error))
+        return Check(name, "NVML does not answer", one_line(error))
     others = [process for process in processes if process.pid != os.getpid()]
     if not others:
         return Check(name, "none")
@@ -188,7 +189,7 @@ def _asv(name: str) -> Check:
     try:
         import asv  # noqa: F401
     except ImportError as error:
-        return Check(name, "not installed", f"{_first_line(error)}: {_INSTALL}", "asv is not installed")
+        return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "asv is not installed")
     version = _version("asv")
     return Check(name, version, "ok" if version == ASV else f"the suite is written for asv {ASV}: {_INSTALL}")
 
@@ -202,7 +203,7 @@ def _machine_file(name: str) -> Check:
     try:
         known = set(json.loads(path.read_text())) - {"version"} if path.exists() else set()
     except (OSError, ValueError) as error:
-        return Check(name, str(path), f"cannot be read: {_first_line(error)}")
+        return Check(name, str(path), f"cannot be read: {one_line(error)}")
     if here not in known:
         others = f"knows {', '.join(sorted(known))}" if known else "does not exist"
         return Check(name, f"{path} {others}", f"this machine is {here}: python -m perf machine")
@@ -247,13 +248,12 @@ def _gpu_uuid() -> str:
 
 def _ask_class(cls: Any) -> tuple[str, str]:
     """How many cases a class has, and why this machine cannot run them, "" if it can."""
-    from perf.harness.measure import missing_device
     from perf.harness.suite import cases_of
 
     try:
         return str(len(cases_of(cls()))), missing_device(cls.device)
     except Exception as error:
-        return "?", f"{type(error).__name__}: {_first_line(error)}"
+        return "?", f"{type(error).__name__}: {one_line(error)}"
 
 
 def _version(package: str) -> str:
@@ -269,10 +269,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _ask_git(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
 
 
 def _table(rows: list[list[str]], headers: list[str]) -> str:

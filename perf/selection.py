@@ -31,11 +31,10 @@ def shard(pattern: str, number: int, count: int) -> str:
 
     Cases are dealt out in turn, because neighbours in a grid cost alike.
     """
-    chosen = [
-        case for _, cls, _ in asv_classes() if cls for case in cases_of(cls()) if is_selected(case, cls(), [pattern])
-    ][number - 1 :: count]
+    benchmarks = [cls() for _, cls, _ in asv_classes() if cls]
+    chosen = [case for one in benchmarks for case in cases_of(one) if is_selected(case, one, [pattern])]
     cells: dict[str, list[str]] = {}
-    for case in chosen:
+    for case in chosen[number - 1 :: count]:
         cells.setdefault(case.benchmark, []).append(re.escape(", ".join(map(repr, case.params.values()))))
     parts = (rf"^{re.escape(name)}\.\w+\((?:{'|'.join(values)})\)$" for name, values in cells.items())
     return "|".join(parts) or "(?!)"

@@ -24,6 +24,9 @@ from perf.harness.case import case_key
 KEPT_FROM_VISIT = 1
 """The first visit of a case (number 0) finds a cool GPU and cold compilers: it is recorded and never used."""
 
+GOES_ON = ("ok", "throttled")
+"""Statuses of a visit after which its case is visited again; any other ends the case."""
+
 
 @dataclass(frozen=True)
 class Session:
@@ -181,7 +184,7 @@ def best_ceilings(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
     kept = [v for v in visits if v["visit"] >= KEPT_FROM_VISIT and v["status"] == "ok"]
-    failed = [v for v in visits if v["status"] not in ("ok", "throttled")]
+    failed = [v for v in visits if v["status"] not in GOES_ON]
     if failed:
         status, reason = failed[0]["status"], failed[0]["reason"]
     elif kept:

@@ -16,7 +16,7 @@ from typing import Any
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress
-from perf.harness.records import CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
+from perf.harness.records import GOES_ON, CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
 from perf.harness.worker_process import WorkerProcess
 
 
@@ -102,16 +102,14 @@ class _Run:
         else:
             self._journal.write(self._session)
         self._lines = [line for line in before if line.get("session") == self._session["id"]]
+        self._order = sum(line["kind"] == "visit" for line in self._lines)
         self._greet(greeting)
 
     def results(self) -> list[CaseResult]:
         """Go through the rounds, then fold the journal."""
-        done = {(self._key(line), line["visit"]) for line in self._lines if line["kind"] == "visit"}
-        failed = {
-            self._key(line): True
-            for line in self._lines
-            if line["kind"] == "visit" and line["status"] not in ("ok", "throttled")
-        }
+        visits = [line for line in self._lines if line["kind"] == "visit"]
+        done = {(self._key(line), line["visit"]) for line in visits}
+        failed = {self._key(line) for line in visits if line["status"] not in GOES_ON}
         for number in range(self._effort.rounds):
             order = list(self._cases)
             if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times do not count
@@ -126,8 +124,8 @@ class _Run:
                     self._progress.step(1, "")
                     continue
                 line = self._visit(case, number)
-                if line["status"] not in ("ok", "throttled"):
-                    failed[case.key] = True
+                if line["status"] not in GOES_ON:
+                    failed.add(case.key)
                 self._progress.step(1, f"{case.key} {outcome(line)}")
         self._journal.close()
         wanted = {case.key for case in self._cases}
@@ -154,9 +152,10 @@ class _Run:
             "params": case.params,
             "cache": case.cache,
             "visit": number,
-            "order": sum(1 for line in self._lines if line["kind"] == "visit"),
+            "order": self._order,
             **reply,
         }
+        self._order += 1
         self._write(line)
         if not self._worker.alive():
             self._renew_worker()

@@ -7,7 +7,7 @@ from perf.harness.records import CaseResult, Session
 from perf.report import units
 
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
-_CLOCKS = {"cuda_events": "CUDA events", "wall": "wall clock"}
+CLOCKS = {"cuda_events": "CUDA events", "wall": "wall clock"}
 _CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
 _SOFTWARE = (
     ("torch", "PyTorch"),
@@ -61,7 +61,7 @@ def _method(timed: Sequence[CaseResult]) -> str:
         return ""
     samples = _span([len(result.samples_s) for result in timed])
     visits = _span([len(result.visits_s) for result in timed])
-    clocks = _each(_CLOCKS.get(result.clock, result.clock) for result in timed)
+    clocks = _each(CLOCKS.get(result.clock, result.clock) for result in timed)
     caches = _each(_CACHES.get(result.cache, result.cache) for result in timed)
     return ", ".join(filter(None, (f"the median of {samples} samples in {visits} visits", clocks, caches)))
 
