@@ -7,7 +7,14 @@ from perf.harness.records import CaseResult, Session
 from perf.report import units
 
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
-CLOCKS = {"cuda_events": "CUDA events", "wall": "wall clock"}
+CLOCKS = {
+    "cuda_events": "CUDA events",
+    "cuda_graph": "CUDA graph of many calls in a row, over their number",
+    "device_busy": "time during which the GPU was busy",
+    "gpu_wall": "wall clock until the GPU is done",
+    "wall": "wall clock",
+    "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
+}
 _CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
 _SOFTWARE = (
     ("torch", "PyTorch"),

@@ -51,7 +51,9 @@ def bandwidth(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """0.86×, 3.42×, 34.2×, 342×."""
+    """0.0045×, 0.86×, 3.42×, 34.2×, 342×."""
+    if ratio < 0.1:  # two decimals would leave one digit of it, or none
+        return f"{digits(ratio, 2)}\u00d7"
     decimals = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:.{decimals}f}\u00d7"
 

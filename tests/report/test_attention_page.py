@@ -140,6 +140,8 @@ def test_a_permalink_selects_the_machine_and_every_parameter() -> None:
         (units.memory(512), "512 B"),
         (units.rate(8.0e14), "800 TFLOP/s"),
         (units.times(0.8632), "0.86\u00d7"),
+        (units.times(0.00448), "0.0045\u00d7"),
+        (units.times(0.0999), "0.10\u00d7"),
         (units.times(123.4), "123\u00d7"),
         (units.percent(0.613), "61\u00a0%"),
         (units.percent(0.0049), "0.5\u00a0%"),
