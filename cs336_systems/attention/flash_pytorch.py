@@ -20,8 +20,8 @@ class FlashAttentionPyTorch(torch.autograd.Function):
     """`apply(q, k, v, is_causal=False, softmax_scale=None) -> out`, forward and backward tiled in PyTorch.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), of one floating dtype, with any
-    strides; out is shaped like q. Scores, softmax and sums are float32 (float64 for float64 inputs), matrix
-    products take the inputs' dtype. Saved for the backward: q, k, v, out and the natural-log
+    strides; out is shaped like q. Matrix products take the inputs' dtype; their sums, scores and softmax are
+    float32 (float64 for float64 inputs). Saved for the backward: q, k, v, out and the natural-log
     log-sum-exp, (..., seq_len_q). `flash_attention` of `api.py` checks its inputs; this class does not.
     """
 
@@ -82,7 +82,7 @@ def tiled_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
             rescale = torch.exp(row_max - new_max)
             p = torch.exp(scores - new_max[..., None])
             row_sum = rescale * row_sum + p.sum(dim=-1)
-            acc = rescale[..., None] * acc + p.to(v.dtype) @ v_tile
+            acc = rescale[..., None] * acc + _product(p.to(v.dtype), v_tile)
             row_max = new_max
         out[..., q_start:q_end, :] = acc / row_sum[..., None]
         lse[..., q_start:q_end] = row_max + torch.log(row_sum)
@@ -124,7 +124,8 @@ def recompute_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The backward as one tile that covers everything: what `compiled_backward` compiles."""
     delta = _delta(out, grad_out, lse.dtype)
-    return _tile_gradients(q, k, v, grad_out, lse, delta, 0, is_causal, scale)
+    dq, dk, dv = _tile_gradients(q, k, v, grad_out, lse, delta, 0, is_causal, scale)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 @functools.cache
@@ -139,7 +140,7 @@ def compiled_backward() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
 
 def _masked_scores(q: Tensor, k: Tensor, offset: int, is_causal: bool, scale: float) -> Tensor:
     """Scores of one tile; `offset` is the index of its first query less that of its first key."""
-    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    scores = _product(q, k.transpose(-1, -2)) * scale
     if not is_causal or offset >= k.shape[-2] - 1:
         return scores
     rows = torch.arange(q.shape[-2], device=q.device) + offset
@@ -165,7 +166,17 @@ def _tile_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What one tile of scores contributes to dq, dk and dv."""
     p = torch.exp(_masked_scores(q, k, offset, is_causal, scale) - lse[..., None])
-    dv = p.to(q.dtype).transpose(-1, -2) @ grad_out
-    dp = (grad_out @ v.transpose(-1, -2)).to(p.dtype)
+    dv = _product(p.to(q.dtype).transpose(-1, -2), grad_out)
+    dp = _product(grad_out, v.transpose(-1, -2))
     ds = (p * (dp - delta[..., None]) * scale).to(q.dtype)
-    return ds @ k, ds.transpose(-1, -2) @ q, dv
+    return _product(ds, k), _product(ds.transpose(-1, -2), q), dv
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, summed and returned in at least float32: dp - delta cancels, and dp in bfloat16 has nothing left then."""
+    if a.dtype not in (torch.bfloat16, torch.float16):
+        return a @ b
+    if not a.is_cuda:
+        return a.float() @ b.float()
+    a3, b3 = (x.reshape(-1, *x.shape[-2:]) for x in (a, b))
+    return torch.bmm(a3, b3, out_dtype=torch.float32).reshape(*a.shape[:-1], b.shape[-1])

@@ -168,6 +168,21 @@ def test_the_pytorch_backward_passes_gradcheck() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_triton_kernels_compiled_into_a_graph_are_the_same_to_the_bit(is_causal: bool, dtype: torch.dtype) -> None:
+    """The compiler hands a Python float to a kernel as float64, Triton itself as float32."""
+    apply = FUNCTIONS["triton"]().apply
+    q, k, v, grad_out = make_inputs(Shape((2,), 203, 203, 64), dtype)
+
+    def run(function) -> tuple:
+        out = function(q, k, v, is_causal)
+        return out, *torch.autograd.grad(out, (q, k, v), grad_out)
+
+    torch.testing.assert_close(run(torch.compile(apply, fullgraph=True)), run(apply), rtol=0, atol=0)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("impl", FUNCTIONS)
 def test_flash_addresses_beyond_two_gib(impl: str) -> None:
     """2^31 elements of out lie before the last head: its offsets do not fit 32 bits."""

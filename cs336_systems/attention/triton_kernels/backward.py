@@ -100,6 +100,8 @@ def flash_bwd_dkdv_kernel(
 
     Scores are held transposed, keys by queries, so that p and ds are already what dv and dk multiply.
     """
+    # Inside torch.compile they come as float64.
+    scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
     # The first key tile is the heaviest: all queries see it.
     tile, batch_head = tile_of_program(tl.cdiv(N_KEYS, K_TILE_SIZE), False)
     k_start = tile * K_TILE_SIZE
@@ -251,6 +253,8 @@ def flash_bwd_dq_kernel(
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes Q_TILE_SIZE rows of dq for one head of one batch element."""
+    # Inside torch.compile they come as float64.
+    scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
     q_start = tile * Q_TILE_SIZE
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS

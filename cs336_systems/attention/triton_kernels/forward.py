@@ -47,6 +47,7 @@ def flash_fwd_kernel(
 
     `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2.
     """
+    scale_log2 = tl.cast(scale_log2, tl.float32)  # inside torch.compile it comes as float64
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
     q_start = tile * Q_TILE_SIZE
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
