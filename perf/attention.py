@@ -6,7 +6,7 @@ from perf.harness.suite import measure_class, reported_peak_memory, reported_tim
 class FlashAttention:
     """Batch 1, one head, causal; `reference` is eager PyTorch, `sdpa` is whatever torch picks for the shape."""
 
-    version = "1"
+    version = "2"
     timeout = 600
     params = (
         [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536],
@@ -16,7 +16,7 @@ class FlashAttention:
         ["triton", "reference", "sdpa"],
     )
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cuda", "cold"
+    workload, device, clock, cache = "attention", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
@@ -29,6 +29,30 @@ class FlashAttention:
 
     track_time.unit = "seconds"
     track_peak_memory.unit = "bytes"
+
+
+class ShortAttention:
+    """`FlashAttention` where a kernel is shorter than its launch: a CUDA graph of calls in a row, operands in L2."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [128, 256, 512, 1024],
+        [64, 128],
+        ["bfloat16"],
+        ["forward", "forward_backward"],
+        ["triton", "reference", "sdpa"],
+    )
+    param_names = ("seq_len", "d", "dtype", "mode", "impl")
+    workload, device, clock, cache = "attention", "cuda", "cuda_graph", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, seq_len, d, dtype, mode, impl):
+        return reported_time(self, results, seq_len, d, dtype, mode, impl)
+
+    track_time.unit = "seconds"
 
 
 class PyTorchAttention:
@@ -46,7 +70,7 @@ class PyTorchAttention:
         ["reference", "reference_compiled"],
     )
     param_names = ("batch", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cuda", "cold"
+    workload, device, clock, cache = "attention", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
@@ -76,7 +100,7 @@ class PyTorchAttentionSaved:
         ["reference", "reference_compiled"],
     )
     param_names = ("batch", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cuda", "cold"
+    workload, device, clock, cache = "attention", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
@@ -103,7 +127,7 @@ class MultiHeadAttention:
         ["triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex"],
     )
     param_names = ("tokens", "d_model", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cuda", "cold"
+    workload, device, clock, cache = "attention", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
@@ -134,7 +158,7 @@ class Leaderboard:
         ["triton", "triton_compiled", "sdpa_cudnn", "sdpa_flash", "flex"],
     )
     param_names = ("num_heads", "seq_len", "d", "dtype", "impl")
-    workload, device, cache = "attention_leaderboard", "cuda", "cold"
+    workload, device, clock, cache = "attention_leaderboard", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
@@ -170,7 +194,7 @@ class FlashVariants:
         ],
     )
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cuda", "cold"
+    workload, device, clock, cache = "attention", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
@@ -183,3 +207,36 @@ class FlashVariants:
 
     track_time.unit = "seconds"
     track_peak_memory.unit = "bytes"
+
+
+class FirstCall:
+    """How long a user waits for the first result: a fresh process, empty compiler caches, forward and backward."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        [4096],
+        [64],
+        ["bfloat16"],
+        ["forward_backward"],
+        [
+            "triton",
+            "triton_compiled",
+            "pytorch_compiled_backward",
+            "reference",
+            "reference_compiled",
+            "sdpa_flash",
+            "sdpa_cudnn",
+            "flex",
+        ],
+    )
+    param_names = ("seq_len", "d", "dtype", "mode", "impl")
+    workload, device, clock, cache = "attention", "cuda", "first_call", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, seq_len, d, dtype, mode, impl):
+        return reported_time(self, results, seq_len, d, dtype, mode, impl)
+
+    track_time.unit = "seconds"

@@ -10,12 +10,33 @@ class Controls:
     timeout = 600
     params = (["matmul", "copy", "launch"], ["cold", "warm"])
     param_names = ("control", "cache")
-    workload, device, cache = "controls", "cuda", "cold"
+    workload, device, clock, cache = "controls", "cuda", "cuda_events", "cold"
 
     def setup_cache(self):
         return measure_class(self)
 
     def track_time(self, results, control, cache):
         return reported_time(self, results, control, cache)
+
+    track_time.unit = "seconds"
+
+
+class Clocks:
+    """The same work by every clock: a tiny addition, and a step of 48 small layers that the host cannot keep up with.
+
+    Their differences are what launches, gaps and synchronization cost on this machine.
+    """
+
+    version = "1"
+    timeout = 600
+    params = (["launch", "linears"], ["cuda_events", "cuda_graph", "device_busy", "gpu_wall"])
+    param_names = ("control", "clock")
+    workload, device, cache = "controls", "cuda", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, control, clock):
+        return reported_time(self, results, control, clock)
 
     track_time.unit = "seconds"

@@ -6,11 +6,11 @@ from perf.harness.suite import measure_class, reported_time
 class SmokeAttention:
     """`attention.FlashAttention` and `FlashVariants` on a CPU, without the Triton kernels."""
 
-    version = "1"
+    version = "2"
     timeout = 600
     params = ([128, 512], [64], ["float32"], ["forward", "forward_backward"], ["pytorch", "reference", "sdpa"])
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cpu", "warm"
+    workload, device, clock, cache = "attention", "cpu", "wall", "warm"
 
     def setup_cache(self):
         return measure_class(self)
@@ -28,7 +28,7 @@ class SmokeControls:
     timeout = 600
     params = (["matmul", "copy", "launch"],)
     param_names = ("control",)
-    workload, device, cache = "controls", "cpu", "warm"
+    workload, device, clock, cache = "controls", "cpu", "wall", "warm"
 
     def setup_cache(self):
         return measure_class(self)
@@ -55,7 +55,7 @@ class SmokeMultiHeadAttention:
         ["pytorch", "sdpa_flash"],
     )
     param_names = ("tokens", "d_model", "seq_len", "d", "is_causal", "dtype", "mode", "impl")
-    workload, device, cache = "attention", "cpu", "warm"
+    workload, device, clock, cache = "attention", "cpu", "wall", "warm"
 
     def setup_cache(self):
         return measure_class(self)
@@ -79,12 +79,30 @@ class SmokeLeaderboard:
         ["pytorch"],
     )
     param_names = ("num_heads", "seq_len", "d", "dtype", "impl")
-    workload, device, cache = "attention_leaderboard", "cpu", "warm"
+    workload, device, clock, cache = "attention_leaderboard", "cpu", "wall", "warm"
 
     def setup_cache(self):
         return measure_class(self)
 
     def track_time(self, results, num_heads, seq_len, d, dtype, impl):
         return reported_time(self, results, num_heads, seq_len, d, dtype, impl)
+
+    track_time.unit = "seconds"
+
+
+class SmokeFirstCall:
+    """`attention.FirstCall` on a CPU, of what compiles nothing."""
+
+    version = "1"
+    timeout = 600
+    params = ([128], [32], ["float32"], ["forward_backward"], ["pytorch"])
+    param_names = ("seq_len", "d", "dtype", "mode", "impl")
+    workload, device, clock, cache = "attention", "cpu", "first_call", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, seq_len, d, dtype, mode, impl):
+        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
     track_time.unit = "seconds"

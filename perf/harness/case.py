@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Cache = Literal["cold", "warm"]
+ClockName = Literal["cuda_events", "cuda_graph", "device_busy", "gpu_wall", "first_call", "wall"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class Case:
     """Axis name -> value, in the order of the axes."""
 
     device: Literal["cuda", "cpu"]
+    clock: ClockName
+    """What a sample is; see `clock`, `cuda_clocks` and `first_call`. Nothing falls back from one to another."""
+
     cache: Cache
     """cold: L2 is flushed before every sample, outside the timed region. warm: it is not."""
 

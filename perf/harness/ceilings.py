@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perf.harness.case import Cache
-from perf.harness.clock import Clock, CudaClock, Stop, visit
+from perf.harness.clock import Clock, Stop, WallClock, visit
 from perf.workloads.controls import copy, matmul
 from perf.workloads.workload import Floor, Workload
 
@@ -19,7 +19,7 @@ _STOP = Stop(min_samples=10, max_samples=20, max_seconds=0.2)
 
 def measure(clock: Clock) -> dict[str, Any]:
     """Best matmul rate per dtype (FLOP/s) and best copy rate (bytes read + written, per second) of this process."""
-    on_gpu = isinstance(clock, CudaClock)
+    on_gpu = not isinstance(clock, WallClock)
     sizes = {"bfloat16": 8192, "float16": 8192, "float32": 8192} if on_gpu else {"float32": 1024}
     device = "cuda" if on_gpu else "cpu"
     rates = {dtype: 2 * n**3 / _best(clock, _peak_matmul(n, dtype, device)) for dtype, n in sizes.items()}
@@ -60,4 +60,4 @@ def _peak_matmul(n: int, dtype: str, device: str) -> Workload:
 
 def _best(clock: Clock, work: Workload) -> float:
     clock.warm_up(work)
-    return min(visit(clock, work, "warm", _STOP))
+    return min(visit(clock, work, "warm", _STOP).samples_s)

@@ -1,31 +1,39 @@
 """One visit to one case, inside a worker process: build, check, memory, warm up, sample. No asv in here."""
 
+import dataclasses
 import hashlib
 import importlib.util
 import platform
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from perf.harness import ceilings, device
 from perf.harness.case import Case
-from perf.harness.clock import Clock, CudaClock, Stop, WallClock, visit
-from perf.harness.memory import peak_allocated_bytes, release_memory
+from perf.harness.clock import BATCH, Clock, Stop, WallClock, visit
+from perf.harness.cuda_clocks import CUDA_CLOCKS
+from perf.harness.explanation import explain
+from perf.harness.first_call import FirstCallClock
+from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.records import best_ceilings
 from perf.workloads import PACKAGE, build
-from perf.workloads.workload import Floor, Unavailable, WrongResult
+from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
 
 class Worker:
     """The state of one measuring process: its clock, its ceilings, the package it measures."""
 
     def __init__(self, device_kind: str, checkout: Path):
-        self._device = device_kind
+        self._device, self._checkout = device_kind, checkout
         self._package_digest = pin_package(checkout)
         self._missing = missing_device(device_kind)
         self._nvml: device.Nvml | None = None
-        self._clock: Clock | None = None
+        self._makers: dict[str, Callable[[], Clock]] = {"wall": WallClock} if device_kind == "cpu" else CUDA_CLOCKS
+        self._clocks: dict[str, Clock] = {}
+        self._leftovers = Leftovers()
         self._ceilings: dict[str, Any] = {}
         self._l2_bytes = 0
         self._usable = True
@@ -42,8 +50,7 @@ class Worker:
         if self._device == "cuda":
             self._nvml = device.Nvml.open(identity["uuid"])
             self._l2_bytes = identity["l2_bytes"]
-        self._clock = CudaClock() if self._device == "cuda" else WallClock()
-        self._ceilings = ceilings.measure(self._clock)
+        self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
         return {
             "machine": device.machine()["machine"],
             "device": identity,
@@ -61,7 +68,7 @@ class Worker:
         case = Case(**request["case"])
         stop = Stop(**request["stop"])
         self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
-        release_memory()
+        self._leftovers.release()
         try:
             return {"status": "ok", "reason": "", **self._visit(case, stop, request["first"])}
         except Unavailable as reason:
@@ -78,32 +85,76 @@ class Worker:
         return self._usable
 
     def _visit(self, case: Case, stop: Stop, first: bool) -> dict[str, Any]:
-        assert self._clock is not None
+        spent = Spent()
+        clock = self._clock_of(case)
         work = build(case.workload, case.params, case.device)
-        found: dict[str, Any] = {"clock": self._clock.name, "floor": vars(work.floor)}
+        spent.on("build")
+        found: dict[str, Any] = {"floor": vars(work.floor)}
         if first:
             work.prepare()
             work.run()
+            self._synchronize()
+            spent.on("first_run")
             found["error"] = work.check()
-            if self._device == "cuda":
+            spent.on("check")
+            if self._device == "cuda" and case.clock != "first_call":
                 del work
-                found["peak_bytes"] = peak_allocated_bytes(lambda: build(case.workload, case.params, case.device))
+                found |= peak_memory(lambda: build(case.workload, case.params, case.device), self._leftovers)
+                spent.on("memory")
                 work = build(case.workload, case.params, case.device)
-        found["state"] = self._clock.warm_up(work, self._nvml.state if self._nvml else None)
-        samples = visit(self._clock, work, case.cache, stop)
-        self._hold_to_floor(samples, case, work.floor)
-        found["samples_ns"] = [round(sample * 1e9) for sample in samples]
-        if throttled := found["state"].get("throttled"):
-            return found | {"status": "throttled", "reason": f"the GPU was slowed down: {', '.join(throttled)}"}
+                spent.on("build")
+                found |= self._explain(work)
+                spent.on("explain")
+            stop = dataclasses.replace(stop, max_samples=BATCH)  # they are thrown away
+        found["state"] = clock.warm_up(work, self._nvml.state if self._nvml else None)
+        spent.on("warm_up")
+        if not (first and case.clock == "first_call"):  # seconds each
+            found |= self._sample(case, clock, work, stop)
+        spent.on("sample")
+        return found | {"spent_ms": spent.ms}
+
+    def _explain(self, work: Workload) -> dict[str, Any]:
+        """Never costs a case its number: if the work itself is broken, the next call says so."""
+        try:
+            return explain(work)
+        except Exception as error:
+            return {"unexplained": f"{type(error).__name__}: {one_line(error)}"}
+
+    def _sample(self, case: Case, clock: Clock, work: Workload, stop: Stop) -> dict[str, Any]:
+        throttling = self._nvml.throttling if self._nvml else lambda: []
+        taken = visit(clock, work, case.cache, stop, throttling)
+        self._hold_to_floor(taken.samples_s, case, work.floor)
+        found: dict[str, Any] = {"samples_ns": [round(sample * 1e9) for sample in taken.samples_s]}
+        if taken.throttled:
+            found |= {"throttled": taken.throttled, "reason": f"the GPU slowed itself down: {', '.join(taken.reasons)}"}
+        if 2 * len(taken.throttled) > len(taken.samples_s):
+            found["status"] = "throttled"
         return found
+
+    def _clock_of(self, case: Case) -> Clock:
+        if case.clock == "first_call":
+            return FirstCallClock(case, self._checkout)
+        if case.clock not in self._makers:
+            raise ValueError(f"clock={case.clock!r} was given; allowed on {self._device}: {', '.join(self._makers)}")
+        return self._clock(case.clock)
+
+    def _clock(self, name: str) -> Clock:
+        if name not in self._clocks:
+            self._clocks[name] = self._makers[name]()
+        return self._clocks[name]
+
+    def _synchronize(self) -> None:
+        if self._device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
 
     def _hold_to_floor(self, samples: list[float], case: Case, floor: Floor) -> None:
         try:
             hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes)
         except TooFast:
             # The ceilings are the best rates seen; the device may have been slow whenever they were measured.
-            assert self._clock is not None
-            self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock)])
+            self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock(next(iter(self._makers))))])
             hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes)
 
     def _failure(self, error: Exception) -> dict[str, Any]:
@@ -119,6 +170,20 @@ class Worker:
             except RuntimeError:
                 self._usable = False
         return {"status": "error", "reason": f"{type(error).__name__}: {one_line(error)}"}
+
+
+class Spent:
+    """Where a visit's time goes: milliseconds by what it was for, on the host's clock."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def on(self, what: str) -> None:
+        """Everything since the last call was for `what`."""
+        now = time.perf_counter()
+        self.ms[what] = round(self.ms.get(what, 0.0) + (now - self._since) * 1e3, 1)
+        self._since = now
 
 
 class TooFast(Exception):

@@ -199,7 +199,7 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
         params=first["params"],
         status=status,
         reason=reason,
-        visits_s=tuple(tuple(ns * 1e-9 for ns in v["samples_ns"]) for v in kept) if status == "ok" else (),
+        visits_s=tuple(map(_counting, kept)) if status == "ok" else (),
         peak_bytes=next((v["peak_bytes"] for v in visits if v.get("peak_bytes") is not None), None),
         cache=first["cache"],
         clock=first.get("clock", ""),
@@ -207,6 +207,12 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
         min_bytes=floor.get("bytes_read", 0.0) + floor.get("bytes_written", 0.0),
         session=session,
     )
+
+
+def _counting(visit: dict[str, Any]) -> tuple[float, ...]:
+    """Samples of a visit, seconds, without those during which the device was throttled."""
+    throttled = set(visit.get("throttled", ()))
+    return tuple(ns * 1e-9 for index, ns in enumerate(visit["samples_ns"]) if index not in throttled)
 
 
 def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str, Any]]:

@@ -72,7 +72,8 @@ def cases_of(benchmark: Any) -> list[Case]:
             workload=benchmark.workload,
             params=params,
             device=benchmark.device,
-            cache=params.get("cache", benchmark.cache),
+            clock=params.get("clock") or benchmark.clock,
+            cache=params.get("cache") or benchmark.cache,
         )
         for params in cells
     ]

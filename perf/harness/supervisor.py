@@ -8,6 +8,8 @@ A worker that crashes or hangs costs its case a reason, and the others nothing.
 
 import datetime
 import random
+import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +59,7 @@ def measure(
     progress = progress or Progress(len(cases) * effort.rounds, "")
     worker = WorkerProcess(cases[0].device, checkout)
     try:
-        greeting = worker.start()
+        greeting = _start(worker)
         if reason := greeting.get("unavailable"):
             return summarize(_unavailable(cases, commit, reason))
         return _Run(cases, commit, records, effort, progress, worker, greeting).results()
@@ -150,6 +152,7 @@ class _Run:
             "session": self._session["id"],
             "benchmark": case.benchmark,
             "params": case.params,
+            "clock": case.clock,
             "cache": case.cache,
             "visit": number,
             "order": self._order,
@@ -163,7 +166,7 @@ class _Run:
 
     def _renew_worker(self) -> None:
         self._worker.stop()
-        self._greet(self._worker.start())
+        self._greet(_start(self._worker))
 
     def _greet(self, greeting: dict[str, Any]) -> None:
         self._ceilings = best_ceilings([self._ceilings, greeting["ceilings"]])
@@ -172,6 +175,7 @@ class _Run:
                 "kind": "process",
                 "session": self._session["id"],
                 "package_digest": greeting["package_digest"],
+                "started_in_s": greeting["started_in_s"],
                 "ceilings": self._ceilings,
             }
         )
@@ -188,12 +192,17 @@ class _Run:
         return case_key(line["benchmark"], line["params"].values())
 
 
+def _start(worker: WorkerProcess) -> dict[str, Any]:
+    begin = time.perf_counter()
+    return worker.start() | {"started_in_s": round(time.perf_counter() - begin, 2)}
+
+
 def outcome(line: dict[str, Any]) -> str:
-    """What a visit gave, in a few characters: "0.412 ms" or its status."""
+    """What a visit gave, in a few characters: "0.412 ms", "checked" if it took no time, or its status."""
     if line["status"] != "ok":
         return line["status"]
-    samples = sorted(line["samples_ns"])
-    return f"{samples[len(samples) // 2] * 1e-6:.4g} ms"
+    samples = line.get("samples_ns")
+    return f"{statistics.median(samples) * 1e-6:.4g} ms" if samples else "checked"
 
 
 def _unavailable(cases: list[Case], commit: str, reason: str) -> Iterator[dict[str, Any]]:
@@ -206,6 +215,7 @@ def _unavailable(cases: list[Case], commit: str, reason: str) -> Iterator[dict[s
             "session": "",
             "benchmark": case.benchmark,
             "params": case.params,
+            "clock": case.clock,
             "cache": case.cache,
             "visit": 0,
             "status": "unavailable",

@@ -11,6 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
+from perf.harness import profiler
+
+ENVIRONMENT = profiler.ENVIRONMENT | {"TRITON_DISABLE_LINE_INFO": "1"}  # else a comment would change a kernel's digest
 WORKER = Path(__file__).parent / "workers" / "single.py"
 
 
@@ -31,6 +34,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=os.environ | ENVIRONMENT,
             start_new_session=False,  # asv kills its process group on a timeout, and the worker belongs to it
         )
         greeting = self._receive(self._start_limit_s)

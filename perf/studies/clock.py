@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from perf.harness import ceilings, device
-from perf.harness.clock import CudaClock, Stop, visit
+from perf.harness.clock import Stop, visit
+from perf.harness.cuda_clocks import EventClock
 from perf.harness.measure import TooFast, hold_to_floor, missing_device
 from perf.workloads import controls
 from perf.workloads.workload import Workload
@@ -22,7 +23,7 @@ def run() -> None:
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
-    clock = CudaClock()
+    clock = EventClock()
     identity, versions = device.identity("cuda"), device.software()
     works = {
         "copy of 1 GiB": (controls.copy(2**28, "cuda"), "GB/s", lambda s: 2 * 2**30 / s * 1e-9),
@@ -52,14 +53,14 @@ def run() -> None:
     click.echo(_refusal(clock, works["bfloat16 matmul, 8192^3"][0], identity))
 
 
-def _alternate(clock: CudaClock, work: Workload, bar: Any) -> tuple[list[float], list[float]]:
+def _alternate(clock: EventClock, work: Workload, bar: Any) -> tuple[list[float], list[float]]:
     from triton.testing import do_bench
 
     ours, theirs = [], []
     clock.warm_up(work)
     for number in range(ROUNDS):
         turns = [
-            lambda: ours.append(statistics.median(visit(clock, work, "cold", STOP))),
+            lambda: ours.append(statistics.median(visit(clock, work, "cold", STOP).samples_s)),
             lambda: theirs.append(do_bench(work.run, warmup=20, rep=200, return_mode="median") * 1e-3),
         ]
         for turn in turns if number % 2 == 0 else reversed(turns):
@@ -68,7 +69,7 @@ def _alternate(clock: CudaClock, work: Workload, bar: Any) -> tuple[list[float],
     return ours, theirs
 
 
-def _refusal(clock: CudaClock, work: Workload, identity: dict[str, Any]) -> str:
+def _refusal(clock: EventClock, work: Workload, identity: dict[str, Any]) -> str:
     found = ceilings.measure(clock)
     least = ceilings.floor_s(work.floor, found, "cold", identity["l2_bytes"])
     try:

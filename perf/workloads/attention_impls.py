@@ -96,14 +96,8 @@ def _sdpa(problem: Problem, device: str) -> Attend:
     """Whichever backend torch picks."""
     import torch.nn.functional as F
 
-    if len(problem.leading) == 2:
-        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal)
-    # A head dimension of its own: three dimensions would send SDPA to its slow math backend. Selecting it away again
-    # costs the backward a fill and a copy of one gradient, two small kernels that `_with_heads` would not need: to be
-    # changed together with the versions of the classes whose sdpa rows it moves.
-    return lambda q, k, v: F.scaled_dot_product_attention(
-        q[:, None], k[:, None], v[:, None], is_causal=problem.is_causal
-    )[:, 0]
+    # Three dimensions would send SDPA to its slow math backend.
+    return _with_heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal))
 
 
 def _sdpa_backend(impl: str) -> Callable[[Problem, str], Attend]:

@@ -6,7 +6,7 @@ from perf.workloads.workload import Floor, Workload, WrongResult
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params["control"]`: matmul (bfloat16 8192^3 on a GPU), copy (1 GiB on a GPU) or launch (4096 floats)."""
+    """`params["control"]`: matmul (bfloat16 8192^3 on a GPU), copy (1 GiB there), launch (4096 floats) or linears."""
     on_gpu = device == "cuda"
     control = params["control"]
     if control == "matmul":
@@ -15,7 +15,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
         return copy(2**28 if on_gpu else 2**22, device)
     if control == "launch":
         return launch(4096, device)
-    raise ValueError(f"control={control!r} was given; allowed: matmul, copy, launch")
+    if control == "linears":
+        return linears(48, 1024, 2048, "bfloat16", device)
+    raise ValueError(f"control={control!r} was given; allowed: matmul, copy, launch, linears")
 
 
 def matmul(n: int, dtype: str, device: str) -> Workload:
@@ -70,3 +72,36 @@ def launch(elements: int, device: str) -> Workload:
 
     floor = Floor(bytes_read=8 * elements, bytes_written=4 * elements)
     return Workload(run=lambda: torch.add(a, b, out=out), check=check, floor=floor)
+
+
+def linears(layers: int, width: int, rows: int, dtype: str, device: str) -> Workload:
+    """Forward and backward of a chain of square linear layers, so small that eager PyTorch keeps the GPU waiting."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)
+    sizes = [rows, *[width] * layers]
+    x, *weights = (torch.randn(size, width, device=device, generator=generator) * width**-0.5 for size in sizes)
+    x, weights = x.to(getattr(torch, dtype)), [w.to(getattr(torch, dtype)).requires_grad_() for w in weights]
+
+    def gradients(x: Any, weights: list[Any]) -> tuple[Any, ...]:
+        for weight in weights:
+            x = torch.nn.functional.linear(x, weight)
+        return torch.autograd.grad(x.sum(), weights)
+
+    def check() -> float:
+        found = gradients(x, weights)
+        exact = gradients(x.double(), [weight.detach().double().requires_grad_() for weight in weights])
+        error = max(float((ours - true).norm() / true.norm()) for ours, true in zip(found, exact, strict=True))
+        if not error < 0.1:  # a hundred roundings to bfloat16 on the way make 0.02
+            raise WrongResult(f"a gradient differs from float64 by {error:.1e} (relative), allowed 1e-01")
+        return error
+
+    item = x.element_size()
+    matmuls = 3 * layers - 1  # forward, gradient of the weight and of the input; that of x is not asked for
+    floor = Floor(
+        flops=matmuls * 2 * rows * width**2,
+        matmul_dtype=dtype,
+        bytes_read=item * (rows * width + layers * width**2),
+        bytes_written=item * layers * width**2,
+    )
+    return Workload(run=lambda: gradients(x, weights), check=check, floor=floor)

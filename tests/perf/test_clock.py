@@ -1,11 +1,12 @@
 """What a sample is, and when there are enough of them."""
 
 import pytest
-import torch
 
 from perf.harness import ceilings
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
+from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, length_of_union
 from perf.harness.measure import TooFast, hold_to_floor
+from perf.workloads import build
 from perf.workloads.workload import Floor, Workload
 
 CEILINGS = {"matmul_flops_per_s": {"bfloat16": 800e12}, "copy_bytes_per_s": 4e12}
@@ -37,10 +38,18 @@ def test_a_visit_prepares_before_every_sample_and_collects_no_garbage_while_it_s
 
     log = []
     work = workload(lambda: log.append(("run", gc.isenabled())), lambda: log.append(("prepare", None)))
-    samples = visit(WallClock(), work, "warm", Stop(min_samples=7, max_samples=7))
+    samples = visit(WallClock(), work, "warm", Stop(min_samples=7, max_samples=7)).samples_s
     assert len(samples) == 7
     assert log == [("prepare", None), ("run", False)] * 7
     assert gc.isenabled()
+
+
+def test_samples_taken_while_the_device_throttled_are_marked():
+    said = iter([[], ["power brake"], ["power brake"], []])
+    found = visit(WallClock(), workload(lambda: None), "warm", Stop(min_samples=20, max_samples=20), lambda: next(said))
+    assert len(found.samples_s) == 20
+    assert found.throttled == list(range(5, 15))
+    assert found.reasons == ["power brake"]
 
 
 def test_the_wall_clock_refuses_to_call_a_series_cold():
@@ -71,20 +80,35 @@ def test_ceilings_of_a_cpu_are_positive():
     assert found["copy_bytes_per_s"] > 0
 
 
+def test_the_device_is_busy_where_at_least_one_span_is():
+    assert length_of_union([(0, 2), (1, 3), (5, 6), (5.25, 5.5)]) == pytest.approx(4)
+    assert length_of_union([]) == 0
+
+
 @pytest.mark.gpu
-def test_peak_memory_is_the_same_bytes_whatever_ran_before():
-    from perf.harness.memory import peak_allocated_bytes
-    from perf.workloads import build
+@pytest.mark.parametrize("name", CUDA_CLOCKS)
+@pytest.mark.parametrize("control", ["launch", "linears"])
+def test_every_clock_of_a_gpu_gives_as_many_samples_as_it_is_asked_for(name, control):
+    work, clock = build("controls", {"control": control}, "cuda"), CUDA_CLOCKS[name]()
+    clock.warm_up(work)
+    said = []
+    samples = clock.batch(work, "warm", 5, lambda: said.append("busy"))
+    assert len(samples) == 5
+    assert min(samples) > 0
+    assert said
 
-    params = {"seq_len": 2048, "d": 64, "dtype": "bfloat16", "mode": "forward_backward", "impl": "reference"}
 
-    def peak():
-        build("attention", params, "cuda").run()
-        return peak_allocated_bytes(lambda: build("attention", params, "cuda"))
+@pytest.mark.gpu
+def test_a_graph_is_warm_and_says_so():
+    work, clock = build("controls", {"control": "launch"}, "cuda"), CUDA_CLOCKS["cuda_graph"]()
+    clock.warm_up(work)
+    with pytest.raises(ValueError, match="'cold' was given"):
+        clock.batch(work, "cold", 5)
 
-    first = peak()
-    kept = [torch.empty(size, device="cuda") for size in (3, 10_007, 5_000_011)]
-    torch.randn(3000, 3000, device="cuda") @ torch.randn(3000, 3000, device="cuda")
-    assert peak() == first
-    del kept
-    assert peak() == first
+
+@pytest.mark.gpu
+def test_flushing_the_cache_is_no_part_of_the_time_for_which_the_device_is_busy():
+    work, clock = build("controls", {"control": "launch"}, "cuda"), CUDA_CLOCKS["device_busy"]()
+    clock.warm_up(work)
+    flush_s = FLUSH_BYTES / 10e12  # twice the bandwidth of any GPU there is
+    assert max(clock.batch(work, "cold", 5)) < flush_s

@@ -48,6 +48,11 @@ def test_throttled_visits_are_dropped_and_all_throttled_is_a_failure_with_its_re
     assert result.reason == "the GPU was slowed down"
 
 
+def test_throttled_samples_are_on_file_and_do_not_count():
+    (result,) = records.summarize([session(), visit(0, [1]), visit(1, [1000, 9000, 2000], throttled=[1])])
+    assert result.samples_s == pytest.approx((1e-6, 2e-6))
+
+
 def test_one_failed_visit_fails_the_case():
     wrong = {"kind": "visit", "session": "s1", "benchmark": "a.B", "params": {"n": 1}, "cache": "warm", "visit": 2}
     wrong |= {"status": "crashed", "reason": "SIGSEGV"}

@@ -30,10 +30,14 @@ EXPECTED = {
     "attention.FlashVariants.track_time",
     "attention.FlashVariants.track_peak_memory",
     "controls.Controls.track_time",
+    "controls.Clocks.track_time",
+    "attention.ShortAttention.track_time",
+    "attention.FirstCall.track_time",
     "smoke.SmokeAttention.track_time",
     "smoke.SmokeControls.track_time",
     "smoke.SmokeMultiHeadAttention.track_time",
     "smoke.SmokeLeaderboard.track_time",
+    "smoke.SmokeFirstCall.track_time",
 }
 CLASSES = sorted({name.rpartition(".")[0] for name in EXPECTED})
 

@@ -25,7 +25,7 @@ RIGHT = """
 
 def case(impl, seq_len=16):
     params = {"seq_len": seq_len, "d": 16, "dtype": "float32", "mode": "forward", "impl": impl}
-    return Case("test.Attention", "attention", params, "cpu", "warm")
+    return Case("test.Attention", "attention", params, "cpu", "wall", "warm")
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_case_that_needs_a_gpu_says_so_where_there_is_none(checkout, tmp_path)
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    on_gpu = Case("test.Attention", "attention", case("sdpa").params, "cuda", "cold")
+    on_gpu = Case("test.Attention", "attention", case("sdpa").params, "cuda", "cuda_events", "cold")
     (result,) = run([on_gpu], checkout(), tmp_path)
     assert result.status == "unavailable"
     assert result.reason.startswith("needs a CUDA GPU")

@@ -1,0 +1,247 @@
+"""Four clocks for work on a GPU: each answers another question, and none stands in for another.
+
+cuda_events   how long the device takes from the call's first kernel to its last, gaps between them included
+cuda_graph    how long a call takes in a chain of many without a host: for work shorter than a launch; warm only
+device_busy   how long the device is busy with the call, by the profiler: for host-bound work
+gpu_wall      how long a user waits for the call: launches, gaps and synchronization included
+"""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from perf.harness.case import Cache, ClockName
+from perf.harness.clock import WARM_UP_S, Clock
+from perf.harness.profiler import device_activity
+from perf.workloads.workload import Workload
+
+FLUSH_BYTES = 256 * 2**20  # over four times the 60 MB L2 of an H200, and what triton.testing.do_bench writes
+
+LEAD_MARGIN = 2.0  # over the median of three calls
+MAX_LEAD_S = 0.005  # beyond it the launch queue (about 1000 kernels) is full anyway: such work is host-bound
+CYCLES_PER_S = 2e9  # of an SM; only the length of a wait depends on it
+
+MAX_CALLS_IN_GRAPH = 100  # the start of a graph takes 12 us (H200): 0.1 us a call
+MAX_CAPTURE_S = 0.05
+
+MARKER = "spin_kernel"  # what torch.cuda._sleep launches
+
+
+class _CudaClock:
+    """The warm-up that all four share."""
+
+    name: ClockName
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._first_lead_s = self._lead_s = 0.0
+        self._call_s = 0.0
+
+    def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
+        """Run for WARM_UP_S, find out how long the host needs per call, read the state while the GPU is busy."""
+        _call(work)
+        self._torch.cuda.synchronize()
+        start, end = self._events()
+        start.record()
+        queued_s = [_seconds_to_queue(work) for _ in range(3)]
+        end.record()
+        end.synchronize()
+        # Of host or device, whichever is slower.
+        self._call_s = max(start.elapsed_time(end) * 1e-3 / len(queued_s), 1e-6)
+        host_s = LEAD_MARGIN * statistics.median(queued_s)
+        self._first_lead_s = min(host_s, MAX_LEAD_S)
+        self._lead_s = self._first_lead_s if self._call_s < host_s else 0.0
+        for _ in range(min(1000, int(WARM_UP_S / self._call_s) + 1)):
+            _call(work)
+        if read_state is None:
+            self._torch.cuda.synchronize()
+            return {}
+        end.record()
+        state = read_state()
+        state["under_load"] = not end.query()
+        end.synchronize()
+        return state
+
+    def _wait_on_device(self, seconds: float) -> None:
+        if seconds:
+            self._torch.cuda._sleep(int(seconds * CYCLES_PER_S))
+
+    def _make(self, cache: Cache) -> None:
+        if cache == "cold":
+            _flush_buffer().zero_()
+
+    def _events(self) -> tuple[Any, Any]:
+        return self._torch.cuda.Event(enable_timing=True), self._torch.cuda.Event(enable_timing=True)
+
+
+class EventClock(_CudaClock):
+    """cuda_events: device time between two CUDA events around each call.
+
+    Python needs 10 to 300 us to launch a call, many kernels need less. So a device-side wait goes before a sample, long
+    enough for the host to queue the whole call behind it: the events never see the host. Work that keeps the GPU busy
+    for longer than the host needs is ahead by itself after a batch's first sample, and waits no more: a pause would
+    cool the GPU (8192^3 matmul, H200: 7 % faster than without).
+    """
+
+    name: ClockName = "cuda_events"
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """`count` samples, queued back to back."""
+        pairs = []
+        for index in range(count):
+            work.prepare()
+            self._wait_on_device(self._lead_s if index else self._first_lead_s)
+            self._make(cache)
+            start, end = self._events()
+            start.record()
+            work.run()
+            end.record()
+            pairs.append((start, end))
+        while_busy()
+        self._torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e-3 for start, end in pairs]
+
+
+class GraphClock(_CudaClock):
+    """cuda_graph: device time of a CUDA graph of many calls in a row, over their number.
+
+    No host and no event is between two calls, only the device's own gap between two kernels (0.9 us with an empty
+    kernel on an H200). `prepare` runs once, before the capture. Work that cannot be captured raises what torch raises.
+    """
+
+    name: ClockName = "cuda_graph"
+
+    def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
+        """As every clock; then capture."""
+        state = super().warm_up(work, read_state)
+        self._calls = max(1, min(MAX_CALLS_IN_GRAPH, int(MAX_CAPTURE_S / self._call_s)))
+        stream = self._torch.cuda.Stream()
+        stream.wait_stream(self._torch.cuda.current_stream())
+        with self._torch.cuda.stream(stream):  # libraries make their workspaces for this stream before the capture
+            for _ in range(3):
+                _call(work)
+        self._torch.cuda.current_stream().wait_stream(stream)
+        work.prepare()
+        self._graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(self._graph, stream=stream):
+            for _ in range(self._calls):
+                work.run()
+        self._graph.replay()
+        self._torch.cuda.synchronize()
+        return state
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """`count` replays."""
+        if cache != "warm":
+            raise ValueError(f"cache={cache!r} was given; a CUDA graph measures 'warm' only")
+        pairs = []
+        self._wait_on_device(MAX_LEAD_S)
+        for _ in range(count):
+            start, end = self._events()
+            start.record()
+            self._graph.replay()
+            end.record()
+            pairs.append((start, end))
+        while_busy()
+        self._torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e-3 / self._calls for start, end in pairs]
+
+
+class BusyClock(_CudaClock):
+    """device_busy: the time during which at least one kernel, copy or fill of a call runs, by torch.profiler (CUPTI).
+
+    What the host does between two kernels does not count: the same step of 48 linear layers takes 1.8 ms on the device
+    and 3.5 to 4.3 ms by the wall clock (H200).
+    """
+
+    name: ClockName = "device_busy"
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """`count` samples in one session of the profiler, each between two marker kernels."""
+
+        def calls() -> None:
+            for _ in range(count):
+                work.prepare()
+                self._make(cache)
+                self._torch.cuda._sleep(0)
+                work.run()
+                self._torch.cuda._sleep(0)
+            while_busy()
+
+        busy: list[list[tuple[float, float]]] = []
+        markers = 0
+        for activity in device_activity(calls):
+            if MARKER in activity.name:
+                markers += 1
+                if markers % 2:
+                    busy.append([])
+            elif markers % 2:
+                busy[-1].append((activity.start_s, activity.end_s))
+        if markers != 2 * count:
+            raise RuntimeError(f"the profiler saw {markers} of {2 * count} markers: no device-busy time")
+        return [length_of_union(spans) for spans in busy]
+
+
+class GpuWallClock(_CudaClock):
+    """gpu_wall: the host's clock from before the call until the device has finished it."""
+
+    name: ClockName = "gpu_wall"
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """`count` samples, one after the other."""
+        samples = []
+        for _ in range(count):
+            work.prepare()
+            self._make(cache)
+            self._torch.cuda.synchronize()
+            start = time.perf_counter()
+            work.run()
+            self._torch.cuda.synchronize()
+            samples.append(time.perf_counter() - start)
+        while_busy()
+        return samples
+
+
+CUDA_CLOCKS: dict[str, Callable[[], Clock]] = {
+    clock.name: clock for clock in (EventClock, GraphClock, BusyClock, GpuWallClock)
+}
+
+
+def length_of_union(spans: list[tuple[float, float]]) -> float:
+    """Total length of what at least one span covers; spans are (start, end) in order of their starts."""
+    total, covered_to = 0.0, float("-inf")
+    for start, end in spans:
+        total += max(0.0, end - max(start, covered_to))
+        covered_to = max(covered_to, end)
+    return total
+
+
+@functools.cache
+def _flush_buffer() -> Any:
+    import torch
+
+    return torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+
+
+def _call(work: Workload) -> None:
+    work.prepare()
+    work.run()
+
+
+def _seconds_to_queue(work: Workload) -> float:
+    work.prepare()
+    begin = time.perf_counter()
+    work.run()
+    return time.perf_counter() - begin

@@ -1,0 +1,91 @@
+"""What a later reader needs to say why a case is slower: its kernels, and what the compiler made of ours."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from perf.harness.profiler import device_activity
+from perf.workloads import PACKAGE
+from perf.workloads.workload import Workload
+
+MAX_KERNELS = 40
+MAX_NAME = 200  # CUTLASS names go on for a thousand characters
+
+
+def explain(work: Workload) -> dict[str, Any]:
+    """`kernels` of one call and `triton_kernels` of ours among them, of work that has run before.
+
+    kernels           [name, count, microseconds], longest first, with torch.profiler (CUPTI), in an L2 as it comes
+    triton_kernels    name, options, registers a thread, spills (32-bit words a thread), shared_bytes, sass (sha256)
+    """
+    launched: set[int] = set()
+    kernels: dict[str, list[float]] = {}
+    work.prepare()
+    with _launches(launched):
+        activities = device_activity(work.run)
+    for activity in activities:
+        kernels.setdefault(activity.name, []).append((activity.end_s - activity.start_s) * 1e6)
+    longest = sorted(kernels.items(), key=lambda item: -sum(item[1]))[:MAX_KERNELS]
+    return {
+        "kernels": [[name[:MAX_NAME], len(times), round(sum(times), 3)] for name, times in longest],
+        "triton_kernels": [_describe(kernel) for kernel in _compiled_kernels() if kernel.function in launched],
+    }
+
+
+class _launches:  # noqa: N801 - reads as a statement
+    """Notes the handle of every Triton kernel that is launched meanwhile."""
+
+    def __init__(self, handles: set[int]):
+        self._handles = handles
+
+    def __enter__(self) -> None:
+        if triton := sys.modules.get("triton"):
+            triton.knobs.runtime.launch_enter_hook.add(self._note)
+
+    def __exit__(self, *exception: object) -> None:
+        if triton := sys.modules.get("triton"):
+            triton.knobs.runtime.launch_enter_hook.remove(self._note)
+
+    def _note(self, metadata: Any) -> None:
+        self._handles.add(metadata.get()["function"])
+
+
+def _compiled_kernels() -> Iterator[Any]:
+    """Everything that this process has compiled of the measured package's @triton.jit functions."""
+    functions = {
+        id(function): function
+        for name, module in list(sys.modules.items())
+        if module is not None and name.partition(".")[0] == PACKAGE
+        for function in vars(module).values()
+        if hasattr(function, "device_caches")
+    }
+    for function in functions.values():
+        for kernels, *_ in function.device_caches.values():
+            yield from kernels.values()
+
+
+def _describe(kernel: Any) -> dict[str, Any]:
+    metadata = kernel.metadata
+    return {
+        "name": kernel.name,
+        "num_warps": metadata.num_warps,
+        "num_stages": metadata.num_stages,
+        "registers": kernel.n_regs,
+        "spills": kernel.n_spills,
+        "shared_bytes": metadata.shared,
+        "sass": _sass_digest(kernel),
+    }
+
+
+def _sass_digest(kernel: Any) -> str:
+    """Of the machine code with its control codes; "" where triton's disassembler is missing.
+
+    The worker compiles without line information, so that a comment above a kernel changes nothing.
+    """
+    try:
+        text = kernel.asm["sass"]
+    except (OSError, RuntimeError, subprocess.CalledProcessError):
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""

@@ -1,0 +1,56 @@
+"""first_call: how long a user waits for the first result, in a fresh process with nothing compiled."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from perf.harness.case import Cache, Case, ClockName
+from perf.workloads.workload import Workload
+
+WORKER = Path(__file__).parent / "workers" / "first_call.py"
+CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
+LIMIT_S = 150.0
+
+
+class FirstCallClock:
+    """first_call: from the call to its result, the inputs being there: compilation, loading and autotuning included.
+
+    Every sample is a process of its own with empty compiler caches. Importing torch and making the inputs do not count.
+    """
+
+    name: ClockName = "first_call"
+
+    def __init__(self, case: Case, checkout: Path):
+        # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.
+        self._command = [sys.executable, str(WORKER), str(checkout), json.dumps(case.to_json())]
+
+    def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
+        """Nothing to warm: that is the point."""
+        return read_state() if read_state else {}
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """`count` samples, a process each. Raises `RuntimeError` with the last words of a process that fails."""
+        if cache != "cold":
+            raise ValueError(f"cache={cache!r} was given; a first call is 'cold' only")
+        return [self._sample() for _ in range(count)]
+
+    def _sample(self) -> float:
+        with tempfile.TemporaryDirectory(prefix="perf-first-call-") as folder:
+            caches = {name: str(Path(folder, name)) for name in CACHES}
+            try:
+                done = subprocess.run(
+                    self._command, env=os.environ | caches, capture_output=True, text=True, timeout=LIMIT_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"the first call took more than {LIMIT_S:.0f} s") from None
+        if done.returncode != 0:
+            words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise RuntimeError(f"the process of the first call failed: {words[-1]}")
+        return float(done.stdout.split()[-1])

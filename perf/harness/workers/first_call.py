@@ -1,0 +1,37 @@
+"""Entry script of one first call: `python first_call.py CHECKOUT CASE`; prints its seconds.
+
+A process of its own, with the compiler caches that its environment names: see `perf.harness.first_call`.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Build the case, time its first call, print the seconds."""
+    from single import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
+
+    die_with_parent()
+    checkout, case = Path(sys.argv[1]), json.loads(sys.argv[2])
+    import_perf()
+
+    import torch
+
+    from perf.harness.measure import pin_package
+    from perf.workloads import build
+
+    pin_package(checkout)
+    synchronize = torch.cuda.synchronize if case["device"] == "cuda" else lambda: None
+    work = build(case["workload"], case["params"], case["device"])
+    work.prepare()
+    synchronize()
+    begin = time.perf_counter()
+    work.run()
+    synchronize()
+    print(time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    main()

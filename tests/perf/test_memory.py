@@ -1,0 +1,76 @@
+"""Peak memory is the same bytes whatever ran before, and who held it is on file."""
+
+import gc
+
+import pytest
+import torch
+
+from perf.harness.memory import Leftovers, largest_at_peak, peak_memory
+from perf.workloads import build
+
+CASE = {"seq_len": 2048, "d": 64, "dtype": "bfloat16", "mode": "forward_backward", "impl": "reference"}
+
+
+def entry(action, address, size, *frames):
+    frames = [{"filename": name, "line": 1, "name": "f"} for name in frames]
+    return {"action": action, "addr": address, "size": size, "frames": frames}
+
+
+def test_the_largest_allocations_are_those_alive_at_the_peak_of_the_run():
+    trace = [
+        entry("alloc", 1, 900, "/a/b/build.py"),
+        entry("free_requested", 1, 900),
+        entry("free_completed", 1, 900),
+        entry("alloc", 2, 100, "/x/torch/nn.py", "/a/b/input.py", "/a/b/caller.py", "/a/b/further.py"),
+        entry("alloc", 1, 300, "??", "/a/b/run.py"),
+        entry("free_completed", 1, 300),
+        entry("alloc", 3, 200, "/a/b/run.py"),
+    ]
+    assert largest_at_peak(trace, first_of_run=4) == [
+        [300, "b/run.py:1 f"],
+        [100, "b/input.py:1 f < b/caller.py:1 f"],
+    ]
+
+
+def test_what_lived_before_the_run_counts_where_the_run_adds_nothing():
+    assert largest_at_peak([entry("alloc", 1, 7, "/a/b/build.py")], first_of_run=1) == [[7, "b/build.py:1 f"]]
+    assert largest_at_peak([], first_of_run=0) == []
+
+
+def peak():
+    build("attention", CASE, "cuda").run()
+    return peak_memory(lambda: build("attention", CASE, "cuda"), Leftovers())
+
+
+@pytest.mark.gpu
+def test_peak_memory_is_the_same_bytes_whatever_ran_before():
+    first = peak()["peak_bytes"]
+    kept = [torch.empty(size, device="cuda") for size in (3, 10_007, 5_000_011)]
+    torch.randn(3000, 3000, device="cuda") @ torch.randn(3000, 3000, device="cuda")
+    assert peak()["peak_bytes"] == first
+    del kept
+    assert peak()["peak_bytes"] == first
+
+
+@pytest.mark.gpu
+def test_the_largest_allocations_add_up_to_most_of_the_peak_and_say_who_asked():
+    found = peak()
+    total = sum(size for size, _ in found["largest_allocations"])
+    assert 0.8 * found["peak_bytes"] <= total <= found["peak_bytes"]
+    assert any("attention/reference.py" in where for _, where in found["largest_allocations"])
+
+
+@pytest.mark.gpu
+def test_a_cycle_that_holds_gpu_memory_is_collected():
+    leftovers = Leftovers()
+    leftovers.release()
+    gc.disable()
+    try:
+        cycle = [torch.empty(2**26, device="cuda")]
+        cycle.append(cycle)
+        del cycle
+        held = torch.cuda.memory_allocated()
+        leftovers.release()
+        assert torch.cuda.memory_allocated() < held
+    finally:
+        gc.enable()
