@@ -8,18 +8,23 @@ Lines, by `kind`:
     process   one worker process of a session: package_digest (of the `cs336_systems` it imported), and ceilings, the
               best rates seen on the machine up to then
     visit     one stay at one case: benchmark, params, visit (0 is thrown away), order, status, samples_ns, ...
+    run       how long it all took: benchmark, cases, seconds
 """
 
+import errno
 import gzip
 import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from perf.harness.case import case_key
+
+KINDS = ("session", "process", "visit", "run")
 
 KEPT_FROM_VISIT = 1
 """The first visit of a case (number 0) finds a cool GPU and cold compilers: it is recorded and never used."""
@@ -79,38 +84,54 @@ class Journal:
     def __init__(self, directory: Path, machine: str, commit: str):
         self._target = directory / machine / f"{commit}.jsonl.gz"
         self._part = self._target.with_name(f"{commit}.jsonl.part")
-        try:
+        with self._one_line():
             self._target.parent.mkdir(parents=True, exist_ok=True)
             if self._part.exists():  # of a run that died
                 self._fold()
-            self._stream = self._part.open("a", encoding="utf-8")
-        except OSError as error:
-            raise SystemExit(f"perf: cannot write records to {self._part.parent}: {error.strerror}") from None
+            self._stream = self._part.open("ab", buffering=0)
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line and see it to the disk."""
-        self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        text = _encode(line)
+        with self._one_line():
+            written = self._stream.write(text)  # unbuffered: nothing is left to fail once more at close
+            if written < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._stream.fileno())
 
     def close(self) -> None:
         """Fold the journal into the compressed file."""
         self._stream.close()
-        self._fold()
+        with self._one_line():
+            self._fold()
 
     def _fold(self) -> None:
         lines = [*_read_lines(self._target), *_read_lines(self._part)]
         aside = self._target.with_name(self._target.name + ".tmp")
-        with gzip.GzipFile(aside, "wb", mtime=0) as stream:  # mtime=0: the same lines make the same bytes
-            for line in lines:
-                stream.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
-        aside.replace(self._target)
+        try:
+            with gzip.GzipFile(aside, "wb", mtime=0) as stream:  # mtime=0: the same lines make the same bytes
+                for line in lines:
+                    stream.write(_encode(line))
+            aside.replace(self._target)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
         self._part.unlink()
 
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kept = f"; what was measured until then is in {self._part.name}" if self._part.exists() else ""
+            raise SystemExit(f"perf: cannot write records to {self._part.parent}: {error.strerror}{kept}") from None
 
-def read_lines(
-    directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = ("session", "process", "visit")
-) -> list[dict[str, Any]]:
+
+def _encode(line: dict[str, Any]) -> bytes:
+    return (json.dumps(line, separators=(",", ":")) + "\n").encode()
+
+
+def read_lines(directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
     """Every line of these kinds recorded for a commit, in order, an unfinished journal included."""
     folder = directory / machine
     return [
@@ -157,7 +178,7 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
             sessions[line["id"]] = {name: value for name, value in line.items() if name != "kind"}
         elif line["kind"] == "process":
             ceilings.setdefault(line["session"], []).append(line["ceilings"])
-        else:
+        elif line["kind"] == "visit":
             of_case = visits.setdefault(case_key(line["benchmark"], line["params"].values()), [])
             if of_case and of_case[-1]["session"] != line["session"]:
                 of_case.clear()

@@ -5,6 +5,7 @@ in a process of its own. So the grid is measured in `setup_cache` and the `track
 """
 
 import argparse
+import dataclasses
 import itertools
 import os
 import re
@@ -29,6 +30,9 @@ PROGRESS = "PERF_PROGRESS"
 NOT_APPLICABLE = ("unavailable", "out_of_memory")
 """Statuses that asv shows as n/a; every other failure fails the asv case, and asv exits with status 2."""
 
+HUNG_AFTER = 0.3
+"""Of asv's `timeout` (seconds of silence), after which a visit has hung: before asv gives up on the whole class."""
+
 Results = dict[str, dict[str, Any]]
 """What asv pickles between `setup_cache` and `track_*`: case key -> status, reason, samples_s, peak_bytes."""
 
@@ -36,6 +40,7 @@ Results = dict[str, dict[str, Any]]
 def measure_class(benchmark: Any) -> Results:
     """Measure the selected cases of one asv class; call it from a `setup_cache` written out in that class."""
     patterns, effort = selection(os.environ.get(ARGUMENTS, ""))
+    effort = dataclasses.replace(effort, limit_s=HUNG_AFTER * benchmark.timeout)
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]
     commit, checkout, records = _whereabouts()
     label = type(benchmark).__name__

@@ -109,6 +109,7 @@ class _Run:
 
     def results(self) -> list[CaseResult]:
         """Go through the rounds, then fold the journal."""
+        begin = time.perf_counter()
         visits = [line for line in self._lines if line["kind"] == "visit"]
         done = {(self._key(line), line["visit"]) for line in visits}
         failed = {self._key(line) for line in visits if line["status"] not in GOES_ON}
@@ -129,6 +130,15 @@ class _Run:
                 if line["status"] not in GOES_ON:
                     failed.add(case.key)
                 self._progress.step(1, f"{case.key} {outcome(line)}")
+        self._journal.write(
+            {
+                "kind": "run",
+                "session": self._session["id"],
+                "benchmark": self._cases[0].benchmark,
+                "cases": len(self._cases),
+                "seconds": round(time.perf_counter() - begin, 2),
+            }
+        )
         self._journal.close()
         wanted = {case.key for case in self._cases}
         mine = [line for line in self._lines if line["kind"] != "visit" or self._key(line) in wanted]

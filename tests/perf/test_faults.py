@@ -1,6 +1,7 @@
 """A run that is killed goes on where it stopped, and what the disk does to a file costs one clear line."""
 
 import gzip
+import json
 import os
 import signal
 import subprocess
@@ -81,3 +82,47 @@ def test_a_file_that_is_no_record_is_one_clear_line(tmp_path):
     path.write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
     with pytest.raises(SystemExit, match=r"^perf: .* cannot be read: .*; move it aside or restore it$"):
         records.read_commit(tmp_path, "m", "c" * 40)
+
+
+def test_a_results_file_cut_in_half_is_one_clear_line_and_comes_back_from_the_records(repository):
+    run = ("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES)
+    assert repository.asv(*run).returncode == 0
+    (path,) = (repository.folder / "perf" / "results" / MACHINE).glob("*-*.json")
+    whole, measured = path.read_bytes(), visits(repository)
+    path.write_bytes(whole[: len(whole) // 2])
+
+    again = repository.asv(*run)
+    assert again.returncode == 1
+    assert f"Error parsing JSON in file '{path}'" in again.stdout + again.stderr
+    assert "Traceback" not in again.stdout + again.stderr
+    assert repository.asv("publish").returncode == 0, "everything else is published"
+
+    path.unlink()
+    assert repository.asv(*run).returncode == 0
+    assert visits(repository) == measured, "nothing was measured again"
+    assert json.loads(path.read_bytes())["results"].keys() == json.loads(whole)["results"].keys()
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from perf.harness.records import Journal
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # as a full disk: a write comes back short, then fails
+journal = Journal(Path(sys.argv[1]), "m", "c" * 40)
+for number in range(1000):
+    journal.write({"kind": "visit", "session": "s", "number": number})
+"""
+
+
+def test_a_full_disk_is_one_clear_line_and_what_was_written_is_still_there(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    for already in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"perf: cannot write records to {tmp_path / 'm'}: ")
+        assert done.stderr.count("\n") == 1
+        kept = [line["number"] for line in records.read_lines(tmp_path, "m", "c" * 40)]
+        first = kept.index(0, 1) if already else len(kept)
+        assert kept[:first] == list(range(first)), "whole lines, in order"
+        assert first > 100
