@@ -13,8 +13,8 @@ from asv.util import UserError
 
 from perf.harness import records
 from perf.report import attention_page, offline
+from perf.report.attention_catalogue import SECTIONS
 from perf.report.attention_history import Series, series_of
-from perf.report.attention_rows import OURS
 
 
 class AttentionSite(OutputPublisher):
@@ -70,13 +70,13 @@ def _collect(
             silent.append((machine, "has records, but none of a commit that this site publishes."))
         elif not newest:
             silent.append((machine, "has records, but none of attention."))
-    order = list(OURS)
+    order = list(SECTIONS)
     return sorted(measured, key=lambda one: (order.index(one.benchmark), one.machine)), silent
 
 
 def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:
     """For each benchmark that the page knows: the first of these commits that has results of it, and those."""
-    wanted = set(OURS)
+    wanted = set(SECTIONS)
     for commit in commits:
         by_benchmark: dict[str, list[records.CaseResult]] = {}
         for result in records.read_commit(directory, machine, commit):
@@ -90,8 +90,9 @@ def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple
 
 
 def _history(graphs: Any, benchmarks: Any, benchmark: str, machine: str) -> tuple[Series, ...]:
-    timed = benchmarks.get(f"{benchmark}.track_time")
-    return tuple(series_of(graphs, timed, machine, OURS[benchmark])) if timed else ()
+    section = SECTIONS[benchmark]
+    found = benchmarks.get(f"{benchmark}.{section.method}")
+    return tuple(series_of(graphs, found, machine, section.ours)) if found else ()
 
 
 def _describe(repo: Any, commit: str) -> attention_page.Commit:

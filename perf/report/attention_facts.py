@@ -5,6 +5,8 @@ from typing import Any
 
 from perf.harness.records import CaseResult, Session
 from perf.report import units
+from perf.report.attention_catalogue import Quantity
+from perf.report.attention_rows import attained
 
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
 CLOCKS = {
@@ -15,6 +17,12 @@ CLOCKS = {
     "wall": "wall clock",
     "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
 }
+_INTERVAL = "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"
+_MEMORY = "the most bytes allocated at once, in a pass of its own, the same whatever ran before"
+_OF_CEILING = (
+    "the least time at the ceilings, by arithmetic or (from a cold cache) by memory traffic, whichever is longer, over "
+    "the time taken"
+)
 _CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
 _SOFTWARE = (
     ("torch", "PyTorch"),
@@ -25,21 +33,34 @@ _SOFTWARE = (
 )
 
 
-def facts(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
+def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tuple[str, str]]:
     """Name and value of each condition. Where sessions differ, every value is named: nothing is averaged away."""
     sessions = list({result.session.id: result.session for result in results}.values())
-    timed = [result for result in results if result.status == "ok" and result.samples_s]
+    timed = [result for result in results if quantity == "time" and result.status == "ok" and result.samples_s]
+    weighed = any(result.status == "ok" and result.peak_bytes is not None for result in results)
+    ceilings = _each(_ceilings(session) for session in sessions) if any(map(_has_ceiling, timed)) else ""
     found = [
         ("Hardware", _each(_hardware(session.device) for session in sessions)),
         ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
         ("Software", _each(_software(session.software) for session in sessions)),
         ("A time is", _method(timed)),
-        ("Interval", "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"),
-        ("Ceilings", _each(_ceilings(session) for session in sessions)),
+        ("Interval", _INTERVAL if timed else ""),
+        ("Peak memory is", _MEMORY if weighed else ""),
+        ("Ceilings", ceilings),
+        ("Of ceiling", _OF_CEILING if ceilings else ""),
         ("Measured", _each(session.started_at.replace("T", " ")[:16] + " UTC" for session in sessions)),
         ("Harness", _each(f"version {session.harness}, {_EFFORT[session.effort == 'full']}" for session in sessions)),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def split(each: Sequence[list[tuple[str, str]]]) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
+    """Facts that hold for everything, to be said once; and of each what is its own."""
+    values: dict[str, set[str]] = {}
+    for name, value in (fact for one in each for fact in one):
+        values.setdefault(name, set()).add(value)
+    common = {name: value for one in each for name, value in one if len(values[name]) == 1}
+    return list(common.items()), [[fact for fact in one if fact[0] not in common] for one in each]
 
 
 def _each(values: Iterable[str]) -> str:
@@ -69,12 +90,17 @@ def _method(timed: Sequence[CaseResult]) -> str:
     samples = _span([len(result.samples_s) for result in timed])
     visits = _span([len(result.visits_s) for result in timed])
     clocks = _each(CLOCKS.get(result.clock, result.clock) for result in timed)
-    caches = _each(_CACHES.get(result.cache, result.cache) for result in timed)
+    # A first call has an empty cache of another kind: its clock says which.
+    caches = _each(_CACHES.get(result.cache, result.cache) for result in timed if result.clock != "first_call")
     return ", ".join(filter(None, (f"the median of {samples} samples in {visits} visits", clocks, caches)))
 
 
 def _span(counts: Sequence[int]) -> str:
     return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _has_ceiling(result: CaseResult) -> bool:
+    return attained(result, 1.0) is not None
 
 
 def _ceilings(session: Session) -> str:

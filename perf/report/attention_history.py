@@ -1,8 +1,8 @@
-"""How our times moved from commit to commit, as small pictures: each leads to asv's graph of the same series."""
+"""How our numbers moved from commit to commit, as small pictures: each leads to asv's graph of the same series."""
 
 import ast
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,10 @@ WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own view
 
 @dataclass(frozen=True)
 class Series:
-    """Times of one case of ours, seconds, oldest commit first."""
+    """Seconds or bytes of one case of ours, oldest commit first."""
 
     params: dict[str, Any]
-    seconds: tuple[float, ...]
+    values: tuple[float, ...]
 
 
 def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], machine: str, impl: str) -> list[Series]:
@@ -34,26 +34,26 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], mach
         # Points of asv's are (revision, value, weight), of one value or one per cell.
         points = [point[1] if isinstance(point[1], list) else [point[1]] for point in graph.get_data()]
         for index, params in enumerate(cells):
-            seconds = tuple(values[index] for values in points if values[index] is not None)
-            if params.get("impl") == impl and len(seconds) >= MIN_POINTS:
-                found.append(Series(params, seconds))
+            measured = tuple(values[index] for values in points if values[index] is not None)
+            if params.get("impl") == impl and len(measured) >= MIN_POINTS:
+                found.append(Series(params, measured))
     return found
 
 
-def card(series: Series) -> dict[str, str]:
-    """Words and picture of one series: the axis starts at zero, so that heights are times."""
-    first, last = series.seconds[0], series.seconds[-1]
-    top = max(series.seconds)
-    step = (WIDTH - 2 * MARGIN) / (len(series.seconds) - 1)
+def card(series: Series, text: Callable[[float], str]) -> dict[str, str]:
+    """Words (`text` of a value) and picture of one series: the axis starts at zero, so that heights compare."""
+    first, last = series.values[0], series.values[-1]
+    top = max(series.values)
+    step = (WIDTH - 2 * MARGIN) / (len(series.values) - 1)
     at = [
         (MARGIN + index * step, HEIGHT - MARGIN - value / top * (HEIGHT - 2 * MARGIN))
-        for index, value in enumerate(series.seconds)
+        for index, value in enumerate(series.values)
     ]
     return {
         "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at),
         "end_x": f"{at[-1][0]:.1f}",
         "end_y": f"{at[-1][1]:.1f}",
-        "last": units.seconds(last),
+        "last": text(last),
         "change": units.times(first / last),
-        "commits": str(len(series.seconds)),
+        "commits": str(len(series.values)),
     }

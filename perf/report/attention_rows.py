@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.records import CaseResult
-
-OURS = {"attention.FlashAttention": "triton", "smoke.SmokeAttention": "pytorch"}
-"""The benchmarks that the page knows, and in each the implementation that the others are held against."""
-
-FASTEST = "fastest"
-"""The pseudo-peer: in each case the fastest of the others."""
+from perf.report.attention_catalogue import FASTEST, Quantity, reading_order
 
 # Two-sided 95 % points of Student's t by degrees of freedom; above these the normal value is within 3 %.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -24,7 +19,7 @@ Config = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its 95 % interval, in seconds."""
+    """A median and its 95 % interval, in seconds; or bytes, which do not vary."""
 
     median: float
     low: float
@@ -33,12 +28,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Speedup:
-    """How much longer a peer takes for the same case, or why there is no such number."""
+    """How many times our time (or memory) a peer needs for the same case, or why there is no such number."""
 
     peer: CaseResult | None
     ratio: float | None = None
     verdict: str = ""
-    """faster or slower where the two intervals are apart, even where they touch, "" without a ratio."""
+    """better or worse where the two intervals are apart, even where they touch, "" without a ratio."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,9 @@ class Row:
 
     config: Config
     ours: CaseResult | None
-    time: Estimate | None
+    figure: Estimate | None
+    """Our time, or our memory."""
+
     flops_per_s: float | None
     ceiling: float | None
     """Fraction of what the device can do at most for this much work: the roofline, from rates measured in the run."""
@@ -65,8 +62,8 @@ class Overview:
 
     low: float
     high: float
-    faster: int
-    slower: int
+    better: int
+    worse: int
 
 
 def estimate(result: CaseResult | None) -> Estimate | None:
@@ -91,24 +88,40 @@ def estimate(result: CaseResult | None) -> Estimate | None:
     return Estimate(median, max(median - half, 0.0), median + half)
 
 
+def figure(result: CaseResult | None, quantity: Quantity) -> Estimate | None:
+    """What a case says: its time, or its memory; None if it failed."""
+    if quantity == "time":
+        return estimate(result)
+    if result is None or result.status != "ok" or result.peak_bytes is None:
+        return None
+    return Estimate(*[float(result.peak_bytes)] * 3)
+
+
+def rate(result: CaseResult, seconds: float) -> float | None:
+    """FLOP/s; None of a first call, which mostly compiles."""
+    return result.flops / seconds if result.flops and result.clock != "first_call" else None
+
+
 def attained(result: CaseResult, seconds: float) -> float | None:
-    """The time that the roofline asks for over the time taken; None without measured ceilings."""
-    rate = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.params.get("dtype", "float32"))
+    """The time that the roofline asks for over the time taken; None without measured ceilings, and as in `rate`."""
+    if result.clock == "first_call":
+        return None
+    fastest = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.params.get("dtype", "float32"))
     bandwidth = result.session.ceilings.get("copy_bytes_per_s")
-    least = [result.flops / rate] if rate else []
+    least = [result.flops / fastest] if fastest else []
     if bandwidth and result.cache != "warm":  # warm operands come from L2, which may beat memory
         least.append(result.min_bytes / bandwidth)
-    return max(least) / seconds if least and rate and max(least) > 0 else None
+    return max(least) / seconds if least and fastest and max(least) > 0 else None
 
 
-def build_rows(results: Iterable[CaseResult], ours: str) -> tuple[list[Row], list[str]]:
+def build_rows(results: Iterable[CaseResult], ours: str, quantity: Quantity = "time") -> tuple[list[Row], list[str]]:
     """Rows by the other axes, then d, then seq_len; and the peers, the fastest of each case first among them."""
     by_config: dict[Config, dict[str, CaseResult]] = {}
     for result in results:
         config = tuple((axis, value) for axis, value in result.params.items() if axis != "impl")
         by_config.setdefault(config, {})[result.params["impl"]] = result
-    impls = sorted({impl for found in by_config.values() for impl in found if impl != ours}, key=_peer_order)
-    rows = [_row(config, by_config[config], ours, impls) for config in _in_reading_order(by_config)]
+    impls = sorted({impl for found in by_config.values() for impl in found if impl != ours}, key=reading_order)
+    rows = [_row(config, by_config[config], ours, impls, quantity) for config in _in_reading_order(by_config)]
     return rows, [FASTEST, *impls] if len(impls) > 1 else impls
 
 
@@ -123,39 +136,34 @@ def overview(rows: Sequence[Row], peer: str) -> Overview | None:
         mean=statistics.geometric_mean(ratios),
         low=min(ratios),
         high=max(ratios),
-        faster=sum(one.verdict == "faster" for one in found),
-        slower=sum(one.verdict == "slower" for one in found),
+        better=sum(one.verdict == "better" for one in found),
+        worse=sum(one.verdict == "worse" for one in found),
     )
 
 
-def _row(config: Config, found: dict[str, CaseResult], ours: str, impls: Sequence[str]) -> Row:
+def _row(config: Config, found: dict[str, CaseResult], ours: str, impls: Sequence[str], quantity: Quantity) -> Row:
     mine = found.get(ours)
-    time = estimate(mine)
-    speedups = {impl: _speedup(time, found.get(impl)) for impl in impls}
+    number = figure(mine, quantity)
+    speedups = {impl: _speedup(number, found.get(impl), quantity) for impl in impls}
     if len(impls) > 1:
         speedups[FASTEST] = min(speedups.values(), key=lambda one: math.inf if one.ratio is None else one.ratio)
+    seconds = number.median if number and quantity == "time" else None
     return Row(
         config=config,
         ours=mine,
-        time=time,
-        flops_per_s=mine.flops / time.median if mine and time and mine.flops else None,
-        ceiling=attained(mine, time.median) if mine and time else None,
+        figure=number,
+        flops_per_s=rate(mine, seconds) if mine and seconds else None,
+        ceiling=attained(mine, seconds) if mine and seconds else None,
         speedups=speedups,
     )
 
 
-def _speedup(time: Estimate | None, peer: CaseResult | None) -> Speedup:
-    other = estimate(peer)
-    if time is None or other is None:
+def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity) -> Speedup:
+    other = figure(peer, quantity)
+    if mine is None or other is None:
         return Speedup(peer)
-    verdict = "faster" if other.low > time.high else "slower" if other.high < time.low else "even"
-    return Speedup(peer, other.median / time.median, verdict)
-
-
-def _peer_order(impl: str) -> tuple[int, str]:
-    """What everybody knows first: eager, then our own slower ones, then PyTorch's kernels."""
-    known = ("reference", "compiled", "pytorch", "sdpa")
-    return (known.index(impl) if impl in known else len(known), impl)
+    verdict = "better" if other.low > mine.high else "worse" if other.high < mine.low else "even"
+    return Speedup(peer, other.median / mine.median, verdict)
 
 
 def _in_reading_order(configs: Iterable[Config]) -> list[Config]:

@@ -28,7 +28,7 @@ def asv_publish(directory: Path, html_dir: Path) -> str:
     return found.stdout
 
 
-def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = (synthetic.GPU, synthetic.CPU)) -> list[str]:
+def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = synthetic.ALL) -> list[str]:
     """A repository with results of six commits and records of two; the hashes, oldest first.
 
     One more machine has results and no records.

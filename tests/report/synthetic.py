@@ -31,26 +31,78 @@ CPU_AXES = {
 }
 
 
+TIME = ("track_time", "seconds")
+MEMORY = ("track_peak_memory", "bytes")
+
+
 @dataclass(frozen=True)
 class Suite:
-    """One machine and the attention benchmark that it measures."""
+    """One machine and an attention benchmark that it measures."""
 
     machine: str
     benchmark: str
     axes: dict[str, list[Any]]
     gpu: bool
-    methods: tuple[tuple[str, str], ...] = (("track_time", "seconds"),)
+    methods: tuple[tuple[str, str], ...] = (TIME,)
+    clock: str = "cuda_events"
+    cache: str = "cold"
 
 
-GPU = Suite(
-    H200,
-    "attention.FlashAttention",
-    GPU_AXES,
-    True,
-    (("track_time", "seconds"), ("track_peak_memory", "bytes")),
-)
+GPU = Suite(H200, "attention.FlashAttention", GPU_AXES, True, (TIME, MEMORY))
 SILENT = Suite("nvidia-b200", "attention.FlashAttention", GPU_AXES, True)
-CPU = Suite(LAPTOP, "smoke.SmokeAttention", CPU_AXES, False)
+CPU = Suite(LAPTOP, "smoke.SmokeAttention", CPU_AXES, False, clock="wall", cache="warm")
+
+SHORT = Suite(
+    H200,
+    "attention.ShortAttention",
+    GPU_AXES | {"seq_len": [128, 256, 512], "dtype": ["bfloat16"]},
+    True,
+    clock="cuda_graph",
+    cache="warm",
+)
+MANY_HEADS = Suite(
+    H200,
+    "attention.MultiHeadAttention",
+    {"tokens": [32768], "d_model": [2048], "seq_len": [512, 4096, 16384], "d": [64, 128], "is_causal": [True, False]}
+    | {"dtype": ["bfloat16"], "mode": ["forward", "backward"]}
+    | {"impl": ["triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex"]},
+    True,
+    (TIME, MEMORY),
+)
+LEADERBOARD = Suite(
+    H200,
+    "attention.Leaderboard",
+    {"num_heads": [16], "seq_len": [16384], "d": [64], "dtype": ["bfloat16"]}
+    | {"impl": ["triton", "triton_compiled", "sdpa_cudnn", "sdpa_flash", "flex"]},
+    True,
+    (TIME, MEMORY),
+)
+STEPS = ["pytorch", "pytorch_compiled_backward", "triton", "triton_forward_compiled_backward", "reference"]
+VARIANTS = Suite(
+    H200,
+    "attention.FlashVariants",
+    {"seq_len": [1024, 8192], "d": [64], "dtype": ["bfloat16", "float32"], "mode": ["backward", "forward_backward"]}
+    | {"impl": [*STEPS, "reference_compiled", "sdpa"]},
+    True,
+    (TIME, MEMORY),
+)
+FIRST_CALL = Suite(
+    H200,
+    "attention.FirstCall",
+    {"seq_len": [4096], "d": [64], "dtype": ["bfloat16"], "mode": ["forward_backward"]}
+    | {"impl": ["triton", "triton_compiled", "pytorch_compiled_backward", "reference", "sdpa_flash", "flex"]},
+    True,
+    clock="first_call",
+)
+SAVED = Suite(
+    H200,
+    "attention.PyTorchAttentionSaved",
+    {"batch": [8], "seq_len": [256, 1024, 4096], "d": [16, 32, 64], "is_causal": [False], "dtype": ["float32"]}
+    | {"mode": ["before_backward"], "impl": ["reference", "reference_compiled"]},
+    True,
+    (MEMORY,),
+)
+ALL = (GPU, SHORT, MANY_HEADS, LEADERBOARD, VARIANTS, FIRST_CALL, SAVED, CPU)
 
 
 def cases(suite: Suite) -> Iterator[dict[str, Any]]:
@@ -59,8 +111,8 @@ def cases(suite: Suite) -> Iterator[dict[str, Any]]:
 
 
 def work(params: dict[str, Any]) -> tuple[float, float]:
-    """FLOPs and bytes of a causal case with one head."""
-    products = {"forward": 2, "backward": 5, "forward_backward": 7}[params["mode"]]
+    """FLOPs and bytes of a causal case with one head; what waits before its backward does nothing."""
+    products = {"forward": 2, "backward": 5, "before_backward": 0}.get(params.get("mode", ""), 7)
     size = 2 if params["dtype"] == "bfloat16" else 4
     return (
         products * params["seq_len"] ** 2 * params["d"],
@@ -74,6 +126,8 @@ def failure(params: dict[str, Any]) -> tuple[str, str]:
         return "out_of_memory", "tried to allocate 16.00 GiB with 9.12 GiB free"
     if params["impl"] == "triton" and params == params | {"seq_len": 16384, "d": 128, "dtype": "float32"}:
         return "wrong", "out: error 0.31 above 0.02 <script>alert(1)</script>"
+    if params["impl"] == "flex" and params.get("seq_len") == 512 and params.get("mode") == "backward":
+        return "error", "RuntimeError: no kernel"
     if params["impl"] == "sdpa_flash" and params["dtype"] == "float32":
         return "unavailable", "FlashAttention only supports fp16 and bf16"
     return "ok", ""
@@ -96,8 +150,8 @@ def samples_ns(suite: Suite, params: dict[str, Any], visit: int) -> list[int]:
 
 
 def peak_bytes(params: dict[str, Any]) -> int:
-    square = params["seq_len"] ** 2 * 4 if params["impl"] == "reference" else 0
-    return round(work(params)[1]) + square
+    squares = {"reference": 2, "reference_compiled": 1}.get(params["impl"], 0)
+    return round(work(params)[1]) + squares * params["seq_len"] ** 2 * 4
 
 
 def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -> None:
@@ -132,16 +186,16 @@ def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -
                 "session": "s1",
                 "benchmark": suite.benchmark,
                 "params": params,
-                "cache": "cold" if suite.gpu else "warm",
+                "cache": suite.cache,
                 "visit": visit,
                 "status": status,
                 "reason": reason,
-                "clock": "cuda_events" if suite.gpu else "wall",
+                "clock": suite.clock,
                 "floor": {"flops": flops, "bytes_read": moved * 0.75, "bytes_written": moved * 0.25},
             }
             if status == "ok":
                 line["samples_ns"] = samples_ns(suite, params, visit)
-                line["peak_bytes"] = peak_bytes(params) if suite.gpu else None
+                line["peak_bytes"] = peak_bytes(params) if MEMORY in suite.methods else None
             journal.write(line)
     journal.close()
 
@@ -173,7 +227,12 @@ def write_results(results_dir: Path, suite: Suite, commit: str, number: int) -> 
     params = {"machine": suite.machine, "gpu": "", "os": "Linux", "arch": "x86_64", "cpu": "", "ram": ""}
     util.write_json(str(results_dir / suite.machine / "machine.json"), params, 1)
     date = util.datetime_to_js_timestamp(datetime(2026, 1, number + 1, 12, tzinfo=UTC))
-    results = Results(params | {"python": "3.12"}, {}, commit, date, "3.12", "linked-py3.12", {})
+    saved = results_dir / suite.machine / f"{commit[:8]}-linked-py3.12.json"
+    results = (
+        Results.load(str(saved), suite.machine)
+        if saved.exists()  # of another suite
+        else Results(params | {"python": "3.12"}, {}, commit, date, "3.12", "linked-py3.12", {})
+    )
     for benchmark in benchmarks(suite).values():
         timed = benchmark["unit"] == "seconds"
         rows = [(params, failure(params)[0] == "ok") for params in cases(suite)]

@@ -84,6 +84,25 @@ def test_no_ceiling_without_a_measured_rate() -> None:
     assert rows.attained(case(session=dataclasses.replace(SESSION, ceilings={})), 1.0) is None
 
 
+def test_a_first_call_has_neither_a_rate_nor_a_ceiling() -> None:
+    assert rows.rate(case(), 0.5) == 1e12
+    [row], _ = rows.build_rows([case(clock="first_call")], "triton")
+    assert row.figure is not None
+    assert (row.flops_per_s, row.ceiling) == (None, None)
+
+
+def test_memory_is_compared_to_the_byte() -> None:
+    results = [case(), case("sdpa", peak_bytes=2048), case("reference", status="error"), case("flex", peak_bytes=1024)]
+    [row], _ = rows.build_rows(results, "triton", "memory")
+    assert row.figure == rows.Estimate(1024, 1024, 1024)
+    assert (row.flops_per_s, row.ceiling) == (None, None)
+    assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items() if peer != "fastest"} == {
+        "reference": (None, ""),
+        "sdpa": (2.0, "better"),
+        "flex": (1.0, "even"),
+    }
+
+
 def test_speedups_and_the_fastest_peer() -> None:
     [row], peers = rows.build_rows(
         [
@@ -96,10 +115,10 @@ def test_speedups_and_the_fastest_peer() -> None:
     )
     assert peers == ["fastest", "reference", "sdpa", "flex"]
     assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items()} == {
-        "reference": (4.0, "faster"),
-        "sdpa": (0.8, "slower"),
+        "reference": (4.0, "better"),
+        "sdpa": (0.8, "worse"),
         "flex": (None, ""),
-        "fastest": (0.8, "slower"),
+        "fastest": (0.8, "worse"),
     }
 
 
@@ -113,7 +132,7 @@ def test_touching_intervals_are_no_verdict() -> None:
 def test_ours_without_a_time_leaves_the_row() -> None:
     found, _ = rows.build_rows([case(visits=(), status="wrong"), case("sdpa")], "triton")
     assert found[0].ours is not None
-    assert found[0].time is None
+    assert found[0].figure is None
     assert found[0].speedups["sdpa"].ratio is None
     assert rows.overview(found, "sdpa") is None
 
@@ -133,5 +152,5 @@ def test_rows_are_in_reading_order_and_the_overview_is_geometric() -> None:
     ]
     whole = rows.overview(found, "sdpa")
     assert whole is not None
-    assert (whole.cases, whole.low, whole.high, whole.faster) == (4, 2.0, 16.0, 4)
+    assert (whole.cases, whole.low, whole.high, whole.better) == (4, 2.0, 16.0, 4)
     assert whole.mean == pytest.approx(32**0.5)

@@ -1,6 +1,7 @@
 """The publisher, through `asv publish` where that is quick, and by itself where it fails."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,8 @@ def test_asv_publish_writes_our_page_for_the_newest_commit_with_records(tmp_path
     assert hashes[-3][:8] not in page
     assert "<strong>nvidia-b200</strong> has no records yet." in page
     assert page.index('id="nvidia-h200-attention') < page.index('id="cpu-laptop-smoke'), "the real thing first"
+    saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
+    assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
     known = json.loads((tmp_path / "html" / "index.json").read_text())
     assert ["attention", "Attention", known["pages"][-1][2]] == known["pages"][-1]
 

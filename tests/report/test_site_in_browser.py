@@ -65,10 +65,11 @@ def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
     def visible(selector: str) -> list[Any]:
         return [one for one in driver.find_elements("css selector", selector) if one.is_displayed()]
 
-    gpu = ".machine:first-of-type"
+    gpu, heads = "#nvidia-h200-attention-flashattention", "#nvidia-h200-attention-multiheadattention"
     assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["fastest"]
     driver.find_element("css selector", f"{gpu} input[value='reference']").click()
     assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["reference"]
+    assert [one.get_attribute("data-peer") for one in visible(f"{heads} .maps")] == ["fastest"], "as it was"
 
     driver.find_element("css selector", f"{gpu} .filters select option[value='bfloat16']").click()
     rows = visible(f"{gpu} table.cases tbody tr")

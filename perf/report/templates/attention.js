@@ -1,5 +1,5 @@
 "use strict";
-// The page says everything without this script. It shows one peer's maps at a time, and sorts and filters the table.
+// The page says everything without this script. It shows one peer's maps at a time, and sorts and filters the tables.
 
 function choosePeer(section) {
   const radios = [...section.querySelectorAll(".peers input")];
@@ -91,7 +91,7 @@ function filterable(table) {
   apply();
 }
 
-document.querySelectorAll(".machine").forEach(choosePeer);
+document.querySelectorAll(".benchmark").forEach(choosePeer);
 document.querySelectorAll("table.cases").forEach((table) => {
   filterable(table);
   sortable(table);
