@@ -57,12 +57,13 @@ def measure(
     if not cases:
         return []
     progress = progress or Progress(len(cases) * effort.rounds, "")
+    begin = time.perf_counter()
     worker = WorkerProcess(cases[0].device, checkout)
     try:
         greeting = _start(worker)
         if reason := greeting.get("unavailable"):
             return summarize(_unavailable(cases, commit, reason))
-        return _Run(cases, commit, records, effort, progress, worker, greeting).results()
+        return _Run(cases, commit, records, effort, progress, worker, greeting).results(begin)
     finally:
         worker.stop()
 
@@ -107,9 +108,8 @@ class _Run:
         self._order = sum(line["kind"] == "visit" for line in self._lines)
         self._greet(greeting)
 
-    def results(self) -> list[CaseResult]:
-        """Go through the rounds, then fold the journal."""
-        begin = time.perf_counter()
+    def results(self, begin: float) -> list[CaseResult]:
+        """Go through the rounds, then fold the journal; `begin` is when the run began, by `time.perf_counter`."""
         visits = [line for line in self._lines if line["kind"] == "visit"]
         done = {(self._key(line), line["visit"]) for line in visits}
         failed = {self._key(line) for line in visits if line["status"] not in GOES_ON}

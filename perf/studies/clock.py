@@ -1,79 +1,166 @@
-"""Is our stopwatch right? Against `triton.testing.do_bench`, alternating on the same tensors, in one process."""
+"""Are our stopwatches right? Each against an independent one, on the same tensors."""
 
 import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
-from perf.harness import ceilings, device
-from perf.harness.clock import Stop, visit
-from perf.harness.cuda_clocks import EventClock
+from perf.case_profile import make_working_tree_importable
+from perf.harness import ceilings
+from perf.harness.case import Case, ClockName
+from perf.harness.clock import Clock, Stop, visit
+from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import TooFast, hold_to_floor, missing_device
+from perf.harness.worker_process import WorkerProcess
+from perf.studies.document import document, heading, write
 from perf.workloads import controls
-from perf.workloads.workload import Workload
+from perf.workloads.workload import Floor, Workload
 
+ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 7
+PROCESSES = 5
 STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike
 
+Row = dict[str, Any]
 
-def run() -> None:
-    """Print both clocks side by side, then show that a time below the physical floor is refused."""
+
+def run(out: Path | None) -> None:
+    """Print one table per question, and show that a time below the physical floor is refused."""
     from tabulate import tabulate
     from tqdm import tqdm
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
-    clock = EventClock()
-    identity, versions = device.identity("cuda"), device.software()
-    works = {
-        "copy of 1 GiB": (controls.copy(2**28, "cuda"), "GB/s", lambda s: 2 * 2**30 / s * 1e-9),
-        "bfloat16 matmul, 8192^3": (
+    questions: list[tuple[str, Callable[[], Iterator[Row]]]] = [
+        (f"CUDA events against triton.testing.do_bench: median of {ROUNDS} alternating rounds, cold L2", _do_bench),
+        ("A kernel of 10 us in a CUDA graph, less a chain of empty kernels, against its time by the profiler", _graph),
+        ("A cold and a warm L2 (60 MB on an H200): bandwidth, bytes read and written", _caches),
+        (f"A host-bound step in {PROCESSES} processes: range of the medians over their median", _processes),
+    ]
+    rows: list[Row] = []
+    tables = []
+    for title, question in tqdm(questions, unit="question", leave=False):
+        found = list(question())
+        rows += [{"question": title} | row for row in found]
+        tables.append(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
+    whole = document("cuda", rows)
+    click.echo(heading(whole))
+    for table in tables:
+        click.echo(table)
+    click.echo(f"\n{_refusal(whole['device']['l2_bytes'])}")
+    if out:
+        write(out / "clock.json", whole)
+
+
+def _do_bench() -> Iterator[Row]:
+    works: list[tuple[str, Workload, str, Callable[[float], float]]] = [
+        ("copy of 1 GiB", controls.copy(2**28, "cuda"), "GB/s", lambda s: 2 * 2**30 / s * 1e-9),
+        (
+            "bfloat16 matmul, 8192^3",
             controls.matmul(8192, "bfloat16", "cuda"),
             "TFLOP/s",
             lambda s: 2 * 8192**3 / s * 1e-12,
         ),
-    }
-    rows = []
-    with tqdm(total=len(works) * ROUNDS, unit="round", leave=False) as bar:
-        for name, (work, unit, rate) in works.items():
-            ours, theirs = _alternate(clock, work, bar)
-            ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-            rows.append(
-                [
-                    name,
-                    unit,
-                    f"{rate(statistics.median(ours)):.1f}",
-                    f"{rate(statistics.median(theirs)):.1f}",
-                    f"{ratio:.4f}",
-                ]
-            )
-    click.echo(f"{identity['name']}, driver {identity.get('driver', '?')}, torch {versions['torch']}")
-    click.echo(f"Median of {ROUNDS} alternating rounds, CUDA events, cold L2; ratio of times, median of the rounds")
-    click.echo(tabulate(rows, ["work", "unit", "ours", "do_bench", "ours / do_bench"], disable_numparse=True))
-    click.echo(_refusal(clock, works["bfloat16 matmul, 8192^3"][0], identity))
+    ]
+    for name, work, unit, rate in works:
+        ours, theirs = _alternate(EventClock(), work)
+        ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        yield {
+            "work": name,
+            "unit": unit,
+            "ours": f"{rate(statistics.median(ours)):.1f}",
+            "do_bench": f"{rate(statistics.median(theirs)):.1f}",
+            "time, ours / do_bench": f"{ratio:.4f}",
+        }
 
 
-def _alternate(clock: EventClock, work: Workload, bar: Any) -> tuple[list[float], list[float]]:
+def _alternate(clock: Clock, work: Workload) -> tuple[list[float], list[float]]:
     from triton.testing import do_bench
 
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     clock.warm_up(work)
+    turns: list[Callable[[], None]] = [
+        lambda: ours.append(statistics.median(visit(clock, work, "cold", STOP).samples_s)),
+        lambda: theirs.append(do_bench(work.run, warmup=20, rep=200, return_mode="median") * 1e-3),
+    ]
     for number in range(ROUNDS):
-        turns = [
-            lambda: ours.append(statistics.median(visit(clock, work, "cold", STOP).samples_s)),
-            lambda: theirs.append(do_bench(work.run, warmup=20, rep=200, return_mode="median") * 1e-3),
-        ]
         for turn in turns if number % 2 == 0 else reversed(turns):
             turn()
-        bar.update()
     return ours, theirs
 
 
-def _refusal(clock: EventClock, work: Workload, identity: dict[str, Any]) -> str:
+def _graph() -> Iterator[Row]:
+    import torch
+
+    empty = Workload(run=lambda: torch.cuda._sleep(0), check=lambda: 0.0, floor=Floor())
+    gap_us = _median_us(GraphClock(), empty)
+    works = {
+        "bfloat16 matmul, 1024^3": controls.matmul(1024, "bfloat16", "cuda"),
+        "copy of 8 MiB": controls.copy(2**21, "cuda"),
+    }
+    for name, work in works.items():
+        graph_us, profiler_us = _median_us(GraphClock(), work), _median_us(BusyClock(), work)
+        yield {
+            "work": name,
+            "graph, us": f"{graph_us:.2f}",
+            "empty kernel, us": f"{gap_us:.2f}",
+            "profiler, us": f"{profiler_us:.2f}",
+            "(graph - empty) / profiler": f"{(graph_us - gap_us) / profiler_us:.3f}",
+            "events, us": f"{_median_us(EventClock(), work):.2f}",
+        }
+
+
+def _median_us(clock: Clock, work: Workload) -> float:
+    clock.warm_up(work)
+    return statistics.median(visit(clock, work, "warm", STOP).samples_s) * 1e6
+
+
+def _caches() -> Iterator[Row]:
+    for name, elements in {"100 MB to 100 MB": 25_000_000, "20 MB to 20 MB": 5_000_000}.items():
+        work, clock = controls.copy(elements, "cuda"), EventClock()
+        clock.warm_up(work)
+        seconds = {cache: statistics.median(visit(clock, work, cache, STOP).samples_s) for cache in ("cold", "warm")}
+        rates = {f"{cache}, GB/s": f"{8 * elements / seconds[cache] * 1e-9:.0f}" for cache in seconds}
+        yield {"copy": name, **rates, "cold / warm": f"{seconds['cold'] / seconds['warm']:.3f}"}
+
+
+def _processes() -> Iterator[Row]:
+    make_working_tree_importable()
+    clocks: tuple[ClockName, ...] = ("device_busy", "gpu_wall", "cuda_graph")
+    medians: dict[str, list[float]] = {clock: [] for clock in clocks}
+    for _ in range(PROCESSES):
+        worker = WorkerProcess("cuda", ROOT)
+        try:
+            worker.start()
+            for clock in clocks:
+                case = Case(
+                    "controls.Clocks", "controls", {"control": "linears", "clock": clock}, "cuda", clock, "warm"
+                )
+                request = {"case": case.to_json(), "first": False, "stop": {"precision": 0.0}, "ceilings": {}}
+                reply = worker.ask(request, 60.0)
+                if reply["status"] != "ok":
+                    raise click.ClickException(f"{case.key}: {reply['status']}: {reply['reason']}")
+                medians[clock].append(statistics.median(reply["samples_ns"]) * 1e-6)
+        finally:
+            worker.stop()
+    for name, found in medians.items():
+        middle = statistics.median(found)
+        yield {
+            "48 linear layers, forward and backward": name,
+            "medians, ms": "  ".join(f"{one:.3f}" for one in found),
+            "range": f"{(max(found) - min(found)) / middle:.2%}",
+        }
+
+
+def _refusal(l2_bytes: int) -> str:
+    clock, work = EventClock(), controls.matmul(8192, "bfloat16", "cuda")
     found = ceilings.measure(clock)
-    least = ceilings.floor_s(work.floor, found, "cold", identity["l2_bytes"])
+    least = ceilings.floor_s(work.floor, found, "cold", l2_bytes)
     try:
-        hold_to_floor(0.99 * least, work.floor, found, "cold", identity["l2_bytes"])
+        hold_to_floor(0.99 * least, work.floor, found, "cold", l2_bytes)
     except TooFast as refused:
         return f"A fabricated time 1 % below the floor is refused: {refused}"
     raise click.ClickException("a time below the physical floor was accepted")

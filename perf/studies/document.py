@@ -1,0 +1,35 @@
+"""What a study leaves behind: who measured with what, and its rows, for a machine to read."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness import device
+
+
+def heading(document: dict[str, Any]) -> str:
+    """One line: device and software."""
+    software = document["software"]
+    versions = ", ".join(f"{name} {software[name]}" for name in ("torch", "triton") if name in software)
+    driver = document["device"].get("driver")
+    return ", ".join([document["device"]["name"], *([f"driver {driver}"] if driver else []), versions])
+
+
+def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """`rows` with the device ("cuda" or "cpu"), the software and the command that made them."""
+    command = " ".join(["python -m perf", *sys.argv[1:]])
+    return {"command": command, "device": device.identity(kind), "software": device.software(), "rows": rows}
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write aside and rename. Raises `click.ClickException` with one line if that fails."""
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(document, indent=1) + "\n")
+        aside.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None

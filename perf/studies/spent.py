@@ -1,0 +1,82 @@
+"""Where did the time of a run go? Every visit has written down its own."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness import records
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+
+PURPOSES = {
+    "timed": "timed intervals",
+    "sample": "sampling around them: flushes, waits, profiler sessions",
+    "warm_up": "warm-up",
+    "build": "allocation of inputs",
+    "first_run": "first calls: compilation, loading",
+    "check": "correctness checks",
+    "memory": "memory passes",
+    "explain": "kernels, registers, SASS",
+    "start": "starting processes, their ceilings",
+    "rest": "everything else: failed visits, records, requests",
+}
+
+
+def run(commit: str | None) -> None:
+    """Print one table for each session that has the numbers. Raises `click.ClickException` if there is none."""
+    from tabulate import tabulate
+
+    found = False
+    for machine, full_hash in _measured(commit):
+        lines = records.read_lines(RECORDS, machine, full_hash)
+        for session in (line for line in lines if line["kind"] == "session"):
+            mine = [line for line in lines if line.get("session") == session["id"]]
+            cases, seconds = spent(mine)
+            if not cases:
+                continue
+            found = True
+            total = sum(seconds.values())
+            rows = [
+                [words, f"{seconds[purpose]:.1f}", f"{seconds[purpose] / cases:.3f}", f"{seconds[purpose] / total:.1%}"]
+                for purpose, words in PURPOSES.items()
+            ]
+            click.echo(f"{machine}, {full_hash[:8]}, {session['started_at'][:16]}: {cases} cases in {total:.0f} s")
+            click.echo(tabulate(rows, ["for", "s", "s a case", "share"], disable_numparse=True, colalign=_ALIGN))
+    if not found:
+        raise click.ClickException(f"no records of {commit or 'any commit'} in {RECORDS} say where their time went")
+
+
+_ALIGN = ("left", "right", "right", "right")
+
+
+def spent(lines: list[dict[str, Any]]) -> tuple[int, Counter[str]]:
+    """Number of cases measured in one session, and its seconds by purpose."""
+    seconds: Counter[str] = Counter(dict.fromkeys(PURPOSES, 0.0))
+    cases = 0
+    for line in lines:
+        if line["kind"] == "run":
+            cases += line["cases"]
+            seconds["rest"] += line["seconds"]
+        elif line["kind"] == "process":
+            seconds["start"] += line.get("started_in_s", 0.0)
+        elif line["kind"] == "visit":
+            for purpose, milliseconds in line.get("spent_ms", {}).items():
+                seconds[purpose] += milliseconds * 1e-3
+            seconds["timed"] += sum(line.get("samples_ns", ())) * 1e-9
+    seconds["sample"] -= seconds["timed"]
+    seconds["rest"] -= sum(seconds[purpose] for purpose in PURPOSES if purpose != "rest")
+    return cases, seconds
+
+
+def _measured(commit: str | None) -> list[tuple[str, str]]:
+    """Machine and full hash of every commit that starts so; without one, of each machine's newest session."""
+    every = [(machine, full) for machine in records.machines(RECORDS) for full in records.commits(RECORDS, machine)]
+    if commit is not None:
+        return [(machine, full) for machine, full in every if full.startswith(commit)]
+    newest: dict[str, tuple[str, str]] = {}
+    for machine, full in every:
+        started = [line["started_at"] for line in records.read_lines(RECORDS, machine, full, kinds=("session",))]
+        newest[machine] = max(newest.get(machine, ("", "")), (max(started), full))
+    return [(machine, full) for machine, (_, full) in newest.items()]

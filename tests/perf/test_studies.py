@@ -1,0 +1,86 @@
+"""What the studies compute from what was measured."""
+
+import itertools
+import json
+import random
+
+import click
+import pandas
+import pytest
+
+from perf.harness.clock import WallClock, alternate
+from perf.studies import document, noise, spent
+from perf.workloads.workload import Floor, Workload
+
+
+def crossed(visit_sd, allocation_sd, process_sd, difference_sd):
+    """Measurements of 1 s with noise of these relative standard deviations."""
+    draw = random.Random(0).gauss
+    rows = []
+    for process in range(40):
+        of_process = draw(0, process_sd)
+        for allocation in range(noise.ALLOCATIONS):
+            of_allocation = draw(0, allocation_sd)
+            for number in range(noise.PASSES):
+                a = 1 + of_process + of_allocation + draw(0, visit_sd)
+                b = a + draw(0, difference_sd)
+                rows.append({"case": "c", "process": process, "allocation": allocation, "pass": number, "a": a, "b": b})
+    return pandas.DataFrame(rows)
+
+
+def test_the_crossed_design_tells_time_place_and_process_apart():
+    (row,) = noise.crossed_table(crossed(visit_sd=0.02, allocation_sd=0.0, process_sd=0.0, difference_sd=0.002))
+    assert float(row["SD of a visit (time)"]) == pytest.approx(2, rel=0.1)
+    assert float(row["of an allocation"]) < 0.5
+    assert float(row["of A - B"]) == pytest.approx(0.2, rel=0.1)
+    (row,) = noise.crossed_table(crossed(visit_sd=0.002, allocation_sd=0.02, process_sd=0.05, difference_sd=0.0))
+    assert float(row["of an allocation"]) == pytest.approx(2, rel=0.2)
+    assert float(row["of process means"]) == pytest.approx(5, rel=0.3)
+    assert float(row["of A - B"]) == 0
+
+
+def test_a_bias_of_a_pair_of_processes_shows_in_its_mean():
+    rows = [
+        {"case": "c", "process": pair, "pass": number, "a": 1.0 + bias, "b": 1.0}
+        for (pair, bias), number in itertools.product(enumerate([0.1, -0.05]), range(4))
+    ]
+    (row,) = noise.in_turn_table(pandas.DataFrame(rows))
+    assert [float(mean) for mean in row["mean A - B of each pair"].split()] == pytest.approx([9.76, -4.88], abs=0.01)
+
+
+def test_the_noise_study_names_cases_that_exist():
+    assert [case.key for case in noise._cases()] == list(noise.CASES)
+
+
+def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
+    log = []
+    arms = [Workload(run=lambda name=name: log.append(name), check=lambda: 0.0, floor=Floor()) for name in "ab"]
+    a, b = alternate([(WallClock(), arm) for arm in arms], "warm", 4)
+    assert "".join(log) == "abbaabba"
+    assert len(a) == len(b) == 4
+
+
+def test_the_time_of_a_run_is_all_accounted_for():
+    lines = [
+        {"kind": "process", "started_in_s": 5.0},
+        {"kind": "visit", "spent_ms": {"build": 500.0, "sample": 3000.0}, "samples_ns": [1e9, 1e9]},
+        {"kind": "visit", "status": "crashed"},
+        {"kind": "run", "cases": 2, "seconds": 10.0},
+    ]
+    cases, seconds = spent.spent(lines)
+    assert cases == 2
+    assert sum(seconds.values()) == pytest.approx(10)
+    assert {name: value for name, value in seconds.items() if value} == pytest.approx(
+        {"timed": 2.0, "sample": 1.0, "build": 0.5, "start": 5.0, "rest": 1.5}
+    )
+
+
+def test_rows_are_written_with_their_machine_and_command(tmp_path):
+    whole = document.document("cpu", [{"x": 1}])
+    document.write(tmp_path / "new" / "study.json", whole)
+    read = json.loads((tmp_path / "new" / "study.json").read_text())
+    assert read["rows"] == [{"x": 1}]
+    assert read["software"]["torch"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(click.ClickException, match="cannot be written"):
+        document.write(tmp_path / "file" / "study.json", whole)
