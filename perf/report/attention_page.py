@@ -114,7 +114,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "only": units.seconds(done[0].figure.median)
         if len(rows) == 1 and done and done[0].figure and section.quantity == "time"
         else "",
-        "headline": _headline(overviews),
+        "headline": _headline(overviews, few),
         "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
         "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
         "ladders": attention_cells.ladders(rows, peers, section, axes, one.link) if few else [],
@@ -154,10 +154,10 @@ def _grid(
     }
 
 
-def _headline(overviews: dict[str, Overview | None]) -> list[tuple[str, str]]:
+def _headline(overviews: dict[str, Overview | None], few: bool) -> list[tuple[str, str]]:
     """Ratio and name of the peers that a reader asks for first."""
-    # Beside one or two peers, the fastest of them says nothing new.
-    wanted = [peer for peer in _HEADLINE if peer != FASTEST or len(overviews) > 3]
+    # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
+    wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
     return [(units.times(found.mean), label(peer)) for peer in wanted if (found := overviews.get(peer))]
 
 

@@ -1,10 +1,10 @@
 """Made-up measurements in the real formats: records through the harness's journal, results through asv's own API."""
 
+import dataclasses
 import itertools
 import math
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ TIME = ("track_time", "seconds")
 MEMORY = ("track_peak_memory", "bytes")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Suite:
     """One machine and an attention benchmark that it measures."""
 
@@ -102,7 +102,21 @@ SAVED = Suite(
     True,
     (MEMORY,),
 )
-ALL = (GPU, SHORT, MANY_HEADS, LEADERBOARD, VARIANTS, FIRST_CALL, SAVED, CPU)
+COMPILED = dataclasses.replace(
+    SAVED,
+    benchmark="attention.PyTorchAttention",
+    axes=SAVED.axes | {"mode": ["forward", "backward"]},
+    methods=(TIME, MEMORY),
+)
+ALONE = Suite(
+    LAPTOP,
+    "smoke.SmokeLeaderboard",
+    {"num_heads": [2], "seq_len": [256], "d": [32], "dtype": ["float32"], "impl": ["pytorch"]},
+    False,
+    clock="wall",
+    cache="warm",
+)
+ALL = (GPU, SHORT, MANY_HEADS, LEADERBOARD, VARIANTS, FIRST_CALL, COMPILED, SAVED, CPU, ALONE)
 
 
 def cases(suite: Suite) -> Iterator[dict[str, Any]]:

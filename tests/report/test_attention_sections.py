@@ -3,10 +3,13 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from perf.harness.case import ClockName
 from perf.report.attention_catalogue import LABELS, SECTIONS
+from perf.report.attention_facts import CLOCKS
 from perf.report.attention_page import Commit, Measured, render
 from perf.selection import asv_classes
 from tests.report import synthetic
@@ -60,9 +63,25 @@ def test_one_case_has_all_implementations_side_by_side_and_no_map(tmp_path: Path
     assert re.search(r"Our compiled Triton attention takes \d+ µs : ", text)
     assert "num_heads 16, seq_len 16384, d 64, bfloat16" in text
     assert "mean" not in text, "of one case there is nothing to average"
+    assert "fastest peer" not in text, "that would be another of ours"
     assert re.search(r"compiled Triton 302 µs 0.9 % 398 TFLOP/s 50 % 28.0 MiB", text)
     for method in ("track_time", "track_peak_memory"):
-        assert page.count(f"attention.Leaderboard.{method}?") == 5, "every implementation opens its own history"
+        impls = re.findall(rf"attention.Leaderboard.{method}\?[^\"]*p-impl=%27(\w+)%27", page)
+        assert set(impls) == set(synthetic.LEADERBOARD.axes["impl"]), "every implementation opens its own history"
+
+
+def test_an_implementation_alone_has_no_column_of_ratios(tmp_path: Path) -> None:
+    page = page_of(synthetic.ALONE, tmp_path)
+    assert rungs(page) == [["tiled PyTorch"]]
+    assert re.search(r"Our tiled PyTorch attention takes [\d.]+ ms \. It reaches", text_of(page))
+    assert "\u00d7" not in text_of(page)
+
+
+def test_a_class_without_an_implementation_of_ours_claims_none(tmp_path: Path) -> None:
+    text = text_of(page_of(synthetic.COMPILED, tmp_path))
+    assert re.search(r"Compiled eager attention is \d\.\d+\u00d7 as fast as eager PyTorch \(geometric mean\)\.", text)
+    assert "Every case of compiled eager attention" in text
+    assert not re.search(r"\bours?\b", text.replace("Nothing of ours: what torch.compile", ""), re.IGNORECASE)
 
 
 def test_a_few_cases_stand_one_by_one_and_their_steps_are_in_order(tmp_path: Path) -> None:
@@ -99,6 +118,10 @@ def test_a_first_call_is_no_roofline(tmp_path: Path) -> None:
     assert "Our Triton attention takes" in text
     for absent in ("ceiling", "FLOP/s", "L2"):
         assert absent not in text.partition("The wait for the first result")[2], absent
+
+
+def test_every_clock_has_words() -> None:
+    assert CLOCKS.keys() == set(get_args(ClockName))
 
 
 def test_a_clock_of_its_own_is_named_with_its_cache(tmp_path: Path) -> None:
