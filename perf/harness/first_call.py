@@ -42,15 +42,21 @@ class FirstCallClock:
         return [self._sample() for _ in range(count)]
 
     def _sample(self) -> float:
-        with tempfile.TemporaryDirectory(prefix="perf-first-call-") as folder:
+        with tempfile.TemporaryDirectory(prefix="perf-first-call-", ignore_cleanup_errors=True) as folder:
             caches = {name: str(Path(folder, name)) for name in CACHES}
-            try:
-                done = subprocess.run(
-                    self._command, env=os.environ | caches, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            result, log = Path(folder, "seconds"), Path(folder, "log")
+            # Files, not pipes: a compiler's own workers inherit them and live on for a minute.
+            with log.open("wb") as stream:
+                child = subprocess.Popen(
+                    [*self._command, str(result)], env=os.environ | caches, stdout=stream, stderr=stream
                 )
-            except subprocess.TimeoutExpired:
-                raise RuntimeError(f"the first call took more than {LIMIT_S:.0f} s") from None
-        if done.returncode != 0:
-            words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise RuntimeError(f"the process of the first call failed: {words[-1]}")
-        return float(done.stdout.split()[-1])
+                try:
+                    code = child.wait(LIMIT_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+                    raise RuntimeError(f"the first call took more than {LIMIT_S:.0f} s") from None
+            if code != 0:
+                words = log.read_text(errors="replace").strip().splitlines() or [f"exit status {code}"]
+                raise RuntimeError(f"the process of the first call failed: {words[-1]}")
+            return float(result.read_text())

@@ -25,9 +25,11 @@ class WorkerProcess:
         self._start_limit_s = start_limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
+        self._leaving = False
 
     def start(self) -> dict[str, Any]:
         """Start the process; returns its greeting. Raises `SystemExit` with its last words if it gives none."""
+        self._leaving = False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             self._command,
@@ -48,11 +50,13 @@ class WorkerProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write((json.dumps(request) + "\n").encode())
             self._process.stdin.flush()
-        return self._receive(limit_s)
+        reply = self._receive(limit_s)
+        self._leaving = reply.pop("leaving", False)
+        return reply
 
     def alive(self) -> bool:
-        """Whether the process can be asked again."""
-        return self._process is not None and self._process.poll() is None
+        """Whether the process can be asked again. One that says that it leaves may take seconds to be gone."""
+        return self._process is not None and not self._leaving and self._process.poll() is None
 
     def stop(self) -> None:
         """End the process; kill it if it does not go when its input ends."""

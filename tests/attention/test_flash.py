@@ -168,6 +168,7 @@ def test_the_pytorch_backward_passes_gradcheck() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_the_triton_kernels_compiled_into_a_graph_are_the_same_to_the_bit(is_causal: bool, dtype: torch.dtype) -> None:

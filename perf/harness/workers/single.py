@@ -32,7 +32,8 @@ def main() -> None:
     worker = measure.Worker(device, checkout)
     reply(worker.greeting())
     for line in sys.stdin:
-        reply(worker.answer(json.loads(line)))
+        answer = worker.answer(json.loads(line))
+        reply(answer | {"leaving": not worker.usable()})
         if not worker.usable():
             return
 
