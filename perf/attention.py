@@ -179,7 +179,7 @@ class FlashVariants:
     version = "1"
     timeout = 600
     params = (
-        [1024, 8192],
+        [1024, 4096],
         [64],
         ["bfloat16", "float32"],
         ["backward", "forward_backward"],

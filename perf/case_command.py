@@ -18,6 +18,7 @@ from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
+from perf.harness.supervisor import Effort, measure, visits_of
 from perf.report import units
 from perf.report.attention_facts import CLOCKS
 from perf.report.attention_rows import attained, estimate
@@ -66,7 +67,7 @@ def _time(cases: list[Case], visits: int) -> None:
             "asv run measures whole grids"
         )
     measured, refusals = [], []
-    with _Bar(len(cases) * (visits + 1)) as bar:
+    with _Bar(visits_of(cases, _effort(visits))) as bar:
         for device in dict.fromkeys(case.device for case in cases):
             found = _measure([case for case in cases if case.device == device], visits, bar)
             if found[0].session.id:
@@ -89,13 +90,13 @@ def _time(cases: list[Case], visits: int) -> None:
 
 
 def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
-    from perf.harness.supervisor import Effort, measure
-
     make_working_tree_importable()
-    effort = Effort("case", rounds=visits + 1, processes=1)
+    effort = _effort(visits)
     with tempfile.TemporaryDirectory(prefix="perf-case-") as folder:
         records = Path(folder)
-        results = measure(cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=effort, progress=bar)
+        results = measure(
+            cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=_effort(visits), progress=bar
+        )
         session = results[0].session
         if not session.id:
             return results
@@ -106,6 +107,10 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
     best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
     return [dataclasses.replace(result, session=best) for result in results]
+
+
+def _effort(visits: int) -> Effort:
+    return Effort("case", rounds=visits + 1, processes=1)
 
 
 class _Bar(Progress):
@@ -128,7 +133,7 @@ class _Bar(Progress):
 def _heading(results: Sequence[CaseResult], visits: int) -> str:
     session = results[0].session
     software = ", ".join(f"{name} {session.software[name]}" for name in ("torch", "triton") if name in session.software)
-    clock = next((CLOCKS.get(result.clock, result.clock) for result in results if result.clock), "no clock")
+    clock = " or ".join(dict.fromkeys(CLOCKS.get(result.clock, result.clock) for result in results if result.clock))
     return (
         f"Working tree of {ROOT} on {session.device['name']}, {software}\n"
         f"Median of {visits} visit{'s' if visits > 1 else ''} after one that checks the result; "

@@ -29,6 +29,9 @@ class Case:
     cache: Cache
     """cold: L2 is flushed before every sample, outside the timed region. warm: it is not."""
 
+    timed: bool = True
+    """False: only its memory is of interest, so it is visited once and gets no samples."""
+
     @property
     def key(self) -> str:
         """The case's name; see `case_key`."""

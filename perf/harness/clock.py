@@ -22,7 +22,7 @@ BATCH = 5
 class Stop:
     """When a visit has enough samples."""
 
-    min_samples: int = 10
+    min_samples: int = 20
     max_samples: int = 60
     max_seconds: float = 0.25
     """Wall time of the sampling; checked between batches of 5, and never before the first of them."""

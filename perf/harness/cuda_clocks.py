@@ -43,28 +43,35 @@ class _CudaClock:
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
         """Run for WARM_UP_S, find out how long the host needs per call, read the state while the GPU is busy."""
-        _call(work)
+        _call(work)  # it may compile
         self._torch.cuda.synchronize()
-        start, end = self._events()
-        start.record()
-        queued_s = [_seconds_to_queue(work) for _ in range(3)]
-        end.record()
-        end.synchronize()
-        # Of host or device, whichever is slower.
-        self._call_s = max(start.elapsed_time(end) * 1e-3 / len(queued_s), 1e-6)
-        host_s = LEAD_MARGIN * statistics.median(queued_s)
-        self._first_lead_s = min(host_s, MAX_LEAD_S)
-        self._lead_s = self._first_lead_s if self._call_s < host_s else 0.0
+        self._time_calls(work, 1)
+        if self._call_s < WARM_UP_S:
+            self._time_calls(work, 3)
         for _ in range(min(1000, int(WARM_UP_S / self._call_s) + 1)):
             _call(work)
         if read_state is None:
             self._torch.cuda.synchronize()
             return {}
+        end, _ = self._events()
         end.record()
         state = read_state()
         state["under_load"] = not end.query()
         end.synchronize()
         return state
+
+    def _time_calls(self, work: Workload, calls: int) -> None:
+        """How long a call takes, and how long the host needs to queue one."""
+        start, end = self._events()
+        start.record()
+        queued_s = [_seconds_to_queue(work) for _ in range(calls)]
+        end.record()
+        end.synchronize()
+        # Of host or device, whichever is slower.
+        self._call_s = max(start.elapsed_time(end) * 1e-3 / calls, 1e-6)
+        host_s = LEAD_MARGIN * statistics.median(queued_s)
+        self._first_lead_s = min(host_s, MAX_LEAD_S)
+        self._lead_s = self._first_lead_s if self._call_s < host_s else 0.0
 
     def _wait_on_device(self, seconds: float) -> None:
         if seconds:

@@ -1,6 +1,7 @@
 """One visit to one case, inside a worker process: build, check, memory, warm up, sample. No asv in here."""
 
 import dataclasses
+import gc
 import hashlib
 import importlib.util
 import platform
@@ -13,7 +14,7 @@ from typing import Any
 
 from perf.harness import ceilings, device
 from perf.harness.case import Case
-from perf.harness.clock import BATCH, Clock, Stop, WallClock, visit
+from perf.harness.clock import Clock, Stop, WallClock, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
@@ -51,6 +52,8 @@ class Worker:
             self._nvml = device.Nvml.open(identity["uuid"])
             self._l2_bytes = identity["l2_bytes"]
         self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
+        gc.collect()
+        gc.freeze()  # what is here now stays: later collections need not look at it (0.1 s each, with torch loaded)
         return {
             "machine": device.machine()["machine"],
             "device": identity,
@@ -87,6 +90,8 @@ class Worker:
     def _visit(self, case: Case, stop: Stop, first: bool) -> dict[str, Any]:
         spent = Spent()
         clock = self._clock_of(case)
+        if first or case.clock == "first_call":  # the first visit is thrown away; a first call takes a process
+            stop = dataclasses.replace(stop, max_samples=1)
         work = build(case.workload, case.params, case.device)
         spent.on("build")
         found: dict[str, Any] = {"floor": vars(work.floor)}
@@ -105,7 +110,8 @@ class Worker:
                 spent.on("build")
                 found |= self._explain(work)
                 spent.on("explain")
-            stop = dataclasses.replace(stop, max_samples=BATCH)  # they are thrown away
+        if not case.timed:
+            return found | {"spent_ms": spent.ms}
         found["state"] = clock.warm_up(work, self._nvml.state if self._nvml else None)
         spent.on("warm_up")
         if not (first and case.clock == "first_call"):  # seconds each

@@ -15,7 +15,7 @@ from typing import Any
 
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress
-from perf.harness.supervisor import FULL, QUICK, Effort, measure
+from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
 # Set by the environment plugin, which lives in asv's own process, for every process that asv starts.
 ARGUMENTS = "PERF_ASV_ARGUMENTS"
@@ -44,7 +44,7 @@ def measure_class(benchmark: Any) -> Results:
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]
     commit, checkout, records = _whereabouts()
     label = type(benchmark).__name__
-    with Progress(len(cases) * effort.rounds, label, os.environ.get(PROGRESS)) as progress:
+    with Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)) as progress:
         results = measure(cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress)
     return {
         case_key(result.benchmark, result.params.values()): {
@@ -79,6 +79,7 @@ def cases_of(benchmark: Any) -> list[Case]:
             device=benchmark.device,
             clock=params.get("clock") or benchmark.clock,
             cache=params.get("cache") or benchmark.cache,
+            timed=hasattr(benchmark, "track_time"),
         )
         for params in cells
     ]

@@ -2,7 +2,7 @@
 
 Visits to a case are spread over the run and over processes, since drift in time is most of the noise of this hardware:
     round 0     every case once: correctness, peak memory, compilers and clocks warm; its times are thrown away
-    round 1 ..  every case again, in another shuffled order; from the middle of the rounds on in a new process
+    round 1 ..  every timed case again, in another shuffled order; from the middle of the rounds on in a new process
 A worker that crashes or hangs costs its case a reason, and the others nothing.
 """
 
@@ -56,7 +56,7 @@ def measure(
     """
     if not cases:
         return []
-    progress = progress or Progress(len(cases) * effort.rounds, "")
+    progress = progress or Progress(visits_of(cases, effort), "")
     begin = time.perf_counter()
     worker = WorkerProcess(cases[0].device, checkout)
     try:
@@ -114,7 +114,7 @@ class _Run:
         done = {(self._key(line), line["visit"]) for line in visits}
         failed = {self._key(line) for line in visits if line["status"] not in GOES_ON}
         for number in range(self._effort.rounds):
-            order = list(self._cases)
+            order = [case for case in self._cases if number == 0 or case.timed]
             if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times do not count
                 random.Random(number).shuffle(order)
             todo = [case for case in order if (case.key, number) not in done]
@@ -164,6 +164,7 @@ class _Run:
             "params": case.params,
             "clock": case.clock,
             "cache": case.cache,
+            "timed": case.timed,
             "visit": number,
             "order": self._order,
             **reply,
@@ -200,6 +201,11 @@ class _Run:
     @staticmethod
     def _key(line: dict[str, Any]) -> str:
         return case_key(line["benchmark"], line["params"].values())
+
+
+def visits_of(cases: list[Case], effort: Effort) -> int:
+    """How many visits measuring these cases takes."""
+    return sum(effort.rounds if case.timed else 1 for case in cases)
 
 
 def _start(worker: WorkerProcess) -> dict[str, Any]:

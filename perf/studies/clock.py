@@ -98,8 +98,8 @@ def _graph() -> Iterator[Row]:
     empty = Workload(run=lambda: torch.cuda._sleep(0), check=lambda: 0.0, floor=Floor())
     gap_us = _median_us(GraphClock(), empty)
     works = {
-        "bfloat16 matmul, 1024^3": controls.matmul(1024, "bfloat16", "cuda"),
-        "copy of 8 MiB": controls.copy(2**21, "cuda"),
+        "bfloat16 matmul, 1536^3": controls.matmul(1536, "bfloat16", "cuda"),
+        "copy of 24 MiB": controls.copy(6 * 2**20, "cuda"),
     }
     for name, work in works.items():
         graph_us, profiler_us = _median_us(GraphClock(), work), _median_us(BusyClock(), work)

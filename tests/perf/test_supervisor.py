@@ -3,6 +3,7 @@
 Real worker processes measure a throw-away `cs336_systems` that misbehaves on purpose.
 """
 
+import dataclasses
 import textwrap
 
 import pytest
@@ -82,6 +83,15 @@ def test_every_case_has_its_visits_on_file_in_order_from_two_processes(checkout,
     digests = [line["package_digest"] for line in written if line["kind"] == "process"]
     assert digests == [package_digest(root / "cs336_systems")] * 2
     assert all(line["ceilings"]["copy_bytes_per_s"] > 0 for line in written if line["kind"] == "process")
+
+
+def test_a_case_of_which_only_the_memory_matters_is_visited_once_and_gets_no_time(checkout, tmp_path):
+    untimed = dataclasses.replace(case("reference"), timed=False)
+    (result,) = run([untimed], checkout(reference=RIGHT), tmp_path)
+    assert (result.status, result.samples_s) == ("ok", ())
+    (visit,) = [line for line in lines(tmp_path) if line["kind"] == "visit"]
+    assert "samples_ns" not in visit
+    assert "check" in visit["spent_ms"]
 
 
 def test_a_wrong_case_gets_no_time(checkout, tmp_path):
