@@ -9,11 +9,11 @@ from perf.workloads.workload import Floor, WrongResult
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-# Largest error of a row over max(norm of the exact row, RMS norm of all rows of its head). Eight units in the last
-# place for the half precisions: eager attention, which rounds the scores too, makes up to four (3.2e-2 in bfloat16 at
-# 32768 x 32 on an H200), a flash kernel one or two; a tile left out makes over a hundred. For float32 between what
-# 65536 terms add up to (1e-5) and what TF32 would give (3e-4 and more).
-TOLERANCE = {"bfloat16": 8 * 2**-7, "float16": 8 * 2**-10, "float32": 1e-4}
+# Largest error of a row over max(norm of the exact row, RMS norm of all rows of its head). Sixteen units in the last
+# place for the half precisions: out is rounded before delta is taken from it, and in the worst of the million rows of
+# 32768 tokens and 32 heads that makes ten (dq, 7.8e-2 in bfloat16, for every backend of PyTorch's and for ours); a tile
+# left out makes over a hundred. For float32 between what 65536 terms add up to (1e-5) and what TF32 would give (3e-4).
+TOLERANCE = {"bfloat16": 16 * 2**-7, "float16": 16 * 2**-10, "float32": 1e-4}
 
 ORACLE_BLOCK = 2**26  # float64 scores held at once: 0.5 GiB
 
