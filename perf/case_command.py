@@ -94,9 +94,7 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     effort = _effort(visits)
     with tempfile.TemporaryDirectory(prefix="perf-case-") as folder:
         records = Path(folder)
-        results = measure(
-            cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=_effort(visits), progress=bar
-        )
+        results = measure(cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=effort, progress=bar)
         session = results[0].session
         if not session.id:
             return results

@@ -22,8 +22,10 @@ def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """`rows` with the device ("cuda" or "cpu"), the software and the command that made them."""
     arguments = sys.argv[1:]
     if "--out" in arguments:  # a path of one machine says nothing on another
-        del arguments[(at := arguments.index("--out")) : at + 2]
-    return {"command": " ".join(["python -m perf", *arguments]), "device": device.identity(kind), "software": device.software(), "rows": rows}
+        at = arguments.index("--out")
+        del arguments[at : at + 2]
+    command = " ".join(["python -m perf", *arguments])
+    return {"command": command, "device": device.identity(kind), "software": device.software(), "rows": rows}
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

@@ -8,17 +8,12 @@ import torch
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fills what torch leaves uninitialized with NaN, so that an element never written cannot look right.
-
-    But for graphs of the compiler, which allows no fill in them.
-    """
+    """Fills what torch leaves uninitialized with NaN, so that an element never written cannot look right."""
 
     def poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def allocate_poisoned(*args: object, **kwargs: object) -> torch.Tensor:
             memory = allocate(*args, **kwargs)
-            if torch.compiler.is_compiling() or not memory.is_floating_point():
-                return memory
-            return memory.fill_(float("nan"))
+            return memory.fill_(float("nan")) if memory.is_floating_point() else memory
 
         return allocate_poisoned
 

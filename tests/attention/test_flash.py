@@ -171,8 +171,11 @@ def test_the_pytorch_backward_passes_gradcheck() -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_the_triton_kernels_compiled_into_a_graph_are_the_same_to_the_bit(is_causal: bool, dtype: torch.dtype) -> None:
+def test_the_triton_kernels_compiled_into_a_graph_are_the_same_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, is_causal: bool, dtype: torch.dtype
+) -> None:
     """The compiler hands a Python float to a kernel as float64, Triton itself as float32."""
+    monkeypatch.undo()  # the compiler allows no poison in its graphs
     apply = FUNCTIONS["triton"]().apply
     q, k, v, grad_out = make_inputs(Shape((2,), 203, 203, 64), dtype)
 
