@@ -1,0 +1,157 @@
+"""One training step: precision, loss, optimizer, and the ways to run it, as plain functions over any model.
+
+A model is a `torch.nn.Module` that turns ids (batch, seq_len) into logits (batch, seq_len, vocab_size).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cs336_systems.ranges import range_
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+"""fp32: IEEE products. tf32: ten bits of mantissa in products. bf16, fp16: autocast; fp16 with loss scaling."""
+
+VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
+"""compiled_blocks: each layer by itself; compiled: the whole model; cuda_graph: the whole step, without a host."""
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all positions, in float32: logits (batch, seq_len, vocab_size), targets (batch, seq_len) int64."""
+    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The forward's casts in one of `PRECISIONS`; the backward follows them by itself."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} was given; allowed: {', '.join(PRECISIONS)}")
+    if precision not in _AUTOCAST:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=_AUTOCAST[precision])
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Float32 products inside are IEEE for fp32, and may take TF32 for every other precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@dataclass
+class TrainStep:
+    """The phases of a step on one batch; `step()` is all of them.
+
+    Gradients are freed before the forward (`set_to_none`), so that at its end only activations have been added.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    ids: Tensor
+    targets: Tensor
+    precision: str = "fp32"
+    scaler: torch.amp.GradScaler | None = None
+    """Scales the loss of fp16, so that small gradients do not vanish; skips steps whose gradients overflowed."""
+
+    run: Callable[[Tensor], Tensor] | None = None
+    """What calls the model: the model itself if None, or a compiled form of it."""
+
+    def forward(self) -> Tensor:
+        """The loss, with its graph."""
+        device = self.ids.device
+        with range_("forward"), matmul_precision(self.precision), autocast(self.precision, device):
+            return cross_entropy((self.run or self.model)(self.ids), self.targets)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of all parameters."""
+        with range_("backward"), matmul_precision(self.precision):
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def optimizer_step(self) -> None:
+        """Parameters and the optimizer's state."""
+        with range_("optimizer"):
+            if self.scaler:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+
+    def step(self) -> Tensor:
+        """zero_grad, forward, backward, optimizer; returns the detached loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.forward()
+        self.backward(loss)
+        self.optimizer_step()
+        return loss.detach()
+
+
+def adamw(
+    model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.01, *, capturable: bool = False
+) -> torch.optim.AdamW:
+    """torch's AdamW, fused: one kernel for all parameters, and no temporary of their size.
+
+    `capturable`: its step count lives on the device, so that a CUDA graph can hold it.
+    """
+    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True, capturable=capturable)
+
+
+def make_step(
+    model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
+) -> Callable[[], Tensor]:
+    """A step of `model` on this batch in one of `VARIANTS`: call it to train; it returns the loss, detached.
+
+    The first call compiles. Raises `ValueError` for an unknown variant, and for what cannot be captured: a CUDA graph
+    needs a GPU, and loss scaling asks the host whether a gradient overflowed.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"variant={variant!r} was given; allowed: {', '.join(VARIANTS)}")
+    graphed = variant.endswith("cuda_graph")
+    if graphed and not ids.is_cuda:
+        raise ValueError(f"variant={variant!r} was given with ids on {ids.device}; allowed: a CUDA device")
+    if graphed and precision == "fp16":
+        raise ValueError(f"variant={variant!r} was given with precision='fp16'; allowed: fp32, tf32, bf16")
+    scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
+    train = TrainStep(model, adamw(model, capturable=graphed), ids, targets, precision, scaler)
+    if variant == "compiled_blocks":
+        for block in blocks_of(model):
+            block.compile(dynamic=False)
+    elif variant.startswith("compiled"):
+        train.run = torch.compile(model, dynamic=False)
+    return captured(train.step) if graphed else train.step
+
+
+def blocks_of(model: nn.Module) -> nn.ModuleList:
+    """The layers of any Transformer: its longest `ModuleList`. Raises `ValueError` if it has none."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    if not lists:
+        raise ValueError(f"{type(model).__name__} was given; allowed: a model with its layers in an nn.ModuleList")
+    return max(lists, key=len)
+
+
+def captured(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """`step` as a CUDA graph: the same kernels on the same memory, launched at once. Runs three steps to get there."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return loss
+
+    return replay

@@ -1,0 +1,149 @@
+"""A decoder-only Transformer language model, to be read from top to bottom.
+
+RMSNorm before each sublayer, rotary positions, SwiGLU, an untied head, no biases: the model of the course, with the
+parameter names of its `BasicsTransformerLM`. Attention is injected; the model knows no kernel.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cs336_systems.attention.reference import scaled_dot_product_attention
+from cs336_systems.configs import ModelConfig
+from cs336_systems.ranges import range_
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Causal attention: q, k, v of (batch, num_heads, seq_len, head_dim) and one dtype -> out, shaped like q."""
+
+RMS_NORM_EPS = 1e-5
+
+
+def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Eager causal attention, the default; `partial(flash_attention, is_causal=True, impl="triton")` is another."""
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class TransformerLM(nn.Module):
+    """`forward(ids)`: (batch, seq_len) int64 -> logits (batch, seq_len, vocab_size).
+
+    Args:
+        config: sizes; see `MODEL_CONFIGS`.
+        context_length: the longest seq_len; sets the table of rotations and nothing else.
+        attention: what every layer attends with.
+        checkpointed: keep only each layer's input for the backward, and compute the layer again there.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        context_length: int,
+        attention: Attention = reference_attention,
+        *,
+        checkpointed: bool = False,
+    ):
+        super().__init__()
+        self.config, self.context_length, self.checkpointed = config, context_length, checkpointed
+        self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
+        self.layers = nn.ModuleList(TransformerBlock(config, attention) for _ in range(config.num_layers))
+        self.ln_final = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        cos, sin = rotations(config.head_dim, context_length, config.rope_theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self.apply(initialize)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Raises `ValueError` for a sequence longer than `context_length`."""
+        seq_len = ids.shape[-1]
+        if seq_len > self.context_length:
+            raise ValueError(f"a sequence of {seq_len} was given; allowed: up to context_length={self.context_length}")
+        cos, sin = self.cos[:seq_len], self.sin[:seq_len]
+        x = self.token_embeddings(ids)
+        for layer in self.layers:
+            x = checkpoint(layer, x, cos, sin, use_reentrant=False) if self.checkpointed else layer(x, cos, sin)
+        return self.lm_head(self.ln_final(x))
+
+
+class TransformerBlock(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x)); x is (batch, seq_len, d_model)."""
+
+    def __init__(self, config: ModelConfig, attention: Attention):
+        super().__init__()
+        self.ln1 = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
+        self.attn = SelfAttention(config, attention)
+        self.ln2 = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
+        self.ffn = SwiGLU(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`cos`, `sin`: (seq_len, head_dim / 2)."""
+        with range_("attention"):
+            x = x + self.attn(self.ln1(x), cos, sin)
+        with range_("feed-forward"):
+            return x + self.ffn(self.ln2(x))
+
+
+class SelfAttention(nn.Module):
+    """Causal multi-head self-attention with rotary positions."""
+
+    def __init__(self, config: ModelConfig, attention: Attention):
+        super().__init__()
+        self.num_heads, self.attention = config.num_heads, attention
+        self.q_proj, self.k_proj, self.v_proj, self.output_proj = (
+            nn.Linear(config.d_model, config.d_model, bias=False) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """(batch, seq_len, d_model) -> the same."""
+        q, k, v = (
+            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        with range_("scaled dot product attention"):
+            out = self.attention(rotate(q, cos, sin), rotate(k, cos, sin), v)
+        return self.output_proj(out.transpose(1, 2).flatten(-2))
+
+
+class SwiGLU(nn.Module):
+    """w2(silu(w1 x) * w3 x)."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.w1 = nn.Linear(config.d_model, config.d_ff, bias=False)
+        self.w2 = nn.Linear(config.d_ff, config.d_model, bias=False)
+        self.w3 = nn.Linear(config.d_model, config.d_ff, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., d_model) -> the same."""
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+def rotations(head_dim: int, context_length: int, theta: float) -> tuple[Tensor, Tensor]:
+    """cos and sin of every position's angle for every pair of dimensions: (context_length, head_dim / 2) each."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2) / head_dim)
+    angles = torch.outer(torch.arange(context_length), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding (Su et al. 2021) of x, (..., seq_len, head_dim), in float32.
+
+    Dimension i turns with dimension i + head_dim / 2, as in the course of 2026; that of 2025 pairs neighbours, which is
+    the same model with its heads' dimensions in another order.
+    """
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
+
+
+def initialize(module: nn.Module) -> None:
+    """The course's: linear weights of variance 2 / (in + out), embeddings of variance 1, both cut off at 3 sigma."""
+    if isinstance(module, nn.Linear):
+        std = (2 / (module.in_features + module.out_features)) ** 0.5
+        nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
+    elif isinstance(module, nn.Embedding):
+        nn.init.trunc_normal_(module.weight, std=1.0, a=-3.0, b=3.0)

@@ -1,0 +1,118 @@
+"""One step does what its mathematics says, in every precision and variant that can run here."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from cs336_systems.configs import MODEL_CONFIGS
+from cs336_systems.ranges import NOTHING, range_, recorded
+from cs336_systems.training import PRECISIONS, TrainStep, adamw, blocks_of, cross_entropy, make_step
+from cs336_systems.transformer import TransformerLM
+
+TINY = MODEL_CONFIGS["tiny"]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TransformerLM(TINY, 16).to(DEVICE)
+
+
+@pytest.fixture
+def batch():
+    ids = torch.randint(TINY.vocab_size, (4, 16), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    return ids, ids.roll(-1, dims=1)
+
+
+def test_one_step_equals_a_float64_computation(model, batch):
+    """AdamW's first step by hand: decay, then lr * g / (|g| + eps)."""
+    exact = copy.deepcopy(model).double()
+    loss = cross_entropy_in_float64(exact(batch[0]), batch[1])
+    gradients = torch.autograd.grad(loss, list(exact.parameters()))
+    before = [parameter.detach().clone() for parameter in exact.parameters()]
+
+    found = make_step(model, *batch)()
+    torch.testing.assert_close(found.double(), loss.detach(), rtol=1e-5, atol=0)
+    lr, weight_decay, eps = 1e-3, 0.01, 1e-8
+    for parameter, old, gradient in zip(model.parameters(), before, gradients, strict=True):
+        new = old * (1 - lr * weight_decay) - lr * gradient / (gradient.abs() + eps)
+        well = gradient.abs() > 1e-6  # below it, eps and float32's rounding decide the direction
+        torch.testing.assert_close(parameter.detach().double()[well], new[well], rtol=1e-4, atol=2e-6)
+
+
+def cross_entropy_in_float64(logits, targets):
+    return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_precision_learns(model, batch, precision):
+    step = make_step(model, *batch, precision=precision)
+    losses = [float(step()) for _ in range(8)]
+    assert losses[-1] < losses[0] - 0.5
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_a_step_leaves_the_process_as_it_was(model, batch):
+    before = torch.get_float32_matmul_precision()
+    make_step(model, *batch, precision="tf32")()
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_phases_make_the_step(model, batch):
+    twin = copy.deepcopy(model)
+    whole = TrainStep(model, adamw(model), *batch)
+    parts = TrainStep(twin, adamw(twin), *batch)
+    whole.step()
+    parts.backward(parts.forward())
+    parts.optimizer_step()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph"])
+def test_every_variant_takes_the_same_steps(model, batch, variant):
+    twin = copy.deepcopy(model)
+    eager, other = make_step(model, *batch), make_step(twin, *batch, variant=variant)
+    extra = 3 if "cuda_graph" in variant else 0  # the capture runs three steps, and records one that does not run
+    for _ in range(extra):
+        eager()
+    for _ in range(4):
+        torch.testing.assert_close(other(), eager(), rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_run_is_refused(model, batch):
+    with pytest.raises(ValueError, match="variant='fast' was given; allowed: eager, "):
+        make_step(model, *batch, variant="fast")
+    with pytest.raises(ValueError, match="precision='fp8' was given; allowed: fp32, "):
+        make_step(model, *batch, precision="fp8")()
+    if DEVICE == "cpu":
+        with pytest.raises(ValueError, match="'cuda_graph' was given with ids on cpu"):
+            make_step(model, *batch, variant="cuda_graph")
+
+
+def test_the_loss_is_taken_in_float32():
+    logits = torch.randn(2, 3, 5, dtype=torch.bfloat16)
+    loss = cross_entropy(logits, torch.zeros(2, 3, dtype=torch.long))
+    assert loss.dtype == torch.float32
+
+
+def test_layers_of_a_foreign_model_are_its_longest_list():
+    foreign = nn.Module()
+    foreign.experts = nn.ModuleList([nn.Identity()])
+    foreign.blocks = nn.ModuleList([nn.Identity(), nn.Identity()])
+    assert blocks_of(foreign) is foreign.blocks
+    with pytest.raises(ValueError, match="Linear was given"):
+        blocks_of(nn.Linear(1, 1))
+
+
+def test_ranges_are_nothing_unless_they_are_recorded(model, batch):
+    assert range_("forward") is NOTHING
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, recorded():
+        TrainStep(model, adamw(model), *batch).step()
+    names = {event.key for event in profile.key_averages()}
+    assert {"forward", "backward", "optimizer", "attention", "feed-forward", "scaled dot product attention"} <= names
+    assert range_("forward") is NOTHING

@@ -1,0 +1,159 @@
+"""The model is the course's: its sizes to the parameter, its mathematics against a second, plain computation."""
+
+import functools
+
+import pytest
+import torch
+
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.configs import EDITION_2026, MODEL_CONFIGS, ModelConfig
+from cs336_systems.transformer import TransformerLM, rotate, rotations
+
+TINY = MODEL_CONFIGS["tiny"]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "tensors"),
+    [
+        ("small", 128_625_408, 111),
+        ("medium", 423_183_360, 219),
+        ("large", 969_411_840, 327),
+        ("xl", 1_998_235_200, 435),
+        ("2.7B", 3_406_809_600, 291),
+        ("10B", 12_832_823_808, 453),
+    ],
+)
+def test_sizes_are_the_courses_to_the_parameter(size, parameters, tensors):
+    with torch.device("meta"):
+        model = TransformerLM(MODEL_CONFIGS[size], 512)
+    found = list(model.parameters())
+    assert (sum(parameter.numel() for parameter in found), len(found)) == (parameters, tensors)
+
+
+def test_the_xl_of_2026_is_the_2_7b_of_2025():
+    assert EDITION_2026["xl"] == "2.7B"
+    assert set(EDITION_2026.values()) <= MODEL_CONFIGS.keys()
+
+
+def test_heads_that_rope_cannot_turn_are_refused():
+    with pytest.raises(ValueError, match="d_model=10 and num_heads=2 were given"):
+        ModelConfig(d_model=10, d_ff=4, num_layers=1, num_heads=2)
+
+
+def plain_logits(model, ids):
+    """The model once more, one position and one head at a time, in float64."""
+    weights = {name: value.double() for name, value in model.state_dict().items()}
+    config = model.config
+    head_dim = config.d_model // config.num_heads
+
+    def norm(x, name):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weights[name]
+
+    def turn(x, position):
+        half = head_dim // 2
+        angles = position * config.rope_theta ** (
+            -2 * torch.arange(half, dtype=torch.float64, device=x.device) / head_dim
+        )
+        turned = torch.view_as_complex(torch.stack((x[:half], x[half:]), -1)) * torch.polar(
+            torch.ones_like(angles), angles
+        )
+        return torch.cat((turned.real, turned.imag))
+
+    out = []
+    for sequence in ids:
+        x = weights["token_embeddings.weight"][sequence]
+        for layer in range(config.num_layers):
+            at = f"layers.{layer}."
+            y = norm(x, at + "ln1.weight")
+            q, k, v = (y @ weights[f"{at}attn.{name}_proj.weight"].T for name in "qkv")
+            heads = []
+            for head in range(config.num_heads):
+                columns = slice(head * head_dim, (head + 1) * head_dim)
+                keys = torch.stack([turn(row, at_) for at_, row in enumerate(k[:, columns])])
+                rows = []
+                for position, row in enumerate(q[:, columns]):
+                    scores = keys[: position + 1] @ turn(row, position) / head_dim**0.5
+                    rows.append(scores.softmax(0) @ v[: position + 1, columns])
+                heads.append(torch.stack(rows))
+            x = x + torch.cat(heads, -1) @ weights[at + "attn.output_proj.weight"].T
+            y = norm(x, at + "ln2.weight")
+            gate = y @ weights[at + "ffn.w1.weight"].T
+            x = x + (gate * gate.sigmoid() * (y @ weights[at + "ffn.w3.weight"].T)) @ weights[at + "ffn.w2.weight"].T
+        out.append(norm(x, "ln_final.weight") @ weights["lm_head.weight"].T)
+    return torch.stack(out)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return TransformerLM(TINY, 24).to(DEVICE)
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(TINY.vocab_size, (2, 19), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+
+
+def test_logits_are_those_of_a_plain_float64_computation(model, ids):
+    torch.testing.assert_close(model(ids).double(), plain_logits(model, ids), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", ["pytorch", "sdpa", "triton"])
+def test_any_attention_gives_the_same_logits_and_gradients(model, ids, impl):
+    other = TransformerLM(TINY, 24, functools.partial(flash_attention, is_causal=True, impl=impl)).to(DEVICE)
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other(ids), model(ids), rtol=1e-4, atol=1e-4)
+    ours, theirs = (torch.autograd.grad(one(ids).square().mean(), list(one.parameters())) for one in (model, other))
+    torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", ["small", "2.7B"])  # head dimensions of 64 and 80
+def test_triton_attention_in_bfloat16_is_as_exact_as_eager(size):
+    torch.manual_seed(0)
+    config = ModelConfig(**(vars(MODEL_CONFIGS[size]) | {"num_layers": 4}))
+    ids = torch.randint(config.vocab_size, (2, 512), device="cuda")
+    logits = {}
+    for impl in ("reference", "triton"):
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            model = TransformerLM(config, 512, functools.partial(flash_attention, is_causal=True, impl=impl))
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            logits[impl] = model(ids).float()
+        if impl == "reference":
+            with torch.no_grad():
+                exact = model.double()(ids)
+    eager, ours = ((logits[impl].double() - exact).norm() / exact.norm() for impl in ("reference", "triton"))
+    assert ours <= 1.1 * eager
+
+
+def test_checkpointing_changes_no_gradient(model, ids):
+    kept = TransformerLM(TINY, 24, checkpointed=True).to(DEVICE)
+    kept.load_state_dict(model.state_dict())
+    ours, theirs = (torch.autograd.grad(one(ids).square().mean(), list(one.parameters())) for one in (model, kept))
+    torch.testing.assert_close(theirs, ours)
+
+
+def test_a_sequence_beyond_the_context_is_refused(model):
+    with pytest.raises(ValueError, match="a sequence of 25 was given; allowed: up to context_length=24"):
+        model(torch.zeros(1, 25, dtype=torch.long, device=DEVICE))
+
+
+def test_rotations_depend_on_the_distance_alone():
+    cos, sin = rotations(16, 40, 10_000.0)
+    q, k = torch.randn(2, 1, 16, generator=torch.Generator().manual_seed(0))
+
+    def score(i, j):
+        return float(rotate(q, cos[i : i + 1], sin[i : i + 1]) @ rotate(k, cos[j : j + 1], sin[j : j + 1]).T)
+
+    assert score(9, 4) == pytest.approx(score(37, 32), rel=1e-4)
+    assert score(9, 4) != pytest.approx(score(9, 5), rel=1e-2)
+
+
+def test_weights_start_within_three_sigma(model):
+    weight = model.layers[0].ffn.w1.weight.detach()
+    std = (2 / sum(weight.shape)) ** 0.5
+    assert float(weight.abs().max()) <= 3 * std
+    assert float(weight.std()) == pytest.approx(std, rel=0.1)
+    assert float(model.token_embeddings.weight.detach().abs().max()) <= 3
