@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from perf.selection import SETS, shard
+from perf.studies import Studies
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -118,55 +119,7 @@ def case(name: str | None, impls: str | None, visits: int, list_only: bool, prof
     run(name, impls=impls, visits=visits, list_only=list_only, profiler=profiler)
 
 
-@main.group()
-def study() -> None:
-    """Answer one question with a table or two."""
-
-
-out_option = click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="A folder for the rows, as NAME.json."
-)
-
-
-@study.command()
-@out_option
-def clock(out: Path | None) -> None:
-    """Are our stopwatches right? Needs a GPU; takes 90 seconds.
-
-    Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
-    host-bound step in five processes, by the device and by the wall; and a time that no hardware allows is refused.
-    """
-    from perf.studies.clock import run
-
-    run(out)
-
-
-@study.command()
-@click.option("--processes", default=5, show_default=True, type=click.IntRange(2, 20), help="One at a time.")
-@click.option("--pairs", default=3, show_default=True, type=click.IntRange(1, 20), help="Of processes in turn.")
-@out_option
-def noise(processes: int, pairs: int, out: Path | None) -> None:
-    """How far do two measurements of the same code differ, and why? Needs a GPU; takes 7 minutes.
-
-    Ten cases, each of several allocations in each of several processes, visited again and again: how much of the noise
-    is the time, the place, the process, and how much is left of A - B where A and B alternate sample by sample, on the
-    same tensors in one process or in two processes.
-    """
-    from perf.studies.noise import run
-
-    run(processes, pairs, out)
-
-
-@study.command()
-@click.argument("commit", required=False)
-def spent(commit: str | None) -> None:
-    """Where did the time of a run go? From the records of COMMIT, of the newest measured one without it. No GPU.
-
-    Seconds by what they were for: timed intervals, warm-up, allocation, first calls (which compile), checks, ...
-    """
-    from perf.studies.spent import run
-
-    run(commit)
+main.add_command(Studies("study", help="Answer one question with a table or two: NAME --help teaches."))
 
 
 if __name__ == "__main__":

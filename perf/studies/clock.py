@@ -14,7 +14,7 @@ from perf.harness.clock import Clock, Stop, visit
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import TooFast, hold_to_floor, missing_device
 from perf.harness.worker_process import WorkerProcess
-from perf.studies.document import document, heading, write
+from perf.studies.document import document, heading, out_option, write
 from perf.workloads import controls
 from perf.workloads.workload import Floor, Workload
 
@@ -26,8 +26,14 @@ STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_be
 Row = dict[str, Any]
 
 
-def run(out: Path | None) -> None:
-    """Print one table per question, and show that a time below the physical floor is refused."""
+@click.command()
+@out_option
+def command(out: Path | None) -> None:
+    """Are our stopwatches right? Needs a GPU; takes a minute.
+
+    Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
+    host-bound step in five processes, by the device and by the wall; and a time that no hardware allows is refused.
+    """
     from tabulate import tabulate
     from tqdm import tqdm
 

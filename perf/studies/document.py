@@ -9,6 +9,10 @@ import click
 
 from perf.harness import device
 
+out_option = click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="A folder for the rows (NAME.json) and figures."
+)
+
 
 def heading(document: dict[str, Any]) -> str:
     """One line: device and software."""

@@ -18,7 +18,7 @@ from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import asv_classes
-from perf.studies.document import document, heading, write
+from perf.studies.document import document, heading, out_option, write
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "controls.Controls('matmul', 'cold')",
@@ -70,8 +70,17 @@ class Child:
         return self._process.stdin, self._process.stdout
 
 
-def run(processes: int, pairs: int, out: Path | None) -> None:
-    """Print the tables of both designs."""
+@click.command()
+@click.option("--processes", default=5, show_default=True, type=click.IntRange(2, 20), help="One at a time.")
+@click.option("--pairs", default=3, show_default=True, type=click.IntRange(1, 20), help="Of processes in turn.")
+@out_option
+def command(processes: int, pairs: int, out: Path | None) -> None:
+    """How far do two measurements of the same code differ, and why? Needs a GPU; takes 6 minutes.
+
+    Ten cases, each of several allocations in each of several processes, visited again and again: how much of the noise
+    is the time, the place, the process, and how much is left of A - B where A and B alternate sample by sample, on the
+    same tensors in one process or in two processes.
+    """
     import pandas
     from tabulate import tabulate
     from tqdm import tqdm

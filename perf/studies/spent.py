@@ -24,8 +24,13 @@ PURPOSES = {
 }
 
 
-def run(commit: str | None) -> None:
-    """Print one table for each session that has the numbers. Raises `click.ClickException` if there is none."""
+@click.command()
+@click.argument("commit", required=False)
+def command(commit: str | None) -> None:
+    """Where did the time of a run go? From the records of COMMIT, of the newest measured one without it. No GPU.
+
+    Seconds by what they were for: timed intervals, warm-up, allocation, first calls (which compile), checks, ...
+    """
     from tabulate import tabulate
 
     found = False
