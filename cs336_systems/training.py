@@ -105,13 +105,13 @@ def adamw(
     return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True, capturable=capturable)
 
 
-def make_step(
+def make_train_step(
     model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
-) -> Callable[[], Tensor]:
-    """A step of `model` on this batch in one of `VARIANTS`: call it to train; it returns the loss, detached.
+) -> TrainStep:
+    """A `TrainStep` of `model` on this batch, compiled as `variant` says; the first call compiles.
 
-    The first call compiles. Raises `ValueError` for an unknown variant, and for what cannot be captured: a CUDA graph
-    needs a GPU, and loss scaling asks the host whether a gradient overflowed.
+    Raises `ValueError` for an unknown variant, and for what no CUDA graph can hold: it needs a GPU, and loss scaling
+    asks the host whether a gradient overflowed.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} was given; allowed: {', '.join(VARIANTS)}")
@@ -127,7 +127,15 @@ def make_step(
             block.compile(dynamic=False)
     elif variant.startswith("compiled"):
         train.run = torch.compile(model, dynamic=False)
-    return captured(train.step) if graphed else train.step
+    return train
+
+
+def make_step(
+    model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
+) -> Callable[[], Tensor]:
+    """The whole step of `make_train_step`, captured if `variant` says so: call it to train; it returns the loss."""
+    train = make_train_step(model, ids, targets, precision=precision, variant=variant)
+    return captured(train.step) if variant.endswith("cuda_graph") else train.step
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:

@@ -106,3 +106,28 @@ class SmokeFirstCall:
         return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
     track_time.unit = "seconds"
+
+
+class SmokeTransformer:
+    """`transformer.Transformer` and `TransformerVariants` on a CPU: two layers of width 64."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["tiny"],
+        [32],
+        ["fp32", "bf16"],
+        ["eager"],
+        ["reference", "pytorch"],
+        ["forward", "backward", "optimizer", "step"],
+    )
+    param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
+    workload, device, clock, cache = "transformer", "cpu", "wall", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, size, context_length, precision, variant, attention, mode):
+        return reported_time(self, results, size, context_length, precision, variant, attention, mode)
+
+    track_time.unit = "seconds"

@@ -1,0 +1,65 @@
+"""The Transformer from small to 2.7B, batch 4: a step's phases, and the ways to run a step."""
+
+from perf.harness.suite import measure_class, reported_peak_memory, reported_time
+
+
+class Transformer:
+    """Each phase of an eager step, by the wall clock and by the time for which the device is busy; eager attention.
+
+    Their difference is what the host costs. Peak memory of forward is that of inference, of step that of training.
+    """
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["small", "medium", "large", "xl", "2.7B"],
+        [128, 256, 512, 1024],
+        ["fp32", "bf16"],
+        ["eager"],
+        ["reference"],
+        ["forward", "backward", "optimizer", "step"],
+        ["gpu_wall", "device_busy"],
+    )
+    param_names = ("size", "context_length", "precision", "variant", "attention", "mode", "clock")
+    workload, device, cache = "transformer", "cuda", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, size, context_length, precision, variant, attention, mode, clock):
+        return reported_time(self, results, size, context_length, precision, variant, attention, mode, clock)
+
+    def track_peak_memory(self, results, size, context_length, precision, variant, attention, mode, clock):
+        return reported_peak_memory(self, results, size, context_length, precision, variant, attention, mode, clock)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = "bytes"
+
+
+class TransformerVariants:
+    """A whole step in bfloat16, eager, compiled, and as a CUDA graph; with our attention and with PyTorch's."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["small", "medium", "large", "xl", "2.7B"],
+        [512, 1024],
+        ["bf16"],
+        ["eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph"],
+        ["triton", "sdpa"],
+        ["step"],
+    )
+    param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
+    workload, device, clock, cache = "transformer", "cuda", "gpu_wall", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, size, context_length, precision, variant, attention, mode):
+        return reported_time(self, results, size, context_length, precision, variant, attention, mode)
+
+    def track_peak_memory(self, results, size, context_length, precision, variant, attention, mode):
+        return reported_peak_memory(self, results, size, context_length, precision, variant, attention, mode)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = "bytes"

@@ -1,0 +1,92 @@
+"""A Transformer case with a fault in its model, its gradient or its optimizer gets no time."""
+
+import itertools
+
+import pytest
+import torch
+
+from cs336_systems import configs, training, transformer
+from perf.workloads import build
+from perf.workloads.transformer import MODES
+from perf.workloads.transformer_oracle import SIZES
+from perf.workloads.workload import WrongResult
+
+CASE = {"size": "tiny", "context_length": 32, "precision": "fp32", "variant": "eager", "attention": "reference"}
+
+
+def checked(**params):
+    work = build("transformer", CASE | params, "cpu")
+    for _ in range(2):  # as the harness does: whatever ran before, the check starts from the initial weights
+        work.prepare()
+        work.run()
+    return work.check()
+
+
+@pytest.mark.parametrize(("mode", "precision"), list(itertools.product(MODES, ["fp32", "bf16"])))
+def test_a_right_model_passes_far_within_the_tolerance(mode, precision):
+    assert checked(mode=mode, precision=precision) < (1e-4 if precision == "fp32" else 5e-3)
+
+
+@pytest.mark.parametrize("attention", ["pytorch", "sdpa"])
+def test_any_attention_passes(attention):
+    assert checked(mode="step", attention=attention) < 1e-4
+
+
+def test_a_check_can_be_repeated():
+    work = build("transformer", CASE | {"mode": "step"}, "cpu")
+    work.run()
+    assert work.check() == work.check()
+
+
+def test_sizes_are_those_of_the_package():
+    for name, size in SIZES.items():
+        assert configs.ModelConfig(*size) == configs.MODEL_CONFIGS[name]
+
+
+def test_the_parameters_of_a_floor_are_counted_right():
+    with torch.device("meta"):
+        model = transformer.TransformerLM(configs.MODEL_CONFIGS["large"], 8)
+    assert SIZES["large"].parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_model_that_sees_the_future_is_wrong(monkeypatch):
+    import cs336_systems.attention.api as api
+
+    right = api.flash_attention
+    monkeypatch.setattr(api, "flash_attention", lambda q, k, v, is_causal, impl: right(q, k, v, False, impl=impl))
+    with pytest.raises(WrongResult, match="the loss differs"):
+        checked(mode="forward")
+
+
+def test_a_gradient_that_is_off_in_one_kind_of_layer_is_wrong(monkeypatch):
+    feed_forward = transformer.SwiGLU.forward
+    monkeypatch.setattr(transformer.SwiGLU, "forward", lambda self, x: feed_forward(self, 0.5 * (x + x.detach())))
+    with pytest.raises(WrongResult, match="the gradient differs"):
+        checked(mode="backward")
+
+
+def test_a_gradient_that_stops_is_wrong(monkeypatch):
+    feed_forward = transformer.SwiGLU.forward
+    monkeypatch.setattr(transformer.SwiGLU, "forward", lambda self, x: feed_forward(self, x.detach()))
+    with pytest.raises(WrongResult, match=r"layers.0.ln2.weight has no gradient"):
+        checked(mode="step")
+
+
+def test_an_optimizer_with_another_rule_is_wrong(monkeypatch):
+    monkeypatch.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
+    with pytest.raises(WrongResult, match="AdamW's update differs"):
+        checked(mode="optimizer")
+
+
+def test_what_no_case_may_ask_for_is_refused():
+    for wrong in ({"mode": "sideways"}, {"precision": "fp16"}, {"variant": "cuda_graph", "mode": "forward"}):
+        with pytest.raises(ValueError, match="was given"):
+            build("transformer", CASE | {"mode": "step"} | wrong, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", training.VARIANTS)
+def test_every_variant_passes_on_a_gpu(variant):
+    work = build("transformer", CASE | {"mode": "step", "variant": variant, "precision": "bf16"}, "cuda")
+    work.run()
+    assert work.check() < 2e-2
