@@ -1,0 +1,111 @@
+"""What does a warm-up change? The same steps from the first one on, in a fresh process, with ever more left out."""
+
+import concurrent.futures
+import multiprocessing
+import statistics
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.case_profile import make_working_tree_importable
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.end_to_end import PHASES, mean_and_deviation, phases_of
+from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of
+
+
+@click.command(name="warm-up")
+@model_options
+@click.option("--warm-up", "warm_ups", multiple=True, type=click.IntRange(0), help="Default: 0, 1, 2 and 5.")
+@click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
+@out_option
+def command(warm_ups: tuple[int, ...], steps: int, out: Path | None, **options: Any) -> None:
+    """What do 0, 1, 2 or 5 warm-up steps change? A process for each size: ten seconds each.
+
+    The first steps of a process load kernels, create handles and workspaces, and fill the allocator; one of them among
+    ten counted steps moves the mean by more than most changes of code do, and the deviation by far more.
+    """
+    make_working_tree_importable()
+    counts = sorted(set(warm_ups or (0, 1, 2, 5)))
+    rows = []
+    for setting in settings_of(**options):
+        # A process of its own: what the size before has loaded would warm this one up.
+        with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            rows += fresh.submit(first_steps, setting, max(counts) + steps).result()
+    whole = document(device_kind(), rows)
+    click.echo(heading(whole))
+    click.echo(f"Batch {options['batch']}, mean ± standard deviation of {steps} steps after as many as named, ms")
+    click.echo(table(rows, counts, steps))
+    for sentence in answers(rows, counts, steps):
+        click.echo(sentence)
+    if device_kind() == "cpu":
+        click.echo(ON_A_CPU)
+    if out:
+        write(out / "warm-up.json", whole)
+        draw(rows, out / "warm-up.png", heading(whole))
+
+
+def first_steps(setting: Setting, count: int) -> list[dict[str, Any]]:
+    """Seconds of each phase of the first `count` steps of this process."""
+
+    def measure(train: Any, _: Setting) -> dict[str, Any]:
+        seconds = [phases_of(train) for _ in range(count)]
+        return {f"{phase}_s": [one[phase] for one in seconds] for phase in PHASES}
+
+    return list(rows_of([setting], measure))
+
+
+def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
+    """A row per size and warm-up."""
+    from tabulate import tabulate
+
+    shown = []
+    for row in rows:
+        for count in counts:
+            cells = {"size": row["size"], "context": row["context"], "warm-up": count}
+            if row["status"] == "ok":
+                cells |= {phase: mean_and_deviation(row[f"{phase}_s"][count : count + steps]) for phase in PHASES}
+            shown.append(cells | ({} if row["status"] == "ok" else {"forward": row["status"]}))
+    return tabulate(shown, headers="keys", disable_numparse=True)
+
+
+def answers(rows: list[dict[str, Any]], counts: list[int], steps: int) -> list[str]:
+    """One sentence per size, from its numbers."""
+    said = []
+    for row in rows:
+        if row["status"] != "ok":
+            continue
+        whole = [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]
+        settled = statistics.median(whole[max(counts) :])
+        near = [all(one < 1.1 * settled for one in whole[index : index + 3]) for index in range(len(whole))]
+        said.append(
+            f"{row['size']}: the first step takes {whole[0] / settled:.1f} times a settled one; "
+            f"from step {near.index(True) + 1} on three in a row are within 10 % of it."
+        )
+    return said
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Time of each step from the first on, over the settled step."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
+    for row in rows:
+        if row["status"] == "ok":
+            whole = [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]
+            settled = statistics.median(whole[len(whole) // 2 :])
+            axes.plot(range(1, len(whole) + 1), [one / settled for one in whole], marker="o", ms=3, label=row["size"])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.set_xlabel("step of the process")
+    axes.set_ylabel("time / settled time")
+    axes.set_title(title, fontsize=8)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

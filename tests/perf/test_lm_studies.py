@@ -1,0 +1,148 @@
+"""The studies of the language model run on a laptop, on any model, and survive what does not fit."""
+
+import json
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from perf.__main__ import main
+from perf.studies import lm, warm_up
+from perf.studies.lm import Setting
+
+TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
+
+
+def study(*arguments):
+    return CliRunner().invoke(main, ["study", *arguments])
+
+
+def test_end_to_end_gives_phases_with_their_deviation_and_says_that_it_was_a_cpu(tmp_path):
+    done = study("end-to-end", *TINY, "--steps", "3", "--warm-up", "1", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "forward" in done.output
+    assert "±" in done.output
+    (row,) = json.loads((tmp_path / "end-to-end.json").read_text())["rows"]
+    assert [len(row[f"{phase}_s"]) for phase in ("forward", "backward", "optimizer")] == [3, 3, 3]
+    assert (tmp_path / "end-to-end.png").stat().st_size > 0
+    if not torch.cuda.is_available():
+        assert lm.ON_A_CPU in done.output
+
+
+def test_every_axis_is_an_option_and_all_combinations_are_rows():
+    axes = [
+        "--context",
+        "8",
+        "--precision",
+        "fp32",
+        "--precision",
+        "bf16",
+        "--attention",
+        "pytorch",
+        "--attention",
+        "sdpa",
+    ]
+    done = study("end-to-end", *TINY, *axes, "--steps", "2", "--warm-up", "0")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("tiny") == 2 * 2 * 2
+
+
+def test_warm_up_counts_from_the_first_step_of_a_fresh_process(tmp_path):
+    done = study("warm-up", *TINY, "--warm-up", "0", "--warm-up", "2", "--steps", "3", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "the first step takes" in done.output
+    (row,) = json.loads((tmp_path / "warm-up.json").read_text())["rows"]
+    assert len(row["forward_s"]) == 5
+
+
+def test_the_sentence_about_warm_up_follows_from_the_numbers():
+    row = {"status": "ok", "size": "s", "backward_s": [0.0] * 7, "optimizer_s": [0.0] * 7}
+    row["forward_s"] = [9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    (sentence,) = warm_up.answers([row], [0, 2], 5)
+    assert sentence.startswith("s: the first step takes 9.0 times a settled one; from step 3 on")
+
+
+def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
+    settings = [Setting("tiny", context, 2, "fp32", "eager", "reference") for context in (8, 16, 24)]
+
+    def measure(train, setting):
+        if setting.context_length == 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
+        return {"loss": float(train.step())}
+
+    rows = list(lm.rows_of(settings, measure))
+    assert [row["status"] for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
+
+
+class BasicsTransformerLM(nn.Module):
+    """As the course's own: another layout of modules, and an attention that takes a mask."""
+
+    attend = None
+
+    def __init__(self, vocab_size, context_length, d_model, num_layers):
+        super().__init__()
+        self.token_embeddings = nn.Embedding(vocab_size, d_model)
+        self.layers = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(num_layers))
+        self.lm_head = nn.Linear(d_model, vocab_size)
+        self.mask = torch.ones(context_length, context_length, dtype=torch.bool).tril()
+
+    def forward(self, ids):
+        x = self.token_embeddings(ids)
+        for layer in self.layers:
+            heads = layer(x).unflatten(-1, (4, -1)).transpose(1, 2)
+            x = x + type(self).attend(heads, heads, heads, self.mask).transpose(1, 2).flatten(-2)
+        return self.lm_head(x)
+
+
+CALLS = []
+
+
+def build(config, context_length, attention):
+    """The hook: a model of the user's own, with its attention swapped for the one that the study asks for."""
+
+    def attend(q, k, v, mask):
+        CALLS.append(q.shape)
+        return attention(q, k, v)
+
+    BasicsTransformerLM.attend = staticmethod(attend)
+    return BasicsTransformerLM(config.vocab_size, context_length, config.d_model, config.num_layers)
+
+
+@pytest.mark.parametrize("name", ["end-to-end"])
+def test_a_foreign_model_goes_through_a_study_with_its_attention_swapped(name):
+    CALLS.clear()
+    done = study(name, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
+    assert done.exit_code == 0, done.output
+    assert CALLS[0] == (2, 4, 16, 16)
+
+
+def test_a_foreign_model_goes_into_a_fresh_process(tmp_path, monkeypatch):
+    module = tmp_path / "my_model.py"
+    module.write_text(
+        "from torch import nn\n"
+        "def build(config, context_length, attention):\n"
+        "    return nn.Sequential(nn.Embedding(config.vocab_size, 8), nn.Linear(8, config.vocab_size))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = study("warm-up", *TINY, "--steps", "3", "--model", "my_model:build")
+    sys.modules.pop("my_model", None)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--size", "huge"], "Invalid value for '--size': 'huge' is not one of"),
+        (["--context", "0"], "Invalid value for '--context'"),
+        (["--variant", "cuda_graph"], "cuda_graph was given; allowed: variants with phases"),
+        (["--model", "nowhere:build"], "Error: --model 'nowhere:build' was given; allowed: module:function"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message):
+    done = study("end-to-end", *TINY, *arguments)
+    assert done.exit_code != 0
+    assert message in done.output
+    assert "Traceback" not in done.output
