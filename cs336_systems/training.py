@@ -68,9 +68,9 @@ class TrainStep:
 
     def forward(self) -> Tensor:
         """The loss, with its graph."""
-        device = self.ids.device
+        device, run = self.ids.device, self.model if self.run is None else self.run
         with range_("forward"), matmul_precision(self.precision), autocast(self.precision, device):
-            return cross_entropy((self.run or self.model)(self.ids), self.targets)
+            return cross_entropy(run(self.ids), self.targets)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of all parameters."""

@@ -4,7 +4,7 @@ import importlib
 
 import click
 
-STUDIES = ("clock", "noise", "precision", "spent", "end-to-end", "warm-up", "attention-memory")
+STUDIES = ("clock", "noise", "precision", "spent", "end-to-end", "warm-up", "attention-memory", "compile")
 """Each is a module of this package, with dashes for underscores, that holds its `command`."""
 
 

@@ -85,6 +85,7 @@ def test_what_no_case_may_ask_for_is_refused():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's own tracing
 @pytest.mark.parametrize("variant", training.VARIANTS)
 def test_every_variant_passes_on_a_gpu(variant):
     work = build("transformer", CASE | {"mode": "step", "variant": variant, "precision": "bf16"}, "cuda")

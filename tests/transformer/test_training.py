@@ -1,6 +1,7 @@
 """One step does what its mathematics says, in every precision and variant that can run here."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -72,7 +73,18 @@ def test_the_phases_make_the_step(model, batch):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's own tracing
+@pytest.mark.parametrize("variant", ["compiled_blocks", "compiled"])
+def test_compiled_forms_take_the_same_steps_where_there_is_no_compiler(model, batch, variant, monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="eager"))
+    eager, other = make_step(copy.deepcopy(model), *batch), make_step(model, *batch, variant=variant)
+    for _ in range(3):
+        torch.testing.assert_close(other(), eager(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("variant", ["compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph"])
 def test_every_variant_takes_the_same_steps(model, batch, variant):
     twin = copy.deepcopy(model)
