@@ -1,0 +1,222 @@
+"""Training in fp32, bf16 and fp16 with loss scaling on one stream: speed, memory, stability and convergence."""
+
+import functools
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from perf.workloads import measured
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+WARM_UP = 5  # steps whose time does not count
+NOISE = 0.1  # of the tokens are drawn at random
+SCALE = 2.0**16  # GradScaler's first
+
+SEED_MODEL = {"d_model": 768, "d_ff": 3072, "num_layers": 6, "num_heads": 12}
+
+Row = dict[str, Any]
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all precisions have in common."""
+
+    config: Any
+    """A `ModelConfig`."""
+
+    device: str
+    context: int
+    batch: int
+    steps: int
+    seed: int
+    lr: float
+
+    @property
+    def window(self) -> int:
+        """Steps that a shown loss is the mean of."""
+        return max(1, self.steps // 20)
+
+    @property
+    def lowest_loss(self) -> float:
+        """Of whoever knows the rule: the first target of a sequence is random, every other with probability `NOISE`."""
+        vocab = self.config.vocab_size
+        right, wrong = 1 - NOISE + NOISE / vocab, NOISE / vocab
+        known = -right * math.log(right) - (vocab - 1) * wrong * math.log(wrong)
+        return (math.log(vocab) + (self.context - 1) * known) / self.context
+
+
+def sizes() -> dict[str, Any]:
+    """Named configurations: the course's, and "seed", a model of 6 layers with d_model 768."""
+    return {"seed": measured("configs", "ModelConfig")(**SEED_MODEL)} | measured("configs", "MODEL_CONFIGS")
+
+
+def stream(run: Run) -> Iterator[tuple[Any, Any]]:
+    """Batches (ids, targets) without end, the same for the same seed on every device.
+
+    The next token is 7 times the last one, plus 1, or plus half the vocabulary if the one before that was odd; one in
+    ten is random instead. A model first learns that two tokens are likely, then, by attention, which of them it is.
+    """
+    import torch
+
+    vocab = run.config.vocab_size  # 7 divides none that we have, so that every token is as frequent
+    generator = torch.Generator().manual_seed(run.seed)
+    shape = (run.batch, run.context + 1)
+    while True:
+        tokens = torch.randint(vocab, shape, generator=generator)
+        follows = torch.rand(shape, generator=generator) >= NOISE
+        for t in range(2, run.context + 1):
+            following = (7 * tokens[:, t - 1] + 1 + tokens[:, t - 2] % 2 * (vocab // 2)) % vocab
+            tokens[:, t] = torch.where(follows[:, t], following, tokens[:, t])
+        on_device = tokens.to(run.device)
+        yield on_device[:, :-1].contiguous(), on_device[:, 1:].contiguous()
+
+
+def train_step(run: Run, precision: str) -> Any:
+    """A `TrainStep` of a new model, whose weights depend on the seed alone; it has no batch yet."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        model = measured("transformer", "TransformerLM")(run.config, run.context).to(run.device)
+    scaler = torch.amp.GradScaler(run.device, init_scale=SCALE) if precision == "fp16" else None
+    optimizer = measured("training", "adamw")(model, lr=run.lr)
+    return measured("training", "TrainStep")(
+        model=model, optimizer=optimizer, ids=None, targets=None, precision=precision, scaler=scaler
+    )
+
+
+def rows(run: Run, tick: Tick = lambda _: None) -> list[Row]:
+    """One row a precision; `tick` is called with its name after every step."""
+    return [
+        _unless_out_of_memory("training", precision, functools.partial(_train, run, precision, tick))
+        for precision in PRECISIONS
+    ]
+
+
+def _train(run: Run, precision: str, tick: Tick) -> Row:
+    baseline = _allocated(run)
+    train = train_step(run, precision)
+    losses, seconds, peaks = [], [], []
+    skipped = overflowed_steps = overflowed = 0
+    for ids, targets in itertools.islice(stream(run), run.steps):
+        train.ids, train.targets = ids, targets
+        scale = train.scaler.get_scale() if train.scaler else 1.0
+        _forget_peak(run)
+        start = _now(run)
+        loss = train.step()
+        seconds.append(_now(run) - start)
+        peaks.append(_peak(run))
+        losses.append(float(loss))
+        skipped += bool(train.scaler) and train.scaler.get_scale() < scale
+        broken = _not_finite([parameter.grad for parameter in train.model.parameters()])
+        overflowed += broken
+        overflowed_steps += broken > 0
+        tick(precision)
+    timed = seconds[WARM_UP:]
+    return {
+        "part": "training",
+        "precision": precision,
+        "status": "ok",
+        "samples_per_s": run.batch / statistics.mean(timed),
+        "step_mean_s": statistics.mean(timed),
+        "step_median_s": statistics.median(timed),
+        "step_sd_s": statistics.stdev(timed),
+        "peak_bytes": max(peaks) - baseline if run.device == "cuda" else None,
+        "final_loss": statistics.mean(losses[-run.window :]),
+        "skipped_steps": skipped,
+        "overflowed_steps": overflowed_steps,
+        "overflowed_elements": overflowed,
+        "loss_scale": train.scaler.get_scale() if train.scaler else None,
+        "losses": losses,
+    }
+
+
+def underflow(run: Run) -> list[Row]:
+    """Of the first batch's gradient elements that are not zero in fp32: how many are zero in half precision.
+
+    With and without the first scale of `GradScaler`, whose overflows are counted as well.
+    """
+    ways = (("fp16", 1.0), ("fp16", SCALE), ("bf16", 1.0))
+    exact = _unless_out_of_memory("underflow", "fp32", lambda: {"status": "ok", "nonzero": _nonzero(run)})
+    if exact["status"] != "ok":
+        return [exact]
+    return [
+        _unless_out_of_memory(
+            "underflow", precision, functools.partial(_vanished, run, precision, scale, exact["nonzero"])
+        )
+        for precision, scale in ways
+    ]
+
+
+def _nonzero(run: Run) -> list[Any]:
+    return [gradient != 0 for gradient in _first_gradients(run, "fp32", 1.0)]
+
+
+def _vanished(run: Run, precision: str, scale: float, nonzero: list[Any]) -> Row:
+    gradients = _first_gradients(run, precision, scale)
+    zero = sum(int(((gradient == 0) & here).sum()) for gradient, here in zip(gradients, nonzero, strict=True))
+    return {
+        "part": "underflow",
+        "precision": precision,
+        "status": "ok",
+        "scale": scale,
+        "nonzero_in_fp32": sum(int(here.sum()) for here in nonzero),
+        "zero_here": zero,
+        "not_finite": _not_finite(gradients),
+    }
+
+
+def _first_gradients(run: Run, precision: str, scale: float) -> list[Any]:
+    train = train_step(run, precision)
+    train.scaler = None
+    train.ids, train.targets = next(stream(run))
+    train.backward(train.forward() * scale)
+    return [parameter.grad for parameter in train.model.parameters()]
+
+
+def _not_finite(gradients: list[Any]) -> int:
+    return int(sum((~gradient.isfinite()).sum() for gradient in gradients))
+
+
+def _unless_out_of_memory(part: str, precision: str, work: Callable[[], Row]) -> Row:
+    """One precision that does not fit costs no other."""
+    import torch
+
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        pass  # here, and not below, its traceback holds what was allocated
+    torch.cuda.empty_cache()
+    return {"part": part, "precision": precision, "status": "out of memory"}
+
+
+def _now(run: Run) -> float:
+    if run.device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _allocated(run: Run) -> int:
+    import torch
+
+    return torch.cuda.memory_allocated() if run.device == "cuda" else 0
+
+
+def _forget_peak(run: Run) -> None:
+    import torch
+
+    if run.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak(run: Run) -> int:
+    import torch
+
+    return torch.cuda.max_memory_allocated() if run.device == "cuda" else 0
