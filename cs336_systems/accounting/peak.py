@@ -57,9 +57,6 @@ def step_moments(
     loss = (2 + 4 if autocast else 4) * logits
     casts = blocks_cast_bytes(config, precision) if checkpointed else 0  # otherwise kept for the backward anyway
     moments = {"forward: loss": base + kept + loss + casts}
-    if checkpointed:
-        inside = max(_block_forward_bytes(config, batch, seq_len, attention, precision))
-        moments["forward: last block"] = base + below + inside + casts
 
     # Backward. log_softmax's: the gradient of its output, and of its input.
     moments["backward: loss"] = base + kept + 2 * 4 * logits
@@ -73,7 +70,7 @@ def step_moments(
         rest += (
             8 * scores - (2 * scores if autocast else 0) - vectors
         )  # the product's own copy of the probabilities too
-    else:  # dq, dk and dv
+    else:  # dq, dk and dv; never the peak at the course's sizes, whose SwiGLU is wider
         rest += 3 * vectors
     above = 4 * (config.vocab_size + 1) * config.d_model
     others = 4 * (config.num_layers - 1) * block_parameters(config)
