@@ -91,3 +91,26 @@ def test_every_variant_passes_on_a_gpu(variant):
     work = build("transformer", CASE | {"mode": "step", "variant": variant, "precision": "bf16"}, "cuda")
     work.run()
     assert work.check() < 2e-2
+
+
+@pytest.mark.gpu
+def test_peaks_are_the_same_bytes_in_any_order():
+    from perf.harness.memory import Leftovers, peak_memory
+
+    cases = [
+        CASE | {"size": size, "context_length": context, "mode": mode, "precision": precision}
+        for size, context, mode, precision in itertools.product(
+            ["tiny", "small"], [64, 128], ["forward", "step"], ["fp32", "bf16"]
+        )
+    ]
+
+    def peaks(cases):
+        found = {}
+        for case in cases:
+            build("transformer", case, "cuda").run()
+            found[str(case)] = peak_memory(lambda case=case: build("transformer", case, "cuda"), Leftovers())[
+                "peak_bytes"
+            ]
+        return found
+
+    assert peaks(cases) == peaks(cases[::-1]) == peaks(cases[1::2] + cases[::2])
