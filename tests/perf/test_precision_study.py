@@ -143,6 +143,19 @@ def test_every_precision_starts_alike_and_sees_the_same_batches(monkeypatch):
     assert len({tuple(row["losses"]) for row in rows}) == 3  # three precisions, not one three times
 
 
+def test_the_weights_depend_on_the_seed_alone():
+    def head(seed):
+        torch.rand(1)  # whatever was drawn before
+        return training.train_step(tiny(seed=seed), "fp32").model.lm_head.weight
+
+    before = torch.random.get_rng_state()
+    assert torch.equal(head(0), head(0))
+    assert not torch.equal(head(0), head(1))
+    torch.random.set_rng_state(before)
+    training.train_step(tiny(), "fp32")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_a_model_learns_the_stream():
     run = tiny(steps=120, context=64)
     row = training._train(run, "fp32", lambda _: None)
