@@ -4,7 +4,18 @@ import importlib
 
 import click
 
-STUDIES = ("clock", "noise", "precision", "spent", "end-to-end", "warm-up", "attention-memory", "compile")
+STUDIES = (
+    "clock",
+    "noise",
+    "precision",
+    "spent",
+    "end-to-end",
+    "warm-up",
+    "attention-memory",
+    "compile",
+    "memory",
+    "kernels",
+)
 """Each is a module of this package, with dashes for underscores, that holds its `command`."""
 
 
