@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of, synchronize
+from perf.studies.lm import (
+    ON_A_CPU,
+    Setting,
+    device_kind,
+    largest_that_fits,
+    model_options,
+    rows_of,
+    settings_of,
+    synchronize,
+)
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -39,6 +48,8 @@ def command(warm_up: int, steps: int, out: Path | None, **options: Any) -> None:
     click.echo(heading(whole))
     click.echo(f"Batch {options['batch']}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
     click.echo(table(rows))
+    for sentence in largest_that_fits(settings):
+        click.echo(sentence)
     if device_kind() == "cpu":
         click.echo(ON_A_CPU)
     if out:
@@ -93,6 +104,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells["step"] = mean_and_deviation(steps)
             if "peak_bytes" in row:
                 cells["peak, GiB"] = f"{row['peak_bytes'] / 2**30:.2f}"
+                if "predicted_bytes" in row:
+                    cells["predicted"] = f"{row['predicted_bytes'] / 2**30:.2f}"
         else:
             cells["forward"] = row["status"]
         shown.append(cells)

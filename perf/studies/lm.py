@@ -109,18 +109,60 @@ def train_step_of(setting: Setting) -> Any:
 
 
 def rows_of(settings: list[Setting], measure: Callable[[Any, Setting], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One row per setting: what `measure(train_step, setting)` found, or the memory that could not be had."""
+    """One row per setting: what `measure(train_step, setting)` found, or the memory that could not be had.
+
+    What is predicted to need more memory than the GPU has is not tried, and its row says so.
+    """
     import torch
     from tqdm import tqdm
 
     for setting in tqdm(settings, unit="model", leave=False, disable=None):
+        predicted = predicted_bytes(setting)
+        known = {} if predicted is None else {"predicted_bytes": predicted}
+        if predicted is not None and predicted > memory_bytes():
+            yield setting.axes() | known | {"status": f"does not fit: predicted {predicted / 2**30:.0f} GiB"}
+            continue
         try:
-            found = {"status": "ok"} | measure(train_step_of(setting), setting)
+            found = known | {"status": "ok"} | measure(train_step_of(setting), setting)
         except torch.OutOfMemoryError as error:
             error.__traceback__ = None  # it holds the frames, and they the tensors
-            found = {"status": f"out of memory: {asked_for(error)}"}
+            found = known | {"status": f"out of memory: {asked_for(error)}"}
         release()
         yield setting.axes() | found
+
+
+def predicted_bytes(setting: Setting) -> int | None:
+    """The peak of a step by `cs336_systems.accounting`; None for a user's model and for compiled forms."""
+    if setting.model != OURS or setting.variant not in ("eager", "cuda_graph"):
+        return None
+    return measured("accounting.peak", "peak_step_bytes")(
+        measured("configs", "MODEL_CONFIGS")[setting.size],
+        setting.batch,
+        setting.context_length,
+        attention="reference" if setting.attention == "reference" else "flash",
+        precision=setting.precision,
+    )
+
+
+def memory_bytes() -> float:
+    """Of the GPU; without one there is no limit that this could know."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else float("inf")
+
+
+def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
+    """For every context length and precision of these settings, the largest model whose step fits this GPU."""
+    if device_kind() == "cpu":
+        return
+    largest = measured("accounting.peak", "largest_size_that_fits")
+    for context, precision in dict.fromkeys((setting.context_length, setting.precision) for setting in settings):
+        name = largest(memory_bytes(), settings[0].batch, context, precision=precision)
+        card = f"{memory_bytes() / 2**30:.0f} GiB"
+        yield (
+            f"Context {context}, {precision}: by prediction the largest model whose step fits {card} with eager "
+            f"attention is {name or 'none of them'}."
+        )
 
 
 def asked_for(error: BaseException) -> str:

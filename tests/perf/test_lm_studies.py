@@ -76,6 +76,22 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
     assert [row["status"] for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
 
 
+def test_what_is_predicted_not_to_fit_is_not_tried(monkeypatch):
+    monkeypatch.setattr(lm, "memory_bytes", lambda: 24e9)
+    settings = [Setting(size, 512, 4, "fp32", "eager", "reference") for size in ("xl", "tiny")]
+    rows = list(lm.rows_of(settings, lambda train, setting: {"tried": setting.size}))
+    assert [row.get("tried") for row in rows] == [None, "tiny"]
+    assert rows[0]["status"].startswith("does not fit: predicted ")
+    assert rows[0]["predicted_bytes"] > 16 * 1_998_235_200
+
+
+def test_the_largest_model_for_a_card_is_named(monkeypatch):
+    monkeypatch.setattr(lm, "memory_bytes", lambda: 24e9)
+    monkeypatch.setattr(lm, "device_kind", lambda: "cuda")
+    (sentence,) = lm.largest_that_fits([Setting("small", 256, 4, "fp32", "eager", "reference")])
+    assert sentence.endswith("fits 22 GiB with eager attention is large.")
+
+
 class BasicsTransformerLM(nn.Module):
     """As the course's own: another layout of modules, and an attention that takes a mask."""
 
