@@ -79,7 +79,7 @@ def test_a_block_whose_address_went_to_a_gradient_later_is_not_that_gradient():
 
 
 def test_a_thinned_course_keeps_its_ends_and_every_extreme():
-    course = [random.Random(0).randrange(10**9) for _ in range(12_345)]
+    course = [*(random.Random(0).randrange(10**9) for _ in range(12_345)), 0, 10**9, 5]  # the last is no extreme
     short = memory_timeline.thinned(course)
     assert len(short) <= memory_timeline.POINTS + 2
     assert (short[0], short[-1], min(short), max(short)) == (course[0], course[-1], min(course), max(course))
@@ -106,6 +106,9 @@ def test_rows_pictures_and_answers(tmp_path):
         assert [phase["name"] for phase in row["forward"]["phases"]] == list(memory_recording.FORWARD)
         assert [phase["name"] for phase in row["step"]["phases"]] == list(memory_recording.STEP)
         assert row["step"]["peak_bytes"] > row["forward"]["peak_bytes"] > row["forward"]["before_bytes"] > 0
+        alone, training = row["forward"]["phases"][0], row["step"]["phases"][1]
+        kept, needed = training["end_bytes"] - training["start_bytes"], alone["peak_bytes"] - alone["start_bytes"]
+        assert kept > 2 * needed  # a forward without gradients keeps no activations
         for one in (row["forward"], row["step"]):
             assert one["phases"][-1]["end_bytes"] == pytest.approx(one["requested_before_bytes"], abs=1024)
     if not torch.cuda.is_available():
