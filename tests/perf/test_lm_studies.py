@@ -62,6 +62,9 @@ def test_the_sentence_about_warm_up_follows_from_the_numbers():
     row["forward_s"] = [9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     (sentence,) = warm_up.answers([row], [0, 2], 5)
     assert sentence.startswith("s: the first step takes 9.0 times a settled one; from step 3 on")
+    row["forward_s"] = [9.0, 1.0, 5.0, 1.0, 5.0, 1.0, 5.0]
+    (sentence,) = warm_up.answers([row], [0, 2], 5)
+    assert "no three in a row" in sentence
 
 
 def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
