@@ -1,0 +1,215 @@
+"""What one piece of work ran on the device, and in which named ranges, by torch.profiler.
+
+A kernel belongs to the ranges that were open on the host when it was launched. Kernel and launch share CUPTI's
+correlation id (else the operator that the kernel is linked to tells the time); launch and range share the host's clock.
+That holds for whichever thread launches: the backward's runs while its caller waits inside the range "backward". On a
+CPU an operator's self time stands for a kernel.
+"""
+
+import bisect
+import contextlib
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import click
+
+from perf.studies.lm import Setting, synchronize
+from perf.workloads import PACKAGE, measured
+
+KINDS = ("matmul", "fused attention", "softmax", "elementwise", "optimizer", "other")
+
+_LAUNCH = re.compile(r"cu(da)?[A-Z]")  # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync
+# In this order. Inductor names a kernel after all that it fuses, an addmm's bias too; its matmuls are templates.
+# Fused attention is built of CUTLASS. A log-softmax is the loss's.
+_NAMES = (
+    ("softmax", r"triton_(poi|red|per)_.*(?<!log_)softmax"),
+    ("elementwise", r"triton_(poi|red|per)_"),
+    ("fused attention", r"flash_(fwd|bwd)|fmha|flash.*attention|attention.*(for|back)ward|scaled_dot_product|sdpa"),
+    (
+        "matmul",
+        r"gemm|gemv|cutlass|cublas|nvjet|xmma|s884|s1688|s16816|matmul|triton_(mm|tem)"
+        r"|aten::(mm|bmm|addmm|baddbmm|addbmm|linear|mv|dot|einsum)\b",
+    ),
+    ("other", r"log_?softmax"),
+    ("softmax", r"softmax"),
+    ("elementwise", r"elementwise|aten::_?(add|sub|rsub|mul|div|neg|pow|r?sqrt|exp|cos|sin|silu|sigmoid|where"
+                    r"|masked_fill|copy|to_copy|fill|zero)(_backward)?_?$"),
+)  # fmt: skip
+_KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _NAMES]
+
+
+class Kernel(NamedTuple):
+    """A kernel, copy or fill on the device; on a CPU an operator with the time spent in itself."""
+
+    name: str
+    launched_s: float | None
+    """When the host launched it; None where the trace holds no launch."""
+
+    start_s: float
+    seconds: float
+
+
+class Profile(NamedTuple):
+    """What ran, in order of its starts, and the named ranges of the host: name -> its (start, end), seconds."""
+
+    kernels: list[Kernel]
+    ranges: dict[str, list[tuple[float, float]]]
+
+    def within(self, name: str) -> list[Kernel]:
+        """Those that were launched in a range of this name."""
+        spans = _merged(self.ranges.get(name, ()))
+        starts = [start for start, _ in spans]
+        found = []
+        for kernel in self.kernels:
+            if kernel.launched_s is not None:
+                at = bisect.bisect_right(starts, kernel.launched_s) - 1
+                if at >= 0 and kernel.launched_s < spans[at][1]:
+                    found.append(kernel)
+        return found
+
+    def host_s(self, name: str) -> float:
+        """For how long the host was in ranges of this name."""
+        return sum(end - start for start, end in _merged(self.ranges.get(name, ())))
+
+
+def profile_of(events: Iterable[Any], *, on_gpu: bool) -> Profile:
+    """From torch.profiler's `FunctionEvent`s."""
+    from torch.autograd import DeviceType
+
+    ranges: dict[str, list[tuple[float, float]]] = {}
+    launches: dict[int, float] = {}
+    operators: dict[int, float] = {}  # numbered by another count than the launches
+    work: list[tuple[str, int, int, float, float]] = []
+    for event in events:
+        start, end = event.time_range.start * 1e-6, event.time_range.end * 1e-6
+        on_host = event.device_type == DeviceType.CPU
+        if event.is_user_annotation:
+            if on_host:  # the device's copy of a range lasts from its first kernel to its last
+                ranges.setdefault(event.name, []).append((start, end))
+        elif not on_host:
+            linked = getattr(event, "linked_correlation_id", 0)
+            work.append((event.name, event.id, linked, start, end - start))
+        elif on_gpu and _LAUNCH.match(event.name):
+            launches[event.id] = start
+        elif on_gpu:
+            operators[event.id] = start
+        elif "::" in event.name and "autograd::" not in event.name and event.self_cpu_time_total > 0:
+            launches[len(work)] = start
+            work.append((event.name, len(work), 0, start, event.self_cpu_time_total * 1e-6))
+    kernels = [
+        Kernel(name, launches.get(key, operators.get(linked) if linked else None), start, seconds)
+        for name, key, linked, start, seconds in work
+        if name not in ranges
+    ]
+    return Profile(sorted(kernels, key=lambda kernel: kernel.start_s), ranges)
+
+
+def profiled(run: Callable[[], object], *, on_gpu: bool) -> Profile:
+    """`run` once, under the profiler. Raises `click.ClickException` if it leaves no trace."""
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    for _ in range(2):  # after a teardown, every second session finds nothing
+        synchronize()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.profiler.profile(activities=activities) as profiler:
+                run()
+                synchronize()
+            found = profile_of(profiler.events() or [], on_gpu=on_gpu)
+        if found.kernels:
+            return found
+    raise click.ClickException("torch.profiler saw no kernel; another profiler may hold the GPU, which serves one")
+
+
+def busy_s(kernels: list[Kernel], *, on_gpu: bool) -> float:
+    """For how long something ran: kernels of two streams may overlap; an operator's self time has no place."""
+    if not on_gpu:
+        return sum(kernel.seconds for kernel in kernels)
+    return sum(end - start for start, end in _merged((one.start_s, one.start_s + one.seconds) for one in kernels))
+
+
+def kind_of(name: str) -> str:
+    """One of `KINDS` but "optimizer", which is where a kernel was launched and not what it is called."""
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+
+
+def summary(kernels: list[Kernel], optimizer: list[Kernel], *, on_gpu: bool) -> dict[str, Any]:
+    """busy_s, launches, unattributed (those without a known launch), and where the time went.
+
+    kernels_s is [name, kind, count, seconds], longest first; kinds_s the seconds of each of `KINDS`.
+    """
+    stepping = set(optimizer)
+    totals: dict[tuple[str, str], list[float]] = {}
+    for kernel in kernels:
+        kind = "optimizer" if kernel in stepping else kind_of(kernel.name)
+        totals.setdefault((kernel.name, kind), []).append(kernel.seconds)
+    longest = sorted(totals.items(), key=lambda item: -sum(item[1]))
+    kinds = dict.fromkeys(KINDS, 0.0)
+    for (_, kind), seconds in longest:
+        kinds[kind] += sum(seconds)
+    return {
+        "busy_s": busy_s(kernels, on_gpu=on_gpu),
+        "launches": len(kernels),
+        "unattributed": sum(kernel.launched_s is None for kernel in kernels),
+        "kernels_s": [[name, kind, len(seconds), sum(seconds)] for (name, kind), seconds in longest],
+        "kinds_s": kinds,
+    }
+
+
+def scaled_dot_product_attention(
+    q: Any, k: Any, v: Any, is_causal: bool = False, *, softmax_scale: float | None = None
+) -> Any:
+    """The reference's eager attention, with a range around each of its parts; shapes as there."""
+    import torch
+
+    range_ = measured("ranges", "range_")
+    with range_("computing attention scores"):
+        scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+        if is_causal:
+            rows, columns = (torch.arange(x.shape[-2], device=q.device) for x in (q, k))
+            scores = scores.masked_fill(rows[:, None] < columns, float("-inf"))
+    with range_("computing softmax"):
+        weights = torch.softmax(scores, dim=-1)
+    with range_("final matmul"):
+        return weights @ v
+
+
+@contextlib.contextmanager
+def annotated(setting: Setting) -> Iterator[None]:
+    """Ranges inside the model and its eager attention; none in compiled code, which they would cut into pieces."""
+    if setting.variant != "eager":
+        yield
+        return
+    name = scaled_dot_product_attention.__name__
+    original = measured("attention.reference", name)
+    # Rebound where `flash_attention` looks it up, as the course does it: reaches a foreign model as well.
+    module = sys.modules[f"{PACKAGE}.attention.reference"]
+    setattr(module, name, scaled_dot_product_attention)
+    try:
+        with measured("ranges", "recorded")():
+            yield
+    finally:
+        setattr(module, name, original)
+
+
+def phase(name: str) -> AbstractContextManager[object]:
+    """A range for the profilers outside of the model, whether or not there are any inside."""
+    with measured("ranges", "recorded")():
+        return measured("ranges", "range_")(name)
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
