@@ -79,9 +79,8 @@ def answers(rows: list[dict[str, Any]], counts: list[int], steps: int) -> list[s
         settled = statistics.median(whole[max(counts) :])
         near = [all(one < 1.1 * settled for one in whole[index : index + 3]) for index in range(len(whole) - 2)]
         after = f"from step {near.index(True) + 1} on three in a row are" if any(near) else "no three in a row are"
-        said.append(
-            f"{row['size']}: the first step takes {whole[0] / settled:.1f} times a settled one; {after} within 10 % of it."
-        )
+        first = f"the first step takes {whole[0] / settled:.1f} times a settled one"
+        said.append(f"{row['size']}: {first}; {after} within 10 % of it.")
     return said
 
 

@@ -62,7 +62,7 @@ def test_the_sentence_about_warm_up_follows_from_the_numbers():
     row["forward_s"] = [9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     (sentence,) = warm_up.answers([row], [0, 2], 5)
     assert sentence.startswith("s: the first step takes 9.0 times a settled one; from step 3 on")
-    row["forward_s"] = [9.0, 1.0, 5.0, 1.0, 5.0, 1.0, 5.0]
+    row["forward_s"] = [9.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.0]
     (sentence,) = warm_up.answers([row], [0, 2], 5)
     assert "no three in a row" in sentence
 
