@@ -108,7 +108,7 @@ def test_rows_pictures_and_answers(tmp_path):
         assert row["step"]["peak_bytes"] > row["forward"]["peak_bytes"] > row["forward"]["before_bytes"] > 0
         alone, training = row["forward"]["phases"][0], row["step"]["phases"][1]
         kept, needed = training["end_bytes"] - training["start_bytes"], alone["peak_bytes"] - alone["start_bytes"]
-        assert kept > 2 * needed  # a forward without gradients keeps no activations
+        assert needed < kept  # a forward that keeps its activations needs them and its temporaries
         for one in (row["forward"], row["step"]):
             assert one["phases"][-1]["end_bytes"] == pytest.approx(one["requested_before_bytes"], abs=1024)
     if not torch.cuda.is_available():
