@@ -129,10 +129,14 @@ def build(config, context_length, attention):
     return BasicsTransformerLM(config.vocab_size, context_length, config.d_model, config.num_layers)
 
 
-@pytest.mark.parametrize("name", ["end-to-end"])
-def test_a_foreign_model_goes_through_a_study_with_its_attention_swapped(name):
+@pytest.mark.parametrize(
+    "arguments",
+    [["end-to-end", "--steps", "2"], ["memory"], ["compile", "--part", "model", "--variant", "eager"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_foreign_model_goes_through_every_study_with_its_attention_swapped(arguments):
     CALLS.clear()
-    done = study(name, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
+    done = study(*arguments, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
     assert done.exit_code == 0, done.output
     assert CALLS[0] == (2, 4, 16, 16)
 
