@@ -1,5 +1,6 @@
 """What the study of kernels shows: a table per question, a sentence per setting, and a figure."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def matmul_table(rows: list[dict[str, Any]]) -> str:
         for part, name in PARTS.items():
             cells[f"{name}: matmul"] = f"{share(row[part], 'matmul'):.0%}"
             top, _, count, seconds = row[part]["kernels_s"][0]
-            cells[f"{name}: top, its calls and share"] = f"{top[:32]} {count}x {seconds / total(row[part]):.0%}"
+            cells[f"{name}: top, its calls and share"] = f"{short(top, 36)} {count}x {seconds / total(row[part]):.0%}"
         cells["same"] = "yes" if row["forward_only"]["kernels_s"][0][0] == row["step"]["kernels_s"][0][0] else "no"
         shown.append(cells)
     return table(shown)
@@ -115,7 +116,7 @@ def kernels_table(row: dict[str, Any], top: int) -> str:
         shown += [
             {
                 "of": name,
-                "name": kernel[:NAME_WIDTH],
+                "name": short(kernel, NAME_WIDTH),
                 "kind": kind,
                 "calls": count,
                 "ms": ms(seconds),
@@ -188,6 +189,11 @@ def total(part: dict[str, Any]) -> float:
 def share(part: dict[str, Any], kind: str) -> float:
     """Of the time of all kernels, that of one kind."""
     return part["kinds_s"][kind] / total(part)
+
+
+def short(name: str, width: int) -> str:
+    """A kernel's name without what all of torch's have in common."""
+    return re.sub(r"^void |at::native::|\(anonymous namespace\)::", "", name)[:width]
 
 
 def pair(busy: float, wall: float) -> str:

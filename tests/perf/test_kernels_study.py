@@ -136,6 +136,11 @@ def test_kinds_are_told_by_name(name, kind):
     assert kind_of(name) == kind
 
 
+def test_a_name_is_cut_after_what_all_of_torchs_have_in_common():
+    name = "void at::native::(anonymous namespace)::softmax_warp_forward<float, float, 9, false>"
+    assert kernels_results.short(name, 20) == "softmax_warp_forward"
+
+
 def test_kinds_add_up_and_the_optimizers_are_those_launched_in_it():
     step = [Kernel("sgemm", 1.0, 0.0, 3.0), Kernel("sgemm", 2.0, 3.0, 1.0), Kernel("gemm_like_adam", 3.0, 4.0, 2.0)]
     found = summary(step, step[2:], on_gpu=True)
@@ -166,6 +171,14 @@ def test_the_annotated_attention_is_in_place_only_while_it_is_profiled():
     assert reference.scaled_dot_product_attention is before
     with kernels_profile.annotated(Setting("tiny", 16, 2, "fp32", "compiled", "reference")):
         assert reference.scaled_dot_product_attention is before
+
+
+def test_compiled_code_gets_no_ranges_and_its_phases_do():
+    compiled = Setting("tiny", 16, 2, "fp32", "compiled", "reference")
+    found = kernels.measure(lm.train_step_of(SETTING), compiled, 1, 1)  # as if: the compiler is not what is tested
+    assert found["ranges_s"] == {}
+    assert all(found["phases_s"][name] > 0 for name in kernels.PHASES)
+    assert all(seconds > 0 for seconds in found["wall_s"].values())
 
 
 def test_a_study_on_a_laptop_has_every_table_every_range_and_says_that_it_was_a_cpu(tmp_path):
@@ -199,6 +212,15 @@ def test_matmuls_are_counted_and_their_flops_are_the_closed_form():
     heads = 2 * 2 * 4  # layers x batch x heads
     assert found["attention_parts"]["softmax_flops"] == heads * 5 * 16**2
     assert found["attention_parts"]["matmul_flops"] == heads * 4 * 16**2 * 16
+
+
+def test_the_forward_that_is_shown_alone_keeps_nothing_for_a_backward():
+    train = lm.train_step_of(SETTING)
+    forward, graphs = train.forward, []
+    train.forward = lambda: graphs.append(torch.is_grad_enabled()) or forward()
+    kernels.measure(train, SETTING, 1, 1)
+    # Warm-up, forward, phases, forward, step; then, under the profiler, forward and step.
+    assert graphs == [True, False, True, False, True, False, True]
 
 
 def numbers(*, busy, wall=1.0, matmul=0.0, fused=0.0, other=0.0, softmax=0.0):
