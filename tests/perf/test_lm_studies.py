@@ -131,7 +131,12 @@ def build(config, context_length, attention):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["end-to-end", "--steps", "2"], ["memory"], ["compile", "--part", "model", "--variant", "eager"]],
+    [
+        ["end-to-end", "--steps", "2"],
+        ["memory"],
+        ["kernels"],
+        ["compile", "--part", "model", "--variant", "eager"],
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_a_foreign_model_goes_through_every_study_with_its_attention_swapped(arguments):
