@@ -1,6 +1,7 @@
 """The compile study times what compiles, and says of what does not why."""
 
 import json
+import warnings
 
 import torch
 from click.testing import CliRunner
@@ -45,3 +46,12 @@ def test_a_gain_is_over_the_eager_row_of_the_same_cell():
     assert "1.00" in lines[0]
     assert "4.00" in lines[1]
     assert " - " in lines[2]
+
+
+def test_inductors_advice_to_use_tf32_fails_no_test_that_compiles():
+    """Given at the first compilation of a process, and raised inside it where warnings are errors."""
+    warnings.warn(
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. "
+        "Consider setting `torch.set_float32_matmul_precision('high')` for better performance.",
+        stacklevel=2,
+    )
