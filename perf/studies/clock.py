@@ -47,7 +47,7 @@ def command(out: Path | None) -> None:
     ]
     rows: list[Row] = []
     tables = []
-    for title, question in tqdm(questions, unit="question", leave=False):
+    for title, question in tqdm(questions, unit="question", leave=False, disable=None):
         found = list(question())
         rows += [{"question": title} | row for row in found]
         tables.append(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")

@@ -89,7 +89,7 @@ def command(processes: int, pairs: int, out: Path | None) -> None:
         raise click.ClickException(reason)
     make_working_tree_importable()
     cases = _cases()
-    with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False) as bar:
+    with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False, disable=None) as bar:
         rows = []
         for number in range(processes):
             rows += [{"design": "crossed", "process": number, **row} for row in _crossed(cases, number, bar)]

@@ -106,7 +106,7 @@ def _training(run: precision_training.Run, size: str, device_name: str, out: Pat
     from tqdm import tqdm
 
     vanished = precision_training.underflow(run)
-    with tqdm(total=run.steps * len(precision_training.PRECISIONS), unit="step", leave=False) as bar:
+    with tqdm(total=run.steps * len(precision_training.PRECISIONS), unit="step", leave=False, disable=None) as bar:
 
         def tick(precision: str) -> None:
             bar.set_description(precision, refresh=False)

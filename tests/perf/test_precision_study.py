@@ -216,6 +216,7 @@ def test_the_study_from_end_to_end(tmp_path):
     assert done.exit_code == 0, done.output
     for words in ("9.953125", "device_type", "samples/s", "random seed 0"):
         assert words in done.output
+    assert "step/s" not in done.output  # no bar where no terminal looks
     if not torch.cuda.is_available():
         assert "measured on this CPU" in done.output
     rows = json.loads((tmp_path / "precision.json").read_text())["rows"]

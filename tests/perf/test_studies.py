@@ -1,8 +1,10 @@
 """What the studies compute from what was measured."""
 
+import ast
 import itertools
 import json
 import random
+from pathlib import Path
 
 import click
 import pandas
@@ -84,3 +86,16 @@ def test_rows_are_written_with_their_machine_and_command(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(click.ClickException, match="cannot be written"):
         document.write(tmp_path / "file" / "study.json", whole)
+
+
+def test_no_study_draws_its_bar_into_a_file():
+    """With disable=None tqdm is silent unless a terminal looks; by default it fills a redirected log with lines."""
+    folder = Path(noise.__file__).parent
+    bars = [
+        {argument.arg: ast.unparse(argument.value) for argument in node.keywords}
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tqdm")
+    ]
+    assert len(bars) >= 6
+    assert {bar.get("disable") for bar in bars} == {"None"}
