@@ -12,15 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_systems.master_weights import master_weight_adamw
 from cs336_systems.ranges import range_
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-"""fp32: IEEE products. tf32: ten bits of mantissa in products. bf16, fp16: autocast; fp16 with loss scaling."""
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
+"""fp32: IEEE products. tf32: ten bits of mantissa in products. bf16, fp16: autocast; fp16 with loss scaling.
+
+bf16_weights: the numbers of bf16, with the matrices held in bfloat16 and their float32 masters in the optimizer.
+"""
 
 VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
-"""compiled_blocks: each layer by itself; compiled: the whole model; cuda_graph: the whole step, without a host."""
+"""compiled_blocks: each layer by itself; compiled: the whole model; both with the loss. cuda_graph: the whole step,
+without a host; compiled_cuda_graph: of compiled layers, since without a host the whole model is no faster."""
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16_weights": torch.bfloat16}
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -66,11 +71,14 @@ class TrainStep:
     run: Callable[[Tensor], Tensor] | None = None
     """What calls the model: the model itself if None, or a compiled form of it."""
 
+    loss_function: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+    """Logits and targets to the loss: `cross_entropy`, or a compiled form of it."""
+
     def forward(self) -> Tensor:
         """The loss, with its graph."""
         device, run = self.ids.device, self.model if self.run is None else self.run
         with range_("forward"), matmul_precision(self.precision), autocast(self.precision, device):
-            return cross_entropy(run(self.ids), self.targets)
+            return self.loss_function(run(self.ids), self.targets)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of all parameters."""
@@ -110,6 +118,8 @@ def make_train_step(
 ) -> TrainStep:
     """A `TrainStep` of `model` on this batch, compiled as `variant` says; the first call compiles.
 
+    Changes `model` in place: its layers' `compile`, and for bf16_weights the dtype of its linear weights.
+
     Raises `ValueError` for an unknown variant, and for what no CUDA graph can hold: it needs a GPU, and loss scaling
     asks the host whether a gradient overflowed.
     """
@@ -119,14 +129,19 @@ def make_train_step(
     if graphed and not ids.is_cuda:
         raise ValueError(f"variant={variant!r} was given with ids on {ids.device}; allowed: a CUDA device")
     if graphed and precision == "fp16":
-        raise ValueError(f"variant={variant!r} was given with precision='fp16'; allowed: fp32, tf32, bf16")
+        allowed = ", ".join(name for name in PRECISIONS if name != "fp16")
+        raise ValueError(f"variant={variant!r} was given with precision='fp16'; allowed: {allowed}")
     scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
-    train = TrainStep(model, adamw(model, capturable=graphed), ids, targets, precision, scaler)
-    if variant == "compiled_blocks":
+    masters = precision == "bf16_weights"
+    optimizer = master_weight_adamw(model) if masters else adamw(model, capturable=graphed)
+    train = TrainStep(model, optimizer, ids, targets, precision, scaler)
+    if variant == "compiled":
+        train.run = torch.compile(model, dynamic=False)
+    elif variant.startswith("compiled"):
         for block in blocks_of(model):
             block.compile(dynamic=False)
-    elif variant.startswith("compiled"):
-        train.run = torch.compile(model, dynamic=False)
+    if variant.startswith("compiled"):
+        train.loss_function = torch.compile(cross_entropy, dynamic=False)
     return train
 
 

@@ -37,14 +37,17 @@ class Transformer:
 
 
 class TransformerVariants:
-    """A whole step in bfloat16, eager, compiled, and as a CUDA graph; with our attention and with PyTorch's."""
+    """A whole step in bfloat16, eager, compiled, and as a CUDA graph; with our attention and with PyTorch's.
+
+    bf16 is autocast; bf16_weights the same numbers without its casts.
+    """
 
     version = "1"
     timeout = 600
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
         [512, 1024],
-        ["bf16"],
+        ["bf16", "bf16_weights"],
         ["eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph"],
         ["triton", "sdpa"],
         ["step"],

@@ -13,7 +13,7 @@ import click
 from perf.workloads import measured
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
 VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
 ATTENTIONS = ("reference", "pytorch", "triton", "sdpa")
 OURS = "cs336_systems.transformer:TransformerLM"

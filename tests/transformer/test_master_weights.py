@@ -1,0 +1,134 @@
+"""AdamW over master weights: its rule against float64, its kernel against its rule, its numbers against autocast's."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from cs336_systems.adamw_kernel import adamw_update_triton
+from cs336_systems.configs import MODEL_CONFIGS
+from cs336_systems.master_weights import AdamWRule, MasterWeightAdamW, adamw_update, master_weight_adamw
+from cs336_systems.training import make_step
+from cs336_systems.transformer import TransformerLM
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RULE = AdamWRule(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+SIZES = (1, 7, 2048, 5001)  # within, equal to and beyond a program's block
+
+
+def tensors(n, dtype):
+    """A parameter with three gradients, the same each time."""
+    generator = torch.Generator().manual_seed(n)
+    values = torch.randn(4, n, generator=generator)
+    weight = nn.Parameter(values[0].to(DEVICE, dtype))
+    return weight, [(gradient * 10.0 ** -(2 * number)).to(DEVICE, dtype) for number, gradient in enumerate(values[1:])]
+
+
+def exact_adamw(weight, gradients):
+    """The rule in float64, by hand."""
+    beta1, beta2 = RULE.betas
+    weight, first, second = weight.detach().double().clone(), 0.0, 0.0
+    for step, gradient in enumerate(gradients, 1):
+        gradient = gradient.double()
+        weight *= 1 - RULE.lr * RULE.weight_decay
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+        root = (second / (1 - beta2**step)) ** 0.5 + RULE.eps
+        weight -= RULE.lr * first / (1 - beta1**step) / root
+    return weight
+
+
+@pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", SIZES)
+def test_three_updates_equal_float64(n, dtype, update):
+    weight, gradients = tensors(n, dtype)
+    exact = exact_adamw(weight, gradients)
+    around = torch.full((n + 64,), torch.nan, device=DEVICE)  # what lies behind the master must stay as it is
+    state = {name: torch.zeros(n, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+    state["step"] = torch.zeros((), device=DEVICE)
+    if dtype == torch.bfloat16:
+        state["master"] = around[:n].copy_(weight.detach())
+    with torch.no_grad():
+        for gradient in gradients:
+            state["step"] += 1
+            update(weight, gradient, state, RULE)
+    held = state.get("master", weight)
+    torch.testing.assert_close(held.double(), exact, rtol=1e-6, atol=3e-7)
+    assert around[n:].isnan().all()
+    truncates = update is adamw_update_triton and DEVICE == "cpu"  # Triton's interpreter does not round
+    torch.testing.assert_close(weight.detach(), held.detach().to(dtype), rtol=2**-7 if truncates else 0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_optimizer_takes_the_steps_of_its_rule(dtype):
+    weight, gradients = tensors(33, dtype)
+    exact = exact_adamw(weight, gradients)
+    optimizer = MasterWeightAdamW(
+        [weight, nn.Parameter(torch.zeros(2, device=DEVICE))], **RULE._asdict()
+    )  # one without gradient
+    for gradient in gradients:
+        weight.grad = gradient
+        optimizer.step()
+    held = optimizer.state[weight].get("master", weight)
+    torch.testing.assert_close(held.double(), exact, rtol=1e-6, atol=3e-7)
+    assert len(optimizer.state) == 1
+
+
+def test_its_steps_are_those_of_autocast():
+    """The same operands for every product; only the update rounds in another place."""
+    torch.manual_seed(0)
+    config = MODEL_CONFIGS["tiny"]
+    model = TransformerLM(config, 16).to(DEVICE)
+    ids = torch.randint(config.vocab_size, (4, 16), device=DEVICE)
+    twin = copy.deepcopy(model)
+    autocast = make_step(model, ids, ids.roll(-1, 1), precision="bf16")
+    masters = make_step(twin, ids, ids.roll(-1, 1), precision="bf16_weights")
+    assert torch.equal(autocast(), masters())
+    for _ in range(5):
+        torch.testing.assert_close(autocast(), masters(), rtol=2e-3, atol=0)
+
+
+def test_what_a_linear_layer_shares_stays_float32():
+    model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 8, bias=False))
+    model[3].weight = model[0].weight
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = master_weight_adamw(model)
+    dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    assert dtypes.pop("1.weight") == torch.bfloat16
+    assert set(dtypes.values()) == {torch.float32}
+    assert torch.equal(optimizer.state[model[1].weight]["master"], weights["1.weight"])
+
+
+def test_a_checkpoint_goes_on_where_it_was(tmp_path):
+    """torch's own load_state_dict would round masters and moments to bfloat16."""
+    weight, gradients = tensors(33, torch.bfloat16)
+    optimizer = MasterWeightAdamW([weight], **RULE._asdict())
+    weight.grad = gradients[0]
+    optimizer.step()
+    torch.save({"weight": weight, "optimizer": optimizer.state_dict()}, tmp_path / "checkpoint.pt")
+
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    other = nn.Parameter(saved["weight"].detach().clone())
+    resumed = MasterWeightAdamW([other])
+    resumed.load_state_dict(saved["optimizer"])
+    for gradient in gradients[1:]:
+        weight.grad, other.grad = gradient, gradient.clone()
+        optimizer.step()
+        resumed.step()
+    assert torch.equal(weight, other)
+    for key, value in optimizer.state[weight].items():
+        assert resumed.state[other][key].dtype == torch.float32
+        assert torch.equal(value, resumed.state[other][key]), key
+
+
+def test_what_it_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match=r"a parameter of torch.float16 was given; allowed: float32, bfloat16"):
+        MasterWeightAdamW([nn.Parameter(torch.zeros(2, dtype=torch.float16))])
+    with pytest.raises(ValueError, match="allowed: contiguous ones"):
+        MasterWeightAdamW([nn.Parameter(torch.zeros(2, 3).T)])
+    sparse = nn.Embedding(4, 2, sparse=True)
+    sparse(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match="a sparse gradient was given"):
+        MasterWeightAdamW(sparse.parameters()).step()
