@@ -1,6 +1,8 @@
 """How much memory does eager attention take, which part of it is what, and where does it stop to fit?"""
 
 import itertools
+import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,16 @@ import click
 
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import asked_for, device_kind
+from perf.studies.memory_recording import workspaces
 
 CARDS_GB = (24, 80, 141)
 GIB = 2**30
 SEQ_LENS = (256, 1024, 4096, 8192, 16384)
 FARTHEST = 2**20
+
+ALLOCATOR = "PYTORCH_ALLOC_CONF", "expandable_segments:True"
+"""Whole segments, torch's default, waste one: the forward leaves a cached block of a score matrix's size, `out` takes a
+corner of it, and the rest can neither hold the next score matrix nor be given back. At seq_len 32768 that is 32 GiB."""
 
 
 @click.command(name="attention-memory")
@@ -27,16 +34,19 @@ def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond
 
     Full attention in float32, batch 8, no heads, as the course has it. Predicted beforehand: what a forward keeps for
     its backward, the peaks of both, and the first length that does not fit 24, 80 and 141 GB. Without a GPU the
-    prediction alone.
+    prediction alone. Measured with expandable segments, unless PYTORCH_ALLOC_CONF says otherwise.
     """
+    os.environ.setdefault(*ALLOCATOR)  # before torch is imported
     cells = list(itertools.product(dims or (16, 32, 64, 128), sorted(seq_lens or SEQ_LENS)))
-    workspace = workspace_bytes()
+    held = held_workspaces() if device_kind() == "cuda" else None
     rows = list(_rows(batch, cells, beyond))
-    whole = document(device_kind(), rows) | {"workspace_bytes": workspace}
+    whole = document(device_kind(), rows) | {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
     click.echo(heading(whole))
-    click.echo(f"Eager attention, float32, batch {batch}, no heads; predicted / measured, GiB")
+    allocator = f", {os.environ[ALLOCATOR[0]]}" if held else ""
+    click.echo(f"Eager attention, float32, batch {batch}, no heads{allocator}; predicted / measured, GiB")
     click.echo(table(rows))
-    click.echo(f"cuBLAS workspace, held by the process and in no row: {workspace / 2**20:.0f} MiB")
+    if held:
+        click.echo(about(held))
     for sentence in answers(rows, batch):
         click.echo(sentence)
     if device_kind() == "cpu":
@@ -63,17 +73,21 @@ def first_that_fails(batch: int, d: int, memory_bytes: float) -> int:
     return next(n for n in (2**k for k in range(4, 40)) if max(predicted(batch, n, d).values()) > memory_bytes)
 
 
-def workspace_bytes() -> int:
-    """What torch allocates for cuBLAS at the first product; 0 without a GPU."""
-    import torch
+def held_workspaces() -> dict[str, int]:
+    """`workspaces()`, which makes those of both threads, so that neither is made in a row."""
+    with warnings.catch_warnings():
+        # In autograd's thread, whose first kernel is a product; cuBLAS sets the context and goes on.
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
+        return workspaces()
 
-    if not torch.cuda.is_available():
-        return 0
-    before = torch.cuda.memory_allocated()
-    a = torch.ones(64, 64, device="cuda")
-    del a
-    torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
-    return torch.cuda.memory_allocated() - before
+
+def about(held: dict[str, int]) -> str:
+    """What the process holds beside every row."""
+    before, product, backward = held.values()
+    return (
+        f"cuBLAS's workspaces, held by the process and in no row: {(product - before) / 2**20:.0f} MiB of the thread "
+        f"that runs the forward, {(backward - product) / 2**20:.0f} MiB of the backward's."
+    )
 
 
 def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[dict[str, Any]]:
@@ -149,13 +163,27 @@ def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
         f"{share:.1%} of what waits for the backward; q, k, v, out and its gradient are the rest. Doubling seq_len "
         "quadruples it; d hardly counts. A flash kernel keeps no such matrix."
     )
-    for row in rows:
-        if row["status"].startswith("out of memory"):
-            yield f"seq_len {row['seq_len']}, d {row['d']} is the first to fail here ({row['status']})."
+    yield from _first_failures(rows)
+
+
+def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A sentence for each length, which is as a rule the same for every d."""
+    failed = sorted((row for row in rows if _failed(row)), key=lambda row: row["seq_len"])
+    first = {row["d"]: row for row in reversed(failed)}  # the shortest comes last, and stays
+    dims = {row["d"] for row in rows}
+    for seq_len in sorted({row["seq_len"] for row in first.values()}):
+        here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
+        which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
+        reasons = " or ".join(dict.fromkeys(row["status"] for row in here))
+        yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
+
+
+def _failed(row: dict[str, Any]) -> bool:
+    return row["status"].startswith("out of memory")
 
 
 def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
-    """Peak of the backward over seq_len, measured as dots on the prediction, with the cards as lines."""
+    """Peak of the backward over seq_len: predictions and cards as lines, measured as dots, what failed as crosses."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -169,6 +197,8 @@ def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
         dots = {row["seq_len"]: row.get("measured", {}).get("backward") for row in rows if row["d"] == d}
         found = {n: size / GIB for n, size in dots.items() if size is not None}
         axes.scatter(list(found), list(found.values()), color=line.get_color(), s=14)
+        full = [row["seq_len"] for row in rows if row["d"] == d and _failed(row)]
+        axes.scatter(full, [predicted(batch, n, d)["backward"] / GIB for n in full], marker="x", color="black", s=30)
     for card in CARDS_GB:
         axes.axhline(card * 1e9 / GIB, color="gray", ls=":", lw=1)
         axes.text(lengths[0], card * 1e9 / GIB, f"{card} GB", fontsize=7, va="bottom")
@@ -178,6 +208,10 @@ def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("seq_len")
     axes.set_ylabel("peak of forward and backward, GiB")
+    if any(_failed(row) for row in rows):
+        axes.scatter([], [], marker="x", color="black", s=30, label="out of memory, at its prediction")
+    if any("measured" in row for row in rows):
+        axes.scatter([], [], color="gray", s=14, label="measured")
     axes.legend(fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
