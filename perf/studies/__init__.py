@@ -10,6 +10,7 @@ STUDIES = (
     "precision",
     "spent",
     "end-to-end",
+    "train-step",
     "warm-up",
     "attention-memory",
     "compile",

@@ -1,0 +1,215 @@
+"""How fast is the whole training step, beside another way to run it?"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.case_profile import make_working_tree_importable
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import ON_A_CPU, SIZES, device_kind
+from perf.studies.train_step_arms import Cell, check_arm, samples_of
+from perf.workloads import measured
+
+OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
+AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
+FEWEST = 3  # processes behind an interval
+
+
+@click.command()
+@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="Default: all of 2025; tiny on a CPU.")
+@click.option("--context", "contexts", multiple=True, type=click.IntRange(1), help="Default: 512, 1024; 64 on a CPU.")
+@click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
+@click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--processes", default=8, show_default=True, type=click.IntRange(2), help="At most, for each pair.")
+@out_option
+def command(
+    sizes: tuple[str, ...],
+    contexts: tuple[int, ...],
+    batch: int,
+    ours: str | None,
+    against: tuple[str, ...],
+    rounds: int,
+    half_width: float,
+    processes: int,
+    out: Path | None,
+) -> None:
+    """How fast is the whole training step, beside another way to run it? Three minutes a size on a GPU.
+
+    \b
+    python -m perf study train-step --size small --context 512
+    python -m perf study train-step --size small --against my_package.peers:build_step
+
+    Two arms in one process take single steps in turn, A B B A, so that the drift of the machine hits both; then again
+    in fresh processes, three at least, until the 95 % interval of the ratio is narrow enough. A peer of your own:
+    build_step(config, context_length, batch) returns a function that takes one step on the GPU.
+    """
+    kind = device_kind()
+    ours, against = ours or OURS[kind], against or AGAINST[kind]
+    for name in (ours, *against):
+        try:
+            check_arm(name)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
+    cells = [
+        Cell(size, context, batch)
+        for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
+    ]
+    rows = list(measure(cells, ours, against, rounds, processes, half_width / 100))
+    whole = document(kind, rows)
+    click.echo(heading(whole))
+    click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and over each other arm's, 95 % interval")
+    click.echo(table(rows))
+    for sentence in answers(rows, half_width / 100):
+        click.echo(sentence)
+    if kind == "cpu":
+        click.echo(ON_A_CPU)
+    if out:
+        write(out / "train-step.json", whole)
+        draw(rows, out / "train-step.png", heading(whole))
+
+
+def measure(
+    cells: list[Cell], ours: str, against: tuple[str, ...], rounds: int, processes: int, half_width: float
+) -> Iterator[dict[str, Any]]:
+    """A row for each cell and other arm, with the samples of every process."""
+    from tqdm import tqdm
+
+    make_working_tree_importable()
+    with tqdm(total=len(cells) * len(against), unit="pair", leave=False, disable=None) as bar:
+        for cell, other in itertools.product(cells, against):
+            bar.set_postfix_str(f"{cell.size} {cell.context_length} {other}")
+            row: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch}
+            row |= {"ours": ours, "against": other, "status": "ok", "ours_s": [], "against_s": []}
+            for number in range(processes):
+                found = _in_a_fresh_process((ours, other), cell, rounds, number % 2)
+                if found["status"] != "ok":
+                    row["status"] = found["status"]
+                    break
+                row["ours_s"].append(found["ours_s"])
+                row["against_s"].append(found["against_s"])
+                if number + 1 >= FEWEST and ratio_of(row)[1] <= half_width:
+                    break
+            bar.update()
+            yield row
+
+
+def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
+    """Our time over the other's, and the relative half-width of its 95 % interval.
+
+    A process gives the median ratio of neighbouring samples; the interval is Student's, of the logarithms of the
+    processes: what differs between two builds of the same arms is part of it.
+    """
+    from scipy import stats
+
+    logs = [
+        statistics.median(math.log(a / b) for a, b in zip(ours, against, strict=True))
+        for ours, against in zip(row["ours_s"], row["against_s"], strict=True)
+    ]
+    if len(logs) < 2:
+        return math.exp(logs[0]), math.inf
+    error = statistics.stdev(logs) / len(logs) ** 0.5
+    return math.exp(statistics.mean(logs)), math.expm1(float(stats.t.ppf(0.975, len(logs) - 1)) * error)
+
+
+def milliseconds(row: dict[str, Any], arm: str) -> float:
+    """Median over all processes; `arm` is ours or against."""
+    return statistics.median(itertools.chain.from_iterable(row[f"{arm}_s"])) * 1e3
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    shown = []
+    for row in rows:
+        cells = {"size": row["size"], "context": row["context"], "against": row["against"]}
+        if row["status"] == "ok":
+            ratio, half = ratio_of(row)
+            ours = milliseconds(row, "ours")
+            cells |= {
+                "ours, ms": f"{ours:.2f}",
+                "TFLOP/s": f"{tflops(row, ours):.0f}",
+                "its ms": f"{milliseconds(row, 'against'):.2f}",
+                "ratio": f"{ratio:.3f} ± {half:.1%}",
+                "processes": len(row["ours_s"]),
+            }
+        else:
+            cells["ours, ms"] = row["status"]
+        shown.append(cells)
+    return tabulate(shown, headers="keys", disable_numparse=True)
+
+
+def tflops(row: dict[str, Any], ms: float) -> float:
+    """Of the model: three forwards, all scores of attention counted."""
+    config = measured("configs", "MODEL_CONFIGS")[row["size"]]
+    return measured("accounting.compute", "step_flops")(config, row["batch"], row["context"]) / ms * 1e-9
+
+
+def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
+    """For every model, the best of the others beside ours; or that it was not measured well enough to say."""
+    timed = [row for row in rows if row["status"] == "ok"]
+    for _, group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
+        best = max(group, key=lambda row: ratio_of(row)[0])
+        ratio, half = ratio_of(best)
+        where = f"{best['size']}, context {best['context']}"
+        if half > half_width:
+            yield f"{where}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
+            continue
+        verdict = f"{1 / ratio:.2f} times as fast as" if ratio < 1 else f"{ratio:.2f} times as slow as"
+        yield f"{where}: {best['ours']} is {verdict} the best of the others, {best['against']}."
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Ratios with their intervals, a line per model, a colour per other arm."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timed = [row for row in rows if row["status"] == "ok"]
+    if not timed:
+        return
+    labels = list(dict.fromkeys(f"{row['size']}, {row['context']}" for row in timed))
+    others = list(dict.fromkeys(row["against"] for row in timed))
+    figure, axes = plt.subplots(figsize=(6.5, 1.4 + 0.32 * len(labels)), layout="constrained")
+    for number, other in enumerate(others):
+        mine = [row for row in timed if row["against"] == other]
+        ratios = [ratio_of(row) for row in mine]
+        axes.errorbar(
+            [ratio for ratio, _ in ratios],
+            [labels.index(f"{row['size']}, {row['context']}") + 0.15 * number for row in mine],
+            xerr=[ratio * half if math.isfinite(half) else 0.0 for ratio, half in ratios],
+            fmt="o",
+            markersize=4,
+            capsize=3,
+            label=other,
+        )
+    axes.axvline(1.0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"time of {timed[0]['ours']} over that of", fontsize=8)
+    axes.set_title(title, fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _in_a_fresh_process(names: tuple[str, str], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(samples_of, names, cell, rounds, built_first).result()
+        except BrokenProcessPool:
+            return {"status": "the measuring process died; its last words are above"}

@@ -1,0 +1,76 @@
+"""A fresh process with two ways to run a training step in it, timed in turn."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from perf.harness.clock import Clock, WallClock, alternate
+from perf.studies.lm import ATTENTIONS, PRECISIONS, VARIANTS, Setting, asked_for, train_step_of
+from perf.workloads import measured
+from perf.workloads.workload import Floor, Workload
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model on one batch."""
+
+    size: str
+    context_length: int
+    batch: int
+
+
+def check_arm(name: str) -> None:
+    """Raises `ValueError` unless `name` is PRECISION/VARIANT/ATTENTION or module:function, and that can be imported."""
+    if ":" in name:
+        try:
+            _function(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"{name!r} was given; allowed: module:function that can be imported ({error})") from None
+        return
+    parts = name.split("/")
+    allowed = (PRECISIONS, VARIANTS, ATTENTIONS)
+    if len(parts) != 3 or any(part not in values for part, values in zip(parts, allowed, strict=True)):
+        grammar = "/".join("{" + "|".join(values) + "}" for values in allowed)
+        raise ValueError(f"{name!r} was given; allowed: module:function, or {grammar}")
+
+
+def samples_of(names: tuple[str, str], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+    """Seconds of `rounds` steps of each arm, A B B A, after both have warmed up; or the memory that was not there.
+
+    `built_first` is the index of the arm that allocates first, which processes take in turn.
+    """
+    import torch
+
+    from perf.harness.cuda_clocks import GpuWallClock
+
+    on_gpu = torch.cuda.is_available()
+    make: Callable[[], Clock] = GpuWallClock if on_gpu else WallClock
+    arms: dict[int, tuple[Clock, Workload]] = {}
+    try:
+        for index in (built_first, 1 - built_first):
+            step = _step_of(names[index], cell)
+            arms[index] = make(), Workload(run=step, check=lambda: 0.0, floor=Floor())
+            arms[index][0].warm_up(arms[index][1])
+            if on_gpu:
+                torch.cuda.empty_cache()  # what warming up left is the other arm's, which may need it
+        for clock, work in arms.values():
+            clock.warm_up(work)
+        first, second = alternate([arms[0], arms[1]], "warm", rounds)
+    except torch.OutOfMemoryError as error:
+        return {"status": f"out of memory: {asked_for(error)}"}
+    return {"status": "ok", "ours_s": first, "against_s": second}
+
+
+def _step_of(name: str, cell: Cell) -> Callable[[], Any]:
+    if ":" in name:
+        config = measured("configs", "MODEL_CONFIGS")[cell.size]
+        return _function(name)(config, cell.context_length, cell.batch)
+    precision, variant, attention = name.split("/")
+    train = train_step_of(Setting(cell.size, cell.context_length, cell.batch, precision, variant, attention))
+    return measured("training", "captured")(train.step) if variant.endswith("cuda_graph") else train.step
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,114 @@
+"""Two arms of a training step, in turn, over several processes: the ratio, its interval, and what cannot run."""
+
+import json
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.studies import train_step
+from perf.studies.train_step_arms import Cell
+
+TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
+EAGER = ["--ours", "fp32/eager/sdpa", "--against", "fp32/eager/reference"]
+
+
+def study(*arguments):
+    return CliRunner().invoke(main, ["study", "train-step", *arguments])
+
+
+def row(ours_s, against_s, **more):
+    return {"size": "small", "context": 512, "batch": 4, "ours": "a", "against": "b", "status": "ok"} | {
+        "ours_s": ours_s,
+        "against_s": against_s,
+        **more,
+    }
+
+
+def peer(config, context_length, batch):
+    """A step of one's own, as `--against` takes it."""
+    weight = torch.zeros(config.d_model, context_length * batch)
+    return lambda: weight.add_(1.0)
+
+
+def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
+    done = study(*TINY, *EAGER, "--against", f"{__name__}:peer", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    own, foreign = json.loads((tmp_path / "train-step.json").read_text())["rows"]
+    assert [len(samples) for samples in own["ours_s"]] == [2, 2]
+    assert train_step.ratio_of(foreign)[0] > 2
+    assert "too wide for a verdict" in done.output or "times as" in done.output
+    assert (tmp_path / "train-step.png").stat().st_size > 0
+
+
+def test_the_ratio_is_of_neighbours_so_that_drift_cancels():
+    drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
+    ratio, half = train_step.ratio_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
+    assert ratio == pytest.approx(0.9)
+    assert half == pytest.approx(0, abs=1e-12)
+
+
+def test_the_interval_is_students_over_processes():
+    processes = [[0.9], [1.0], [1.1]]
+    ratio, half = train_step.ratio_of(row(processes, [[1.0]] * 3))
+    logs = [math.log(one) for (one,) in processes]
+    mean = sum(logs) / 3
+    error = (sum((log - mean) ** 2 for log in logs) / 2 / 3) ** 0.5
+    assert ratio == pytest.approx(math.exp(mean))
+    assert math.log1p(half) == pytest.approx(4.302653 * error)
+    assert train_step.ratio_of(row([[1.0]], [[2.0]])) == (pytest.approx(0.5), math.inf)
+
+
+def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
+    built_first = []
+
+    def found(names, cell, rounds, first):
+        built_first.append(first)
+        return {"status": "ok", "ours_s": [1.0 + 0.01 * (len(built_first) == 1)], "against_s": [1.0]}
+
+    monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
+    (few,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
+    assert len(few["ours_s"]) == train_step.FEWEST
+    assert built_first == [0, 1, 0]
+    (many,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
+    assert len(many["ours_s"]) >= train_step.FEWEST
+
+
+def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_measured():
+    slow, fast = (row([[1.0]] * 3, [[other]] * 3, against=name) for name, other in (("slow", 4.0), ("fast", 2.0)))
+    assert list(train_step.answers([slow, fast], 0.02)) == [
+        "small, context 512: a is 2.00 times as fast as the best of the others, fast."
+    ]
+    noisy = row([[1.0], [1.2], [0.8]], [[2.0]] * 3)
+    (sentence,) = train_step.answers([noisy], 0.02)
+    assert "too wide for a verdict" in sentence
+
+
+def test_out_of_memory_is_a_row_and_the_others_go_on(monkeypatch):
+    def found(names, cell, rounds, first):
+        if names[1] == "large":
+            return {"status": "out of memory: asked for 2.00 GiB"}
+        return {"status": "ok", "ours_s": [1.0], "against_s": [1.0]}
+
+    monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
+    rows = list(train_step.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
+    assert [one["status"] for one in rows] == ["out of memory: asked for 2.00 GiB", "ok"]
+    assert "asked for 2.00 GiB" in train_step.table(rows)
+
+
+@pytest.mark.parametrize("arm", ["fp32", "fp32/eager", "fp8/eager/sdpa", "no_such_module:step", "json:no_such"])
+def test_an_arm_that_cannot_be_is_one_line(arm):
+    done = study(*TINY, "--ours", arm)
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: '{arm}' was given; allowed: ")
+    assert len(done.output.splitlines()) == 1
+
+
+@pytest.mark.gpu
+def test_a_captured_arm_beside_an_eager_one():
+    arms = ["--ours", "bf16_weights/compiled_cuda_graph/sdpa", "--against", "bf16/eager/sdpa"]
+    done = study(*TINY, *arms, "--processes", "3")
+    assert done.exit_code == 0, done.output
+    assert "times as fast as" in done.output or "too wide" in done.output
