@@ -14,8 +14,8 @@ from perf.harness import profiler
 from perf.studies import kernels_nsys
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.end_to_end import PHASES, phases_of
-from perf.studies.kernels_profile import annotated, busy_s, kind_of, phase, profiled, summary
-from perf.studies.kernels_results import draw, echo_tables, sentence
+from perf.studies.kernels_profile import annotated, busy_s, kind_of, phase, profiled, shortened, summary
+from perf.studies.kernels_results import PARTS, draw, echo_tables, sentence
 from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of, synchronize
 from perf.workloads import measured
 
@@ -74,7 +74,7 @@ def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **
     if not on_gpu:
         click.echo(ON_A_CPU)
     if out:
-        write(out / "kernels.json", whole)
+        write(out / "kernels.json", whole | {"rows": [written(row) for row in rows]})
         draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
     if nsys:
         kernels_nsys.profile(settings, warm_up, steps, out)
@@ -127,6 +127,11 @@ def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str,
     limit = limit_of(found)
     following = next_to_try(setting, limit, found)
     return found | {"limit": limit, "next": following and following.axes()}
+
+
+def written(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without the kernels that hardly count."""
+    return row | {part: shortened(row[part]) for part in PARTS if part in row}
 
 
 def attention_parts(alone: Any, setting: Setting) -> dict[str, Any] | None:

@@ -21,6 +21,8 @@ from perf.studies.lm import Setting, synchronize
 from perf.workloads import PACKAGE, measured
 
 KINDS = ("matmul", "fused attention", "softmax", "elementwise", "optimizer", "other")
+KEPT = 0.999
+"""Of the time, by the kernels that are written: a fifth of all kernels share the last thousandth."""
 
 _LAUNCH = re.compile(r"cu(da)?[A-Z]")  # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync
 # In this order. Inductor names a kernel after all that it fuses, an addmm's bias too; its matmuls are templates.
@@ -140,16 +142,26 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 
 
+def plain(name: str) -> str:
+    """A C++ name without its parameter lists, which repeat the template arguments: a third of the length."""
+    if name.startswith("Mem"):  # "Memcpy HtoD (Pinned -> Device)"
+        return name
+    name, count = name.replace("(anonymous namespace)::", ""), 1
+    while count:  # from the inside out
+        name, count = re.subn(r"\([^()]*\)", "", name)
+    return name
+
+
 def summary(kernels: list[Kernel], optimizer: list[Kernel], *, on_gpu: bool) -> dict[str, Any]:
     """busy_s, launches, unattributed (those without a known launch), and where the time went.
 
-    kernels_s is [name, kind, count, seconds], longest first; kinds_s the seconds of each of `KINDS`.
+    kernels_s is [plain name, kind, count, seconds], longest first; kinds_s the seconds of each of `KINDS`.
     """
     stepping = set(optimizer)
     totals: dict[tuple[str, str], list[float]] = {}
     for kernel in kernels:
         kind = "optimizer" if kernel in stepping else kind_of(kernel.name)
-        totals.setdefault((kernel.name, kind), []).append(kernel.seconds)
+        totals.setdefault((plain(kernel.name), kind), []).append(kernel.seconds)
     longest = sorted(totals.items(), key=lambda item: -sum(item[1]))
     kinds = dict.fromkeys(KINDS, 0.0)
     for (_, kind), seconds in longest:
@@ -161,6 +173,19 @@ def summary(kernels: list[Kernel], optimizer: list[Kernel], *, on_gpu: bool) -> 
         "kernels_s": [[name, kind, len(seconds), sum(seconds)] for (name, kind), seconds in longest],
         "kinds_s": kinds,
     }
+
+
+def shortened(part: dict[str, Any]) -> dict[str, Any]:
+    """A `summary` to be written: the kernels that take `KEPT` of the time, and left_out_s, seconds of the others."""
+    kept: list[list[Any]] = []
+    left = sum(seconds for *_, seconds in part["kernels_s"])
+    enough = (1 - KEPT) * left
+    for name, kind, count, seconds in part["kernels_s"]:
+        if left <= enough:
+            break
+        kept.append([name, kind, count, round(seconds, 9)])
+        left -= seconds
+    return part | {"kernels_s": kept, "left_out_s": round(max(left, 0.0), 9)}
 
 
 def scaled_dot_product_attention(

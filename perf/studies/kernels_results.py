@@ -10,6 +10,7 @@ from perf.studies.end_to_end import PHASES
 from perf.studies.kernels_profile import KINDS
 from perf.studies.lm import Setting
 
+SETTINGS_SHOWN = 4  # with a table of their own: more are hundreds of lines
 NAME_WIDTH = 64  # CUTLASS names go on for a thousand characters
 PARTS = {"forward_only": "forward", "step": "step"}
 BOUND = {
@@ -37,6 +38,12 @@ def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
     if any(row["attention_parts"] for row in done):
         click.echo("\nSoftmax against the two matmuls of attention, all layers of a forward")
         click.echo(attention_table(done))
+    if len(done) > SETTINGS_SHOWN:
+        click.echo(
+            f"\nThe {work} that take the most are in the rows (kernels.json, with --out), and shown here for up to "
+            f"{SETTINGS_SHOWN} settings: name one --size, say."
+        )
+        return
     for row in done:
         click.echo(f"\n{', '.join(str(value) for value in named(row).values())}: the {work} that take the most")
         click.echo(kernels_table(row, top))
@@ -160,7 +167,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) ->
     varied = [axis for axis in Setting.AXES if axis in ("size", "context") or len({row[axis] for row in done}) > 1]
     bars = [(" ".join(str(row[axis]) for axis in varied), row, part) for row in done for part in PARTS]
     places = [index + 0.3 * (index // 2) for index in range(len(bars))]
-    figure, axes = plt.subplots(figsize=(7.5, 1.4 + 0.3 * len(bars)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.24 * len(bars)), layout="constrained")
     left = [0.0] * len(bars)
     for kind, color in zip(KINDS, ("C0", "C9", "C3", "C1", "C2", "0.7"), strict=True):
         widths = [100 * share(row[part], kind) for _, row, part in bars]
@@ -170,7 +177,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) ->
     for place, (_, row, part) in zip(places, bars, strict=True):
         axes.text(101, place, f"{ms(total(row[part]))} ms", va="center", fontsize=8)
     axes.set_yticks(places, [f"{label}  {PARTS[part]}" for label, _, part in bars], fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)  # the first on top, and no margins
     axes.set_xlim(0, 115)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("% of device time" if on_gpu else "% of CPU operators' self time")

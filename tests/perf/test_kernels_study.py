@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from click.testing import CliRunner
+from matplotlib import pyplot
 from torch.autograd import DeviceType
 
 from perf.__main__ import main
@@ -151,12 +152,47 @@ def test_a_name_is_cut_after_what_all_of_torchs_have_in_common():
     assert kernels_results.short(name, 20) == "softmax_warp_forward"
 
 
+MASK = (
+    "void at::native::elementwise_kernel<128, at::native::impl<at::native::(anonymous namespace)::masked_fill_kernel"
+    "(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda(float, bool)#1}> >(int, "
+    "at::native::impl<at::native::(anonymous namespace)::masked_fill_kernel(at::TensorIterator&, c10::Scalar const&)>)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        (
+            MASK,
+            "void at::native::elementwise_kernel<128, "
+            "at::native::impl<at::native::masked_fill_kernel::{lambda#1}::operator const::{lambda#1}> >",
+        ),
+        ("void cutlass::Kernel2<a_gemm_128x64>(a_gemm_128x64::Params)", "void cutlass::Kernel2<a_gemm_128x64>"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("aten::mm", "aten::mm"),
+    ],
+)
+def test_a_name_has_no_parameters(name, plain):
+    assert kernels_profile.plain(name) == plain
+    assert kind_of(plain) == kind_of(name)
+
+
+def test_kernels_that_share_a_thousandth_of_the_time_are_not_written_and_their_sum_is():
+    times = [600.0, 399.5, 0.3, 0.2]
+    part = {"busy_s": 1.0, "kernels_s": [[str(index), "other", 1, seconds] for index, seconds in enumerate(times)]}
+    found = kernels_profile.shortened(part)
+    assert found == part | {"kernels_s": part["kernels_s"][:2], "left_out_s": 0.5}
+    (only,) = kernels_profile.shortened(part | {"kernels_s": [["mm", "matmul", 1, 0.1 + 0.2]]})["kernels_s"]
+    assert only == ["mm", "matmul", 1, 0.3]  # nanoseconds, which is all that a profiler knows
+
+
 def test_kinds_add_up_and_the_optimizers_are_those_launched_in_it():
-    step = [Kernel("sgemm", 1.0, 0.0, 3.0), Kernel("sgemm", 2.0, 3.0, 1.0), Kernel("gemm_like_adam", 3.0, 4.0, 2.0)]
+    sgemm = "void sgemm<32>(float const*)"
+    step = [Kernel(sgemm, 1.0, 0.0, 3.0), Kernel(sgemm, 2.0, 3.0, 1.0), Kernel("gemm_like_adam", 3.0, 4.0, 2.0)]
     found = summary(step, step[2:], on_gpu=True)
     assert found["kinds_s"]["matmul"] == 4.0
     assert found["kinds_s"]["optimizer"] == 2.0
-    assert found["kernels_s"] == [["sgemm", "matmul", 2, 4.0], ["gemm_like_adam", "optimizer", 1, 2.0]]
+    assert found["kernels_s"] == [["void sgemm<32>", "matmul", 2, 4.0], ["gemm_like_adam", "optimizer", 1, 2.0]]
     assert sum(found["kinds_s"].values()) == found["busy_s"] == 6.0
 
 
@@ -200,6 +236,8 @@ def test_a_study_on_a_laptop_has_every_table_every_range_and_says_that_it_was_a_
     assert eager["ranges_s"]["computing softmax"] < eager["ranges_s"]["scaled dot product attention"]
     assert eager["ranges_s"]["scaled dot product attention"] < eager["ranges_s"]["attention"]
     assert "computing softmax" not in fused["ranges_s"]
+    written = sum(seconds for *_, seconds in eager["step"]["kernels_s"]) + eager["step"]["left_out_s"]
+    assert written == pytest.approx(sum(eager["step"]["kinds_s"].values()), rel=1e-3)
     assert fused["attention_parts"] is None
     phases = eager["phases_s"]
     assert all(seconds > 0 for seconds in phases.values())
@@ -211,6 +249,34 @@ def test_a_study_on_a_laptop_has_every_table_every_range_and_says_that_it_was_a_
     assert "tiny, 16, fp32, eager, sdpa: the" in done.output
     if not torch.cuda.is_available():
         assert lm.ON_A_CPU in done.output
+
+
+def profiled_row(context):
+    kinds = dict.fromkeys(kernels_profile.KINDS, 0.0) | {"matmul": 1.0}
+    part = {"busy_s": 1.0, "launches": 1, "unattributed": 0, "kernels_s": [["sgemm", "matmul", 1, 1.0]]}
+    row = dict.fromkeys(("forward", "backward", "optimizer"), 1.0)
+    found = {"status": "ok", "wall_s": row | {"forward only": 1.0, "step": 3.0}, "phases_s": row, "ranges_s": {}}
+    parts = dict.fromkeys(kernels_results.PARTS, part | {"kinds_s": kinds})
+    return SETTING.axes() | {"context": context, "attention_parts": None} | found | parts
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_every_setting_has_its_kernels_in_a_table_until_they_are_too_many(capsys, count):
+    kernels_results.echo_tables([profiled_row(2**index) for index in range(count)], 5, on_gpu=True)
+    said = capsys.readouterr().out
+    assert said.count("eager, reference: the kernels that take the most") == (count if count <= 4 else 0)
+    assert ("name one --size, say" in said) == (count > 4)
+
+
+def test_the_figure_has_no_empty_margins(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    kernels_results.draw([profiled_row(2**index) for index in range(20)], tmp_path / "kernels.png", "", on_gpu=True)
+    axes = pyplot.gcf().axes[0]
+    (below, above), ticks = axes.get_ylim(), axes.get_yticks()
+    assert below > max(ticks) > min(ticks) > above  # the first on top
+    assert max(below - max(ticks), min(ticks) - above) < 1
+    monkeypatch.undo()
+    pyplot.close("all")
 
 
 def test_matmuls_are_counted_and_their_flops_are_the_closed_form():
