@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from perf.studies.attention_memory import held_workspaces
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import (
     ON_A_CPU,
@@ -20,6 +21,7 @@ from perf.studies.lm import (
 )
 
 PHASES = ("forward", "backward", "optimizer")
+COLORS = ("C0", "C1", "C2")
 
 
 @click.command()
@@ -48,6 +50,8 @@ def command(warm_up: int, steps: int, out: Path | None, **options: Any) -> None:
     click.echo(heading(whole))
     click.echo(f"Batch {options['batch']}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
     click.echo(table(rows))
+    if any("peak_bytes" in row and "predicted_bytes" in row for row in rows):
+        click.echo(about_peaks(held_workspaces()))
     for sentence in largest_that_fits(settings):
         click.echo(sentence)
     if device_kind() == "cpu":
@@ -100,8 +104,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         if row["status"] == "ok":
             for phase in PHASES:
                 cells[phase] = mean_and_deviation(row[f"{phase}_s"])
-            steps = [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]
-            cells["step"] = mean_and_deviation(steps)
+            cells["step"] = mean_and_deviation(_steps(row))
             if "peak_bytes" in row:
                 cells["peak, GiB"] = f"{row['peak_bytes'] / 2**30:.2f}"
                 if "predicted_bytes" in row:
@@ -112,38 +115,100 @@ def table(rows: list[dict[str, Any]]) -> str:
     return tabulate(shown, headers="keys", disable_numparse=True)
 
 
+def about_peaks(held: dict[str, int]) -> str:
+    """What a peak has and its prediction has not."""
+    before, product, backward = held.values()
+    return (
+        f"Peaks have cuBLAS's workspaces in them ({(product - before) / 2**20:.0f} MiB of the thread that runs the "
+        f"forward, {(backward - product) / 2**20:.0f} MiB of the backward's) and what the allocator rounds up; "
+        "predictions have neither."
+    )
+
+
 def mean_and_deviation(seconds: list[float]) -> str:
     """In milliseconds."""
     return f"{statistics.mean(seconds) * 1e3:.2f} ± {statistics.stdev(seconds) * 1e3:.2f}"
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Stacked bars, a bar per setting, with the deviation of the whole step."""
+    """A panel a size, each with its own scale: contexts, in each a bar for whatever else differs."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    timed = [row for row in rows if row["status"] == "ok"]
-    if not timed:
+    if not any(row["status"] == "ok" for row in rows):
         return
-    varied = [axis for axis in Setting.AXES if axis == "size" or len({row[axis] for row in timed}) > 1]
-    labels = ["\n".join(str(row[axis]) for axis in varied) for row in timed]
-    places = range(len(timed))
-    figure, axes = plt.subplots(figsize=(max(4.0, 0.9 * len(timed) + 2), 3.6), layout="constrained")
-    bottom = [0.0] * len(timed)
-    for phase in PHASES:
-        heights = [statistics.mean(row[f"{phase}_s"]) * 1e3 for row in timed]
-        axes.bar(places, heights, bottom=bottom, label=phase, width=0.6)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    deviations = [
-        statistics.stdev(map(sum, zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True))) * 1e3 for row in timed
-    ]
-    axes.errorbar(places, bottom, yerr=deviations, fmt="none", color="black", capsize=3)
-    axes.set_xticks(places, labels, fontsize=8)
-    axes.set_ylabel("ms a step")
-    axes.set_title(title, fontsize=8)
-    figure.legend(fontsize=8, loc="outside right upper")
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        panels.setdefault(row["size"], []).append(row)
+    varied = [axis for axis in Setting.AXES[2:] if len({row[axis] for row in rows}) > 1]
+    label = max(len(_label(row, varied)) for row in rows)
+    bars = max(map(len, panels.values()))
+    # Inches: ten in all, a panel's axis, and what a bar needs to be read.
+    columns = max(1, min(3, len(panels), int(10 / (0.9 + 0.2 * bars))))
+    lines = -(-len(panels) // columns)
+    width, height = max(4.0, min(10.0, columns * (1.3 + 0.3 * bars))), 0.6 + lines * (2.5 + 0.06 * label)
+    figure, grid = plt.subplots(lines, columns, figsize=(width, height), layout="constrained", squeeze=False)
+    for index, axes in enumerate(grid.flat):
+        if index < len(panels):
+            size = list(panels)[index]
+            _draw_panel(axes, panels[size], varied)
+            axes.set_title(size, fontsize=9)
+        else:
+            axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("ms a step", fontsize=8)
+    figure.suptitle(title, fontsize=8)
+    keys = [plt.Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
+    figure.legend(keys, PHASES, fontsize=8, loc="outside lower center", ncols=len(PHASES))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> None:
+    """Each row a bar with the deviation of its step, or instead the reason why it has no times."""
+    contexts = sorted({row["context"] for row in rows})
+    grouped = [[row for row in rows if row["context"] == context] for context in contexts]
+    begins = [sum(len(one) + 0.6 for one in grouped[:index]) for index in range(len(grouped))]
+    bars = [
+        (begin + index, row) for begin, group in zip(begins, grouped, strict=True) for index, row in enumerate(group)
+    ]
+    timed = [(place, row) for place, row in bars if row["status"] == "ok"]
+    places = [place for place, _ in timed]
+    bottom = [0.0] * len(timed)
+    for phase, color in zip(PHASES, COLORS, strict=True):
+        heights = [statistics.mean(row[f"{phase}_s"]) * 1e3 for _, row in timed]
+        axes.bar(places, heights, bottom=bottom, color=color, width=0.85)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    deviations = [statistics.stdev(_steps(row)) * 1e3 for _, row in timed]
+    axes.errorbar(places, bottom, yerr=deviations, fmt="none", color="black", capsize=2, lw=1)
+    for place, row in bars:
+        if row["status"] != "ok":
+            axes.text(
+                place, 0.02, row["status"].partition(":")[0], transform=axes.get_xaxis_transform(),
+                rotation=90, ha="center", va="bottom", fontsize=7, color="0.4",
+            )  # fmt: skip
+    axes.set_xlim(-0.7, bars[-1][0] + 0.7)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(labelsize=8)
+    middles = [begin + (len(group) - 1) / 2 for begin, group in zip(begins, grouped, strict=True)]
+    below = axes.secondary_xaxis(0)
+    below.set_xticks(middles, contexts, fontsize=8)
+    below.set_xlabel("context", fontsize=8)
+    labels = [_label(row, varied) for _, row in bars]
+    below.tick_params(length=0, pad=4)
+    if varied:
+        below.tick_params(pad=12 + 4.3 * max(map(len, labels)))  # in points: below the labels of the bars
+        axes.set_xticks([place for place, _ in bars], labels, rotation=90, fontsize=7)
+    else:
+        axes.set_xticks([])
+
+
+def _label(row: dict[str, Any], varied: list[str]) -> str:
+    return " ".join(str(row[axis]) for axis in varied)
+
+
+def _steps(row: dict[str, Any]) -> list[float]:
+    return [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]

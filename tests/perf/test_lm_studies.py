@@ -1,15 +1,17 @@
 """The studies of the language model run on a laptop, on any model, and survive what does not fit."""
 
+import itertools
 import json
 import sys
 
 import pytest
 import torch
 from click.testing import CliRunner
+from matplotlib import pyplot
 from torch import nn
 
 from perf.__main__ import main
-from perf.studies import lm, warm_up
+from perf.studies import end_to_end, lm, warm_up
 from perf.studies.lm import Setting
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
@@ -29,6 +31,58 @@ def test_end_to_end_gives_phases_with_their_deviation_and_says_that_it_was_a_cpu
     assert (tmp_path / "end-to-end.png").stat().st_size > 0
     if not torch.cuda.is_available():
         assert lm.ON_A_CPU in done.output
+
+
+def timed(size, context, precision="fp32"):
+    setting = Setting(size, context, 4, precision, "eager", "reference")
+    return setting.axes() | {"status": "ok"} | {f"{phase}_s": [1e-3, 2e-3, 3e-3] for phase in end_to_end.PHASES}
+
+
+FULL = timed("2.7B", 1024) | {"status": "out of memory: asked for 2.00 GiB"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [timed("small", 512)],
+        [FULL, timed("small", 512)],
+        [timed(*axes) for axes in itertools.product(lm.SIZES[1:6], (128, 256, 512, 1024), ("fp32", "bf16"))],
+        [timed("small", 2**index, precision) for index in range(10) for precision in lm.PRECISIONS[:4]],
+    ],
+    ids=len,
+)
+def test_the_figure_of_end_to_end_has_a_panel_a_size_and_a_bar_a_row_and_fits_a_page(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    end_to_end.draw(rows, tmp_path / "figure.png", "")
+    figure = pyplot.gcf()
+    assert figure.get_size_inches()[0] * 110 <= 1100
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.axison}
+    assert list(panels) == list(dict.fromkeys(row["size"] for row in rows))
+    for size, axes in panels.items():
+        mine = [row for row in rows if row["size"] == size]
+        assert len(axes.patches) == 3 * sum(row["status"] == "ok" for row in mine)
+        assert [text.get_text() for text in axes.texts] == ["out of memory" for row in mine if row["status"] != "ok"]
+        (below,) = axes.child_axes
+        assert [text.get_text() for text in below.get_xticklabels()] == [
+            str(n) for n in sorted({r["context"] for r in mine})
+        ]
+        inches = axes.get_window_extent().width / figure.dpi / len(mine)
+        assert inches > 0.2  # a bar, and its label beside the next
+    monkeypatch.undo()
+    pyplot.close("all")
+
+
+def test_what_a_peak_has_and_its_prediction_has_not_is_told(monkeypatch):
+    held = {"before_bytes": 1, "after_product_bytes": 1 + 2**25, "after_backward_bytes": 1 + 2**25 + 2**23}
+    monkeypatch.setattr(end_to_end, "held_workspaces", lambda: held)
+    arguments = ["end-to-end", *TINY, "--steps", "2", "--warm-up", "0"]
+    if not torch.cuda.is_available():
+        assert "workspaces" not in study(*arguments).output  # no peak, nothing to tell
+    measure = end_to_end.measure
+    monkeypatch.setattr(end_to_end, "measure", lambda *given: measure(*given) | {"peak_bytes": 2**30})
+    said = study(*arguments).output
+    assert "(32 MiB of the thread that runs the forward, 8 MiB of the backward's)" in said
+    assert "predictions have neither" in said
 
 
 def test_every_axis_is_an_option_and_all_combinations_are_rows():
