@@ -1,7 +1,9 @@
 """What does torch.compile buy, for attention alone and for the whole model, and what does the first call cost?"""
 
+import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import click
 
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock, visit
+from perf.studies.attention_memory import held_workspaces
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, release, rows_of, settings_of, synchronize
 from perf.workloads.workload import Floor, Workload
@@ -36,8 +39,10 @@ def command(
 
     Attention as the course has it (batch 8, no heads, float32, full), forward and backward; the model's forward
     (without a graph for a backward) and whole step, in every --variant (default: all that run here). Medians; the first
-    call, which compiles, apart.
+    call, which compiles, apart. With --out each part has its rows, compile-PART.json, and its figure.
     """
+    # Inductor's, once a process: IEEE float32 is what is asked for.
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* available but not enabled")
     on_gpu = device_kind() == "cuda"
     rows: list[dict[str, Any]] = []
     if "attention" in (parts or PARTS):
@@ -56,7 +61,17 @@ def command(
     if not on_gpu:
         click.echo(ON_A_CPU)
     if out:
-        write(out / "compile.json", whole)
+        for part in PARTS:
+            if mine := [row for row in rows if row["part"] == part]:
+                write(
+                    out / f"compile-{part}.json", whole | {"command": command_of(part, whole["command"]), "rows": mine}
+                )
+                DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
+
+
+def command_of(part: str, command: str) -> str:
+    """What measures this part alone."""
+    return re.sub(r" --part[ =]\w+", "", command) + f" --part {part}"
 
 
 GRAPHS = ("cuda_graph", "compiled_cuda_graph")
@@ -70,6 +85,8 @@ def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
 
     from perf.workloads import build
 
+    if device_kind() == "cuda":
+        held_workspaces()  # or the first row's first calls are the start of cuBLAS, in both threads
     for seq_len, d in tqdm(shapes, unit="shape", leave=False, disable=None):
         for impl, variant in {"reference": "eager", "reference_compiled": "compiled"}.items():
             row: dict[str, Any] = {"part": "attention", "seq_len": seq_len, "d": d, "variant": variant, "status": "ok"}
@@ -106,7 +123,7 @@ def measure_model(train: Any, setting: Setting) -> dict[str, Any]:
         calls: dict[str, Callable[[], Any]] = {"forward": forward, "step": step}
         if setting.variant in GRAPHS:
             begin = time.perf_counter()
-            calls = {"step": measured("training", "captured")(step)}
+            calls = {"step": measured("training", "Captured")(step)}
             synchronize()
             found["step_first_s"] = time.perf_counter() - begin
         for name, call in calls.items():
@@ -139,21 +156,117 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Each beside the eager row of the same shape or model."""
     from tabulate import tabulate
 
-    eager: dict[Any, dict[str, Any]] = {}
+    eager = _eager(rows)
     shown = []
     for row in rows:
-        cell = tuple(row.get(axis) for axis in ("seq_len", "d", "size", "context", "precision", "attention"))
-        if row["variant"] == "eager":
-            eager[cell] = row
         line = {axis: row[axis] for axis in (*Setting.AXES, "seq_len", "d") if axis in row}
         for call in CALLS:
             if f"{call}_s" in row:
+                gain = _gain(row, call, eager)
                 line[call] = f"{row[f'{call}_s'] * 1e3:.3f}"
-                base = eager.get(cell, {}).get(f"{call}_s")
-                line[f"{call} gain"] = f"{base / row[f'{call}_s']:.2f}" if base else "-"
+                line[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
                 line[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
         shown.append(line | ({} if row["status"] == "ok" else {"status": row["status"]}))
     return tabulate(shown, headers="keys", disable_numparse=True)
+
+
+def draw_attention(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Gain of the compiled form over seq_len, a line per d."""
+
+    def draw(axes: Any, call: str, gains: list[tuple[dict[str, Any], float]]) -> None:
+        for d in sorted({row["d"] for row, _ in gains}):
+            points = sorted((row["seq_len"], gain) for row, gain in gains if row["d"] == d)
+            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"d = {d}")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted({row["seq_len"] for row, _ in gains}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("seq_len", fontsize=8)
+
+    _draw(rows, path, title, draw, side_by_side=True)
+
+
+def draw_model(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Gain of each variant, a group of bars per model and setting."""
+    named = ("size", *(axis for axis in Setting.AXES[1:] if axis != "variant" and len({row[axis] for row in rows}) > 1))
+    labels = list(dict.fromkeys("\n".join(str(row[axis]) for axis in named) for row in rows))
+    variants = list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != "eager"))
+
+    def draw(axes: Any, call: str, gains: list[tuple[dict[str, Any], float]]) -> None:
+        width = 0.8 / len(variants)
+        for index, variant in enumerate(variants):
+            mine = [(row, gain) for row, gain in gains if row["variant"] == variant]
+            if not mine:  # a graph of a step has no forward of its own
+                continue
+            shift = (index - (len(variants) - 1) / 2) * width
+            places = [labels.index("\n".join(str(row[axis]) for axis in named)) + shift for row, _ in mine]
+            bars = axes.bar(places, [gain for _, gain in mine], width=width, color=f"C{index}", label=variant)
+            axes.bar_label(bars, fmt="%.2f", fontsize=6.5)
+        axes.set_xticks(range(len(labels)), labels, fontsize=8)
+        axes.set_xlim(-0.5, len(labels) - 0.5)
+        axes.margins(y=0.12)
+
+    _draw(rows, path, title, draw, side_by_side=False, width=1.5 + 0.4 * len(labels) * len(variants))
+
+
+DRAWN = {"attention": draw_attention, "model": draw_model}
+
+
+def _draw(
+    rows: list[dict[str, Any]],
+    path: Path,
+    title: str,
+    draw: Callable[[Any, str, list[tuple[dict[str, Any], float]]], None],
+    *,
+    side_by_side: bool,
+    width: float = 8.0,
+) -> None:
+    """A panel for each call that something has a gain in; none where there is nothing beside an eager row."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    eager = _eager(rows)
+    found: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    for call in CALLS:
+        gains = [(row, _gain(row, call, eager)) for row in rows if row["variant"] != "eager"]
+        found[call] = [(row, gain) for row, gain in gains if gain is not None]
+    found = {call: known for call, known in found.items() if known}
+    if not found:
+        return
+    shape = (1, len(found)) if side_by_side else (len(found), 1)
+    size = (max(4.0, min(10.0, width)), 0.7 + 2.4 * shape[0])
+    figure, grid = plt.subplots(*shape, figsize=size, layout="constrained", squeeze=False)
+    for axes, (call, known) in zip(grid.flat, found.items(), strict=True):
+        draw(axes, call, known)
+        axes.axhline(1, color="black", lw=1, ls=":")
+        axes.set_title(call, fontsize=9)
+        axes.tick_params(labelsize=8)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("times as fast as eager", fontsize=8)
+    keys: dict[str, Any] = {}
+    for axes in grid.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        keys = dict(zip(labels, handles, strict=True)) | keys
+    figure.legend(keys.values(), keys.keys(), fontsize=8, loc="outside lower center", ncols=len(keys))
+    figure.suptitle(title, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _eager(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+    return {_cell(row): row for row in rows if row["variant"] == "eager"}
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(axis) for axis in ("seq_len", "d", "size", "context", "precision", "attention"))
+
+
+def _gain(row: dict[str, Any], call: str, eager: dict[Any, dict[str, Any]]) -> float | None:
+    """Over the eager row of the same shape or model; None without one."""
+    base = eager.get(_cell(row), {}).get(f"{call}_s")
+    return base / row[f"{call}_s"] if base and f"{call}_s" in row else None
 
 
 def _one_line(error: Exception) -> str:
