@@ -1,0 +1,88 @@
+"""The answers to the course show the rows beside them: every table, command and link."""
+
+import copy
+import re
+from urllib.parse import unquote
+
+import pytest
+
+from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
+from cs336_systems.configs import MODEL_CONFIGS
+from perf.studies import answers
+from perf.studies.answers_memory import block_parts
+from perf.studies.answers_rows import by, markdown
+from perf.studies.answers_tables import TABLES
+
+TEXT = (answers.FOLDER / "README.md").read_text()
+WORDS = " ".join(TEXT.split())
+FOUND = answers.documents(answers.FOLDER)
+MEMORY = by(FOUND["memory"]["rows"], "size", "context", "precision")
+BIG = MODEL_CONFIGS["2.7B"]
+FILES = re.findall(r"\]\(([^)#]+)\)", TEXT)
+
+
+def test_every_table_and_command_is_that_of_the_rows():
+    assert answers.rewritten(TEXT, FOUND) == TEXT, "run python -m perf.studies.answers"
+
+
+def test_every_table_is_shown():
+    assert {name for kind, name in answers.MARK.findall(TEXT) if kind == "table"} == set(TABLES)
+
+
+def test_another_row_makes_another_table():
+    changed = copy.deepcopy(FOUND)
+    changed["end-to-end"]["rows"][0]["forward_s"][0] += 1.0
+    assert answers.rewritten(TEXT, changed) != TEXT
+
+
+def test_a_mark_that_names_nothing_is_refused():
+    with pytest.raises(ValueError, match="table 'nothing' was given; allowed: accumulation"):
+        answers.rewritten("<!-- table: nothing -->\n", FOUND)
+    with pytest.raises(ValueError, match=r"command 'nothing' was given; allowed: .*warm-up"):
+        answers.rewritten("<!-- command: nothing -->\n", FOUND)
+
+
+def test_only_what_is_marked_is_rewritten():
+    text = "before\n\n<!-- table: dtypes -->\n| old |\n| --- |\n\nafter | x |\n"
+    made = answers.rewritten(text, FOUND)
+    assert made.startswith("before\n\n<!-- table: dtypes -->\n| autocast |")
+    assert made.endswith("|\n\nafter | x |\n")
+    assert answers.rewritten(made, FOUND) == made
+
+
+def test_two_rows_of_one_setting_are_not_taken_for_one():
+    with pytest.raises(ValueError, match="two rows"):
+        by([{"status": "ok", "size": "small"}] * 2, "size")
+
+
+def test_columns_of_numbers_are_to_the_right():
+    assert markdown([{"a": "x", "b": "-1.0 %"}]) == "| a | b |\n| --- | ---: |\n| x | -1.0 % |\n"
+
+
+def test_all_was_measured_with_what_the_first_lines_say():
+    assert len(answers.headings(FOUND)) == 1
+    (one,) = answers.headings(FOUND)
+    name, driver, torch, triton = one.split(", ")
+    assert f"One {name} ({driver}), {torch}, {triton}, CUDA 13.0, Python 3.12.3." in WORDS
+    assert {(one["software"]["cuda"], one["software"]["python"]) for one in FOUND.values()} == {("13.0", "3.12.3")}
+
+
+@pytest.mark.parametrize("path", sorted(set(FILES)))
+def test_what_is_linked_exists_and_pictures_are_small(path):
+    file = answers.FOLDER / unquote(path)
+    assert file.exists()
+    if file.suffix == ".png":
+        assert file.stat().st_size < 60_000
+
+
+def test_links_within_the_page_lead_to_headings():
+    headings = {re.sub(r"[^\w -]", "", line[3:]).replace(" ", "-").lower() for line in re.findall("^## .*", TEXT, re.M)}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) <= headings
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_parts_of_a_block_are_all_that_it_keeps(precision):
+    assert sum(block_parts(precision).values()) == block_kept_bytes(BIG, 4, 512, precision=precision)
+    phases = {phase["name"]: phase for phase in MEMORY["2.7B", 512, precision]["step"]["phases"]}
+    added = phases["forward"]["end_bytes"] - phases["forward"]["start_bytes"]
+    assert added - model_kept_bytes(BIG, 4, 512, precision=precision) == 4
