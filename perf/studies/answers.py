@@ -53,7 +53,10 @@ def main(folder: Path) -> None:
     """Make the marked tables of FOLDER/README.md anew from the rows beside it."""
     path = folder / "README.md"
     before = path.read_text()
-    after = rewritten(before, documents(folder))
+    try:
+        after = rewritten(before, documents(folder))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     path.write_text(after)
     click.echo(f"{path.name}: {'unchanged' if after == before else 'rewritten'}")
 

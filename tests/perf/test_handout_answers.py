@@ -5,6 +5,7 @@ import re
 from urllib.parse import unquote
 
 import pytest
+from click.testing import CliRunner
 
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
@@ -48,6 +49,18 @@ def test_only_what_is_marked_is_rewritten():
     assert made.startswith("before\n\n<!-- table: dtypes -->\n| autocast |")
     assert made.endswith("|\n\nafter | x |\n")
     assert answers.rewritten(made, FOUND) == made
+
+
+def test_the_command_rewrites_a_readme_once_and_names_a_wrong_mark(tmp_path):
+    (tmp_path / "precision.json").write_text((answers.FOLDER / "precision.json").read_text())
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- table: dtypes -->\n")
+    said = [CliRunner().invoke(answers.main, [str(tmp_path)]).output for _ in range(2)]
+    assert said == ["README.md: rewritten\n", "README.md: unchanged\n"]
+    assert readme.read_text() == "<!-- table: dtypes -->\n" + TABLES["dtypes"](FOUND)
+    readme.write_text("<!-- command: nothing -->\n")
+    result = CliRunner().invoke(answers.main, [str(tmp_path)])
+    assert (result.exit_code, result.output) == (1, "Error: command 'nothing' was given; allowed: precision\n")
 
 
 def test_two_rows_of_one_setting_are_not_taken_for_one():
