@@ -150,7 +150,7 @@ def make_step(
 ) -> Callable[[], Tensor]:
     """The whole step of `make_train_step`, captured if `variant` says so: call it to train; it returns the loss."""
     train = make_train_step(model, ids, targets, precision=precision, variant=variant)
-    return captured(train.step) if variant.endswith("cuda_graph") else train.step
+    return Captured(train.step) if variant.endswith("cuda_graph") else train.step
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
@@ -161,20 +161,25 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
     return max(lists, key=len)
 
 
-def captured(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """`step` as a CUDA graph: the same kernels on the same memory, launched at once. Runs three steps to get there."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
+class Captured:
+    """`step` as a CUDA graph: the same kernels on the same memory, launched at once. Runs three steps to get there.
 
-    def replay() -> Tensor:
-        graph.replay()
-        return loss
+    Calling it takes a step and returns what `step` returned, overwritten by the next call.
+    """
 
-    return replay
+    def __init__(self, step: Callable[[], Tensor]):
+        self.step = step  # a graph knows addresses: what lives there (weights, batch, moments) must stay alive
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss = step()
+
+    def __call__(self) -> Tensor:
+        """Replay, on the current stream."""
+        self._graph.replay()
+        return self._loss

@@ -206,7 +206,7 @@ def with_gains(settings: list[Setting], rows: list[dict[str, Any]], steps: int) 
 def step_s(train: Any, setting: Setting, steps: int) -> float:
     """Median wall seconds of a whole step in the setting's variant, after its compilation or capture."""
     graphed = setting.variant.endswith("cuda_graph")
-    step = measured("training", "captured")(train.step) if graphed else train.step
+    step = measured("training", "Captured")(train.step) if graphed else train.step
     for _ in range(3):
         step()
     return wall_s(step, steps)

@@ -59,6 +59,8 @@ def samples_of(names: tuple[str, str], cell: Cell, rounds: int, built_first: int
         first, second = alternate([arms[0], arms[1]], "warm", rounds)
     except torch.OutOfMemoryError as error:
         return {"status": f"out of memory: {asked_for(error)}"}
+    except Exception as error:
+        return {"status": f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:100]}"}
     return {"status": "ok", "ours_s": first, "against_s": second}
 
 
@@ -68,7 +70,7 @@ def _step_of(name: str, cell: Cell) -> Callable[[], Any]:
         return _function(name)(config, cell.context_length, cell.batch)
     precision, variant, attention = name.split("/")
     train = train_step_of(Setting(cell.size, cell.context_length, cell.batch, precision, variant, attention))
-    return measured("training", "captured")(train.step) if variant.endswith("cuda_graph") else train.step
+    return measured("training", "Captured")(train.step) if variant.endswith("cuda_graph") else train.step
 
 
 def _function(name: str) -> Callable[..., Any]:

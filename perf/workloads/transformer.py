@@ -123,7 +123,7 @@ def _captured(step: Any) -> Any:
 
     def run() -> Any:
         if not held:
-            held.append(measured("training", "captured")(step))
+            held.append(measured("training", "Captured")(step))
         return held[0]()
 
     return run
