@@ -25,7 +25,7 @@ class Stop:
     min_samples: int = 20
     max_samples: int = 60
     max_seconds: float = 0.25
-    """Wall time of the sampling; checked between batches of 5, and never before the first of them."""
+    """Wall time of the sampling; checked between batches, and never before the first of them."""
 
     precision: float = 0.005
     """Half-width of the median's 95 % interval over the median at which sampling ends early."""
@@ -47,6 +47,8 @@ class Clock(Protocol):
     """How long a piece of work takes, by one definition."""
 
     name: ClockName
+    call_s: float
+    """How long a call takes, roughly, as the last warm-up found; 0 if unknown."""
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
         """Get `work` and the device going; returns the state read meanwhile."""
@@ -64,14 +66,16 @@ class WallClock:
     """wall: from call to return, on the host; CPU work only, where there is no L2 to flush between samples."""
 
     name: ClockName = "wall"
+    call_s = 0.0
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
         """Run until WARM_UP_S has passed, at least twice."""
-        end, runs = time.perf_counter() + WARM_UP_S, 0
-        while runs < 2 or time.perf_counter() < end:
+        begin, runs = time.perf_counter(), 0
+        while runs < 2 or time.perf_counter() - begin < WARM_UP_S:
             work.prepare()
             work.run()
             runs += 1
+        self.call_s = (time.perf_counter() - begin) / runs
         return read_state() if read_state else {}
 
     def batch(
@@ -107,7 +111,11 @@ class Visit:
 def visit(
     clock: Clock, work: Workload, cache: Cache, stop: Stop = Stop(), throttling: Callable[[], list[str]] = lambda: []
 ) -> Visit:
-    """Sample until `stop`; warm up first. `throttling` says why the device is slow just now: nothing, if it is not."""
+    """Sample until `stop`; warm up first. `throttling` says why the device is slow just now: nothing, if it is not.
+
+    In batches of 5, or of as many calls as fit into the time that there is: a step of two seconds is sampled once.
+    """
+    batch = max(1, min(BATCH, int(stop.max_seconds / clock.call_s))) if clock.call_s else BATCH
     samples: list[float] = []
     throttled: list[int] = []
     reasons: dict[str, None] = {}
@@ -115,7 +123,7 @@ def visit(
     with _no_garbage_collection():
         while not samples or not stop.reached(samples, time.perf_counter() - begin):
             said: list[str] = []
-            count = min(BATCH, stop.max_samples - len(samples))
+            count = min(batch, stop.max_samples - len(samples))
             samples += clock.batch(work, cache, count, lambda said=said: said.extend(throttling()))  # type: ignore[misc]
             if said:
                 throttled += range(len(samples) - count, len(samples))

@@ -33,45 +33,49 @@ class _CudaClock:
     """The warm-up that all four share."""
 
     name: ClockName
+    call_s = 0.0
 
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
         self._first_lead_s = self._lead_s = 0.0
-        self._call_s = 0.0
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
         """Run for WARM_UP_S, find out how long the host needs per call, read the state while the GPU is busy."""
-        _call(work)  # it may compile
+        begin = time.perf_counter()
+        _call(work)
         self._torch.cuda.synchronize()
-        self._time_calls(work, 1)
-        if self._call_s < WARM_UP_S:
-            self._time_calls(work, 3)
-        for _ in range(min(1000, int(WARM_UP_S / self._call_s) + 1)):
+        may_be_long = time.perf_counter() - begin >= WARM_UP_S  # or it compiled
+        state = self._time_calls(work, 1, read_state if may_be_long else None)
+        if self.call_s >= WARM_UP_S and may_be_long:
+            return state
+        self._time_calls(work, 3)
+        for _ in range(min(1000, int(WARM_UP_S / self.call_s) + 1)):
             _call(work)
-        if read_state is None:
-            self._torch.cuda.synchronize()
-            return {}
         end, _ = self._events()
         end.record()
-        state = read_state()
-        state["under_load"] = not end.query()
+        return self._state_until(end, read_state)
+
+    def _state_until(self, end: Any, read_state: Callable[[], dict] | None) -> dict:
+        """What `read_state` says while the device works towards the event `end`; then wait for it."""
+        state = read_state() | {"under_load": not end.query()} if read_state else {}
         end.synchronize()
         return state
 
-    def _time_calls(self, work: Workload, calls: int) -> None:
-        """How long a call takes, and how long the host needs to queue one."""
+    def _time_calls(self, work: Workload, calls: int, read_state: Callable[[], dict] | None = None) -> dict:
+        """How long a call takes, and how long the host needs to queue one; returns the state read meanwhile."""
         start, end = self._events()
         start.record()
         queued_s = [_seconds_to_queue(work) for _ in range(calls)]
         end.record()
-        end.synchronize()
+        state = self._state_until(end, read_state)
         # Of host or device, whichever is slower.
-        self._call_s = max(start.elapsed_time(end) * 1e-3 / calls, 1e-6)
+        self.call_s = max(start.elapsed_time(end) * 1e-3 / calls, 1e-6)
         host_s = LEAD_MARGIN * statistics.median(queued_s)
         self._first_lead_s = min(host_s, MAX_LEAD_S)
-        self._lead_s = self._first_lead_s if self._call_s < host_s else 0.0
+        self._lead_s = self._first_lead_s if self.call_s < host_s else 0.0
+        return state
 
     def _wait_on_device(self, seconds: float) -> None:
         if seconds:
@@ -127,7 +131,7 @@ class GraphClock(_CudaClock):
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
         """As every clock; then capture."""
         state = super().warm_up(work, read_state)
-        self._calls = max(1, min(MAX_CALLS_IN_GRAPH, int(MAX_CAPTURE_S / self._call_s)))
+        self._calls = max(1, min(MAX_CALLS_IN_GRAPH, int(MAX_CAPTURE_S / self.call_s)))
         stream = self._torch.cuda.Stream()
         stream.wait_stream(self._torch.cuda.current_stream())
         with self._torch.cuda.stream(stream):  # libraries make their workspaces for this stream before the capture

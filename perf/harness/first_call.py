@@ -24,6 +24,7 @@ class FirstCallClock:
     """
 
     name: ClockName = "first_call"
+    call_s = 0.0
 
     def __init__(self, case: Case, checkout: Path):
         # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.

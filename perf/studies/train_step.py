@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from perf.case_profile import make_working_tree_importable
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.train_step_arms import Cell, check_arm, samples_of
@@ -31,7 +30,7 @@ FEWEST = 3  # processes behind an interval
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
 @click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
-@click.option("--processes", default=8, show_default=True, type=click.IntRange(2), help="At most, for each pair.")
+@click.option("--processes", default=12, show_default=True, type=click.IntRange(2), help="At most, for each pair.")
 @out_option
 def command(
     sizes: tuple[str, ...],
@@ -86,7 +85,6 @@ def measure(
     """A row for each cell and other arm, with the samples of every process."""
     from tqdm import tqdm
 
-    make_working_tree_importable()
     with tqdm(total=len(cells) * len(against), unit="pair", leave=False, disable=None) as bar:
         for cell, other in itertools.product(cells, against):
             bar.set_postfix_str(f"{cell.size} {cell.context_length} {other}")
@@ -108,10 +106,11 @@ def measure(
 def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
     """Our time over the other's, and the relative half-width of its 95 % interval.
 
-    A process gives the median ratio of neighbouring samples; the interval is Student's, of the logarithms of the
-    processes: what differs between two builds of the same arms is part of it.
+    A process gives the median ratio of neighbouring samples, and the interval is of the logarithms of the processes:
+    what differs between two builds of the same arms is part of it. It is Student's; from five processes on that of the
+    mean without the fifth at either end (Tukey and McLaughlin 1963), since one process in ten has a slow host.
     """
-    from scipy import stats
+    from scipy.stats import mstats
 
     logs = [
         statistics.median(math.log(a / b) for a, b in zip(ours, against, strict=True))
@@ -119,8 +118,8 @@ def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
     ]
     if len(logs) < 2:
         return math.exp(logs[0]), math.inf
-    error = statistics.stdev(logs) / len(logs) ** 0.5
-    return math.exp(statistics.mean(logs)), math.expm1(float(stats.t.ppf(0.975, len(logs) - 1)) * error)
+    low, high = mstats.trimmed_mean_ci(logs, limits=(0.2, 0.2) if len(logs) >= 5 else None)
+    return math.exp((low + high) / 2), math.expm1((high - low) / 2)
 
 
 def milliseconds(row: dict[str, Any], arm: str) -> float:
@@ -208,7 +207,9 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
 
 
 def _in_a_fresh_process(names: tuple[str, str], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["perf.studies.train_step_arms", "torch._inductor.compile_fx"])  # seconds, once
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             return pool.submit(samples_of, names, cell, rounds, built_first).result()
         except BrokenProcessPool:

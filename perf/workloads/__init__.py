@@ -18,6 +18,17 @@ def build(workload: str, params: dict[str, Any], device: str) -> Workload:
     return importlib.import_module(f"perf.workloads.{workload}").build(params, device)
 
 
+def compile_any_number_of_shapes() -> None:
+    """A grid's shapes, each compiled once in a process: torch goes on uncompiled after 8.
+
+    Forgetting the old ones instead (`torch.compiler.reset`) would compile in every visit: six times a case, not two.
+    """
+    import torch._dynamo.config
+
+    torch._dynamo.config.recompile_limit = 10_000
+    torch._dynamo.config.accumulated_recompile_limit = 10_000
+
+
 def measured(module: str, name: str) -> Any:
     """`cs336_systems.<module>.<name>` of the commit under test; `Unavailable` where the commit does not have it."""
     path = f"{PACKAGE}.{module}"

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads import measured
+from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.attention_problem import Problem
 from perf.workloads.workload import Unavailable
 
@@ -30,7 +30,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`torch.compile(function)` for one static shape after another."""
     import torch
 
-    _allow_any_number_of_shapes()
+    _prepare_to_compile()
     return torch.compile(function, dynamic=False)
 
 
@@ -51,7 +51,7 @@ def _triton_forward_compiled_backward(problem: Problem, device: str) -> Attend:
 
     forward_kernel = measured("attention.flash_triton", "flash_forward")
     compiled_backward = measured("attention.flash_pytorch", "compiled_backward")
-    _allow_any_number_of_shapes()
+    _prepare_to_compile()
     scale = problem.d**-0.5
 
     class TritonForwardCompiledBackward(torch.autograd.Function):
@@ -78,7 +78,7 @@ def _pytorch(problem: Problem, device: str) -> Attend:
 
 def _pytorch_compiled_backward(problem: Problem, device: str) -> Attend:
     function = measured("attention.flash_pytorch", "FlashAttentionCompiledBackward")
-    _allow_any_number_of_shapes()
+    _prepare_to_compile()
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
 
 
@@ -163,17 +163,11 @@ def _sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
     return query >= key
 
 
-def _allow_any_number_of_shapes() -> None:
-    """A grid's shapes, each compiled once in a process, and backwards that keep their graph.
-
-    torch goes on uncompiled after 8 shapes. Forgetting the old ones instead (`torch.compiler.reset`) would compile in
-    every visit: six times a case instead of two.
-    """
-    import torch._dynamo.config
+def _prepare_to_compile() -> None:
+    """Any number of shapes, and backwards that keep their graph."""
     import torch._functorch.config
 
-    torch._dynamo.config.recompile_limit = 10_000
-    torch._dynamo.config.accumulated_recompile_limit = 10_000
+    compile_any_number_of_shapes()
     # A backward that is timed alone runs many times on one graph, so it must not write into what the forward saved.
     torch._functorch.config.donated_buffer = False
 

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from perf.workloads import measured
+from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.transformer_oracle import BATCH, SIZES, Size, batch_of, direction, initial, oracle
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
@@ -37,6 +37,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
     graphed = variant.endswith("cuda_graph")
     if graphed and mode != "step":
         raise ValueError(f"variant={variant!r} was given with mode={mode!r}; allowed: mode='step'")
+    if variant.startswith("compiled"):
+        compile_any_number_of_shapes()
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = _model(size, context_length, params["attention"], device)
     batch = batch_of(size, context_length, device)

@@ -1,5 +1,7 @@
 """What a sample is, and when there are enough of them."""
 
+from typing import ClassVar
+
 import pytest
 
 from perf.harness import ceilings
@@ -42,6 +44,27 @@ def test_a_visit_prepares_before_every_sample_and_collects_no_garbage_while_it_s
     assert len(samples) == 7
     assert log == [("prepare", None), ("run", False)] * 7
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("call_s", "batch"), [(0.0, 5), (1e-6, 5), (0.05, 5), (0.06, 4), (0.2, 1), (2.0, 1)])
+def test_long_work_is_sampled_in_smaller_batches(call_s, batch):
+    class Counting(WallClock):
+        counts: ClassVar = []
+
+        def batch(self, work, cache, count, while_busy=lambda: None):
+            self.counts.append(count)
+            return [call_s] * count
+
+    clock = Counting()
+    clock.call_s = call_s
+    visit(clock, workload(lambda: None), "warm", Stop(max_samples=20, max_seconds=0.25))
+    assert clock.counts[0] == batch
+
+
+def test_the_wall_clocks_warm_up_says_how_long_a_call_takes():
+    clock = WallClock()
+    clock.warm_up(workload(lambda: sum(range(100_000))))
+    assert 1e-5 < clock.call_s < 1
 
 
 def test_samples_taken_while_the_device_throttled_are_marked():

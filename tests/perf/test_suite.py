@@ -37,6 +37,7 @@ EXPECTED = {
     "transformer.Transformer.track_peak_memory",
     "transformer.TransformerVariants.track_time",
     "transformer.TransformerVariants.track_peak_memory",
+    "transformer.TransformerCompiled.track_time",
     "smoke.SmokeTransformer.track_time",
     "smoke.SmokeAttention.track_time",
     "smoke.SmokeControls.track_time",

@@ -50,6 +50,13 @@ def test_the_ratio_is_of_neighbours_so_that_drift_cancels():
     assert half == pytest.approx(0, abs=1e-12)
 
 
+def test_one_process_with_a_slow_host_does_not_decide():
+    ratios = [0.58, 0.584, 0.475, 0.577, 0.58, 0.572]
+    ratio, half = train_step.ratio_of(row([[one] for one in ratios], [[1.0]] * 6))
+    assert ratio == pytest.approx(0.577, abs=1e-3)
+    assert half < 0.02
+
+
 def test_the_interval_is_students_over_processes():
     processes = [[0.9], [1.0], [1.1]]
     ratio, half = train_step.ratio_of(row(processes, [[1.0]] * 3))
