@@ -9,57 +9,58 @@ from click.testing import CliRunner
 
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
-from perf.studies import answers
-from perf.studies.answers_memory import block_parts
-from perf.studies.answers_rows import by, markdown
-from perf.studies.answers_tables import TABLES
+from perf.studies.answers import page
+from perf.studies.answers.__main__ import main
+from perf.studies.answers.memory import block_parts
+from perf.studies.answers.rows import by, markdown
+from perf.studies.answers.tables import TABLES
 
-TEXT = (answers.FOLDER / "README.md").read_text()
+TEXT = (page.FOLDER / "README.md").read_text()
 WORDS = " ".join(TEXT.split())
-FOUND = answers.documents(answers.FOLDER)
+FOUND = page.documents(page.FOLDER)
 MEMORY = by(FOUND["memory"]["rows"], "size", "context", "precision")
 BIG = MODEL_CONFIGS["2.7B"]
 FILES = re.findall(r"\]\(([^)#]+)\)", TEXT)
 
 
 def test_every_table_and_command_is_that_of_the_rows():
-    assert answers.rewritten(TEXT, FOUND) == TEXT, "run python -m perf.studies.answers"
+    assert page.rewritten(TEXT, FOUND) == TEXT, "run python -m perf.studies.answers"
 
 
 def test_every_table_is_shown():
-    assert {name for kind, name in answers.MARK.findall(TEXT) if kind == "table"} == set(TABLES)
+    assert {name for kind, name in page.MARK.findall(TEXT) if kind == "table"} == set(TABLES)
 
 
 def test_another_row_makes_another_table():
     changed = copy.deepcopy(FOUND)
     changed["end-to-end"]["rows"][0]["forward_s"][0] += 1.0
-    assert answers.rewritten(TEXT, changed) != TEXT
+    assert page.rewritten(TEXT, changed) != TEXT
 
 
 def test_a_mark_that_names_nothing_is_refused():
     with pytest.raises(ValueError, match="table 'nothing' was given; allowed: accumulation"):
-        answers.rewritten("<!-- table: nothing -->\n", FOUND)
+        page.rewritten("<!-- table: nothing -->\n", FOUND)
     with pytest.raises(ValueError, match=r"command 'nothing' was given; allowed: .*warm-up"):
-        answers.rewritten("<!-- command: nothing -->\n", FOUND)
+        page.rewritten("<!-- command: nothing -->\n", FOUND)
 
 
 def test_only_what_is_marked_is_rewritten():
     text = "before\n\n<!-- table: dtypes -->\n| old |\n| --- |\n\nafter | x |\n"
-    made = answers.rewritten(text, FOUND)
+    made = page.rewritten(text, FOUND)
     assert made.startswith("before\n\n<!-- table: dtypes -->\n| autocast |")
     assert made.endswith("|\n\nafter | x |\n")
-    assert answers.rewritten(made, FOUND) == made
+    assert page.rewritten(made, FOUND) == made
 
 
 def test_the_command_rewrites_a_readme_once_and_names_a_wrong_mark(tmp_path):
-    (tmp_path / "precision.json").write_text((answers.FOLDER / "precision.json").read_text())
+    (tmp_path / "precision.json").write_text((page.FOLDER / "precision.json").read_text())
     readme = tmp_path / "README.md"
     readme.write_text("<!-- table: dtypes -->\n")
-    said = [CliRunner().invoke(answers.main, [str(tmp_path)]).output for _ in range(2)]
+    said = [CliRunner().invoke(main, [str(tmp_path)]).output for _ in range(2)]
     assert said == ["README.md: rewritten\n", "README.md: unchanged\n"]
     assert readme.read_text() == "<!-- table: dtypes -->\n" + TABLES["dtypes"](FOUND)
     readme.write_text("<!-- command: nothing -->\n")
-    result = CliRunner().invoke(answers.main, [str(tmp_path)])
+    result = CliRunner().invoke(main, [str(tmp_path)])
     assert (result.exit_code, result.output) == (1, "Error: command 'nothing' was given; allowed: precision\n")
 
 
@@ -73,8 +74,8 @@ def test_columns_of_numbers_are_to_the_right():
 
 
 def test_all_was_measured_with_what_the_first_lines_say():
-    assert len(answers.headings(FOUND)) == 1
-    (one,) = answers.headings(FOUND)
+    assert len(page.headings(FOUND)) == 1
+    (one,) = page.headings(FOUND)
     name, driver, torch, triton = one.split(", ")
     assert f"One {name} ({driver}), {torch}, {triton}, CUDA 13.0, Python 3.12.3." in WORDS
     assert {(one["software"]["cuda"], one["software"]["python"]) for one in FOUND.values()} == {("13.0", "3.12.3")}
@@ -82,7 +83,7 @@ def test_all_was_measured_with_what_the_first_lines_say():
 
 @pytest.mark.parametrize("path", sorted(set(FILES)))
 def test_what_is_linked_exists_and_pictures_are_small(path):
-    file = answers.FOLDER / unquote(path)
+    file = page.FOLDER / unquote(path)
     assert file.exists()
     if file.suffix == ".png":
         assert file.stat().st_size < 60_000

@@ -8,15 +8,15 @@ from cs336_systems.accounting.compute import block_parameters, forward_flops, ma
 from cs336_systems.accounting.course import course_block_kept_bytes
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
-from perf.studies import answers
-from perf.studies.answers_memory import block_parts
-from perf.studies.answers_rows import GIB, MIB, SIZES, by
-from perf.studies.answers_tables import DIMS, step_s
+from perf.studies.answers import page
+from perf.studies.answers.memory import block_parts
+from perf.studies.answers.rows import GIB, MIB, SIZES, by
+from perf.studies.answers.tables import DIMS, step_s
 from perf.studies.attention_memory import first_that_fails, predicted
 from perf.studies.precision_results import smoothed
 
-WORDS = " ".join((answers.FOLDER / "README.md").read_text().split())
-FOUND = answers.documents(answers.FOLDER)
+WORDS = " ".join((page.FOLDER / "README.md").read_text().split())
+FOUND = page.documents(page.FOLDER)
 STEPS = by(FOUND["end-to-end"]["rows"], "size", "context", "precision")
 PROFILES = by(FOUND["kernels"]["rows"], "size", "context")
 MEMORY = by(FOUND["memory"]["rows"], "size", "context", "precision")

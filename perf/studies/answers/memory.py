@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from perf.studies.answers_rows import BATCH, GIB, MIB, Documents, Row, by, gib, markdown, mib, percent, share
+from perf.studies.answers.rows import BATCH, GIB, MIB, SIZES, Documents, Row, by, gib, markdown, mib, percent, share
 from perf.workloads import measured
 
 SIZE, CONTEXT = "2.7B", 512
@@ -109,6 +109,42 @@ def block_parts(precision: str) -> dict[str, int]:
     }
 
 
+def peaks(found: Documents) -> str:
+    """The peak of a step, predicted and measured, where the activations decide and where the states do."""
+    rows = by(found["end-to-end"]["rows"], "size", "context", "precision")
+    shown = []
+    for size in SIZES:
+        for context, precision in ((256, "bf16"), (512, "fp32"), (1024, "fp32"), (1024, "bf16")):
+            row = rows[size, context, precision]
+            shown.append(
+                {
+                    "size, context, precision": f"{size}, {context}, {precision}",
+                    "predicted, GiB": gib(row["predicted_bytes"]),
+                    "measured, GiB": gib(row["peak_bytes"]),
+                    "measured over predicted": percent(row["peak_bytes"] / row["predicted_bytes"] - 1),
+                    "of it not states": share(1 - states(size) / row["peak_bytes"]),
+                }
+            )
+    return markdown(shown)
+
+
+def peaks_within(found: Documents) -> str:
+    """How many of all settings are within 5 %, and how many of these hold mostly activations."""
+    rows = list(by(found["end-to-end"]["rows"], "size", "context", "precision").values())
+    near = [row for row in rows if abs(row["peak_bytes"] / row["predicted_bytes"] - 1) <= 0.05]
+    mostly = [row for row in near if states(row["size"]) < row["peak_bytes"] / 2]
+    far = max(row["peak_bytes"] - row["predicted_bytes"] for row in rows if row not in near)
+    return (
+        f"{len(near)} of {len(rows)} settings are within 5 %, {len(mostly)} of them with more than half of the peak "
+        f"beside the states; the others, small at short contexts, are off by at most {mib(far)} MiB.\n"
+    )
+
+
+def states(size: str) -> int:
+    """Parameters, gradients and moments: 16P bytes."""
+    return 16 * measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[size])
+
+
 def attention_memory(found: Documents) -> str:
     """Of one head dimension every length, predicted and measured; of the others the longest lengths."""
     document = found["attention-memory"]
@@ -153,6 +189,8 @@ MEMORY_TABLES: dict[str, Callable[[Documents], str]] = {
     "memory-phases": memory_phases,
     "memory-largest": memory_largest,
     "memory-block": memory_block,
+    "peaks": peaks,
+    "peaks-within": peaks_within,
     "attention-memory": attention_memory,
     "attention-exact": attention_exact,
 }

@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Callable
 
-from perf.studies.answers_kernels import KERNEL_TABLES
-from perf.studies.answers_memory import MEMORY_TABLES
-from perf.studies.answers_rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, markdown, ms, share
+from perf.studies.answers.kernels import KERNEL_TABLES
+from perf.studies.answers.memory import MEMORY_TABLES
+from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, markdown, ms, share
 from perf.studies.end_to_end import PHASES, mean_and_deviation
 from perf.workloads import measured
 

@@ -1,6 +1,6 @@
-"""Keeps the tables of a folder's README as its rows have them: `python -m perf.studies.answers`.
+"""A folder's README whose tables are what the rows beside it say.
 
-In the README `<!-- table: NAME -->` stands above a table of `answers_tables.TABLES`, and `<!-- command: FILE -->` above
+In the README `<!-- table: NAME -->` stands above a table of `tables.TABLES`, and `<!-- command: FILE -->` above
 the line that says how FILE's rows were measured. What follows such a mark, up to the next empty line, is ours.
 """
 
@@ -9,12 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
-
-from perf.studies.answers_tables import TABLES, Documents
+from perf.studies.answers.tables import TABLES, Documents
 from perf.studies.document import heading
 
-FOLDER = Path(__file__).parent / "results" / "nvidia-h200"
+FOLDER = Path(__file__).parents[1] / "results" / "nvidia-h200"
 MARK = re.compile(r"(?<=<!-- )(table|command): ([\w.-]+) -->\n(?:.+\n)*")
 
 
@@ -45,21 +43,3 @@ def rewritten(text: str, found: Documents) -> str:
 def headings(found: Documents) -> set[str]:
     """Device and software of every document."""
     return {heading(document) for document in found.values()}
-
-
-@click.command()
-@click.argument("folder", default=FOLDER, type=click.Path(exists=True, file_okay=False, path_type=Path))
-def main(folder: Path) -> None:
-    """Make the marked tables of FOLDER/README.md anew from the rows beside it."""
-    path = folder / "README.md"
-    before = path.read_text()
-    try:
-        after = rewritten(before, documents(folder))
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    path.write_text(after)
-    click.echo(f"{path.name}: {'unchanged' if after == before else 'rewritten'}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""The course's questions, answered by tables of measured rows."""
