@@ -14,6 +14,7 @@ import click
 
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
+from perf.studies.lm import OURS as MODEL
 from perf.studies.train_step_arms import Cell, check_arm, samples_of
 from perf.workloads import measured
 
@@ -26,6 +27,7 @@ FEWEST = 3  # processes behind an interval
 @click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="Default: all of 2025; tiny on a CPU.")
 @click.option("--context", "contexts", multiple=True, type=click.IntRange(1), help="Default: 512, 1024; 64 on a CPU.")
 @click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--model", default=MODEL, show_default=True, help="module:function of a model of your own.")
 @click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
@@ -36,6 +38,7 @@ def command(
     sizes: tuple[str, ...],
     contexts: tuple[int, ...],
     batch: int,
+    model: str,
     ours: str | None,
     against: tuple[str, ...],
     rounds: int,
@@ -62,7 +65,7 @@ def command(
             raise click.ClickException(str(error)) from None
     sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
     cells = [
-        Cell(size, context, batch)
+        Cell(size, context, batch, model)
         for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
     ]
     rows = list(measure(cells, ours, against, rounds, processes, half_width / 100))

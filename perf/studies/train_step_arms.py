@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.clock import Clock, WallClock, alternate
-from perf.studies.lm import ATTENTIONS, PRECISIONS, VARIANTS, Setting, asked_for, train_step_of
+from perf.studies.lm import ATTENTIONS, OURS, PRECISIONS, VARIANTS, Setting, asked_for, train_step_of
 from perf.workloads import measured
 from perf.workloads.workload import Floor, Workload
 
@@ -18,6 +18,7 @@ class Cell:
     size: str
     context_length: int
     batch: int
+    model: str = OURS
 
 
 def check_arm(name: str) -> None:
@@ -69,7 +70,9 @@ def _step_of(name: str, cell: Cell) -> Callable[[], Any]:
         config = measured("configs", "MODEL_CONFIGS")[cell.size]
         return _function(name)(config, cell.context_length, cell.batch)
     precision, variant, attention = name.split("/")
-    train = train_step_of(Setting(cell.size, cell.context_length, cell.batch, precision, variant, attention))
+    train = train_step_of(
+        Setting(cell.size, cell.context_length, cell.batch, precision, variant, attention, cell.model)
+    )
     return measured("training", "Captured")(train.step) if variant.endswith("cuda_graph") else train.step
 
 

@@ -43,6 +43,17 @@ def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
     assert (tmp_path / "train-step.png").stat().st_size > 0
 
 
+def model(config, context_length, attention):
+    """A model of one's own that says how it was asked for."""
+    raise ValueError(f"{config.num_layers} layers at {context_length}")
+
+
+def test_our_arms_take_a_model_of_ones_own_and_what_fails_is_a_row():
+    done = study(*TINY, *EAGER, "--processes", "2", "--model", f"{__name__}:model")
+    assert done.exit_code == 0, done.output
+    assert "ValueError: 2 layers at 16" in done.output
+
+
 def test_the_ratio_is_of_neighbours_so_that_drift_cancels():
     drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
     ratio, half = train_step.ratio_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
