@@ -156,12 +156,13 @@ class Worker:
             torch.cuda.synchronize()
 
     def _hold_to_floor(self, samples: list[float], case: Case, floor: Floor) -> None:
+        slack = ceilings.SLACK if self._device == "cuda" else ceilings.CPU_SLACK
         try:
-            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes)
+            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes, slack)
         except TooFast:
             # The ceilings are the best rates seen; the device may have been slow whenever they were measured.
             self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock(next(iter(self._makers))))])
-            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes)
+            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes, slack)
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         import torch
@@ -196,9 +197,16 @@ class TooFast(Exception):
     """A sample below what the hardware allows: the measurement is wrong, whatever the code did."""
 
 
-def hold_to_floor(fastest_s: float, floor: Floor, measured_ceilings: dict[str, Any], cache: Any, l2_bytes: int) -> None:
+def hold_to_floor(
+    fastest_s: float,
+    floor: Floor,
+    measured_ceilings: dict[str, Any],
+    cache: Any,
+    l2_bytes: int,
+    slack: float = ceilings.SLACK,
+) -> None:
     """Raise `TooFast` if `fastest_s` is less than this device can need for this much work."""
-    least = ceilings.floor_s(floor, measured_ceilings, cache, l2_bytes)
+    least = ceilings.floor_s(floor, measured_ceilings, cache, l2_bytes, slack)
     if fastest_s < least:
         raise TooFast(
             f"{fastest_s * 1e6:.2f} us is below the physical floor of {least * 1e6:.2f} us "

@@ -32,7 +32,7 @@ FEWEST = 3  # processes behind an interval
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
 @click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
-@click.option("--processes", default=12, show_default=True, type=click.IntRange(2), help="At most, for each pair.")
+@click.option("--processes", type=click.IntRange(2), help="At most, for each pair. Default: 12; 3 on a CPU.")
 @out_option
 def command(
     sizes: tuple[str, ...],
@@ -43,7 +43,7 @@ def command(
     against: tuple[str, ...],
     rounds: int,
     half_width: float,
-    processes: int,
+    processes: int | None,
     out: Path | None,
 ) -> None:
     """How fast is the whole training step, beside another way to run it? Three minutes a size on a GPU.
@@ -68,6 +68,7 @@ def command(
         Cell(size, context, batch, model)
         for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
     ]
+    processes = processes or (12 if kind == "cuda" else FEWEST)
     rows = list(measure(cells, ours, against, rounds, processes, half_width / 100))
     whole = document(kind, rows)
     click.echo(heading(whole))

@@ -1,13 +1,15 @@
 """What a sample is, and when there are enough of them."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from perf.harness import ceilings
+from perf.harness.case import Case
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, length_of_union
-from perf.harness.measure import TooFast, hold_to_floor
+from perf.harness.measure import TooFast, Worker, hold_to_floor
 from perf.workloads import build
 from perf.workloads.workload import Floor, Workload
 
@@ -86,6 +88,15 @@ def test_a_fabricated_time_below_the_floor_is_rejected():
     hold_to_floor(least / 1.04, matmul, CEILINGS, "warm", L2)
     with pytest.raises(TooFast, match="below the physical floor"):
         hold_to_floor(least / 1.06, matmul, CEILINGS, "warm", L2)
+
+
+def test_a_busy_cpu_may_have_been_slow_when_its_ceilings_were_measured():
+    worker = Worker("cpu", Path(__file__).parents[2])
+    worker._ceilings = {"matmul_flops_per_s": {"float32": 1e15}, "copy_bytes_per_s": 1e15}
+    case = Case("a.B", {}, "controls", "cpu", "wall", "warm")
+    worker._hold_to_floor([1.0], case, Floor(flops=1.9e15, matmul_dtype="float32"))
+    with pytest.raises(TooFast):
+        worker._hold_to_floor([1.0], case, Floor(flops=2.1e15, matmul_dtype="float32"))
 
 
 def test_the_floor_of_a_cold_series_counts_bytes_and_that_of_a_warm_one_does_not():
