@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cs336_systems.master_weights import master_weight_adamw
+from cs336_systems.optimizer.master_weights import master_weight_adamw
 from cs336_systems.ranges import range_
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from cs336_systems import configs, training, transformer
+from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from perf.workloads import build
 from perf.workloads.transformer import MODES
 from perf.workloads.transformer_oracle import SIZES
-from perf.workloads.workload import WrongResult
+from perf.workloads.workload import Unavailable, WrongResult
 
 CASE = {"size": "tiny", "context_length": 32, "precision": "fp32", "variant": "eager", "attention": "reference"}
 
@@ -22,7 +23,7 @@ def checked(**params):
     return work.check()
 
 
-@pytest.mark.parametrize(("mode", "precision"), list(itertools.product(MODES, ["fp32", "bf16"])))
+@pytest.mark.parametrize(("mode", "precision"), list(itertools.product(MODES, ["fp32", "bf16", "bf16_weights"])))
 def test_a_right_model_passes_far_within_the_tolerance(mode, precision):
     assert checked(mode=mode, precision=precision) < (1e-4 if precision == "fp32" else 5e-3)
 
@@ -78,6 +79,22 @@ def test_an_optimizer_with_another_rule_is_wrong(monkeypatch):
         checked(mode="optimizer")
 
 
+def test_a_precision_that_the_commit_lacks_is_unavailable(monkeypatch):
+    monkeypatch.setattr(training, "PRECISIONS", ("fp32", "bf16"))
+    with pytest.raises(Unavailable, match="this commit has no precision bf16_weights"):
+        build("transformer", CASE | {"mode": "step", "precision": "bf16_weights"}, "cpu")
+
+
+def test_master_weights_that_stand_still_are_wrong(monkeypatch):
+    def step(optimizer):
+        for parameter in optimizer.param_groups[0]["params"]:
+            optimizer._state_of(parameter)
+
+    monkeypatch.setattr(MasterWeightAdamW, "step", step)
+    with pytest.raises(WrongResult, match="AdamW's update differs"):
+        checked(mode="optimizer", precision="bf16_weights")
+
+
 def test_what_no_case_may_ask_for_is_refused():
     for wrong in ({"mode": "sideways"}, {"precision": "fp16"}, {"variant": "cuda_graph", "mode": "forward"}):
         with pytest.raises(ValueError, match="was given"):
@@ -86,9 +103,10 @@ def test_what_no_case_may_ask_for_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's own tracing
+@pytest.mark.parametrize("precision", ["bf16", "bf16_weights"])
 @pytest.mark.parametrize("variant", training.VARIANTS)
-def test_every_variant_passes_on_a_gpu(variant):
-    work = build("transformer", CASE | {"mode": "step", "variant": variant, "precision": "bf16"}, "cuda")
+def test_every_variant_passes_on_a_gpu(variant, precision):
+    work = build("transformer", CASE | {"mode": "step", "variant": variant, "precision": precision}, "cuda")
     work.run()
     assert work.check() < 2e-2
 

@@ -6,22 +6,12 @@ bytes less for every weight and step. The numbers are those of autocast: product
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-class AdamWRule(NamedTuple):
-    """What AdamW moves a weight by."""
-
-    lr: float
-    betas: tuple[float, float]
-    """Decay of the two moments."""
-
-    eps: float
-    weight_decay: float
-    """Decoupled, times lr (Loshchilov and Hutter 2019)."""
+from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
 
 
 class MasterWeightAdamW(torch.optim.Optimizer):
@@ -120,24 +110,7 @@ def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float 
     return optimizer
 
 
-def adamw_update(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:
-    """One update of `weight` and its float32 `state`, in place, in PyTorch.
-
-    `state`: step (a scalar, already that of this update), exp_avg, exp_avg_sq and, of a bfloat16 weight, master.
-    """
-    held = state.get("master", weight)
-    gradient, count = gradient.float(), float(state["step"])
-    beta1, beta2 = rule.betas
-    held.mul_(1 - rule.lr * rule.weight_decay)
-    state["exp_avg"].lerp_(gradient, 1 - beta1)
-    state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    root = state["exp_avg_sq"].sqrt().div_((1 - beta2**count) ** 0.5).add_(rule.eps)
-    held.addcdiv_(state["exp_avg"], root, value=-rule.lr / (1 - beta1**count))
-    if "master" in state:
-        weight.copy_(held)
-
-
 def _update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:
-    from cs336_systems.adamw_kernel import adamw_update_triton  # Triton is not everywhere
+    from cs336_systems.optimizer.adamw_kernel import adamw_update_triton  # Triton is not everywhere
 
     adamw_update_triton(weight, gradient, state, rule)

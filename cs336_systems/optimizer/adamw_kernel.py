@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cs336_systems.master_weights import AdamWRule
+from cs336_systems.optimizer.adamw import AdamWRule
 
 BLOCK = 2048
 """Elements of a program: 16 of each tensor a thread, so that enough loads are in flight to be bound by memory."""
@@ -59,7 +59,7 @@ def adamw_kernel(
 
 
 def adamw_update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:
-    """`master_weights.adamw_update` on the device; the step is read there, so that a CUDA graph can hold it."""
+    """`adamw.adamw_update` on the device; the step is read there, so that a CUDA graph can hold it."""
     beta1, beta2 = rule.betas
     n = weight.numel()
     adamw_kernel[(triton.cdiv(n, BLOCK),)](

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_systems.adamw_kernel import adamw_update_triton
 from cs336_systems.configs import MODEL_CONFIGS
-from cs336_systems.master_weights import AdamWRule, MasterWeightAdamW, adamw_update, master_weight_adamw
+from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
+from cs336_systems.optimizer.adamw_kernel import adamw_update_triton
+from cs336_systems.optimizer.master_weights import MasterWeightAdamW, master_weight_adamw
 from cs336_systems.training import make_step
 from cs336_systems.transformer import TransformerLM
 

@@ -1,0 +1,34 @@
+"""AdamW's rule, and one update by it in PyTorch."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class AdamWRule(NamedTuple):
+    """What AdamW moves a weight by."""
+
+    lr: float
+    betas: tuple[float, float]
+    """Decay of the two moments."""
+
+    eps: float
+    weight_decay: float
+    """Decoupled, times lr (Loshchilov and Hutter 2019)."""
+
+
+def adamw_update(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:
+    """One update of `weight` and its float32 `state`, in place, in PyTorch.
+
+    `state`: step (a scalar, already that of this update), exp_avg, exp_avg_sq and, of a bfloat16 weight, master.
+    """
+    held = state.get("master", weight)
+    gradient, count = gradient.float(), float(state["step"])
+    beta1, beta2 = rule.betas
+    held.mul_(1 - rule.lr * rule.weight_decay)
+    state["exp_avg"].lerp_(gradient, 1 - beta1)
+    state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    root = state["exp_avg_sq"].sqrt().div_((1 - beta2**count) ** 0.5).add_(rule.eps)
+    held.addcdiv_(state["exp_avg"], root, value=-rule.lr / (1 - beta1**count))
+    if "master" in state:
+        weight.copy_(held)
