@@ -1,0 +1,50 @@
+"""The same model on every rank: checked, then made so."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cs336_systems.distributed.process_group import global_rank
+
+Specification = tuple[str, tuple[int, ...], str, bool]
+"""Name, shape, dtype and requires_grad of a parameter or buffer."""
+
+
+def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """Raises the same `RuntimeError` on every rank, naming rank and tensor, if the ranks hold different models."""
+    every: list[list[Specification]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(every, _specifications(module), group=group)
+    for rank, other in enumerate(every):
+        if len(other) != len(every[0]):
+            raise RuntimeError(
+                f"rank {rank} holds {len(other)} parameters and buffers, rank 0 {len(every[0])}; "
+                "allowed: the same model on every rank"
+            )
+        for ours, theirs in zip(every[0], other, strict=True):
+            if ours != theirs:
+                raise RuntimeError(
+                    f"rank {rank} holds {_in_words(theirs)}, rank 0 {_in_words(ours)}; "
+                    "allowed: the same model on every rank"
+                )
+
+
+def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """The values of the group's rank 0, into everybody's tensors."""
+    with torch.no_grad():
+        for tensor in tensors:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, src=global_rank(group, 0), group=group)
+            if dense.data_ptr() != tensor.data_ptr():
+                tensor.copy_(dense)
+
+
+def _specifications(module: nn.Module) -> list[Specification]:
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return [(name, tuple(value.shape), str(value.dtype), value.requires_grad) for name, value in named]
+
+
+def _in_words(specification: Specification) -> str:
+    name, shape, dtype, requires_grad = specification
+    return f"{name} {list(shape)} of {dtype}{'' if requires_grad else ' without gradient'}"

@@ -1,0 +1,193 @@
+"""ZeRO stage 1 (Rajbhandari et al. 2020): every rank keeps the optimizer's state of its share of the parameters."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cs336_systems.distributed.buckets import partition
+from cs336_systems.distributed.process_group import Traffic, backend_averages, global_rank, run_together
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """Any optimizer, its state divided over the ranks by whole parameters.
+
+    A step has three phases:
+        Phase 1  average every gradient at its owner (`reduces_gradients` only)
+        Phase 2  every owner updates its parameters
+        Phase 3  every owner broadcasts them
+
+    Gradients are those that data parallelism has averaged: an all-reduce (2P elements) and the broadcasts (P) make 3P.
+    With `reduces_gradients` they are each rank's own: reductions to the owners (P) and the broadcasts (P) make 2P, and
+    a rank drops the gradients that others own.
+
+    Args:
+        params: as every optimizer takes them: parameters, or groups with options of their own.
+        optimizer_cls: e.g. `torch.optim.AdamW`; it sees this rank's parameters alone.
+        process_group: whose ranks share the state; all if None.
+        reduces_gradients: take each rank's own gradients; wrap the model in no data parallelism then.
+        **kwargs: the optimizer's.
+
+    Raises:
+        RuntimeError: `state_dict()` on a rank that has not consolidated it since the last step; with
+            `reduces_gradients`, a parameter without gradient.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_cls: type[torch.optim.Optimizer],
+        *,
+        process_group: dist.ProcessGroup | None = None,
+        reduces_gradients: bool = False,
+        **kwargs: Any,
+    ):
+        self.process_group, self.reduces_gradients = process_group, reduces_gradients
+        self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        self.owners: dict[nn.Parameter, int] = {}
+        """Parameter -> the rank of the group that keeps its state."""
+
+        self.traffic = Traffic()
+        """Of the last step."""
+
+        self._sent, self._reduced = Traffic(), False
+        self._consolidated: dict[int, Any] | None = None
+        self._local = optimizer_cls([{"params": []}], **kwargs)  # an optimizer refuses no group, not an empty one
+        self._local.param_groups.clear()
+        super().__init__(params, self._local.defaults)
+        self.state = self._local.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, on every rank; the new parameters go to the ranks that have least."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        loads = [0] * self.world_size
+        for parameter, owner in self.owners.items():
+            loads[owner] += parameter.numel()
+        owners = partition([parameter.numel() for parameter in group["params"]], loads)
+        self.owners |= dict(zip(group["params"], owners, strict=True))
+        self._local.add_param_group(group | {"params": self._owned(group["params"])})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """One update of all parameters on all ranks; returns what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._consolidated = None
+
+        # Phase 1: average every gradient at its owner.
+        self._reduce_gradients()
+
+        # Phase 2: update what this rank owns, by the options as they are now (a scheduler edits them).
+        for group, local in zip(self.param_groups, self._local.param_groups, strict=True):
+            local.update({name: option for name, option in group.items() if name != "params"})
+        self._local.step(**kwargs)
+
+        # Phase 3: everybody takes the owners' parameters.
+        self._broadcast_parameters()
+        self.traffic, self._sent, self._reduced = self._sent, Traffic(), False
+        return loss
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale all gradients so that their norm over all parameters is at most `max_norm`; returns the norm before.
+
+        After data parallelism `torch.nn.utils.clip_grad_norm_` does the same. With `reduces_gradients` the gradients
+        are averaged at their owners here, and the next step takes them as they are.
+        """
+        if not self.reduces_gradients:
+            return nn.utils.clip_grad_norm_(list(self._parameters()), max_norm)
+        self._reduce_gradients()
+        owned = [parameter for parameter in self._owned(self._parameters()) if parameter.grad is not None]
+        device = next(self._parameters()).device
+        square = nn.utils.get_total_norm([parameter.grad for parameter in owned]).to(device) ** 2  # type: ignore[misc]
+        dist.all_reduce(square, group=self.process_group)
+        self._sent.add(square.nbytes)
+        nn.utils.clip_grads_with_norm_(owned, max_norm, square.sqrt())
+        return square.sqrt()
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Bring the whole state to rank `to` of the group, on the CPU; called by all ranks."""
+        mine = {
+            number: {name: _on_cpu(value) for name, value in self.state[parameter].items()}
+            for number, parameter in enumerate(self._parameters())
+            if parameter in self.state
+        }
+        every: list[Any] | None = [None] * self.world_size if self.rank == to else None
+        dist.gather_object(mine, every, dst=global_rank(self.process_group, to), group=self.process_group)
+        if every is not None:
+            self._consolidated = {number: state for one in every for number, state in one.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the optimizer would have without sharding, which loads into it, or here on any number of ranks."""
+        if self._consolidated is None:
+            raise RuntimeError(
+                f"state_dict() on rank {self.rank}, which holds a part of the state; "
+                "allowed: after consolidate_state_dict(to=this rank) on all ranks, before the next step"
+            )
+        groups, start = [], 0
+        for group in self.param_groups:
+            numbers = list(range(start, start + len(group["params"])))
+            groups.append({name: option for name, option in group.items() if name != "params"} | {"params": numbers})
+            start += len(numbers)
+        return {"state": dict(sorted(self._consolidated.items())), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The whole state, on every rank, of which each keeps its share."""
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
+        owned = self._owned(self._parameters())
+        whole = {numbers[parameter]: index for index, parameter in enumerate(owned)}
+        local = self._local.state_dict()["param_groups"]
+        for group, mine in zip(state_dict["param_groups"], local, strict=True):
+            mine.update({name: option for name, option in group.items() if name != "params"})
+        state = {whole[number]: value for number, value in state_dict["state"].items() if number in whole}
+        self._local.load_state_dict({"state": state, "param_groups": local})
+        self.state, self._consolidated = self._local.state, None
+
+    @torch.no_grad()
+    def _reduce_gradients(self) -> None:
+        if self._reduced or not self.reduces_gradients:
+            return
+        trained = [parameter for parameter in self._parameters() if parameter.requires_grad]
+        if any(parameter.grad is None for parameter in trained):
+            count = sum(parameter.grad is None for parameter in trained)
+            raise RuntimeError(
+                f"rank {self.rank}: {count} parameters have no gradient; "
+                "allowed with reduces_gradients: a backward that reaches every parameter"
+            )
+        averages = backend_averages(self.process_group)
+        operation = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
+        destinations = [(parameter.grad, self._owner(parameter)) for parameter in trained]
+        run_together(dist.reduce, destinations, self.process_group, op=operation)
+        for parameter in trained:
+            self._sent.add(parameter.nbytes)
+            if self.owners[parameter] != self.rank:
+                parameter.grad = None
+            elif parameter.grad is not None and not averages:
+                parameter.grad.div_(self.world_size)
+        self._reduced = True
+
+    def _broadcast_parameters(self) -> None:
+        trained = [parameter for parameter in self._parameters() if parameter.requires_grad]
+        sources = [(parameter.detach(), self._owner(parameter)) for parameter in trained]
+        run_together(dist.broadcast, sources, self.process_group)
+        for parameter in trained:
+            self._sent.add(parameter.nbytes)
+
+    def _owner(self, parameter: nn.Parameter) -> int:
+        return global_rank(self.process_group, self.owners[parameter])
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        for group in self.param_groups:
+            yield from group["params"]
+
+    def _owned(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        return [parameter for parameter in parameters if self.owners[parameter] == self.rank]
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
