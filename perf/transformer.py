@@ -10,7 +10,7 @@ class Transformer:
     """
 
     version = "1"
-    timeout = 3600
+    timeout = 600
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
         [128, 256, 512, 1024],
@@ -43,7 +43,7 @@ class TransformerVariants:
     """
 
     version = "1"
-    timeout = 3600
+    timeout = 600
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
         [512, 1024],
@@ -72,7 +72,7 @@ class TransformerCompiled:
     """A whole step with the whole model compiled as one: ten times the compilation, so small models alone."""
 
     version = "1"
-    timeout = 3600
+    timeout = 600
     params = (["small", "medium"], [512, 1024], ["bf16"], ["compiled"], ["triton", "sdpa"], ["step"])
     param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
     workload, device, clock, cache = "transformer", "cuda", "gpu_wall", "warm"
