@@ -131,3 +131,57 @@ class SmokeTransformer:
         return reported_time(self, results, size, context_length, precision, variant, attention, mode)
 
     track_time.unit = "seconds"
+
+
+class SmokeCollectives:
+    """`collectives.AllReduce` on a CPU: two ranks over gloo."""
+
+    version = "1"
+    timeout = 600
+    params = ([2], [1])
+    param_names = ("world_size", "megabytes")
+    workload, device, clock, cache = "collectives", "cpu", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, world_size, megabytes):
+        return reported_time(self, results, world_size, megabytes)
+
+    track_time.unit = "seconds"
+
+
+class SmokeDataParallel:
+    """`data_parallel.DataParallel` on a CPU: two layers of width 64 on two ranks over gloo."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["naive", "flat", "overlapped", "bucketed", "torch"],
+        [0.1],
+        ["tiny"],
+        [32],
+        ["fp32"],
+        ["eager"],
+        [2],
+        ["step", "exposed"],
+    )
+    param_names = (
+        "strategy",
+        "bucket_size_mb",
+        "size",
+        "context_length",
+        "precision",
+        "variant",
+        "world_size",
+        "mode",
+    )
+    workload, device, clock, cache = "data_parallel", "cpu", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, *params):
+        return reported_time(self, results, *params)
+
+    track_time.unit = "seconds"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Cache = Literal["cold", "warm"]
-ClockName = Literal["cuda_events", "cuda_graph", "device_busy", "gpu_wall", "first_call", "wall"]
+ClockName = Literal["cuda_events", "cuda_graph", "device_busy", "gpu_wall", "first_call", "ranks", "wall"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Case:
 
     device: Literal["cuda", "cpu"]
     clock: ClockName
-    """What a sample is; see `clock`, `cuda_clocks` and `first_call`. Nothing falls back from one to another."""
+    """What a sample is; see `clock`, `cuda_clocks`, `first_call`, `ranks`. Nothing falls back from one to another."""
 
     cache: Cache
     """cold: L2 is flushed before every sample, outside the timed region. warm: it is not."""

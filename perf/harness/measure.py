@@ -19,6 +19,7 @@ from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
 from perf.harness.memory import Leftovers, peak_memory
+from perf.harness.ranks import RankClock, Ranks
 from perf.harness.records import best_ceilings
 from perf.workloads import PACKAGE, build
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
@@ -35,6 +36,7 @@ class Worker:
         self._makers: dict[str, Callable[[], Clock]] = {"wall": WallClock} if device_kind == "cpu" else CUDA_CLOCKS
         self._clocks: dict[str, Clock] = {}
         self._leftovers = Leftovers()
+        self._ranks: Ranks | None = None
         self._ceilings: dict[str, Any] = {}
         self._l2_bytes = 0
         self._usable = True
@@ -89,10 +91,12 @@ class Worker:
 
     def _visit(self, case: Case, stop: Stop, first: bool) -> dict[str, Any]:
         spent = Spent()
-        clock = self._clock_of(case)
+        ranks = self._ranks_of(case)
+        spent.on("start")
+        clock = RankClock(ranks) if ranks else self._clock_of(case)
         if first or case.clock == "first_call":  # the first visit is thrown away; a first call takes a process
             stop = dataclasses.replace(stop, max_samples=1)
-        work = build(case.workload, case.params, case.device)
+        work = ranks.build(case) if ranks else build(case.workload, case.params, case.device)
         spent.on("build")
         found: dict[str, Any] = {"floor": vars(work.floor)}
         if first:
@@ -102,7 +106,12 @@ class Worker:
             spent.on("first_run")
             found["error"] = work.check()
             spent.on("check")
-            if self._device == "cuda" and case.clock != "first_call":
+            if facts := work.facts():
+                found["facts"] = facts
+            if ranks:
+                found |= ranks.memory()
+                spent.on("memory")
+            elif self._device == "cuda" and case.clock != "first_call":
                 del work
                 found |= peak_memory(lambda: build(case.workload, case.params, case.device), self._leftovers)
                 spent.on("memory")
@@ -129,13 +138,30 @@ class Worker:
     def _sample(self, case: Case, clock: Clock, work: Workload, stop: Stop) -> dict[str, Any]:
         throttling = self._nvml.throttling if self._nvml else lambda: []
         taken = visit(clock, work, case.cache, stop, throttling)
-        self._hold_to_floor(taken.samples_s, case, work.floor)
+        if work.without is None:
+            self._hold_to_floor(taken.samples_s, case, work.floor)
         found: dict[str, Any] = {"samples_ns": [round(sample * 1e9) for sample in taken.samples_s]}
         if taken.throttled:
             found |= {"throttled": taken.throttled, "reason": f"the GPU slowed itself down: {', '.join(taken.reasons)}"}
         if 2 * len(taken.throttled) > len(taken.samples_s):
             found["status"] = "throttled"
         return found
+
+    def _ranks_of(self, case: Case) -> Ranks | None:
+        """The processes for a case of several ranks: those of the last one if they are as many, and live."""
+        if case.clock != "ranks":
+            self._end_ranks()
+            return None
+        world_size = case.params["world_size"]
+        if self._ranks is None or not self._ranks.alive or self._ranks.world_size != world_size:
+            self._end_ranks()
+            self._ranks = Ranks(self._device, world_size, self._checkout)
+        return self._ranks
+
+    def _end_ranks(self) -> None:
+        if self._ranks is not None and self._ranks.alive:
+            self._ranks.close()
+        self._ranks = None
 
     def _clock_of(self, case: Case) -> Clock:
         if case.clock == "first_call":

@@ -66,6 +66,9 @@ class CaseResult:
     """Samples of each kept visit, in order; empty unless ok."""
 
     peak_bytes: int | None
+    facts: dict[str, float]
+    """Numbers beside the time; see `workload.Workload`."""
+
     cache: str
     clock: str
     flops: float
@@ -222,6 +225,7 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
         reason=reason,
         visits_s=tuple(map(_counting, kept)) if status == "ok" else (),
         peak_bytes=next((v["peak_bytes"] for v in visits if v.get("peak_bytes") is not None), None),
+        facts=first.get("facts", {}),
         cache=first["cache"],
         clock=first.get("clock", ""),
         flops=floor.get("flops", 0.0),

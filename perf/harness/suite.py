@@ -34,7 +34,7 @@ HUNG_AFTER = 0.3
 """Of asv's `timeout` (seconds of silence), after which a visit has hung: before asv gives up on the whole class."""
 
 Results = dict[str, dict[str, Any]]
-"""What asv pickles between `setup_cache` and `track_*`: case key -> status, reason, samples_s, peak_bytes."""
+"""What asv pickles between `setup_cache` and `track_*`: case key -> status, reason, samples_s, peak_bytes, facts."""
 
 
 def measure_class(benchmark: Any) -> Results:
@@ -52,6 +52,7 @@ def measure_class(benchmark: Any) -> Results:
             "reason": result.reason,
             "samples_s": list(result.samples_s),
             "peak_bytes": result.peak_bytes,
+            "facts": result.facts,
         }
         for result in results
     }
@@ -65,6 +66,11 @@ def reported_time(benchmark: Any, results: Results, *params: Any) -> dict[str, A
 def reported_peak_memory(benchmark: Any, results: Results, *params: Any) -> int:
     """Peak allocated bytes."""
     return _result(benchmark, results, params)["peak_bytes"]
+
+
+def reported_fact(benchmark: Any, results: Results, name: str, *params: Any) -> float:
+    """A number beside the time, by its name in the workload's facts."""
+    return _result(benchmark, results, params)["facts"][name]
 
 
 def cases_of(benchmark: Any) -> list[Case]:

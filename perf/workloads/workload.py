@@ -31,6 +31,12 @@ class Workload:
     prepare: Callable[[], None] = lambda: None
     """Before every sample, outside the timed region: drop gradients and the like."""
 
+    without: Callable[[], Any] | None = None
+    """The same without what is asked about: if given, a sample is the time of `run` less that of this, in turn."""
+
+    facts: Callable[[], dict[str, float]] = dict
+    """Numbers beside the time, by name: bytes that a step communicates, say. Called after a run."""
+
 
 class Unavailable(Exception):
     """This commit or this machine cannot do the case; the message is the reason, in one line."""

@@ -93,7 +93,7 @@ def test_a_fabricated_time_below_the_floor_is_rejected():
 def test_a_busy_cpu_may_have_been_slow_when_its_ceilings_were_measured():
     worker = Worker("cpu", Path(__file__).parents[2])
     worker._ceilings = {"matmul_flops_per_s": {"float32": 1e15}, "copy_bytes_per_s": 1e15}
-    case = Case("a.B", {}, "controls", "cpu", "wall", "warm")
+    case = Case("a.B", "controls", {}, "cpu", "wall", "warm")
     worker._hold_to_floor([1.0], case, Floor(flops=1.9e15, matmul_dtype="float32"))
     with pytest.raises(TooFast):
         worker._hold_to_floor([1.0], case, Floor(flops=2.1e15, matmul_dtype="float32"))

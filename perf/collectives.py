@@ -1,0 +1,39 @@
+"""All-reduce of float32 over the ranks of one machine: NCCL between GPUs, gloo between processes on the CPU."""
+
+from perf.harness.suite import measure_class, reported_time
+
+
+class AllReduce:
+    """NCCL; a world size that the machine lacks is n/a. Megabytes are 10^6 bytes."""
+
+    version = "1"
+    timeout = 600
+    params = ([2, 4, 6], [1, 10, 100, 1000])
+    param_names = ("world_size", "megabytes")
+    workload, device, clock, cache = "collectives", "cuda", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, world_size, megabytes):
+        return reported_time(self, results, world_size, megabytes)
+
+    track_time.unit = "seconds"
+
+
+class AllReduceGloo:
+    """The same over gloo, one thread a rank."""
+
+    version = "1"
+    timeout = 600
+    params = ([2, 4, 6], [1, 10, 100, 1000])
+    param_names = ("world_size", "megabytes")
+    workload, device, clock, cache = "collectives", "cpu", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, world_size, megabytes):
+        return reported_time(self, results, world_size, megabytes)
+
+    track_time.unit = "seconds"

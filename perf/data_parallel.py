@@ -1,0 +1,88 @@
+"""A training step over several GPUs, batch 4 on each: the four strategies and torch's DistributedDataParallel.
+
+mode step is the whole step; mode exposed what it takes more than the same step without communication, the two in turn.
+"""
+
+from perf.harness.suite import measure_class, reported_fact, reported_peak_memory, reported_time
+
+
+class DataParallel:
+    """Every strategy, buckets of 25 MiB."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["naive", "flat", "overlapped", "bucketed", "torch"],
+        [25],
+        ["xl"],
+        [512, 1024],
+        ["bf16"],
+        ["compiled_blocks"],
+        [2, 4],
+        ["step", "exposed"],
+    )
+    param_names = (
+        "strategy",
+        "bucket_size_mb",
+        "size",
+        "context_length",
+        "precision",
+        "variant",
+        "world_size",
+        "mode",
+    )
+    workload, device, clock, cache = "data_parallel", "cuda", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, *params):
+        return reported_time(self, results, *params)
+
+    def track_peak_memory(self, results, *params):
+        return reported_peak_memory(self, results, *params)
+
+    def track_parameter_bytes(self, results, *params):
+        return reported_fact(self, results, "parameter_bytes", *params)
+
+    def track_optimizer_bytes(self, results, *params):
+        return reported_fact(self, results, "optimizer_bytes", *params)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = track_parameter_bytes.unit = track_optimizer_bytes.unit = "bytes"
+
+
+class Buckets:
+    """Bucket sizes in MiB: ours, which closes a bucket before it exceeds that, and torch's, which closes it after."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["bucketed", "torch"],
+        [1, 10, 25, 100, 1000],
+        ["xl"],
+        [1024],
+        ["bf16"],
+        ["compiled_blocks"],
+        [2],
+        ["step", "exposed"],
+    )
+    param_names = (
+        "strategy",
+        "bucket_size_mb",
+        "size",
+        "context_length",
+        "precision",
+        "variant",
+        "world_size",
+        "mode",
+    )
+    workload, device, clock, cache = "data_parallel", "cuda", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, *params):
+        return reported_time(self, results, *params)
+
+    track_time.unit = "seconds"

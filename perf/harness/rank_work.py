@@ -1,0 +1,127 @@
+"""What one rank of a case does when it is asked: build, run, check, sample, weigh."""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from perf.harness.memory import Leftovers, peak_memory
+from perf.workloads import build
+from perf.workloads.workload import Unavailable, Workload, WrongResult
+
+SHORT_S, CALLS = 1e-3, 20
+"""Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
+
+
+class RankWork:
+    """The rank's side of `perf.harness.ranks.Ranks`."""
+
+    def __init__(self, device: str):
+        self._device = device
+        self._leftovers = Leftovers()
+        self._case: dict[str, Any] = {}
+        self._work: Workload | None = None
+        self._calls = 1
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`{"do": name, ...}`: never raises; what goes wrong is the reply's status and reason."""
+        import torch
+
+        try:
+            return {"status": "ok"} | getattr(self, f"_{request.pop('do')}")(**request)
+        except Unavailable as reason:
+            return {"status": "unavailable", "reason": str(reason)}
+        except WrongResult as reason:
+            return {"status": "wrong", "reason": str(reason)}
+        except torch.OutOfMemoryError as error:
+            return {"status": "out_of_memory", "reason": str(error).splitlines()[0][:300]}
+        except Exception as error:
+            traceback.print_exc()
+            said = (str(error).strip().splitlines() or [""])[0]
+            return {"status": "error", "reason": f"{type(error).__name__}: {said[:300]}"}
+
+    def _build(self, case: dict[str, Any]) -> dict[str, Any]:
+        self._work = None
+        self._leftovers.release()
+        self._case = case
+        self._work = self._new_work()
+        return {"floor": vars(self._work.floor), "is_difference": self._work.without is not None}
+
+    def _run(self) -> dict[str, Any]:
+        self._held.prepare()
+        self._held.run()
+        self._synchronize()
+        return {}
+
+    def _check(self) -> dict[str, Any]:
+        return {"error": self._held.check()}
+
+    def _memory(self) -> dict[str, Any]:
+        """Like any case's, of this rank; on a CPU nothing."""
+        if self._device == "cpu":
+            return {}
+        self._work = None
+        found = peak_memory(self._new_work, self._leftovers)
+        self._work = self._new_work()
+        return found
+
+    def _facts(self) -> dict[str, Any]:
+        return {"facts": self._held.facts()}
+
+    def _warm_up(self, seconds: float) -> dict[str, Any]:
+        """At least twice; the ranks agree on how many calls make a sample."""
+        import torch.distributed as dist
+
+        self._take(1)
+        (call_s,) = self._take(1)["samples_s"]
+        slowest: list[float] = [0.0] * dist.get_world_size()
+        dist.all_gather_object(slowest, call_s)
+        self._calls = CALLS if max(slowest) < SHORT_S else 1
+        for _ in range(min(1000, int(seconds / max(slowest) / self._calls))):
+            self._take(1)
+        return {"call_s": max(slowest) * self._calls}
+
+    def _take(self, count: int) -> dict[str, Any]:
+        """`count` samples, each from a barrier to the end of this rank's work; and of the work without, in turn."""
+        samples: list[float] = []
+        without: list[float] = []
+        arms = [(self._held.run, samples)] + ([(self._held.without, without)] if self._held.without else [])
+        for number in range(count):
+            for run, found in arms if number % 2 == 0 else reversed(arms):
+                found.append(self._time(run))
+        return {"samples_s": samples, "without_s": without}
+
+    def _time(self, run: Callable[[], Any]) -> float:
+        import torch
+        import torch.distributed as dist
+
+        self._held.prepare()
+        self._synchronize()
+        dist.barrier()
+        self._synchronize()
+        if self._device == "cpu":
+            begin = time.perf_counter()
+            for _ in range(self._calls):
+                run()
+            return (time.perf_counter() - begin) / self._calls
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(self._calls):
+            run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / self._calls
+
+    @property
+    def _held(self) -> Workload:
+        assert self._work is not None
+        return self._work
+
+    def _new_work(self) -> Workload:
+        return build(self._case["workload"], self._case["params"], self._device)
+
+    def _synchronize(self) -> None:
+        if self._device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()

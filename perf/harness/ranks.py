@@ -1,0 +1,149 @@
+"""ranks: a case on several processes at once, one for each rank, timed by its slowest."""
+
+import contextlib
+import json
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from perf.harness.case import Cache, Case, ClockName
+from perf.harness.clock import WARM_UP_S
+from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
+
+SCRIPT = Path(__file__).parent / "workers" / "rank.py"
+LIMIT_S = 60.0
+"""Of a collective: a rank that waits longer gives up, long before the visit counts as hung."""
+
+
+class Ranks:
+    """Processes that take one case after the other; every question goes to all, the first bad answer ends them all.
+
+    Raises what the answer says: `Unavailable`, `WrongResult`, `torch.OutOfMemoryError`, else `RuntimeError`, each with
+    the rank. They die with this process, however it ends.
+    """
+
+    def __init__(self, device: str, world_size: int, checkout: Path):
+        _require_devices(device, world_size)
+        self.world_size, self.alive = world_size, True
+        self._folder = tempfile.TemporaryDirectory(prefix="perf-ranks-", ignore_cleanup_errors=True)
+        self._logs: list[IO[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank in range(world_size):
+            log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            arguments = [device, str(checkout), str(rank), str(world_size), self._folder.name, str(LIMIT_S)]
+            # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+            self._logs.append(log)
+            self._processes.append(process)
+
+    def build(self, case: Case) -> Workload:
+        """The case's work, as the rest of the harness sees it."""
+        reply = self.ask("build", case=case.to_json())[0]
+        return Workload(
+            run=lambda: self.ask("run"),
+            check=lambda: max(reply["error"] for reply in self.ask("check")),
+            floor=Floor(**reply["floor"]),
+            without=(lambda: None) if reply["is_difference"] else None,
+            facts=lambda: self.ask("facts")[0]["facts"],
+        )
+
+    def ask(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
+        """One reply a rank, in order of rank."""
+        line = (json.dumps({"do": do, **arguments}) + "\n").encode()
+        for process in self._processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(line)
+                process.stdin.flush()
+        replies: dict[int, dict[str, Any]] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, process in enumerate(self._processes):
+                assert process.stdout is not None
+                selector.register(process.stdout, selectors.EVENT_READ, rank)
+            while len(replies) < len(self._processes):
+                for key, _ in selector.select():
+                    rank = key.data
+                    text = self._processes[rank].stdout.readline()
+                    selector.unregister(key.fileobj)
+                    replies[rank] = json.loads(text) if text.endswith(b"\n") else self._death_of(rank)
+                    if replies[rank]["status"] != "ok":
+                        self.close()
+                        raise _error(rank, replies[rank])
+        return [replies[rank] for rank in range(len(self._processes))]
+
+    def memory(self) -> dict[str, Any]:
+        """`memory.peak_memory` of the rank that needs most; nothing on a CPU."""
+        most = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
+        return {name: value for name, value in most.items() if name != "status"}
+
+    def close(self) -> None:
+        """End them all, now: some may wait for others in a collective."""
+        self.alive = False
+        for process in self._processes:
+            process.kill()
+        for process, log in zip(self._processes, self._logs, strict=True):
+            process.wait()
+            for stream in (process.stdin, process.stdout, log):
+                with contextlib.suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+        self._folder.cleanup()
+
+    def _death_of(self, rank: int) -> dict[str, Any]:
+        code = self._processes[rank].wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        log = self._logs[rank]
+        log.seek(0)
+        words = log.read().decode(errors="replace").strip().splitlines()
+        return {"status": "died", "reason": f"its process died ({how}){f': {words[-1][:200]}' if words else ''}"}
+
+
+class RankClock:
+    """ranks: from a barrier until the slowest rank has finished; very short calls many at a time."""
+
+    name: ClockName = "ranks"
+    call_s = 0.0
+
+    def __init__(self, ranks: Ranks):
+        self._ranks = ranks
+
+    def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
+        """On every rank."""
+        self.call_s = self._ranks.ask("warm_up", seconds=WARM_UP_S)[0]["call_s"]
+        return read_state() if read_state else {}
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """`count` samples: of each the slowest rank's, less that without what is asked about."""
+        if cache != "warm":
+            raise ValueError(f"cache={cache!r} was given; ranks are timed 'warm' only")
+        replies = self._ranks.ask("take", count=count)
+        while_busy()
+        slowest, without = (
+            [max(sample) for sample in zip(*(reply[name] for reply in replies), strict=True)]
+            for name in ("samples_s", "without_s")
+        )
+        return [time - other for time, other in zip(slowest, without, strict=True)] if without else slowest
+
+
+def _require_devices(device: str, world_size: int) -> None:
+    if device != "cuda":
+        return
+    import torch
+
+    if torch.cuda.device_count() < world_size:
+        raise Unavailable(f"needs {world_size} GPUs; this machine has {torch.cuda.device_count()}")
+
+
+def _error(rank: int, reply: dict[str, Any]) -> Exception:
+    import torch
+
+    kinds = {"unavailable": Unavailable, "wrong": WrongResult, "out_of_memory": torch.OutOfMemoryError}
+    return kinds.get(reply["status"], RuntimeError)(f"rank {rank}: {reply['reason']}")

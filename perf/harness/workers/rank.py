@@ -1,0 +1,53 @@
+"""Entry script of one rank: `python rank.py DEVICE CHECKOUT RANK WORLD_SIZE FOLDER LIMIT_S`; see `perf.harness.ranks`.
+
+Requests on stdin, replies on stdout, one JSON document a line, all ranks the same requests; what is printed goes to
+stderr, a file of its own. The ranks meet at a file in FOLDER, so there is no port to be taken.
+"""
+
+import datetime
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Join the process group, answer until stdin ends."""
+    from single import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
+
+    die_with_parent()
+    device, checkout, rank, world_size = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    folder, limit_s = Path(sys.argv[5]), float(sys.argv[6])
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    import_perf()
+
+    import torch
+    import torch.distributed as dist
+
+    from perf.harness.measure import pin_package
+    from perf.harness.rank_work import RankWork
+
+    pin_package(checkout)
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)  # the ranks share the cores
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=dist.FileStore(str(folder / "store"), world_size),
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=limit_s),
+        device_id=torch.device("cuda", rank) if on_gpu else None,
+    )
+    work = RankWork(device)
+    for line in sys.stdin:
+        replies.write(json.dumps(work.answer(json.loads(line))) + "\n")
+        replies.flush()
+    os._exit(0)  # the others may be gone: no farewell that waits for them
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""One collective of torch.distributed over all ranks; see `perf.harness.ranks`."""
+
+from typing import Any
+
+from perf.workloads.workload import Floor, Workload, WrongResult
+
+MB = 10**6
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """`params`: world_size, megabytes (of float32, 10^6 bytes each). An all-reduce, in place, on this rank."""
+    import torch
+    import torch.distributed as dist
+
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    data = torch.zeros(params["megabytes"] * MB // 4, device=device)  # sums of zeros stay finite
+
+    def run() -> None:
+        dist.all_reduce(data)
+
+    def check() -> float:
+        data.copy_(torch.arange(data.numel(), device=device) % 1000)
+        data.mul_(rank + 1)
+        dist.all_reduce(data)
+        exact = (torch.arange(data.numel(), device=device) % 1000) * (world_size * (world_size + 1) // 2)
+        if not torch.equal(data, exact.float()):
+            raise WrongResult("the sum over the ranks is not exact, though its terms are small integers")
+        data.zero_()
+        return 0.0
+
+    return Workload(run=run, check=check, floor=Floor(), facts=lambda: {"bytes": data.nbytes})

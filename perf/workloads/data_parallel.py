@@ -1,0 +1,124 @@
+"""One training step of a Transformer on every rank, each with a batch of its own, gradients averaged over all."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads.transformer import floor
+from perf.workloads.transformer_oracle import SIZES, batch_of
+from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, hold, restore, slope_and_norm, update_error
+from perf.workloads.workload import Workload, WrongResult
+
+OURS = {"naive": "NaiveDDP", "flat": "FlatDDP", "overlapped": "OverlappedDDP", "bucketed": "BucketedDDP"}
+STRATEGIES = (*OURS, "torch")
+# Of a sum over the ranks, relative to the gradient's norm: float32, and bfloat16 where the matrices are.
+GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-4, "bf16": 1e-4, "bf16_weights": 1e-2}
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """`params`: strategy, bucket_size_mb, size, context_length, precision, variant, world_size, mode.
+
+    mode step: the whole step. mode exposed: what it takes more than the same step without communication. Batch
+    4 on every rank; attention is PyTorch's. strategy "torch" is its own DistributedDataParallel.
+    """
+    import torch
+    import torch.distributed as dist
+
+    strategy, precision, variant = params["strategy"], params["precision"], params["variant"]
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy={strategy!r} was given; allowed: {', '.join(STRATEGIES)}")
+    if params["mode"] not in ("step", "exposed"):
+        raise ValueError(f"mode={params['mode']!r} was given; allowed: step, exposed")
+    if variant.startswith("compiled"):
+        compile_any_number_of_shapes()
+    size, context_length = SIZES[params["size"]], params["context_length"]
+    model = build_model(size, context_length, "sdpa", device)
+    ids, targets = batch_of(size, context_length, device)
+    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
+    net, finish = _wrapped(strategy, params["bucket_size_mb"], model)
+    train.run = net
+
+    def step() -> Any:
+        train.optimizer.zero_grad(set_to_none=True)
+        loss = train.forward()
+        train.backward(loss)
+        finish()
+        train.optimizer_step()
+        return loss.detach()
+
+    def alone() -> Any:
+        with net.no_sync():
+            train.optimizer.zero_grad(set_to_none=True)
+            loss = train.forward()
+            train.backward(loss)
+        train.optimizer_step()
+        return loss.detach()
+
+    if variant.endswith("cuda_graph"):
+        captured = measured("training", "Captured")
+        step, alone = captured(step), captured(alone)
+
+    def check() -> float:
+        restore(model, train.optimizer)
+        alone()
+        total = torch.tensor(slope_and_norm(model)[0], dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        restore(model, train.optimizer)
+        step()
+        slope, norm = slope_and_norm(model)
+        off = abs(slope - float(total) / dist.get_world_size()) / norm
+        error = hold("the averaged gradient", off, GRADIENT_TOLERANCE[precision], "the mean over the ranks")
+        hold("AdamW's update", update_error(model, train.optimizer), UPDATE_TOLERANCE)
+        _hold_equal_on_all_ranks(model)
+        return error
+
+    def facts() -> dict[str, float]:
+        found = {
+            "parameter_bytes": _bytes(model.parameters()),
+            "optimizer_bytes": _bytes(
+                value for state in train.optimizer.state.values() for value in state.values() if value.ndim
+            ),
+        }
+        traffic = getattr(net, "traffic", None)
+        return found | ({"calls": traffic.calls, "bytes": traffic.num_bytes} if traffic else {})
+
+    return Workload(
+        run=step,
+        check=check,
+        floor=floor(size, context_length, precision, "step"),
+        without=alone if params["mode"] == "exposed" else None,
+        facts=facts,
+    )
+
+
+def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Callable[[], None]]:
+    """The model in its data parallelism, and what to call after a backward."""
+    import torch
+
+    if strategy == "torch":
+        parallel = torch.nn.parallel.DistributedDataParallel(
+            model, bucket_cap_mb=bucket_size_mb, gradient_as_bucket_view=True
+        )
+        return parallel, lambda: None
+    cls = measured("distributed.ddp", OURS[strategy])
+    net = cls(model, bucket_size_mb) if strategy == "bucketed" else cls(model)
+    return net, net.finish_gradient_synchronization
+
+
+def _hold_equal_on_all_ranks(model: Any) -> None:
+    """Bit by bit, by the sums of every weight's bits."""
+    import torch
+    import torch.distributed as dist
+
+    sums = {name: int(value.detach().view(torch.uint8).sum()) for name, value in model.named_parameters()}
+    every: list[dict[str, int]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(every, sums)
+    for rank, theirs in enumerate(every):
+        different = [name for name in sums if theirs[name] != sums[name]]
+        if different:
+            raise WrongResult(f"{different[0]} differs between ranks {dist.get_rank()} and {rank} after a step")
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

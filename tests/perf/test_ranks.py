@@ -1,0 +1,186 @@
+"""Cases on several ranks: timed by the slowest, and a rank that fails costs its case a reason and nothing else."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from perf.harness import ranks
+from perf.harness.case import Case
+from perf.harness.measure import Worker
+from perf.harness.ranks import RankClock, Ranks
+from perf.harness.worker_process import WorkerProcess
+from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
+
+ROOT = Path(__file__).parents[2]
+IDLE = Workload(run=lambda: None, check=lambda: 0.0, floor=Floor())
+CEILINGS = {"matmul_flops_per_s": {"float32": 1e15}, "copy_bytes_per_s": 1e15}
+STEP = {
+    "strategy": "bucketed",
+    "bucket_size_mb": 0.1,
+    "size": "tiny",
+    "context_length": 16,
+    "precision": "fp32",
+    "variant": "eager",
+    "world_size": 2,
+    "mode": "step",
+}
+
+
+def case(**params):
+    return Case("smoke.SmokeDataParallel", "data_parallel", STEP | params, "cpu", "ranks", "warm")
+
+
+def request(one, first=True):
+    return {"case": one.to_json(), "first": first, "stop": {"max_samples": 3}, "ceilings": CEILINGS}
+
+
+@pytest.fixture
+def worker():
+    made = Worker("cpu", ROOT)
+    yield made
+    made._end_ranks()
+
+
+class Answers:
+    """Ranks that say what they are given."""
+
+    def __init__(self, *by_rank):
+        self.by_rank = by_rank
+
+    def ask(self, do, **arguments):
+        return [{"samples_s": samples, "without_s": without} for samples, without in self.by_rank]
+
+
+def test_a_sample_is_the_slowest_ranks():
+    clock = RankClock(Answers(([1.0, 5.0], []), ([2.0, 4.0], [])))
+    assert clock.batch(IDLE, "warm", 2) == [2.0, 5.0]
+
+
+def test_a_difference_is_of_the_slowest_ranks_in_each_arm():
+    clock = RankClock(Answers(([3.0, 5.0], [1.0, 1.0]), ([2.0, 6.0], [2.0, 0.5])))
+    assert clock.batch(IDLE, "warm", 2) == [1.0, 5.0]
+
+
+def test_ranks_are_timed_warm():
+    with pytest.raises(ValueError, match="'cold' was given"):
+        RankClock(Answers()).batch(IDLE, "cold", 1)
+
+
+@pytest.mark.parametrize("strategy", ["naive", "flat", "overlapped", "bucketed", "torch"])
+def test_every_strategy_is_right_and_gets_a_time(worker, strategy):
+    found = worker.answer(request(case(strategy=strategy)))
+    assert found["status"] == "ok", found
+    assert found["error"] < 1e-5
+    calls = {"naive": 21, "flat": 1, "overlapped": 21, "bucketed": 5}
+    if strategy in calls:
+        assert found["facts"]["calls"] == calls[strategy]
+        assert found["facts"]["bytes"] == found["facts"]["parameter_bytes"]
+    assert len(found["samples_ns"]) == 1
+
+
+def test_the_same_processes_take_the_next_case_of_as_many_ranks(worker):
+    assert worker.answer(request(case()))["status"] == "ok"
+    before = worker._ranks
+    later = worker.answer(request(case(mode="exposed"), first=False))
+    assert later["status"] == "ok"
+    assert len(later["samples_ns"]) == 3
+    assert worker._ranks is before
+    assert worker.answer(request(case(world_size=3), first=False))["status"] == "ok"
+    assert worker._ranks is not before
+    assert not before.alive
+
+
+def test_an_all_reduce_is_checked_and_timed(worker):
+    one = Case("smoke.SmokeCollectives", "collectives", {"world_size": 3, "megabytes": 1}, "cpu", "ranks", "warm")
+    found = worker.answer(request(one))
+    assert found["status"] == "ok", found
+    assert found["facts"] == {"bytes": 1_000_000}
+
+
+# A fault is a line at the top of finish_gradient_synchronization, in a copy of the package that the ranks import.
+FAULTS = {
+    "killed": ("os.kill(os.getpid(), 9)", r"rank 1: its process died \(SIGKILL\)"),
+    "absent": (
+        "threading.Event().wait()",
+        r"rank 0: RuntimeError: rank 0: all-reduce 1 of 21 \(.*lm_head.*\) failed: .*Timed out",
+    ),
+    "another model": ("", r"rank \d: RuntimeError: rank 1 holds .*, rank 0 .*; allowed: the same model on every rank"),
+    "another gradient": ("self._trained[0].grad.mul_(2)", "the averaged gradient differs from the mean over the ranks"),
+    "no synchronization": ("self._start_step(); return", "the averaged gradient differs from the mean over the ranks"),
+}
+
+
+@pytest.fixture
+def faulty(tmp_path, monkeypatch):
+    """Ranks that import a package with a fault in it, and give up on a collective after 4 s."""
+    shutil.copytree(ROOT / "cs336_systems", tmp_path / "cs336_systems", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(ranks, "LIMIT_S", 4.0)
+
+    def make(fault):
+        path = tmp_path / "cs336_systems" / "distributed" / "ddp.py"
+        head = "def finish_gradient_synchronization(self) -> None:"
+        broken = f"if dist.get_rank() == 1 or {fault == 'no synchronization'}: {FAULTS[fault][0] or 'pass'}"
+        source = path.read_text().replace(head, f"{head}\n        {broken}")
+        if fault == "another model":
+            source = source.replace(
+                "        verify_same_model(",
+                "        module.extra = nn.Linear(1, 1 + dist.get_rank())\n        verify_same_model(",
+            )
+        assert source.count(broken) == 1
+        path.write_text(source.replace("import contextlib", "import contextlib, os, threading"))
+        return Ranks("cpu", 2, tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_rank_is_a_reason_and_leaves_nothing_behind(fault, faulty):
+    made = faulty(fault)
+    processes = list(made._processes)
+    with pytest.raises((RuntimeError, WrongResult), match=FAULTS[fault][1]):
+        made.build(case(strategy="naive")).check()
+    assert not made.alive
+    assert all(process.poll() is not None for process in processes)
+    assert not Path(made._folder.name).exists()
+
+
+def test_after_a_fault_the_next_case_has_new_processes(worker):
+    assert worker.answer(request(case()))["status"] == "ok"
+    worker._ranks._processes[1].kill()
+    found = worker.answer(request(case()))
+    assert found["status"] == "error"
+    assert "rank 1: its process died" in found["reason"]
+    assert worker.answer(request(case()))["status"] == "ok"
+
+
+def test_ranks_die_with_their_worker():
+    """As when asv gives up on a class: nobody says goodbye."""
+    worker = WorkerProcess("cpu", ROOT)
+    worker.start()
+    try:
+        assert worker.ask(request(case()), limit_s=100)["status"] == "ok"
+        parent = worker._process.pid
+        children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+        assert len(children) == 2
+        worker._process.kill()
+        for pid in children:
+            wait_for_the_end_of(pid)
+    finally:
+        worker.stop()
+
+
+def wait_for_the_end_of(pid):
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}/stat").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 6, reason="this machine has six GPUs")
+def test_a_world_size_that_the_machine_lacks_is_not_applicable():
+    with pytest.raises(Unavailable, match=r"needs 6 GPUs; this machine has \d"):
+        Ranks("cuda", 6, ROOT)
