@@ -185,3 +185,21 @@ class SmokeDataParallel:
         return reported_time(self, results, *params)
 
     track_time.unit = "seconds"
+
+
+class SmokeShardedOptimizer:
+    """`sharded_optimizer.ShardedOptimizer` on a CPU: two layers of width 64 on two ranks over gloo."""
+
+    version = "1"
+    timeout = 600
+    params = (["none", "sharded", "sharded_reducing", "torch"], ["tiny"], [32], ["fp32"], ["eager"], [2])
+    param_names = ("sharding", "size", "context_length", "precision", "variant", "world_size")
+    workload, device, clock, cache = "sharded_optimizer", "cpu", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, *params):
+        return reported_time(self, results, *params)
+
+    track_time.unit = "seconds"

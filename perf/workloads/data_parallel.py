@@ -70,13 +70,13 @@ def build(params: dict[str, Any], device: str) -> Workload:
         off = abs(slope - float(total) / dist.get_world_size()) / norm
         error = hold("the averaged gradient", off, GRADIENT_TOLERANCE[precision], "the mean over the ranks")
         hold("AdamW's update", update_error(model, train.optimizer), UPDATE_TOLERANCE)
-        _hold_equal_on_all_ranks(model)
+        hold_equal_on_all_ranks(model)
         return error
 
     def facts() -> dict[str, float]:
         found = {
-            "parameter_bytes": _bytes(model.parameters()),
-            "optimizer_bytes": _bytes(
+            "parameter_bytes": bytes_of(model.parameters()),
+            "optimizer_bytes": bytes_of(
                 value for state in train.optimizer.state.values() for value in state.values() if value.ndim
             ),
         }
@@ -106,8 +106,8 @@ def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Cal
     return net, net.finish_gradient_synchronization
 
 
-def _hold_equal_on_all_ranks(model: Any) -> None:
-    """Bit by bit, by the sums of every weight's bits."""
+def hold_equal_on_all_ranks(model: Any) -> None:
+    """Raises `WrongResult` unless the weights are: by the sums of their bytes."""
     import torch
     import torch.distributed as dist
 
@@ -120,5 +120,6 @@ def _hold_equal_on_all_ranks(model: Any) -> None:
             raise WrongResult(f"{different[0]} differs between ranks {dist.get_rank()} and {rank} after a step")
 
 
-def _bytes(tensors: Iterable[Any]) -> int:
+def bytes_of(tensors: Iterable[Any]) -> int:
+    """Of all of them together."""
     return sum(tensor.nbytes for tensor in tensors)

@@ -81,6 +81,20 @@ def test_every_strategy_is_right_and_gets_a_time(worker, strategy):
     assert len(found["samples_ns"]) == 1
 
 
+@pytest.mark.parametrize("sharding", ["none", "sharded", "sharded_reducing", "torch"])
+def test_every_sharding_takes_adamws_step(worker, sharding):
+    params = {name: STEP[name] for name in ("size", "context_length", "precision", "variant", "world_size")}
+    one = Case("smoke.X", "sharded_optimizer", {"sharding": sharding} | params, "cpu", "ranks", "warm")
+    found = worker.answer(request(one))
+    assert found["status"] == "ok", found
+    facts = found["facts"]
+    whole = 2 * facts["parameter_bytes"]
+    assert facts["optimizer_bytes"] == pytest.approx(whole if sharding == "none" else whole / 2, rel=0.2)
+    sent = {"sharded": 1, "sharded_reducing": 2}
+    if sharding in sent:
+        assert facts["communicated_bytes"] == sent[sharding] * facts["parameter_bytes"]
+
+
 def test_the_same_processes_take_the_next_case_of_as_many_ranks(worker):
     assert worker.answer(request(case()))["status"] == "ok"
     before = worker._ranks

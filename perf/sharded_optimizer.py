@@ -1,0 +1,42 @@
+"""The optimizer's state whole on every rank, or divided over them: a step's time, and memory at three points of it."""
+
+from perf.harness.suite import measure_class, reported_fact, reported_peak_memory, reported_time
+
+
+class ShardedOptimizer:
+    """none, ours with 3P and with 2P elements sent, and torch's ZeroRedundancyOptimizer; batch 4 on each GPU."""
+
+    version = "1"
+    timeout = 600
+    params = (
+        ["none", "sharded", "sharded_reducing", "torch"],
+        ["xl"],
+        [512],
+        ["bf16"],
+        ["compiled_blocks"],
+        [2, 4],
+    )
+    param_names = ("sharding", "size", "context_length", "precision", "variant", "world_size")
+    workload, device, clock, cache = "sharded_optimizer", "cuda", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, *params):
+        return reported_time(self, results, *params)
+
+    def track_peak_memory(self, results, *params):
+        return reported_peak_memory(self, results, *params)
+
+    def track_after_init_bytes(self, results, *params):
+        return reported_fact(self, results, "after_init_bytes", *params)
+
+    def track_before_step_bytes(self, results, *params):
+        return reported_fact(self, results, "before_step_bytes", *params)
+
+    def track_after_step_bytes(self, results, *params):
+        return reported_fact(self, results, "after_step_bytes", *params)
+
+    track_time.unit = "seconds"
+    track_peak_memory.unit = track_after_init_bytes.unit = "bytes"
+    track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"

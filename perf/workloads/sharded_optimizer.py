@@ -1,0 +1,116 @@
+"""One training step of a Transformer on every rank, with the optimizer's state whole or divided over the ranks."""
+
+from typing import Any
+
+from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads.data_parallel import bytes_of, hold_equal_on_all_ranks
+from perf.workloads.transformer import floor
+from perf.workloads.transformer_oracle import SIZES, batch_of
+from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, restore
+from perf.workloads.workload import Workload, WrongResult
+
+SHARDINGS = ("none", "sharded", "sharded_reducing", "torch")
+WEIGHT_TOLERANCE = 1e-2  # of a step, relative to it: where a gradient is all but zero, AdamW's direction is chance
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """`params`: sharding, size, context_length, precision, variant, world_size.
+
+    none: torch's AdamW on every rank. sharded: `ShardedOptimizer` after an all-reduce (3P). sharded_reducing: the same
+    with gradients reduced to their owners (2P). torch: its own ZeroRedundancyOptimizer. Gradients are averaged by
+    `BucketedDDP`, but with sharded_reducing. Batch 4 on every rank; attention is PyTorch's.
+    """
+    import torch
+    import torch.distributed as dist
+
+    sharding, precision, variant = params["sharding"], params["precision"], params["variant"]
+    if sharding not in SHARDINGS:
+        raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
+    if variant.startswith("compiled"):
+        compile_any_number_of_shapes()
+    size, context_length = SIZES[params["size"]], params["context_length"]
+    model = build_model(size, context_length, "sdpa", device)
+    after_init = _peak(device)
+    ids, targets = batch_of(size, context_length, device)
+    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
+    if sharding != "sharded_reducing":
+        train.run = measured("distributed.ddp", "BucketedDDP")(model)
+    if sharding != "none":
+        train.optimizer = _optimizer(sharding, model)
+
+    def gradients() -> Any:
+        train.optimizer.zero_grad(set_to_none=True)
+        loss = train.forward()
+        train.backward(loss)
+        if train.run is not None:
+            train.run.finish_gradient_synchronization()
+        return loss.detach()
+
+    def step() -> Any:
+        loss = gradients()
+        train.optimizer_step()
+        return loss
+
+    def check() -> float:
+        """One step from the initial weights is that of torch's AdamW on averaged gradients, on every rank."""
+        restore(model, None)
+        _state(train.optimizer).clear()  # the moments begin anew; no graph holds them
+        gradients()
+        exact = {}
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad.double()
+            if sharding == "sharded_reducing":
+                dist.all_reduce(gradient)
+                gradient /= dist.get_world_size()
+            old = parameter.detach().double()
+            exact[name] = (-LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + 1e-8)).float()
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        train.optimizer_step()
+        error = square = 0.0
+        for name, parameter in model.named_parameters():
+            error += float((parameter.detach() - before[name] - exact[name]).square().sum())
+            square += float(exact[name].square().sum())
+        off = (error / square) ** 0.5
+        if not off <= WEIGHT_TOLERANCE:
+            raise WrongResult(f"the step differs from AdamW's by {off:.1e} (relative), allowed {WEIGHT_TOLERANCE:.1e}")
+        hold_equal_on_all_ranks(model)
+        return off
+
+    def facts() -> dict[str, float]:
+        state = [value for held in _state(train.optimizer).values() for value in held.values() if value.ndim]
+        found: dict[str, float] = {"parameter_bytes": bytes_of(model.parameters()), "optimizer_bytes": bytes_of(state)}
+        if traffic := getattr(train.optimizer, "traffic", None):
+            found |= {"optimizer_calls": traffic.calls, "communicated_bytes": traffic.num_bytes}
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            gradients()
+            found |= {"after_init_bytes": after_init, "before_step_bytes": _peak(device)}
+            train.optimizer_step()
+            found["after_step_bytes"] = _peak(device)
+        return found
+
+    return Workload(run=step, check=check, floor=floor(size, context_length, precision, "step"), facts=facts)
+
+
+def _optimizer(sharding: str, model: Any) -> Any:
+    """AdamW with the course's numbers, its state divided over the ranks."""
+    import torch
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    rule: dict[str, Any] = {"lr": LR, "weight_decay": WEIGHT_DECAY, "fused": True}
+    if sharding == "torch":
+        return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=False, **rule)
+    cls = measured("distributed.sharded_optimizer", "ShardedOptimizer")
+    return cls(model.parameters(), torch.optim.AdamW, reduces_gradients=sharding == "sharded_reducing", **rule)
+
+
+def _state(optimizer: Any) -> Any:
+    """What this rank keeps: torch's sharded optimizer holds another one inside."""
+    return getattr(optimizer, "optim", optimizer).state
+
+
+def _peak(device: str) -> int:
+    import torch
+
+    return torch.cuda.max_memory_allocated() if device == "cuda" else 0
