@@ -16,6 +16,10 @@ STUDIES = (
     "compile",
     "memory",
     "kernels",
+    "all-reduce",
+    "ddp",
+    "ddp-equivalence",
+    "sharding",
 )
 """Each is a module of this package, with dashes for underscores, that holds its `command`."""
 

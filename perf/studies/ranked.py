@@ -1,0 +1,79 @@
+"""What the studies over several ranks share: cases measured on processes of their own, a failure as a row."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import click
+
+from perf.case_profile import ROOT, make_working_tree_importable
+from perf.harness.case import Case
+from perf.harness.clock import Stop, visit
+from perf.harness.ranks import RankClock, Ranks
+from perf.studies.lm import device_kind
+from perf.workloads.workload import Unavailable, WrongResult
+
+STOP = Stop(min_samples=10, max_samples=40, max_seconds=2.0)
+
+Device = Literal["cuda", "cpu"]
+
+
+def world_size_option(command: Callable[..., None]) -> Callable[..., None]:
+    """--world-size, repeatable; () stands for all that this machine has of 2, 4 and 6 GPUs, else 2."""
+    option = click.option("--world-size", "world_sizes", multiple=True, type=click.IntRange(2, 64), help=_HELP)
+    return option(command)
+
+
+_HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
+
+
+def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
+    """What was asked for, or what this machine has."""
+    import torch
+
+    if asked:
+        return asked
+    return tuple(size for size in (2, 4, 6) if size <= torch.cuda.device_count()) if device == "cuda" else (2,)
+
+
+def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[dict[str, Any]]:
+    """Each setting (params of a workload) with samples_s, facts and status; a world size shares its processes."""
+    from tqdm import tqdm
+
+    make_working_tree_importable()
+    ranks: Ranks | None = None
+    try:
+        for params in tqdm(settings, unit="case", leave=False, disable=None):
+            try:
+                if ranks is None or not ranks.alive or ranks.world_size != params["world_size"]:
+                    if ranks is not None and ranks.alive:
+                        ranks.close()
+                    ranks = Ranks(device, params["world_size"], ROOT)
+                yield (
+                    {"device": device}
+                    | params
+                    | _measure(ranks, Case("study", workload, params, device, "ranks", "warm"))
+                )
+            except (Unavailable, WrongResult, RuntimeError) as error:
+                status = (str(error).strip().splitlines() or [""])[0]
+                yield {"device": device} | params | {"status": status}
+    finally:
+        if ranks is not None and ranks.alive:
+            ranks.close()
+
+
+def default_device() -> Device:
+    """cuda where there is one."""
+    return "cuda" if device_kind() == "cuda" else "cpu"
+
+
+def _measure(ranks: Ranks, case: Case) -> dict[str, Any]:
+    work = ranks.build(case)
+    work.run()
+    error = work.check()
+    clock = RankClock(ranks)
+    clock.warm_up(work)
+    samples = visit(clock, work, "warm", STOP).samples_s
+    work.run()
+    found = {"status": "ok", "error": error, "samples_s": samples, "facts": work.facts()}
+    memory = ranks.memory()
+    return found | ({"peak_bytes": memory["peak_bytes"]} if memory else {})

@@ -1,0 +1,158 @@
+"""What does dividing the optimizer's state over the ranks save, and what does it cost?"""
+
+import itertools
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS
+from perf.studies.ranked import default_device, measured_rows, world_size_option, world_sizes_of
+from perf.workloads import measured
+from perf.workloads.sharded_optimizer import SHARDINGS
+
+POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
+GIB = 2**30
+
+
+@click.command()
+@world_size_option
+@click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
+@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU.")
+@click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU.")
+@click.option("--precision", type=click.Choice(("fp32", "tf32", "bf16")), help="Default: bf16; fp32 on a CPU.")
+@click.option("--variant", type=click.Choice(VARIANTS[:3]), help="Default: compiled_blocks; eager on a CPU.")
+@out_option
+def command(
+    world_sizes: tuple[int, ...],
+    shardings: tuple[str, ...],
+    sizes: tuple[str, ...],
+    contexts: tuple[int, ...],
+    precision: str | None,
+    variant: str | None,
+    out: Path | None,
+) -> None:
+    """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
+
+    \b
+    python -m perf study sharding --size xl --world-size 2
+
+    AdamW whole on every rank (none), ours divided, after an all-reduce (sharded, 3P elements sent) or with gradients
+    reduced to their owners (sharded_reducing, 2P), and torch's ZeroRedundancyOptimizer. Peak memory after the model is
+    made, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n divided.
+    """
+    device = default_device()
+    on_gpu = device == "cuda"
+    common = {
+        "precision": precision or ("bf16" if on_gpu else "fp32"),
+        "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
+    }
+    settings = [
+        {"sharding": sharding, "size": size, "context_length": context, **common, "world_size": world_size}
+        for world_size, size, context, sharding in itertools.product(
+            world_sizes_of(world_sizes, device),
+            sizes or (("xl",) if on_gpu else ("tiny",)),
+            contexts or ((512,) if on_gpu else (64,)),
+            shardings or SHARDINGS,
+        )
+    ]
+    rows = list(measured_rows("sharded_optimizer", settings, device))
+    whole = document(device, rows)
+    click.echo(heading(whole))
+    click.echo(f"Batch 4 a rank, {common['precision']}, {common['variant']}; step: median of the slowest rank")
+    click.echo(table(rows))
+    for sentence in answers(rows):
+        click.echo(sentence)
+    if not on_gpu:
+        click.echo(ON_A_CPU)
+    if out:
+        write(out / "sharding.json", whole)
+        draw(rows, out / "sharding.png", heading(whole))
+
+
+def states_bytes(row: dict[str, Any]) -> float:
+    """Parameters, gradients and moments by the formula: 8P + 8P, or 8P + 8P/n; 4P + 12P/n where gradients go too."""
+    single = 4 * measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[row["size"]])
+    ranks = row["world_size"]
+    divided = {"none": 4.0, "sharded": 2 + 2 / ranks, "torch": 2 + 2 / ranks, "sharded_reducing": 1 + 3 / ranks}
+    return divided[row["sharding"]] * single
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    shown = []
+    for row in rows:
+        cells = {name: row[name] for name in ("size", "context_length", "sharding")} | {"ranks": row["world_size"]}
+        if row["status"] == "ok":
+            facts = row["facts"]
+            cells["step, ms"] = f"{statistics.median(row['samples_s']) * 1e3:.2f}"
+            cells |= {_TITLES[name]: f"{facts[name] / GIB:.2f}" for name in POINTS if name in facts}
+            cells["state, GiB"] = f"{facts['optimizer_bytes'] / GIB:.4g}"
+            cells["states by formula"] = f"{states_bytes(row) / GIB:.4g}"
+            sent = facts.get("communicated_bytes")
+            cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
+        else:
+            cells["step, ms"] = row["status"]
+        shown.append(cells)
+    return tabulate(shown, headers="keys", disable_numparse=True)
+
+
+_TITLES = {name: f"{name.removesuffix('_bytes').replace('_', ' ')}, GiB" for name in POINTS}
+
+
+def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Against the whole state: time, and the state of one rank."""
+    whole = {_cell(row): row for row in rows if row["sharding"] == "none" and row["status"] == "ok"}
+    for row in rows:
+        base = whole.get(_cell(row))
+        if row["status"] != "ok" or base is None or row is base:
+            continue
+        ratio = statistics.median(row["samples_s"]) / statistics.median(base["samples_s"])
+        share = row["facts"]["optimizer_bytes"] / base["facts"]["optimizer_bytes"]
+        yield (
+            f"{row['size']}, context {row['context_length']}, {row['world_size']} ranks: {row['sharding']} takes "
+            f"{ratio:.3f} of the step of the whole state, and holds {share:.1%} of it."
+        )
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("size", "context_length", "world_size"))
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Memory of a rank by what it holds: parameters, the optimizer's state, and on a GPU the rest of the peak."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timed = [row for row in rows if row["status"] == "ok"]
+    if not timed:
+        return
+    labels = [f"{row['sharding']}\n{row['world_size']} ranks" for row in timed]
+    parts = {
+        "parameters": [row["facts"]["parameter_bytes"] for row in timed],
+        "optimizer's state": [row["facts"]["optimizer_bytes"] for row in timed],
+    }
+    if all("after_step_bytes" in row["facts"] for row in timed):
+        known = [sum(pair) for pair in zip(*parts.values(), strict=True)]
+        peaks = [max(row["facts"][name] for name in POINTS) for row in timed]
+        parts["gradients, activations"] = [peak - part for peak, part in zip(peaks, known, strict=True)]
+    figure, axes = plt.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6), layout="constrained")
+    unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (2**20, "MiB")
+    bottom = [0.0] * len(timed)
+    for part, sizes in parts.items():
+        axes.bar(labels, [size / unit for size in sizes], bottom=bottom, label=part)
+        bottom = [low + size / unit for low, size in zip(bottom, sizes, strict=True)]
+    axes.set_ylabel(f"{name} a rank")
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_title(title, fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
