@@ -37,3 +37,16 @@ def device_activity(run: Callable[[], None]) -> list[Activity]:
         if found:
             return sorted(found, key=lambda activity: activity.start_s)
     return []
+
+
+def host_activity(run: Callable[[], None]) -> list[Activity]:
+    """The same of a CPU: every operator, and every collective of gloo from its start to its end."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            run()
+        events = profile.events() or []
+    found = [Activity(event.name, event.time_range.start * 1e-6, event.time_range.end * 1e-6) for event in events]
+    return sorted(found, key=lambda activity: activity.start_s)

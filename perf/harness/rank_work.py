@@ -6,11 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from perf.harness.memory import Leftovers, peak_memory
+from perf.harness.profiler import device_activity, host_activity
 from perf.workloads import build
 from perf.workloads.workload import Unavailable, Workload, WrongResult
 
 SHORT_S, CALLS = 1e-3, 20
 """Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
+
+
+COLLECTIVES = ("nccl", "gloo:")
+"""How the names of NCCL's kernels and of gloo's events begin."""
 
 
 class RankWork:
@@ -64,6 +69,28 @@ class RankWork:
         found = peak_memory(self._new_work, self._leftovers)
         self._work = self._new_work()
         return found
+
+    def _spans(self) -> dict[str, Any]:
+        """Of one run, after a barrier: when this rank computed and communicated, seconds from its first work."""
+        import torch.distributed as dist
+
+        self._held.prepare()
+        dist.barrier()
+        self._synchronize()
+        watch = host_activity if self._device == "cpu" else device_activity
+        activities = watch(self._held.run)
+        if self._device == "cpu":  # of the host's events these are work, and the others wait or hold them
+            activities = [one for one in activities if one.name.startswith(("aten::", *COLLECTIVES))]
+        begin = min((one.start_s for one in activities), default=0.0)
+        spans: dict[str, list[list[float]]] = {"compute": [], "communication": []}
+        for one in activities:
+            kind = "communication" if one.name.startswith(COLLECTIVES) else "compute"
+            start, end = one.start_s - begin, one.end_s - begin
+            if spans[kind] and start <= spans[kind][-1][1]:
+                spans[kind][-1][1] = max(spans[kind][-1][1], end)
+            else:
+                spans[kind].append([start, end])
+        return spans
 
     def _facts(self) -> dict[str, Any]:
         return {"facts": self._held.facts()}

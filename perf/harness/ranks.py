@@ -83,6 +83,10 @@ class Ranks:
         most = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
         return {name: value for name, value in most.items() if name != "status"}
 
+    def spans(self) -> list[dict[str, list[list[float]]]]:
+        """Of one run, when each rank computed and when it communicated: [start, end], seconds."""
+        return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans")]
+
     def close(self) -> None:
         """End them all, now: some may wait for others in a collective."""
         self.alive = False

@@ -19,6 +19,7 @@ STUDIES = (
     "all-reduce",
     "ddp",
     "ddp-equivalence",
+    "overlap",
     "sharding",
 )
 """Each is a module of this package, with dashes for underscores, that holds its `command`."""

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.studies import all_reduce, ddp, ddp_equivalence, sharding
+from perf.studies import all_reduce, ddp, ddp_equivalence, overlap, sharding
 from perf.studies.lm import ON_A_CPU
 
 ON_CPU = not __import__("torch").cuda.is_available()
@@ -74,6 +74,28 @@ def test_ddp_equivalence_fails_where_the_weights_differ(monkeypatch):
     done = study("ddp-equivalence", "--world-size", "2", "--steps", "1")
     assert done.exit_code == 1
     assert done.output.splitlines()[-1].startswith("Error: the weights differ; allowed: ")
+
+
+@pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
+def test_overlap_sees_both_kinds_of_work(tmp_path):
+    done = study("overlap", "--context", "16", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "overlap.json").read_text())["rows"]
+    assert [(row["strategy"], row["rank"]) for row in rows] == [
+        ("naive", 0),
+        ("naive", 1),
+        ("overlapped", 0),
+        ("overlapped", 1),
+    ]
+    for row in rows:
+        assert overlap.length(row["compute"]) > 0
+        assert overlap.length(row["communication"]) > 0
+    assert (tmp_path / "overlap.png").stat().st_size > 0
+
+
+def test_what_two_lanes_have_in_common():
+    assert overlap.common([[0.0, 2.0], [3.0, 5.0]], [[1.0, 4.0]]) == 2.0
+    assert overlap.length([[0.0, 2.0], [3.0, 5.0]]) == 4.0
 
 
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
