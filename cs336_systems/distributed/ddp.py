@@ -114,11 +114,11 @@ class DataParallel(nn.Module):
 
     def finish_gradient_synchronization(self) -> None:
         """Average what the last backward left; call it before `optimizer.step()`. A second call does nothing."""
-        if not self._arrived and self._accumulated:
-            raise RuntimeError(
-                "gradients were accumulated under no_sync() alone; allowed: the last backward outside it"
-            )
         if not self._arrived and not self._forwarded:
+            if self._accumulated:
+                raise RuntimeError(
+                    "gradients were accumulated under no_sync() alone; allowed: the last backward outside it"
+                )
             return
         unused = [index for index, parameter in enumerate(self._trained) if parameter.grad is None]
         for index in unused:  # a zero from this rank, so that every rank makes the same calls
@@ -130,7 +130,7 @@ class DataParallel(nn.Module):
         if self.overlaps:
             for launched in self._launched:
                 self._complete(launched)
-        users = self._count_users(unused) if self._find_unused else None
+        users = self._count_users(unused) if self._find_unused and self._trained else None
         self.traffic, self._accumulated = self._sent, False
         self._start_step()
         self._forget(unused, users)
@@ -156,14 +156,14 @@ class DataParallel(nn.Module):
         self._sent = Traffic()
 
     def _on_gradient(self, index: int) -> None:
-        if not self._synchronizing:
-            self._accumulated = True
-            return
         if index in self._arrived:
             raise RuntimeError(
                 f"a second gradient of {self._names[index]} arrived before finish_gradient_synchronization(); "
-                "allowed: one backward a step, more under no_sync(), and checkpoints with use_reentrant=False"
+                "allowed: one backward a step, more under no_sync() before it, and checkpoints with use_reentrant=False"
             )
+        if not self._synchronizing:
+            self._accumulated = True
+            return
         self._arrived.add(index)
         self._missing_in[self._bucket_of[index]] -= 1
         if self.overlaps:

@@ -16,16 +16,18 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
     """Raises the same `RuntimeError` on every rank, naming rank and tensor, if the ranks hold different models."""
     every: list[list[Specification]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(every, _specifications(module), group=group)
-    for rank, other in enumerate(every):
+    first = global_rank(group, 0)
+    for number, other in enumerate(every):
+        rank = global_rank(group, number)
         if len(other) != len(every[0]):
             raise RuntimeError(
-                f"rank {rank} holds {len(other)} parameters and buffers, rank 0 {len(every[0])}; "
+                f"rank {rank} holds {len(other)} parameters and buffers, rank {first} {len(every[0])}; "
                 "allowed: the same model on every rank"
             )
         for ours, theirs in zip(every[0], other, strict=True):
             if ours != theirs:
                 raise RuntimeError(
-                    f"rank {rank} holds {_in_words(theirs)}, rank 0 {_in_words(ours)}; "
+                    f"rank {rank} holds {_in_words(theirs)}, rank {first} {_in_words(ours)}; "
                     "allowed: the same model on every rank"
                 )
 
@@ -35,7 +37,8 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
     with torch.no_grad():
         for tensor in tensors:
             dense = tensor.detach().contiguous()
-            dist.broadcast(dense, src=global_rank(group, 0), group=group)
+            as_bytes = dense.view(-1).view(torch.uint8)  # gloo knows no int16 and no float8
+            dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)
 

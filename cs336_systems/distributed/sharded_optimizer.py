@@ -46,6 +46,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     ):
         self.process_group, self.reduces_gradients = process_group, reduces_gradients
         self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        if self.rank < 0:
+            raise ValueError("a process_group without this rank was given; allowed: on its own ranks alone")
         self.owners: dict[nn.Parameter, int] = {}
         """Parameter -> the rank of the group that keeps its state."""
 
@@ -54,21 +56,35 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         self._sent, self._reduced = Traffic(), False
         self._consolidated: dict[int, Any] | None = None
-        self._local = optimizer_cls([{"params": []}], **kwargs)  # an optimizer refuses no group, not an empty one
-        self._local.param_groups.clear()
-        super().__init__(params, self._local.defaults)
+        defaults = optimizer_cls([{"params": []}], **kwargs).defaults  # it refuses no group, but takes an empty one
+        super().__init__(params, defaults)
+        self._local = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
         self.state = self._local.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, on every rank; the new parameters go to the ranks that have least."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        loads = [0] * self.world_size
-        for parameter, owner in self.owners.items():
-            loads[owner] += parameter.numel()
-        owners = partition([parameter.numel() for parameter in group["params"]], loads)
-        self.owners |= dict(zip(group["params"], owners, strict=True))
-        self._local.add_param_group(group | {"params": self._owned(group["params"])})
+        for parameter in group["params"]:
+            if not _contiguous(parameter).is_contiguous():
+                raise ValueError(
+                    f"a parameter of shape {list(parameter.shape)} with strides {parameter.stride()} was given; "
+                    "allowed: any order of dimensions, without gaps or overlaps"
+                )
+        for trained in (True, False):  # apart, since what is frozen has no state
+            ours = [parameter for parameter in group["params"] if parameter.requires_grad == trained]
+            loads = [0] * self.world_size
+            for parameter, owner in self.owners.items():
+                loads[owner] += parameter.numel() if parameter.requires_grad == trained else 0
+            owners = partition([parameter.numel() for parameter in ours], loads)
+            self.owners |= dict(zip(ours, owners, strict=True))
+        if hasattr(self, "_local"):
+            self._local.add_param_group(self._share_of(group))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's, for all parameters; a step may be given up after `clip_grad_norm_` by it."""
+        super().zero_grad(set_to_none)
+        self._sent, self._reduced = Traffic(), False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
@@ -103,7 +119,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._reduce_gradients()
         owned = [parameter for parameter in self._owned(self._parameters()) if parameter.grad is not None]
         device = next(self._parameters()).device
-        square = nn.utils.get_total_norm([parameter.grad for parameter in owned]).to(device) ** 2  # type: ignore[misc]
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in owned])  # type: ignore[misc]
+        square = norm.to(device, torch.float32) ** 2  # one dtype on all ranks, whatever each of them owns
         dist.all_reduce(square, group=self.process_group)
         self._sent.add(square.nbytes)
         nn.utils.clip_grads_with_norm_(owned, max_norm, square.sqrt())
@@ -114,7 +131,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         mine = {
             number: {name: _on_cpu(value) for name, value in self.state[parameter].items()}
             for number, parameter in enumerate(self._parameters())
-            if parameter in self.state
+            if self._owns(parameter) and parameter in self.state
         }
         every: list[Any] | None = [None] * self.world_size if self.rank == to else None
         dist.gather_object(mine, every, dst=global_rank(self.process_group, to), group=self.process_group)
@@ -150,32 +167,40 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _reduce_gradients(self) -> None:
-        if self._reduced or not self.reduces_gradients:
+        if not self.reduces_gradients:
+            return
+        if self._reduced:
+            if any(parameter.grad is not None for parameter in self._parameters() if not self._owns(parameter)):
+                raise RuntimeError(
+                    f"rank {self.rank}: a backward after clip_grad_norm_(); allowed: step() or zero_grad() between them"
+                )
             return
         trained = [parameter for parameter in self._parameters() if parameter.requires_grad]
-        if any(parameter.grad is None for parameter in trained):
-            count = sum(parameter.grad is None for parameter in trained)
+        missing = sum(parameter.grad is None for parameter in trained)
+        if missing:
             raise RuntimeError(
-                f"rank {self.rank}: {count} parameters have no gradient; "
+                f"rank {self.rank}: {missing} parameters have no gradient; "
                 "allowed with reduces_gradients: a backward that reaches every parameter"
             )
         averages = backend_averages(self.process_group)
         operation = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
-        destinations = [(parameter.grad, self._owner(parameter)) for parameter in trained]
+        destinations = [(_gradient(parameter), self._owner(parameter)) for parameter in trained]
         run_together(dist.reduce, destinations, self.process_group, op=operation)
-        for parameter in trained:
-            self._sent.add(parameter.nbytes)
-            if self.owners[parameter] != self.rank:
+        for gradient, _ in destinations:
+            self._sent.add(gradient.nbytes)
+        for parameter in self._parameters():
+            if not (self._owns(parameter) and parameter.requires_grad):
                 parameter.grad = None
             elif parameter.grad is not None and not averages:
                 parameter.grad.div_(self.world_size)
         self._reduced = True
 
     def _broadcast_parameters(self) -> None:
-        trained = [parameter for parameter in self._parameters() if parameter.requires_grad]
-        sources = [(parameter.detach(), self._owner(parameter)) for parameter in trained]
+        """Also what was frozen after its backward: an optimizer goes by the gradient."""
+        changed = [value for value in self._parameters() if value.requires_grad or value.grad is not None]
+        sources = [(_contiguous(parameter), self._owner(parameter)) for parameter in changed]
         run_together(dist.broadcast, sources, self.process_group)
-        for parameter in trained:
+        for parameter in changed:
             self._sent.add(parameter.nbytes)
 
     def _owner(self, parameter: nn.Parameter) -> int:
@@ -185,9 +210,31 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             yield from group["params"]
 
+    def _owns(self, parameter: nn.Parameter) -> bool:
+        return self.owners[parameter] == self.rank
+
     def _owned(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        return [parameter for parameter in parameters if self.owners[parameter] == self.rank]
+        return [parameter for parameter in parameters if self._owns(parameter)]
+
+    def _share_of(self, group: dict[str, Any]) -> dict[str, Any]:
+        return group | {"params": self._owned(group["params"])}
 
 
 def _on_cpu(value: Any) -> Any:
     return value.cpu() if isinstance(value, Tensor) else value
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    """The same memory with its dimensions in the order of their strides: NCCL takes it no other way."""
+    return tensor.detach().permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """Contiguous, and laid out as the parameter is, which is the same on every rank."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.is_sparse:
+        raise ValueError(f"a sparse gradient of shape {list(gradient.shape)} was given; allowed: dense ones")
+    if gradient.stride() != parameter.stride():
+        gradient = parameter.grad = torch.empty_like(parameter).copy_(gradient)
+    return _contiguous(gradient)

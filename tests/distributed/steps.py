@@ -1,0 +1,112 @@
+"""What the tests of data parallelism share: the strategies, batches, a training on a rank, and a count of its calls."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cs336_systems.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
+from cs336_systems.distributed.process_group import Traffic
+from tests.distributed.models import FEATURES_IN, FEATURES_OUT
+
+STRATEGIES: dict[str, Callable[..., Any]] = {
+    "naive": NaiveDDP,
+    "flat": FlatDDP,
+    "overlapped": OverlappedDDP,
+    "bucketed": partial(BucketedDDP, bucket_size_mb=0.0025),  # 2621 B: one or several of the tensors in `models`
+    "one_bucket": partial(BucketedDDP, bucket_size_mb=None),
+}
+BATCH_SIZE = 24  # divides over 1 to 4 ranks
+
+
+def batch(step: int, rank: int = 0, world_size: int = 1) -> tuple[Tensor, Tensor]:
+    """A rank's share of the inputs and labels of a step."""
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randn(BATCH_SIZE, FEATURES_IN, generator=generator)
+    labels = torch.randn(BATCH_SIZE, FEATURES_OUT, generator=generator)
+    return inputs.chunk(world_size)[rank], labels.chunk(world_size)[rank]
+
+
+def backward(net: nn.Module, inputs: Tensor, labels: Tensor, scale: float = 1.0) -> None:
+    (nn.functional.mse_loss(net(inputs), labels) * scale).backward()
+
+
+def finish(net: nn.Module) -> None:
+    """Nothing to do for a plain module, which trains alone."""
+    if hasattr(net, "finish_gradient_synchronization"):
+        net.finish_gradient_synchronization()
+
+
+def train(net: nn.Module, rank: int = 0, world_size: int = 1, *, steps: int = 5, first: int = 0) -> dict[str, Tensor]:
+    """SGD with momentum; the values afterwards."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        backward(net, *batch(step, rank, world_size))
+        finish(net)
+        optimizer.step()
+    return values(net)
+
+
+def seeded(build: Callable[..., nn.Module], seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return build()
+
+
+def values(net: nn.Module) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers, by the plain module's names."""
+    module = getattr(net, "module", net)
+    return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor | None]:
+    """Copies, by the plain module's names."""
+    module = getattr(net, "module", net)
+    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+
+
+def mean_gradients(every: list[dict[str, Tensor | None]]) -> dict[str, Tensor | None]:
+    """Over the ranks; None counts as zero, unless nobody has a gradient."""
+    found = {name: [one[name] for one in every if one[name] is not None] for name in every[0]}
+    return {name: torch.stack(some).sum(0) / len(every) if some else None for name, some in found.items()}
+
+
+def error_of(function: Callable[..., Any], *args: Any) -> str:
+    """What a call raised, or "nothing"."""
+    try:
+        function(*args)
+    except (RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Traffic]:
+    """The all-reduces that torch.distributed itself is asked for; coalesced ones are one call."""
+    traffic, together = Traffic(), []
+    all_reduce, coalescing_manager = dist.all_reduce, dist._coalescing_manager
+
+    def counting_all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if together:
+            together[-1] += tensor.nbytes
+        else:
+            traffic.add(tensor.nbytes)
+        return all_reduce(tensor, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def counting_manager(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        together.append(0)
+        with coalescing_manager(*args, **kwargs) as work:
+            yield work
+        traffic.add(together.pop())
+
+    with (
+        patch.object(dist, "all_reduce", counting_all_reduce),
+        patch.object(dist, "_coalescing_manager", counting_manager),
+    ):
+        yield traffic

@@ -1,0 +1,123 @@
+"""What data parallelism sends: within its sub-group, rounded, and from where the gradients lie."""
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.distributed.models import Tied, Toy
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import (
+    STRATEGIES,
+    backward,
+    batch,
+    counted,
+    finish,
+    gradients,
+    mean_gradients,
+    seeded,
+    train,
+)
+
+GROUPINGS = [([0, 1], [2, 3]), ([2, 0], [3, 1]), ([0], [1, 2, 3])]
+
+
+def train_in_groups(rank):
+    """For each grouping and strategy, what the rank's group trained with batches of its own."""
+    found = []
+    for grouping in GROUPINGS:
+        groups = [dist.new_group(ranks) for ranks in grouping]
+        number = next(number for number, ranks in enumerate(grouping) if rank in ranks)
+        group, size = groups[number], len(grouping[number])
+        for wrap in STRATEGIES.values():
+            net = wrap(seeded(Toy, rank), process_group=group)
+            found.append(train(net, dist.get_rank(group), size, first=100 * number))
+    return found
+
+
+def test_sub_groups_train_for_themselves_from_their_own_first_rank():
+    expected = [[] for _ in range(4)]
+    for grouping in GROUPINGS:
+        for number, ranks in enumerate(grouping):
+            alone = train(seeded(Toy, min(ranks)), first=100 * number)  # torch sorts a group's ranks
+            for rank in ranks:
+                expected[rank] += [alone] * len(STRATEGIES)
+    torch.testing.assert_close(spawn(train_in_groups, 4), expected, rtol=1e-5, atol=1e-6)
+
+
+def send_in(rank, world_size, dtype):
+    """strategy -> averaged gradients and bytes; and this rank's own gradients."""
+    module = seeded(Toy)
+    backward(module, *batch(0, rank, world_size))
+    own, found = gradients(module), {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Toy), communication_dtype=dtype)
+        with counted() as traffic:
+            backward(net, *batch(0, rank, world_size))
+            net.finish_gradient_synchronization()
+        assert traffic == net.traffic
+        found[strategy] = gradients(net), traffic.num_bytes
+    return found, own
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_bfloat16_communication_halves_the_bytes_and_rounds_no_more_than_it_must(world_size):
+    ranks = spawn(send_in, world_size, world_size, torch.bfloat16)
+    exact = mean_gradients([own for _, own in ranks])
+    size = mean_gradients([{name: g if g is None else g.abs() for name, g in own.items()} for _, own in ranks])
+    half_ulp = torch.finfo(torch.bfloat16).eps / 2
+    for found, _ in ranks:
+        for strategy, (rounded, num_bytes) in found.items():
+            assert num_bytes == 2 * 850, strategy
+            for name in ("fc1.weight", "fc2.weight", "fc3.weight"):
+                assert rounded[name].dtype == torch.float32
+                error = (rounded[name] - exact[name]).abs()
+                # one rounding before the journey, and one for each addition on it
+                assert (error <= 1.01 * world_size * half_ulp * size[name]).all(), (strategy, name)
+                assert error.max() > 0.1 * half_ulp * size[name].max(), "it was rounded"
+
+
+def ops_of(function):
+    """What torch is asked for meanwhile, and how often."""
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            asked[op.name().split(".")[0]] += 1
+            return op(*args, **kwargs or {})
+
+    asked = Counter()
+    with Log():
+        function()
+    return asked
+
+
+def operations_of_a_step(rank):
+    """strategy -> operations beyond the plain module's; the gradients' addresses before and after the average."""
+    inputs, labels = batch(0)
+    plain = seeded(Tied)
+    backward(plain, inputs, labels)  # now gradients exist, and are added to in place
+    usual, found = ops_of(lambda: backward(plain, inputs, labels)), {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Tied))
+        with net.no_sync():
+            backward(net, inputs, labels)
+        before = [parameter.grad.data_ptr() for parameter in net.parameters()]
+        asked = ops_of(lambda net=net: (backward(net, inputs, labels), finish(net)))
+        found[strategy] = asked - usual, before, [parameter.grad.data_ptr() for parameter in net.parameters()]
+        assert not usual - asked
+    return found
+
+
+def test_only_the_flat_strategy_copies_gradients():
+    for found in spawn(operations_of_a_step, 2):
+        for strategy, (operations, before, after) in found.items():
+            assert before == after, strategy
+            reductions = {name: count for name, count in operations.items() if name.startswith("c10d::")}
+            others = operations.keys() - reductions.keys()
+            if strategy == "flat":
+                assert "aten::cat" in others and "aten::_foreach_copy_" in others, "the log sees copies"
+            else:
+                assert others == {"aten::_foreach_div_"}, strategy
+        assert found["bucketed"][0]["c10d::allreduce_coalesced_"] == 1 and found["bucketed"][0]["c10d::allreduce_"] == 2

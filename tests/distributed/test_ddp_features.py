@@ -1,0 +1,154 @@
+"""What data parallelism offers beside the average: the start, buffers, accumulation, state_dict, wrapping again."""
+
+import pytest
+import torch
+
+from tests.distributed.models import Buffered, Toy
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import (
+    STRATEGIES,
+    backward,
+    batch,
+    counted,
+    gradients,
+    mean_gradients,
+    seeded,
+    train,
+    values,
+)
+
+ALIKE = {"rtol": 0, "atol": 0}
+
+
+def wrap_everything(rank):
+    """(model, strategy) -> values before and after wrapping."""
+    found = {}
+    for model in (Toy, Buffered):
+        for strategy, wrap in STRATEGIES.items():
+            module = seeded(model, rank)
+            before = values(module)
+            found[model.__name__, strategy] = before, values(wrap(module))
+    return found
+
+
+def test_ranks_start_from_rank_0s_parameters_and_buffers():
+    ranks = spawn(wrap_everything, 3)
+    random = {"Toy": "fc2.bias", "Buffered": "cache"}
+    for (model, strategy), (wanted, _) in ranks[0].items():
+        for rank, found in enumerate(ranks):
+            before, after = found[model, strategy]
+            assert torch.equal(before[random[model]], wanted[random[model]]) == (rank == 0)
+            torch.testing.assert_close(after, wanted, **ALIKE)
+    assert {"fc2.bias", "constant"} <= ranks[0]["Toy", "naive"][1].keys()
+    assert {"cache", "transposed", "rotation", "mask", "short"} <= ranks[0]["Buffered", "naive"][1].keys()
+
+
+def forward_buffers(rank, broadcast_buffers):
+    """The buffers that a forward in training and one in evaluation worked with, after each rank changed its own."""
+    net = STRATEGIES["naive"](seeded(Buffered), broadcast_buffers=broadcast_buffers)
+    found = []
+    for training in (True, False):
+        net.train(training)
+        for buffer in net.module.buffers():
+            buffer.fill_(rank + 1)
+        with torch.no_grad():
+            net(batch(0)[0])
+        found.append({name: value.sum().item() / value.numel() for name, value in net.module.named_buffers()})
+    return found
+
+
+@pytest.mark.parametrize("broadcast_buffers", [True, False])
+def test_buffers_are_rank_0s_in_every_forward_in_training_if_asked(broadcast_buffers):
+    own = {"scale", "cache", "transposed", "rotation", "short"}
+    for rank, (training, evaluation) in enumerate(spawn(forward_buffers, 2, broadcast_buffers)):
+        filled = 1 if broadcast_buffers else rank + 1
+        assert {name: training[name] for name in own} == dict.fromkeys(own, filled)
+        assert training["num_forwards"] == filled + 1, "broadcast before the forward, which then counts"
+        assert {name: evaluation[name] for name in own} == dict.fromkeys(own, rank + 1)
+
+
+NUM_MICRO_BATCHES = 3
+
+
+def accumulate(rank, world_size):
+    """strategy -> gradients of one batch; of its micro-batches; whether no_sync() kept them local; what was sent."""
+    found = {}
+    inputs, labels = batch(0, rank, world_size)
+    micro_batches = list(zip(inputs.chunk(NUM_MICRO_BATCHES), labels.chunk(NUM_MICRO_BATCHES), strict=True))
+    for strategy, wrap in STRATEGIES.items():
+        module = seeded(Toy)
+        for one in micro_batches[:-1]:
+            backward(module, *one, scale=1 / NUM_MICRO_BATCHES)
+        own = gradients(module)
+        net = wrap(seeded(Toy))
+        backward(net, inputs, labels)
+        net.finish_gradient_synchronization()
+        whole, once = gradients(net), net.traffic
+        net.zero_grad()
+        with counted() as traffic:
+            with net.no_sync():
+                for one in micro_batches[:-1]:
+                    backward(net, *one, scale=1 / NUM_MICRO_BATCHES)
+            torch.testing.assert_close(gradients(net), own, **ALIKE)
+            assert traffic.calls == 0
+            backward(net, *micro_batches[-1], scale=1 / NUM_MICRO_BATCHES)
+            net.finish_gradient_synchronization()
+        found[strategy] = whole, gradients(net), once, traffic, net.traffic
+    return found
+
+
+def test_accumulation_without_synchronization_equals_the_big_batch_for_one_round_of_communication():
+    for found in spawn(accumulate, 2, 2):
+        for whole, accumulated, once, asked, told in found.values():
+            torch.testing.assert_close(accumulated, whole, rtol=1e-5, atol=1e-7)
+            assert once == asked == told
+
+
+def exchange_state_dicts(rank):
+    """The keys of net and plain module; values that went out of a net, and values that came into one."""
+    net = STRATEGIES["bucketed"](seeded(Buffered, rank))
+    trained = train(net, rank, 2)
+    plain = seeded(Buffered, 7)
+    plain.load_state_dict(net.state_dict())
+    other = STRATEGIES["flat"](seeded(Buffered, 8))
+    other.load_state_dict(plain.state_dict())
+    persistent = net.state_dict().keys()
+    return persistent == plain.state_dict().keys(), *(
+        {name: found[name] for name in persistent} for found in (trained, values(plain), values(other))
+    )
+
+
+def test_state_dict_has_no_prefix_and_loads_into_the_plain_module_and_back():
+    for same_keys, trained, plain, other in spawn(exchange_state_dicts, 2):
+        assert same_keys
+        torch.testing.assert_close(plain, trained, **ALIKE)
+        torch.testing.assert_close(other, trained, **ALIKE)
+
+
+def wrap_twice(rank, world_size):
+    """A wrapper goes, its module works without it, and under another one."""
+    module = seeded(Toy)
+    inputs, labels = batch(0, rank, world_size)
+    old = STRATEGIES["overlapped"](module)
+    backward(old, inputs, labels)
+    old.finish_gradient_synchronization()
+    averaged = gradients(old)
+    del old  # by count of references: nothing waits for a collection
+    module.zero_grad()
+    with counted() as traffic:
+        backward(module, inputs, labels)
+    plain, calls = gradients(module), traffic.calls
+    module.zero_grad()
+    net = STRATEGIES["one_bucket"](module)
+    with counted() as traffic:
+        backward(net, inputs, labels)
+        net.finish_gradient_synchronization()
+    return plain, calls, averaged, gradients(net), traffic.calls
+
+
+def test_a_dropped_wrapper_does_nothing_and_the_module_can_be_wrapped_again():
+    ranks = spawn(wrap_twice, 2, 2)
+    expected = mean_gradients([plain for plain, *_ in ranks])
+    for _, calls_without, first, second, calls in ranks:
+        assert (calls_without, calls) == (0, 1)
+        torch.testing.assert_close([first, second], [expected, expected])

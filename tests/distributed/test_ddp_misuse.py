@@ -1,0 +1,200 @@
+"""What raises, on which ranks and with which words, and that a right step afterwards is right."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.distributed.models import Toy
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import STRATEGIES, backward, batch, counted, error_of, gradients, mean_gradients, seeded
+
+NOT_FINISHED = "before finish_gradient_synchronization()"
+
+
+def build(rows=3, dtype=torch.float32, trained=True, extra=False, buffer=2, name="inner"):
+    module = nn.Module()
+    module.first = nn.Linear(2, 2)
+    setattr(module, name, nn.Linear(2, rows, dtype=dtype))
+    getattr(module, name).weight.requires_grad_(trained)
+    module.register_buffer("cache", torch.zeros(buffer), persistent=False)
+    if extra:
+        module.extra = nn.Linear(2, 2)
+    return module
+
+
+MISMATCHES = {
+    "shape": ({"rows": 4}, "rank 2 holds inner.weight [4, 2] of torch.float32, rank 0 inner.weight [3, 2] of"),
+    "dtype": (
+        {"dtype": torch.float64},
+        "rank 2 holds inner.weight [3, 2] of torch.float64, rank 0 inner.weight [3, 2]",
+    ),
+    "requires_grad": ({"trained": False}, "rank 2 holds inner.weight [3, 2] of torch.float32 without gradient, rank 0"),
+    "count": ({"extra": True}, "rank 2 holds 7 parameters and buffers, rank 0 5;"),
+    "buffer": ({"buffer": 3}, "rank 2 holds cache [3] of torch.float32 without gradient, rank 0 cache [2] of"),
+    "name": ({"name": "other"}, "rank 2 holds other.weight [3, 2] of torch.float32, rank 0 inner.weight [3, 2] of"),
+}
+
+
+def wrap_unlike(rank):
+    """(mismatch, strategy) -> what wrapping raised where rank 2's model differs."""
+    return {
+        (kind, strategy): error_of(wrap, build(**(options if rank == 2 else {})))
+        for kind, (options, _) in MISMATCHES.items()
+        for strategy, wrap in STRATEGIES.items()
+    }
+
+
+def test_unlike_models_raise_the_same_on_every_rank():
+    ranks = spawn(wrap_unlike, 3, timeout_s=20.0)  # the words are no timeout's
+    assert ranks[0] == ranks[1] == ranks[2]
+    for (kind, _), error in ranks[0].items():
+        assert error.startswith(f"RuntimeError: {MISMATCHES[kind][1]}"), kind
+        assert error.endswith("allowed: the same model on every rank")
+
+
+def finish_wrongly(rank, world_size):
+    """strategy -> what raised; averaged gradients afterwards; calls of a second finish and of one after evaluation."""
+    inputs, labels = batch(0, rank, world_size)
+    plain = seeded(Toy)
+    backward(plain, inputs, labels)
+    found = {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Toy))
+        errors = {"finish first": error_of(net.finish_gradient_synchronization)}
+
+        outs = [net(inputs).square().mean() for _ in range(3)]
+        outs[0].backward()
+        errors["forward"] = error_of(net, inputs)
+        errors["state_dict"] = error_of(net.state_dict)
+        errors["second backward"] = error_of(outs[1].backward)
+        with net.no_sync():
+            errors["second backward, no_sync"] = error_of(outs[2].backward)
+        net.finish_gradient_synchronization()
+        net.zero_grad()
+
+        with net.no_sync():
+            backward(net, inputs, labels)
+        errors["only no_sync"] = error_of(net.finish_gradient_synchronization)
+        net.zero_grad()
+
+        backward(net, inputs, labels)
+        net.finish_gradient_synchronization()
+        averaged = gradients(net)
+        with counted() as traffic:
+            net.finish_gradient_synchronization()
+            with torch.no_grad():
+                net(inputs)
+            net.finish_gradient_synchronization()
+        torch.testing.assert_close(gradients(net), averaged, rtol=0, atol=0)
+        found[strategy] = errors, averaged, traffic.calls
+    return found, gradients(plain)
+
+
+def test_a_step_that_is_not_finished_raises_and_one_that_is_finished_twice_does_not():
+    ranks = spawn(finish_wrongly, 2, 2)
+    expected = mean_gradients([own for _, own in ranks])
+    for found, _ in ranks:
+        for errors, averaged, calls in found.values():
+            assert errors["finish first"] == "nothing"
+            assert f"forward {NOT_FINISHED}" in errors["forward"]
+            assert f"state_dict() {NOT_FINISHED}" in errors["state_dict"]
+            assert f"a second gradient of fc3.weight arrived {NOT_FINISHED}" in errors["second backward"]
+            assert f"a second gradient of fc3.weight arrived {NOT_FINISHED}" in errors["second backward, no_sync"]
+            assert "under no_sync() alone" in errors["only no_sync"]
+            torch.testing.assert_close(averaged, expected)
+            assert calls == 0
+
+
+class Repeated(nn.Module):
+    """A layer twice, each time under a checkpoint."""
+
+    def __init__(self, use_reentrant: bool):
+        super().__init__()
+        self.layer, self.use_reentrant = nn.Linear(10, 10), use_reentrant
+
+    def forward(self, x):
+        for _ in range(2):
+            x = checkpoint(self.layer, x, use_reentrant=self.use_reentrant)
+        return x
+
+
+def backward_through_checkpoints(rank, use_reentrant):
+    """strategy -> error and gradients; and this rank's own."""
+    inputs = batch(0, rank, 2)[0].requires_grad_()
+    plain = seeded(partial(Repeated, use_reentrant))
+    plain(inputs).square().mean().backward()
+    found = {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(partial(Repeated, use_reentrant)))
+        error = error_of(net(inputs).square().mean().backward)
+        net.finish_gradient_synchronization()
+        found[strategy] = error, gradients(net)
+    return found, gradients(plain)
+
+
+def test_reentrant_checkpoints_of_a_repeated_layer_raise_with_the_way_out():
+    for found, _ in spawn(backward_through_checkpoints, 2, True):
+        for error, _ in found.values():
+            assert "a second gradient of layer." in error and "use_reentrant=False" in error
+
+
+def test_other_checkpoints_are_right():
+    ranks = spawn(backward_through_checkpoints, 2, False)
+    expected = mean_gradients([own for _, own in ranks])
+    for found, _ in ranks:
+        for error, averaged in found.values():
+            assert error == "nothing"
+            torch.testing.assert_close(averaged, expected)
+
+
+def change_what_is_trained(rank):
+    """strategy -> what a forward raised after freezing, after thawing, and when wrapped again."""
+    inputs, labels = batch(0)
+    found = {}
+    for strategy, wrap in STRATEGIES.items():
+        module = seeded(Toy)
+        net = wrap(module)
+        module.fc1.weight.requires_grad_(False)
+        errors = [error_of(net, inputs)]
+        net = wrap(module)
+        errors.append(error_of(net, inputs))
+        module.fc1.weight.requires_grad_(True)
+        errors.append(error_of(net, inputs))
+        net = wrap(module)
+        backward(net, inputs, labels)
+        net.finish_gradient_synchronization()
+        found[strategy] = *errors, net.traffic.num_bytes
+    return found
+
+
+def test_freezing_and_thawing_raise_until_the_model_is_wrapped_again():
+    for found in spawn(change_what_is_trained, 2):
+        for frozen, wrapped_again, thawed, num_bytes in found.values():
+            assert "frozen or thawed" in frozen and "wrap it again" in frozen
+            assert "frozen or thawed" in thawed
+            assert wrapped_again == "nothing"
+            assert num_bytes == 4 * 850
+
+
+def send_sparse(rank):
+    """strategy -> what a backward and its finish raised."""
+    found = []
+    for wrap in STRATEGIES.values():
+        net = wrap(nn.Embedding(4, 3, sparse=True))
+        loss = net(torch.tensor([rank])).sum()
+        found.append(error_of(lambda loss=loss, net=net: (loss.backward(), net.finish_gradient_synchronization())))
+    return found
+
+
+def test_sparse_gradients_are_refused():
+    for found in spawn(send_sparse, 2):
+        assert found == ["ValueError: weight has a sparse gradient; allowed: dense ones"] * len(STRATEGIES)
+
+
+@pytest.mark.parametrize("bucket_size_mb", [0, -1.0, float("nan")])
+def test_a_bucket_size_that_is_not_positive_is_refused(bucket_size_mb):
+    with pytest.raises(ValueError, match=f"bucket_size_mb={bucket_size_mb} was given"):
+        STRATEGIES["bucketed"](nn.Linear(2, 2), bucket_size_mb=bucket_size_mb)

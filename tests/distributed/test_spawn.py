@@ -1,0 +1,166 @@
+"""Ranks of this host: results, errors, and that none is left behind by one that raises, dies or hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from multiprocessing import parent_process
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+
+from cs336_systems.distributed.ddp import OverlappedDDP
+from cs336_systems.distributed.process_group import spawn as spawn_plainly
+from tests.distributed.models import Toy
+from tests.distributed.ranks import spawn, who_i_am
+from tests.distributed.steps import backward, batch, error_of, seeded
+
+
+def default_store():
+    return dist.distributed_c10d._get_default_store()
+
+
+def describe(rank, *args):
+    return rank, dist.get_rank(), dist.get_world_size(), dist.get_backend(), args, torch.full((2,), rank)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_results_come_in_order_of_rank(world_size):
+    results = spawn(describe, world_size, "a", {"b": 1})
+    for rank, result in enumerate(results):
+        assert result[:-1] == (rank, rank, world_size, "gloo", ("a", {"b": 1}))
+        assert result[-1].tolist() == [rank, rank]
+
+
+def spawn_often(rank):
+    dist.barrier()  # all at once
+    return [spawn_plainly(who_i_am, 3) for _ in range(12)]
+
+
+def test_spawns_at_the_same_time_do_not_meet_and_ranks_that_end_at_once_wait_for_the_others():
+    assert spawn(spawn_often, 3) == [[[(0, 3), (1, 3), (2, 3)]] * 12] * 3
+
+
+def raise_on(rank, guilty, pending):
+    if rank == guilty:
+        if pending:
+            dist.all_reduce(torch.ones(1), async_op=True)
+        raise ValueError(f"rank {guilty} is the cause")
+    if pending:
+        default_store().wait(["never"])
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["others wait for it", "its collective is pending"])
+@pytest.mark.parametrize("guilty", [0, 2])
+def test_the_first_error_is_raised_with_its_traceback(guilty, pending):
+    start = time.monotonic()
+    with pytest.raises(ProcessRaisedException, match=f"rank {guilty} is the cause") as raised:
+        spawn(raise_on, 3, guilty, pending, timeout_s=60.0)
+    assert "in raise_on" in str(raised.value)
+    assert time.monotonic() - start < 50, "without a wait for the timeout"
+
+
+def announce(folder, rank):
+    """So that the test can look for this process afterwards; returns when all have."""
+    (folder / str(rank)).write_text(str(os.getpid()))
+    dist.barrier()
+
+
+def alive(folder):
+    pids = [int(path.read_text()) for path in folder.iterdir()]
+    assert len(pids) == 3
+    return [pid for pid in pids if runs(pid)]
+
+
+def runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def die_in_a_backward(rank, folder):
+    net = OverlappedDDP(seeded(Toy))
+    announce(folder, rank)
+    if rank == 1:
+        net.module.fc2.weight.register_post_accumulate_grad_hook(lambda _: os._exit(7))
+    backward(net, *batch(0))
+    net.finish_gradient_synchronization()
+
+
+def test_a_rank_that_dies_ends_the_others_and_the_next_spawn_works(tmp_path):
+    with pytest.raises((ProcessExitedException, ProcessRaisedException)):  # its death, or what it caused on another
+        spawn(die_in_a_backward, 3, tmp_path)
+    assert alive(tmp_path) == []
+    assert [result[0] for result in spawn(describe, 3)] == [0, 1, 2]
+
+
+class Interrupted(Exception):
+    """What the test's signal raises, as Ctrl-C does."""
+
+
+def signal_the_parent_and_block(rank, folder, number):
+    announce(folder, rank)
+    if rank == 0:
+        os.kill(parent_process().pid, number)
+        default_store().wait(["never"])
+    dist.all_reduce(torch.ones(1))
+
+
+def test_an_interrupted_spawn_leaves_no_rank_behind(tmp_path):
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            spawn(signal_the_parent_and_block, 3, tmp_path, signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert alive(tmp_path) == []
+
+
+def test_a_killed_parent_leaves_no_rank_behind(tmp_path):
+    script = f"""
+from pathlib import Path
+from cs336_systems.distributed.process_group import spawn
+from tests.distributed.test_spawn import signal_the_parent_and_block
+spawn(signal_the_parent_and_block, 3, Path({str(tmp_path)!r}), {signal.SIGKILL:d}, timeout_s=200.0)
+"""
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", script], cwd=root).returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while alive(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive(tmp_path) == []
+
+
+TIMEOUT_S = 6.0  # long enough for a loaded machine to start two ranks
+
+
+def leave_the_second_all_reduce_out(rank):
+    """Rank 0's error and how long it took; rank 1 has a gradient of the last layer alone, and waits for rank 0."""
+    net = OverlappedDDP(seeded(Toy))
+    inputs, labels = batch(0)
+    if rank == 1:
+        net.module.fc2.register_forward_hook(lambda _module, _inputs, out: out.detach())
+        backward(net, inputs, labels)
+        default_store().wait(["rank 0 gave up"], timedelta(seconds=60))
+        return None
+    backward(net, inputs, labels)
+    start = time.monotonic()
+    error = error_of(net.finish_gradient_synchronization)
+    default_store().set("rank 0 gave up", "")
+    return error, time.monotonic() - start
+
+
+def test_a_rank_that_enters_no_collective_is_noticed_within_the_timeout_with_the_name_of_what_waited():
+    (error, waited), _ = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
+    assert error.startswith("RuntimeError: rank 0: all-reduce 2 of 3 (2000 bytes: fc2.weight) failed: ")
+    assert waited < TIMEOUT_S + 30

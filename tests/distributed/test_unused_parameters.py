@@ -1,0 +1,119 @@
+"""Parameters that get no gradient in a step: on all ranks or on some, which must never average unlike with like."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.distributed.models import Branches
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import STRATEGIES, batch, counted, error_of, gradients, mean_gradients, seeded
+
+
+def own_gradients(rank, world_size, orders):
+    """Of a plain module after a backward for each of `orders`."""
+    module = seeded(Branches)
+    for order in orders:
+        module(batch(0, rank, world_size)[0], order).backward()
+    return gradients(module)
+
+
+def average(rank, world_size, orders, find_unused_parameters):
+    """strategy -> error and gradients of a step that uses `orders[rank]`; error of one that uses everything."""
+    inputs, found = batch(0, rank, world_size)[0], {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Branches), find_unused_parameters=find_unused_parameters)
+        net(inputs, orders[rank]).backward()
+        error = error_of(net.finish_gradient_synchronization)
+        averaged = gradients(net)
+        net.zero_grad()
+        net(inputs, (0, 1, 2, 3)).backward()
+        found[strategy] = error, averaged, error_of(net.finish_gradient_synchronization)
+    return found
+
+
+def test_unlike_branches_on_two_ranks_raise_on_both():
+    for rank, found in enumerate(spawn(average, 2, 2, [(0,), (1,)], False)):
+        missing = [f"branches.{branch}.{name}" for branch in range(4) for name in ("weight", "bias") if branch != rank]
+        for error, _, next_error in found.values():
+            assert error.startswith(f"RuntimeError: rank {rank}: no gradient for {', '.join(missing)};")
+            assert "find_unused_parameters=True" in error
+            assert next_error == "nothing", "ranks stay in step"
+
+
+def test_only_the_rank_that_misses_a_parameter_raises():
+    orders = [(0, 1, 2, 3), (3, 0, 1), (0, 1, 2, 3)]
+    expected = mean_gradients([own_gradients(rank, 3, [order]) for rank, order in enumerate(orders)])
+    for rank, found in enumerate(spawn(average, 3, 3, orders, False)):
+        for error, averaged, next_error in found.values():
+            if rank == 1:
+                assert "rank 1: no gradient for branches.2.weight, branches.2.bias;" in error
+            else:
+                assert error == "nothing"
+                torch.testing.assert_close(averaged, expected)
+            assert next_error == "nothing"
+
+
+ORDERS = {
+    "another branch on each rank": [(0,), (1,)],
+    "the same branch on all": [(2,), (2,), (2,)],
+    "in part the same": [(3, 0), (0, 2), (2, 0, 3)],
+    "nothing on rank 0": [(), (1,), (2, 0)],
+    "nothing on rank 1": [(1,), ()],
+    "nothing on any": [(), ()],
+}
+
+
+@pytest.mark.parametrize("orders", ORDERS.values(), ids=ORDERS)
+def test_find_unused_parameters_averages_over_all_ranks_and_leaves_none_where_nobody_has_a_gradient(orders):
+    world_size = len(orders)
+    expected = mean_gradients([own_gradients(rank, world_size, [order]) for rank, order in enumerate(orders)])
+    assert sum(gradient is not None for gradient in expected.values()) == 2 * len(set().union(*orders))
+    for found in spawn(average, world_size, world_size, orders, True):
+        for strategy in STRATEGIES:
+            error, averaged, next_error = found[strategy]
+            assert error == next_error == "nothing"
+            torch.testing.assert_close(averaged, expected)
+
+
+def accumulate(rank, world_size, orders):
+    """strategy -> gradients after micro-batches that use `orders[rank]` in turn, and what was sent."""
+    inputs, found = batch(0, rank, world_size)[0], {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Branches), find_unused_parameters=True)
+        with counted() as traffic:
+            with net.no_sync():
+                for order in orders[rank][:-1]:
+                    net(inputs, order).backward()
+            net(inputs, orders[rank][-1]).backward()
+            net.finish_gradient_synchronization()
+        found[strategy] = gradients(net), traffic, net.traffic
+    return found
+
+
+def test_micro_batches_may_each_use_other_parameters_and_the_last_one_none():
+    orders = [[(0,), (0, 1)], [(1, 2), ()], [(), (2,)]]
+    expected = mean_gradients([own_gradients(rank, 3, order) for rank, order in enumerate(orders)])
+    assert expected["branches.3.weight"] is None
+    for found in spawn(accumulate, 3, 3, orders):
+        for strategy, (averaged, asked, told) in found.items():
+            torch.testing.assert_close(averaged, expected)
+            assert asked == told
+            # 4 branches of a 2000 B weight and a 200 B bias, and one number for each of these 8 in a call of its own
+            assert told.num_bytes == 4 * 2200 + 4 * 8
+            assert strategy != "flat" or told.calls == 2
+
+
+def train_frozen(rank):
+    """A model without trained parameters is only a forward."""
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    found = []
+    for wrap in STRATEGIES.values():
+        net = wrap(frozen, find_unused_parameters=True)
+        net(torch.ones(1, 2))
+        net.finish_gradient_synchronization()
+        found.append(net.traffic.calls)
+    return found
+
+
+def test_a_frozen_model_sends_nothing():
+    assert spawn(train_frozen, 2) == [[0] * len(STRATEGIES)] * 2

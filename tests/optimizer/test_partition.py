@@ -1,0 +1,53 @@
+"""Which rank owns which parameter: a pure function of sizes."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from cs336_systems.configs import MODEL_CONFIGS
+from cs336_systems.distributed.buckets import partition
+from cs336_systems.transformer import TransformerLM
+
+
+def loads_of(sizes, owners, loads):
+    return [load + sum(s for s, owner in zip(sizes, owners, strict=True) if owner == r) for r, load in enumerate(loads)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "loads", "owners"),
+    [
+        ([], [0, 0], []),
+        ([3], [0, 0, 0], [0]),  # more ranks than parameters
+        ([1, 5, 4], [0, 0], [1, 0, 1]),  # the largest first
+        ([2, 2, 2], [0, 0, 0], [0, 1, 2]),  # of equal ones the first
+        ([20, 5], [100, 10], [1, 1]),  # on top of what is there
+        ([8, 7, 6, 5, 4], [0], [0, 0, 0, 0, 0]),
+    ],
+)
+def test_the_largest_goes_first_to_the_least_loaded_rank(sizes, loads, owners):
+    before = list(loads)
+    assert partition(sizes, loads) == owners
+    assert loads == before
+
+
+def test_it_is_within_four_thirds_of_the_best_partition():
+    generator = random.Random(0)
+    for _ in range(100):
+        num_ranks = generator.choice([2, 3])
+        sizes = [generator.randint(1, 30) for _ in range(generator.randint(1, 7))]
+        zeros = [0] * num_ranks
+        everything = itertools.product(range(num_ranks), repeat=len(sizes))
+        best = min(max(loads_of(sizes, owners, zeros)) for owners in everything)
+        assert 3 * max(loads_of(sizes, partition(sizes, zeros), zeros)) <= 4 * best, sizes
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
+def test_the_tensors_of_the_xl_model_are_balanced_within_one_percent(num_ranks):
+    with torch.device("meta"):
+        model = TransformerLM(MODEL_CONFIGS["xl"], 16)
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    loads = loads_of(sizes, partition(sizes, [0] * num_ranks), [0] * num_ranks)
+    assert sum(loads) == 1_998_235_200
+    assert max(loads) / (sum(loads) / num_ranks) <= 1.01

@@ -1,0 +1,203 @@
+"""The state of a sharded optimizer: divided while it trains, whole in a checkpoint, divided again over other ranks."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from cs336_systems.configs import MODEL_CONFIGS
+from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
+from cs336_systems.optimizer.master_weights import MasterWeightAdamW
+from cs336_systems.transformer import TransformerLM
+from tests.distributed.ranks import spawn
+from tests.optimizer.beside import ADAMW, Beside, assert_same, loss_of, network
+
+
+def assert_same_state(ours, theirs):
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert list(ours["state"]) == sorted(theirs["state"])
+    for number, state in theirs["state"].items():
+        assert list(ours["state"][number]) == list(state)
+        for name, value in state.items():
+            torch.testing.assert_close(ours["state"][number][name], value, rtol=0, atol=0)
+
+
+def bytes_of_state(rank, freeze):
+    model = TransformerLM(MODEL_CONFIGS["tiny"], 8)
+    model.token_embeddings.requires_grad_(not freeze)
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW)
+    model(torch.arange(8)[None]).square().mean().backward()
+    optimizer.step()
+    owned = {parameter for parameter in model.parameters() if optimizer.owners[parameter] == rank}
+    assert set(optimizer.state) == {parameter for parameter in owned if parameter.requires_grad}
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    return sum(moment.nbytes for moment in moments), 8 * trained
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_each_rank_keeps_its_share_of_the_state(world_size, freeze):
+    """Even where a large parameter of the list is frozen."""
+    held = spawn(bytes_of_state, world_size, freeze)
+    whole = held[0][1]
+    assert sum(part for part, _ in held) == whole
+    assert max(part for part, _ in held) <= 1.1 * whole / world_size
+
+
+def consolidate(rank, optimizer_cls, options):
+    beside = Beside(optimizer_cls, **options)
+    hint = rf"on rank {rank}, which holds a part of the state; allowed: after consolidate_state_dict\(to=this rank\)"
+    for to in range(3):
+        beside.train([to])
+        for value in beside.model.parameters():
+            if value.requires_grad:
+                beside.sharded.state[value]  # torch's state is a defaultdict: a look makes an empty entry
+        with pytest.raises(RuntimeError, match=hint):
+            beside.sharded.state_dict()
+        beside.sharded.consolidate_state_dict(to)
+        if rank == to:
+            whole = beside.sharded.state_dict()
+            assert_same_state(whole, beside.plain.state_dict())
+            model = copy.deepcopy(beside.model)
+            plain = optimizer_cls(model.parameters())
+            plain.load_state_dict(copy.deepcopy(whole))
+            again = Beside(optimizer_cls, **options)
+            again.twin.load_state_dict(beside.twin.state_dict())
+            again.plain.load_state_dict(copy.deepcopy(beside.plain.state_dict()))
+            for one, optimizer in ((model, plain), (again.twin, again.plain)):
+                loss_of(one, 10).backward()
+                optimizer.step()
+            assert_same(model, again.twin)
+        else:
+            with pytest.raises(RuntimeError, match=hint):
+                beside.sharded.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("optimizer_cls", "options"), [(torch.optim.AdamW, ADAMW), (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})]
+)
+def test_consolidated_on_any_rank_it_is_the_unsharded_state(optimizer_cls, options):
+    spawn(consolidate, 3, optimizer_cls, options)
+
+
+def groups_of(model):
+    return [{"params": model[:4].parameters(), "lr": 0.02}, {"params": model[5].parameters(), "weight_decay": 0.0}]
+
+
+def masters():
+    return network(torch.bfloat16)
+
+
+CASES = {
+    "adamw": (torch.optim.AdamW, network, {"lr": 0.1, "weight_decay": 0.1}),
+    "sgd": (torch.optim.SGD, network, {"lr": 0.1, "momentum": 0.9}),
+    "masters": (MasterWeightAdamW, masters, {"lr": 0.1}),
+}
+
+
+def beside_of(case):
+    optimizer_cls, make, options = CASES[case]
+    return Beside(optimizer_cls, make=make, params=groups_of, **options)
+
+
+def save(rank, case, path):
+    beside = beside_of(case)
+    beside.train(range(3))
+    beside.sharded.param_groups[1]["lr"] = 0.05  # as a scheduler left it
+    beside.sharded.consolidate_state_dict(to=1)
+    if rank == 1:
+        torch.save({"model": beside.model.state_dict(), "optimizer": beside.sharded.state_dict()}, path)
+
+
+def resume(rank, case, path):
+    saved = torch.load(path)
+    beside = beside_of(case)
+    beside.train(range(5, 6))  # loading replaces what is there
+    for model, optimizer in beside.both:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
+    assert beside.sharded.param_groups[1]["lr"] == 0.05
+    assert all(beside.sharded.owners[parameter] == rank for parameter in beside.sharded.state)
+    beside.train(range(3, 5))
+    return {name: value.detach() for name, value in beside.model.named_parameters()}
+
+
+def train_unsharded(case):
+    """Without a break, in this process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    optimizer_cls, make, options = CASES[case]
+    model = make()
+    optimizer = optimizer_cls(groups_of(model), **options)
+    for step in range(5):
+        if step == 3:
+            optimizer.param_groups[1]["lr"] = 0.05
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    torch.set_num_threads(threads)
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_saved_on_two_ranks_it_goes_on_with_any_number_of_ranks(case, tmp_path):
+    spawn(save, 2, case, tmp_path / "checkpoint.pt")
+    unsharded = train_unsharded(case)
+    for world_size in (1, 3, 4):
+        for weights in spawn(resume, world_size, case, tmp_path / "checkpoint.pt"):
+            for name, value in unsharded.named_parameters():
+                assert torch.equal(value, weights[name]), (world_size, name)
+
+
+def load_what_does_not_fit(rank):
+    beside = Beside()
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        beside.sharded.load_state_dict(Beside(params=groups_of).plain.state_dict())
+    beside.train(range(2))
+    beside.sharded.consolidate_state_dict()
+    whole = [beside.sharded.state_dict() if rank == 0 else None]
+    dist.broadcast_object_list(whole)
+    beside.sharded.load_state_dict(whole[0])
+    with pytest.raises(RuntimeError, match="holds a part of the state"):
+        beside.sharded.state_dict()
+    beside.train(range(2, 4))
+    beside.sharded.consolidate_state_dict()
+    if rank == 0:
+        assert_same_state(beside.sharded.state_dict(), beside.plain.state_dict())
+
+
+def test_a_state_that_does_not_fit_is_refused_and_what_was_loaded_is_a_part_again():
+    spawn(load_what_does_not_fit, 2)
+
+
+def save_empty_shards(rank):
+    def one(model):
+        return [model[5].weight]
+
+    beside = Beside(params=one)
+    beside.train(range(2))
+    beside.sharded.consolidate_state_dict(to=2)
+    whole = [beside.sharded.state_dict() if rank == 2 else None]
+    dist.broadcast_object_list(whole, src=2)
+    assert_same_state(whole[0], beside.plain.state_dict())
+    beside.sharded.load_state_dict(whole[0])
+    beside.train(range(2, 4))
+
+
+def test_empty_shards_are_consolidated_and_loaded():
+    spawn(save_empty_shards, 3)
+
+
+def named(rank):
+    beside = Beside(params=nn.Module.named_parameters)
+    beside.train(range(1))
+    beside.sharded.consolidate_state_dict(to=0)
+    if rank == 0:
+        assert_same_state(beside.sharded.state_dict(), beside.plain.state_dict())
+
+
+def test_names_of_parameters_are_saved():
+    spawn(named, 2)
