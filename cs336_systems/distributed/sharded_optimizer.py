@@ -32,7 +32,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Raises:
         RuntimeError: `state_dict()` on a rank that has not consolidated it since the last step; with
-            `reduces_gradients`, a parameter without gradient.
+            `reduces_gradients`, a parameter without gradient, or a backward between clipping and the step.
+        ValueError: a parameter that has gaps or overlaps in memory; a sparse gradient with `reduces_gradients`; a
+            process group without this rank.
     """
 
     def __init__(

@@ -43,11 +43,11 @@ def test_it_is_within_four_thirds_of_the_best_partition():
         assert 3 * max(loads_of(sizes, partition(sizes, zeros), zeros)) <= 4 * best, sizes
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
-def test_the_tensors_of_the_xl_model_are_balanced_within_one_percent(num_ranks):
+def test_the_tensors_of_the_xl_model_are_balanced_within_one_percent():
     with torch.device("meta"):
         model = TransformerLM(MODEL_CONFIGS["xl"], 16)
     sizes = [parameter.numel() for parameter in model.parameters()]
-    loads = loads_of(sizes, partition(sizes, [0] * num_ranks), [0] * num_ranks)
-    assert sum(loads) == 1_998_235_200
-    assert max(loads) / (sum(loads) / num_ranks) <= 1.01
+    for num_ranks in (2, 3, 4, 8):
+        loads = loads_of(sizes, partition(sizes, [0] * num_ranks), [0] * num_ranks)
+        assert sum(loads) == 1_998_235_200
+        assert max(loads) / (sum(loads) / num_ranks) <= 1.01, num_ranks
