@@ -67,6 +67,19 @@ class Mixed(nn.Module):
         return self.fc2(hidden.to(self.fc2.weight.dtype)).to(x.dtype)
 
 
+class Odd(nn.Module):
+    """Parameters without dimensions, without elements, and not contiguous. Gradients of 4, 0 and 200 bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(()) + 1)
+        self.empty = nn.Parameter(torch.rand(0, 3))
+        self.weight = nn.Parameter(torch.rand(FEATURES_IN, FEATURES_OUT).T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * nn.functional.linear(x, self.weight) + self.empty.sum()
+
+
 class Buffered(nn.Module):
     """Random buffers of the dtypes that models have; one is in no state_dict, one counts the forwards."""
 

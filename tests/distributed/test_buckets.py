@@ -49,6 +49,11 @@ def test_a_bucket_closes_before_it_exceeds_its_size_and_a_large_parameter_travel
     assert indices(buckets_of(of_bytes(10, 500, 10), 100 / MIB)) == [(2,), (1,), (0,)]
 
 
+def test_a_size_is_in_mib():
+    assert len(buckets_of(of_bytes(2**19, 2**19), 1.0)) == 1
+    assert len(buckets_of(of_bytes(2**19, 2**19 + 1), 1.0)) == 2
+
+
 def test_dtypes_travel_apart_and_in_order_of_their_last_gradient():
     half, single = torch.empty(2, dtype=torch.bfloat16), torch.empty(2)
     buckets = buckets_of([single, half, half, single, half], None)

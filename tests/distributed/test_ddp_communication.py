@@ -79,6 +79,37 @@ def test_bfloat16_communication_halves_the_bytes_and_rounds_no_more_than_it_must
                 assert error.max() > 0.1 * half_ulp * size[name].max(), "it was rounded"
 
 
+def watch_launches(rank):
+    """strategy -> all-reduces asked for when each gradient arrives, from the last layer's, and after the backward."""
+    found = {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Toy))
+        with counted() as traffic:
+            launched = []
+
+            def note(_, traffic=traffic, launched=launched):
+                launched.append(traffic.calls)
+
+            for layer in (net.module.fc3, net.module.fc2, net.module.fc1):  # after the wrapper's own hook
+                layer.weight.register_post_accumulate_grad_hook(note)
+            backward(net, *batch(0))
+            note(None)
+            net.finish_gradient_synchronization()
+        found[strategy] = launched
+    return found
+
+
+def test_overlapping_strategies_launch_as_soon_as_a_bucket_is_full_and_the_others_after_the_backward():
+    expected = {
+        "naive": [0, 0, 0, 0],
+        "flat": [0, 0, 0, 0],
+        "overlapped": [1, 2, 3, 3],
+        "bucketed": [1, 1, 2, 2],  # fc3 | fc2, fc1
+        "one_bucket": [0, 0, 1, 1],
+    }
+    assert spawn(watch_launches, 2) == [expected, expected]
+
+
 def ops_of(function):
     """What torch is asked for meanwhile, and how often."""
 

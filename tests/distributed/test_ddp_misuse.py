@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -53,6 +54,21 @@ def test_unlike_models_raise_the_same_on_every_rank():
     for (kind, _), error in ranks[0].items():
         assert error.startswith(f"RuntimeError: {MISMATCHES[kind][1]}"), kind
         assert error.endswith("allowed: the same model on every rank")
+
+
+def wrap_unlike_in_pairs(rank):
+    """What wrapping raised where rank 3 differs from rank 2, and ranks 0 and 1 are alike."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    return error_of(partial(STRATEGIES["flat"], build(rows=3 + (rank == 3)), process_group=pairs[rank // 2]))
+
+
+def test_unlike_models_in_a_sub_group_are_its_own_affair_and_called_by_their_global_ranks():
+    *alike, second, third = spawn(wrap_unlike_in_pairs, 4)
+    assert alike == ["nothing", "nothing"]
+    assert second == third
+    assert second.startswith(
+        "RuntimeError: rank 3 holds inner.weight [4, 2] of torch.float32, rank 2 inner.weight [3, 2]"
+    )
 
 
 def finish_wrongly(rank, world_size):

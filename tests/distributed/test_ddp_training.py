@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.distributed.models import Branches, Mixed, Tied, Toy
+from tests.distributed.models import Branches, Mixed, Odd, Tied, Toy
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import (
     STRATEGIES,
@@ -24,6 +24,7 @@ from tests.distributed.steps import (
 MODELS = {
     "toy": Toy,
     "tied": Tied,
+    "odd": Odd,
     "float64": partial(Mixed, torch.float64),
     "bfloat16": partial(Mixed, torch.bfloat16),
 }
@@ -33,6 +34,7 @@ MODELS = {
 CALLS = {
     "toy": {"naive": 3, "flat": 1, "overlapped": 3, "bucketed": 2, "one_bucket": 1},
     "tied": {"naive": 4, "flat": 1, "overlapped": 4, "bucketed": 3, "one_bucket": 1},
+    "odd": {"naive": 3, "flat": 1, "overlapped": 3, "bucketed": 1, "one_bucket": 1},
     "float64": {"naive": 6, "flat": 2, "overlapped": 6, "bucketed": 2, "one_bucket": 2},
     "bfloat16": {"naive": 6, "flat": 2, "overlapped": 6, "bucketed": 2, "one_bucket": 2},
 }
@@ -40,6 +42,7 @@ NUM_LINEAR, NUM_NORM = 16 * 10 + 16 + 5 * 16 + 5, 2 * 16
 BYTES = {
     "toy": 4 * (10 * 10 + 50 * 10 + 5 * 50),
     "tied": 4 * (10 * 10 + 50 * 10 + 10 * 50 + 5 * 50),
+    "odd": 4 * (1 + 5 * 10),
     "float64": 8 * NUM_LINEAR + 4 * NUM_NORM,
     "bfloat16": 2 * NUM_LINEAR + 4 * NUM_NORM,
 }
@@ -71,7 +74,7 @@ def train_alone(build, dtype=None):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("model", ["toy", "tied", "float64"])
+@pytest.mark.parametrize("model", ["toy", "tied", "odd", "float64"])
 def test_training_equals_a_single_process(trained, model, strategy):
     alone = train_alone(MODELS[model])
     untrained = values(seeded(MODELS[model]))

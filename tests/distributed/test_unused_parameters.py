@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.distributed.models import Branches
@@ -101,6 +102,21 @@ def test_micro_batches_may_each_use_other_parameters_and_the_last_one_none():
             # 4 branches of a 2000 B weight and a 200 B bias, and one number for each of these 8 in a call of its own
             assert told.num_bytes == 4 * 2200 + 4 * 8
             assert strategy != "flat" or told.calls == 2
+
+
+def average_in_pairs(rank):
+    """What has a gradient where ranks 0 and 1 use two branches, and ranks 2 and 3, for themselves, another."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    net = STRATEGIES["bucketed"](seeded(Branches), process_group=pairs[rank // 2], find_unused_parameters=True)
+    net(batch(0)[0], [(0,), (1,), (2,), (2,)][rank]).backward()
+    net.finish_gradient_synchronization()
+    return [name for name, gradient in gradients(net).items() if gradient is not None]
+
+
+def test_what_another_group_uses_is_unused_here():
+    names = [[f"branches.{branch}.{name}" for name in ("weight", "bias")] for branch in range(3)]
+    first, second = names[0] + names[1], names[2]
+    assert spawn(average_in_pairs, 4) == [first, first, second, second]
 
 
 def train_frozen(rank):
