@@ -14,6 +14,7 @@ CLOCKS = {
     "cuda_graph": "CUDA graph of many calls in a row, over their number",
     "device_busy": "time during which the GPU was busy",
     "gpu_wall": "wall clock until the GPU is done",
+    "ranks": "wall clock of the slowest rank, all ranks starting together",
     "wall": "wall clock",
     "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
 }

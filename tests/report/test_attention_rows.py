@@ -30,6 +30,7 @@ def case(impl: str = "triton", visits: tuple[tuple[float, ...], ...] = ((1.0,) *
             reason="",
             visits_s=visits,
             peak_bytes=1024,
+            facts={},
             cache="cold",
             clock="cuda_events",
             flops=5e11,
