@@ -1,0 +1,99 @@
+"""What a gate measured, before anybody judges it: plain data, as the measuring processes give it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perf.harness.case import Case
+
+ArmName = Literal["base", "head"]
+ARMS: tuple[ArmName, ArmName] = ("base", "head")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the two commits."""
+
+    commit: str
+    """40 hex digits, or "working tree"."""
+
+    subject: str
+    """First line of its message."""
+
+
+@dataclass(frozen=True)
+class PairedVisit:
+    """One stay at a row, in one process: both arms in turn, sample by sample (A B B A ...)."""
+
+    process: int
+    visit: int
+    base_s: tuple[float, ...]
+    """Seconds, in the order taken; `head_s[i]` was taken next to `base_s[i]`."""
+
+    head_s: tuple[float, ...]
+    base_mhz: float | None = None
+    """Mean SM clock while the arm's samples ran; None where the device does not say."""
+
+    head_mhz: float | None = None
+    throttled: int = 0
+    """How many pairs were dropped, because the device said that it was slowing itself down."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one arm, times apart."""
+
+    status: str
+    """ok, or unavailable, out_of_memory, wrong, too_fast, throttled, error, crashed, hung."""
+
+    reason: str = ""
+    peak_bytes: int | None = None
+    kernels: tuple[tuple[str, int, float], ...] = ()
+    """Of one call: name, count, microseconds; longest first."""
+
+    triton_kernels: tuple[dict[str, Any], ...] = ()
+    """Of ours: name, registers, spills, shared_bytes, num_warps, num_stages, sass (digest of the machine code)."""
+
+    largest_allocations: tuple[tuple[int, str], ...] = ()
+    """At the peak: bytes, where."""
+
+
+@dataclass
+class Evidence:
+    """Everything known of one case."""
+
+    case: Case
+    negligible: tuple[float, float]
+    """Changes of a time up to this share, or up to these seconds, are of no interest; the class says so."""
+
+    is_control: bool
+    outcomes: dict[ArmName, Outcome] = field(default_factory=dict)
+    visits: list[PairedVisit] = field(default_factory=list)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether both arms have times."""
+        return bool(self.visits) and all(outcome.status == "ok" for outcome in self.outcomes.values())
+
+    @property
+    def same_code(self) -> bool:
+        """Whether both arms ran the same machine code: every kernel of one call by name, count and, of ours, SASS.
+
+        False where nothing is known, as on a CPU.
+        """
+        base, head = (self.outcomes.get(arm) for arm in ARMS)
+        if base is None or head is None or not base.kernels or not head.kernels:
+            return False
+        return _code_of(base) == _code_of(head)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it lies in the report."""
+        return dataclasses.asdict(self)
+
+
+def _code_of(outcome: Outcome) -> tuple[Any, ...]:
+    named = sorted((name, count) for name, count, _ in outcome.kernels)
+    ours = sorted(sorted(kernel.items()) for kernel in outcome.triton_kernels)
+    if any(not kernel.get("sass") for kernel in outcome.triton_kernels):
+        return (object(),)  # equal to nothing
+    return named, ours

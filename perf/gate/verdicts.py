@@ -1,0 +1,86 @@
+"""What a gate says: a word a row, the numbers behind it, and whether the whole may be believed."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Quantity = Literal["time", "peak_memory"]
+Word = Literal["SLOWER", "FASTER", "LARGER", "SMALLER", "SAME", "AMBIGUOUS", "BROKEN", "FIXED", "NEW", "GONE"]
+"""SLOWER, FASTER: of times. LARGER, SMALLER: of bytes. BROKEN: was a number, now a failure; FIXED: the reverse. NEW,
+GONE: only one of the commits has it."""
+
+BAD: tuple[Word, ...] = ("SLOWER", "LARGER", "BROKEN")
+"""What turns a report red."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row of a report."""
+
+    key: str
+    """The case's name, as asv writes it."""
+
+    quantity: Quantity
+    word: Word
+    base: float | None
+    """Median seconds, or peak bytes; None where the arm has none."""
+
+    head: float | None
+    change: float | None
+    """head / base - 1."""
+
+    low: float | None
+    """Of the 95 % interval of `change`; both ends equal it for bytes, which are exact."""
+
+    high: float | None
+    smallest_visible: float | None
+    """The smallest slow-down that this row would have shown with a probability of 95 %; None for bytes."""
+
+    same_code: bool
+    """Both arms ran the same machine code: whatever this row says is noise."""
+
+    reason: str
+    """Why it has no number, or what explains the change; "" if nothing is known."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All rows of one gate, judged together."""
+
+    verdicts: tuple[Verdict, ...]
+    contaminated: str
+    """What the controls did, if they moved between the arms: then no row above means anything. "" if they held."""
+
+    @property
+    def exit_status(self) -> int:
+        """0: nothing worse; 1: something is; 2: nothing could be judged."""
+        judged = [one for one in self.verdicts if one.word != "AMBIGUOUS"]
+        if self.contaminated or not judged:
+            return 2
+        return 1 if any(one.word in BAD for one in judged) else 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """A judgement with everything that a reader needs to believe it or to repeat it."""
+
+    base: dict[str, Any]
+    """commit, subject"""
+
+    head: dict[str, Any]
+    judgement: Judgement
+    device: dict[str, Any]
+    software: dict[str, Any]
+    command: str
+    """What repeats it."""
+
+    seconds: float
+    """Wall time of the whole."""
+
+    share_measuring: float
+    """Of that, inside and around timed intervals."""
+
+    processes: int
+    """Most processes that a row was measured in."""
+
+    tests: str
+    """How HEAD's tests ended, in one line: "1766 passed, 391 skipped"; "not run" with the reason."""
