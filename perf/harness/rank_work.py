@@ -13,7 +13,6 @@ from perf.workloads.workload import Unavailable, Workload, WrongResult
 SHORT_S, CALLS = 1e-3, 20
 """Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
 
-
 COLLECTIVES = ("nccl", "gloo:")
 """How the names of NCCL's kernels and of gloo's events begin."""
 
@@ -48,7 +47,7 @@ class RankWork:
     def _build(self, case: dict[str, Any]) -> dict[str, Any]:
         self._work = None
         self._leftovers.release()
-        self._case = case
+        self._case, self._calls = case, 1
         self._work = self._new_work()
         return {"floor": vars(self._work.floor), "is_difference": self._work.without is not None}
 

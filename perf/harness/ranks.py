@@ -19,12 +19,15 @@ SCRIPT = Path(__file__).parent / "workers" / "rank.py"
 LIMIT_S = 60.0
 """Of a collective: a rank that waits longer gives up, long before the visit counts as hung."""
 
+CAUSE_S = 1.0
+"""After a bad answer: what the death of a rank means to others may be noticed before the death itself."""
+
 
 class Ranks:
     """Processes that take one case after the other; every question goes to all, the first bad answer ends them all.
 
-    Raises what the answer says: `Unavailable`, `WrongResult`, `torch.OutOfMemoryError`, else `RuntimeError`, each with
-    the rank. They die with this process, however it ends.
+    Raises what the answer says, or that a rank has died: `Unavailable`, `WrongResult`, `torch.OutOfMemoryError`, else
+    `RuntimeError`, each with the rank. They die with this process, however it ends.
     """
 
     def __init__(self, device: str, world_size: int, checkout: Path):
@@ -54,28 +57,36 @@ class Ranks:
             facts=lambda: self.ask("facts")[0]["facts"],
         )
 
-    def ask(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
-        """One reply a rank, in order of rank."""
+    def ask(self, do: str, *, meanwhile: Callable[[], Any] = lambda: None, **arguments: Any) -> list[dict[str, Any]]:
+        """One reply a rank, in order of rank; `meanwhile` is called once all ranks have the question."""
         line = (json.dumps({"do": do, **arguments}) + "\n").encode()
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(line)
                 process.stdin.flush()
+        meanwhile()
         replies: dict[int, dict[str, Any]] = {}
+        bad: list[int] = []
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
                 assert process.stdout is not None
                 selector.register(process.stdout, selectors.EVENT_READ, rank)
             while len(replies) < len(self._processes):
-                for key, _ in selector.select():
+                ready = selector.select(CAUSE_S if bad else None)
+                if not ready:
+                    break
+                for key, _ in ready:
                     rank = key.data
                     text = self._processes[rank].stdout.readline()
                     selector.unregister(key.fileobj)
                     replies[rank] = json.loads(text) if text.endswith(b"\n") else self._death_of(rank)
                     if replies[rank]["status"] != "ok":
-                        self.close()
-                        raise _error(rank, replies[rank])
+                        bad.append(rank)
+        if bad:
+            self.close()
+            cause = min(bad, key=lambda rank: replies[rank]["status"] != "died")  # else the first to say so
+            raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
 
     def memory(self) -> dict[str, Any]:
@@ -118,9 +129,12 @@ class RankClock:
         self._ranks = ranks
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
-        """On every rank."""
+        """On every rank; the state is read while all take a sample more."""
         self.call_s = self._ranks.ask("warm_up", seconds=WARM_UP_S)[0]["call_s"]
-        return read_state() if read_state else {}
+        state: dict[str, Any] = {}
+        if read_state:
+            self._ranks.ask("take", count=1, meanwhile=lambda: state.update(read_state()))
+        return state
 
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
@@ -128,8 +142,7 @@ class RankClock:
         """`count` samples: of each the slowest rank's, less that without what is asked about."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; ranks are timed 'warm' only")
-        replies = self._ranks.ask("take", count=count)
-        while_busy()
+        replies = self._ranks.ask("take", count=count, meanwhile=while_busy)
         slowest, without = (
             [max(sample) for sample in zip(*(reply[name] for reply in replies), strict=True)]
             for name in ("samples_s", "without_s")

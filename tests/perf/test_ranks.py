@@ -50,7 +50,8 @@ class Answers:
     def __init__(self, *by_rank):
         self.by_rank = by_rank
 
-    def ask(self, do, **arguments):
+    def ask(self, do, meanwhile, **arguments):
+        meanwhile()
         return [{"samples_s": samples, "without_s": without} for samples, without in self.by_rank]
 
 
@@ -67,6 +68,94 @@ def test_a_difference_is_of_the_slowest_ranks_in_each_arm():
 def test_ranks_are_timed_warm():
     with pytest.raises(ValueError, match="'cold' was given"):
         RankClock(Answers()).batch(IDLE, "cold", 1)
+
+
+# Instead of a rank: says what it is to say, or dies; after a while, or once there is a file.
+PUPPET = """
+import json, os, pathlib, sys, time
+answers = {answers!r}[int(sys.argv[3])]
+for line in sys.stdin:
+    answer = dict(answers[json.loads(line)["do"]])
+    time.sleep(answer.pop("after_s", 0))
+    there = pathlib.Path(answer.pop("once_there_is", "/"))
+    while not there.exists():
+        time.sleep(0.01)
+    if not answer:
+        print("what happened", "last words", sep="\\n", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), 9)
+    print(json.dumps({{"status": "ok"}} | answer), flush=True)
+"""
+
+
+@pytest.fixture
+def puppets(tmp_path, monkeypatch):
+    """Ranks that answer each question as given, a dictionary a rank."""
+    made = []
+
+    def make(*answers):
+        script = tmp_path / "puppet.py"
+        script.write_text(PUPPET.format(answers=answers))
+        monkeypatch.setattr(ranks, "SCRIPT", script)
+        made.append(Ranks("cpu", len(answers), ROOT))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_death_is_the_reason_even_if_what_it_meant_to_another_rank_is_noticed_first(puppets):
+    made = puppets({"run": {"status": "error", "reason": "connection reset"}}, {"run": {"after_s": 0.2}}, {"run": {}})
+    with pytest.raises(RuntimeError, match=r"rank [12]: its process died \(SIGKILL\): last words"):
+        made.ask("run")
+    assert not made.alive
+
+
+KINDS = {
+    "unavailable": Unavailable,
+    "wrong": WrongResult,
+    "out_of_memory": torch.OutOfMemoryError,
+    "error": RuntimeError,
+}
+
+
+@pytest.mark.parametrize("status", KINDS)
+def test_a_bad_answer_raises_by_its_kind_with_the_rank_and_without_a_wait_for_the_others(puppets, status):
+    made = puppets({"run": {"after_s": 100.0}}, {"run": {"status": status, "reason": "why"}})
+    start = time.monotonic()
+    with pytest.raises(KINDS[status], match=r"^rank 1: why$") as raised:
+        made.ask("run")
+    assert type(raised.value) is KINDS[status]
+    assert time.monotonic() - start < 50
+
+
+def test_a_case_is_as_far_off_and_as_large_as_its_worst_rank(puppets):
+    built = {"build": {"floor": {"flops": 3.0}, "is_difference": False}}
+    made = puppets(
+        built | {"check": {"error": 0.1}, "memory": {"peak_bytes": 5}},
+        built | {"check": {"error": 0.3}, "memory": {"peak_bytes": 7}},
+        built | {"check": {"error": 0.2}, "memory": {"peak_bytes": 6}},
+    )
+    work = made.build(case())
+    assert (work.floor, work.without) == (Floor(flops=3.0), None)
+    assert work.check() == 0.3
+    assert made.memory() == {"peak_bytes": 7}
+
+
+@pytest.mark.timeout(60)
+def test_the_devices_state_is_read_while_the_ranks_work(puppets, tmp_path):
+    read = tmp_path / "read"
+    take = {"once_there_is": str(read), "samples_s": [1.0], "without_s": []}
+    clock = RankClock(puppets(*[{"warm_up": {"call_s": 0.5}, "take": take}] * 2))
+
+    def read_state():
+        read.touch()
+        return {"clock": 1}
+
+    assert clock.warm_up(IDLE, read_state) == {"clock": 1}
+    assert clock.call_s == 0.5
+    read.unlink()
+    assert clock.batch(IDLE, "warm", 1, read_state) == [1.0]
 
 
 @pytest.mark.parametrize("strategy", ["naive", "flat", "overlapped", "bucketed", "torch"])

@@ -1,0 +1,117 @@
+"""What a rank does when it is asked: samples, how many calls make one, spans, errors; by a clock of the tests' own."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from perf.harness import rank_work
+from perf.harness.profiler import Activity
+from perf.harness.rank_work import CALLS, RankWork
+from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
+from tests.distributed.ranks import spawn
+
+
+class Time:
+    """Goes on only where something says so."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+def rank_with(work):
+    made = RankWork("cpu")
+    made._work = work
+    return made
+
+
+def workload(run, **kwargs):
+    return Workload(run=run, check=lambda: 0.0, floor=Floor(), **kwargs)
+
+
+def take_samples_of_a_difference(rank):
+    """What two samples did, in order, and what they gave: a run takes 5 s, one without 2 s, a preparation 100 s."""
+    rank_work.time, log = Time(), []
+
+    def doing(what, seconds):
+        def do():
+            log.append(what)
+            rank_work.time.now += seconds
+
+        return do
+
+    dist.barrier = doing("barrier", 50.0)
+    made = rank_with(workload(doing("run", 5.0), prepare=doing("prepare", 100.0), without=doing("without", 2.0)))
+    return log, made.answer({"do": "take", "count": 2})
+
+
+def test_a_sample_begins_at_a_barrier_and_the_arms_take_turns():
+    ready = ["prepare", "barrier"]
+    log = [*ready, "run", *ready, "without", *ready, "without", *ready, "run"]
+    answer = {"status": "ok", "samples_s": [5.0, 5.0], "without_s": [2.0, 2.0]}
+    assert spawn(take_samples_of_a_difference, 2) == [(log, answer)] * 2
+
+
+def warm_up_twice(rank, times):
+    """For a warm-up of 25 ms on a case and on the next, where a run takes `times[rank]`: its answer and its runs."""
+    rank_work.time, runs, found = Time(), [], []
+
+    def run():
+        runs.append(rank)
+        rank_work.time.now += times[rank]
+
+    rank_work.build = lambda *_: workload(run)
+    made = RankWork("cpu")
+    for _ in range(2):
+        assert made.answer({"do": "build", "case": {"workload": "any", "params": {}}})["status"] == "ok"
+        runs.clear()
+        found.append((made.answer({"do": "warm_up", "seconds": 0.025})["call_s"], len(runs)))
+        (sample,) = made.answer({"do": "take", "count": 1})["samples_s"]
+        assert sample == pytest.approx(times[rank]), "of one call, however many there were"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("times", "call_s", "runs"),
+    [
+        ((1e-4, 4e-4), CALLS * 4e-4, 2 + CALLS * 3),
+        ((1e-4, 4e-3), 4e-3, 2 + 6),  # too long on one rank: one call on both
+    ],
+    ids=["short", "short on one rank"],
+)
+def test_the_slowest_rank_says_how_many_calls_make_a_sample_and_the_next_case_asks_again(times, call_s, runs):
+    for found in spawn(warm_up_twice, 2, times, timeout_s=20.0):
+        assert found == [(pytest.approx(call_s), runs)] * 2
+
+
+def watch_spans(rank):
+    names = {"aten::mm": [(1.0, 3.0), (1.5, 2.0), (2.5, 4.0), (6.0, 7.0)], "gloo:all_reduce": [(3.5, 5.0)]}
+    waits = {"c10d::allreduce_": [(0.0, 9.0)]}
+    activities = [Activity(name, *span) for name, spans in (names | waits).items() for span in spans]
+    rank_work.host_activity = lambda run: sorted(activities, key=lambda one: one.start_s)
+    return rank_with(workload(lambda: None)).answer({"do": "spans"})
+
+
+def test_spans_are_the_unions_of_what_computes_and_of_what_communicates_from_the_first_work_on():
+    spans = {"compute": [[0.0, 3.0], [5.0, 6.0]], "communication": [[2.5, 4.0]]}
+    assert spawn(watch_spans, 1) == [{"status": "ok"} | spans]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (Unavailable("no such precision"), "unavailable", "no such precision"),
+        (WrongResult("off by 1"), "wrong", "off by 1"),
+        (torch.OutOfMemoryError("CUDA out of memory\nand much more"), "out_of_memory", "CUDA out of memory"),
+        (KeyError("what"), "error", "KeyError: 'what'"),
+        (ValueError(), "error", "ValueError: "),
+    ],
+    ids=lambda value: value if value in ("unavailable", "wrong", "out_of_memory", "error") else "",
+)
+def test_an_error_is_an_answer(error, status, reason):
+    def fail():
+        raise error
+
+    work = Workload(run=fail, check=fail, floor=Floor())
+    assert rank_with(work).answer({"do": "check"}) == {"status": status, "reason": reason}
