@@ -70,6 +70,7 @@ def test_devices_travel_apart():
 def test_nothing_needs_no_bucket_and_an_empty_parameter_fits_in_any():
     assert buckets_of([], 1.0) == []
     assert indices(buckets_of(of_bytes(0, 7, 0), 7 / MIB)) == [(2, 1, 0)]
+    assert indices(buckets_of(of_bytes(7, 0), 5 / MIB)) == [(1, 0)]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,12 +1,15 @@
 """What data parallelism sends: within its sub-group, rounded, and from where the gradients lie."""
 
 from collections import Counter
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cs336_systems.distributed.ddp import BucketedDDP, FlatDDP
 from tests.distributed.models import Tied, Toy
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import (
@@ -110,6 +113,64 @@ def test_overlapping_strategies_launch_as_soon_as_a_bucket_is_full_and_the_other
     assert spawn(watch_launches, 2) == [expected, expected]
 
 
+def log_launches_and_waits(rank):
+    """strategy -> what was done of an all-reduce, in order: launched, waited for."""
+    inputs, labels = batch(0)
+    found, all_reduce = {}, dist.all_reduce
+
+    class Logged:
+        def __init__(self, work, log):
+            self.work, self.log = work, log
+            log.append("launch")
+
+        def wait(self):
+            self.log.append("wait")
+            return self.work.wait()
+
+    for strategy in ("naive", "overlapped"):
+        net, log = STRATEGIES[strategy](seeded(Toy)), []
+        logging = lambda *args, log=log, **kwargs: Logged(all_reduce(*args, **kwargs), log)  # noqa: E731
+        with patch.object(dist, "all_reduce", logging):
+            backward(net, inputs, labels)
+            net.finish_gradient_synchronization()
+        found[strategy] = log
+    return found
+
+
+def test_the_naive_strategy_waits_for_each_all_reduce_before_the_next():
+    for found in spawn(log_launches_and_waits, 2):
+        assert found == {"naive": ["launch", "wait"] * 3, "overlapped": ["launch"] * 3 + ["wait"] * 3}
+
+
+def average_of_unlike_strides(rank):
+    """strategy -> the averaged gradient of a matrix; rank 1's lies in memory column by column."""
+    found = []
+    for wrap in STRATEGIES.values():
+        layer = nn.Linear(3, 2, bias=False)
+        if rank == 1:  # before the wrapper's own hook
+            layer.weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", p.grad.T.contiguous().T))
+        net = wrap(layer)
+        (layer.weight * torch.arange(6.0).reshape(2, 3) * (rank + 1)).sum().backward()
+        net.finish_gradient_synchronization()
+        found.append(layer.weight.grad)
+    return found
+
+
+def test_gradients_that_lie_differently_in_memory_meet_their_like():
+    expected = torch.arange(6.0).reshape(2, 3) * 1.5
+    for found in spawn(average_of_unlike_strides, 2):
+        torch.testing.assert_close(found, [expected] * len(STRATEGIES))
+
+
+def count_buckets_of_36_mib(rank):
+    module = nn.ParameterList(nn.Parameter(torch.zeros(3 * 2**20)) for _ in range(3))
+    return [len(wrap(module).buckets) for wrap in (FlatDDP, BucketedDDP)]
+
+
+def test_the_flat_strategy_has_no_limit_and_buckets_are_of_25_mib_unless_asked_otherwise():
+    assert spawn(count_buckets_of_36_mib, 2) == [[1, 2]] * 2
+
+
 def ops_of(function):
     """What torch is asked for meanwhile, and how often."""
 
@@ -126,12 +187,12 @@ def ops_of(function):
 
 def operations_of_a_step(rank):
     """strategy -> operations beyond the plain module's; the gradients' addresses before and after the average."""
-    inputs, labels = batch(0)
+    inputs, labels, group = *batch(0), dist.new_group()
     plain = seeded(Tied)
     backward(plain, inputs, labels)  # now gradients exist, and are added to in place
     usual, found = ops_of(lambda: backward(plain, inputs, labels)), {}
     for strategy, wrap in STRATEGIES.items():
-        net = wrap(seeded(Tied))
+        net = wrap(seeded(Tied), process_group=group)
         with net.no_sync():
             backward(net, inputs, labels)
         before = [parameter.grad.data_ptr() for parameter in net.parameters()]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.distributed.models import Buffered, Toy
 from tests.distributed.ranks import spawn
@@ -45,7 +46,8 @@ def test_ranks_start_from_rank_0s_parameters_and_buffers():
 
 def forward_buffers(rank, broadcast_buffers):
     """The buffers that a forward in training and one in evaluation worked with, after each rank changed its own."""
-    net = STRATEGIES["naive"](seeded(Buffered), broadcast_buffers=broadcast_buffers)
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    net = STRATEGIES["naive"](seeded(Buffered), process_group=pairs[rank // 2], broadcast_buffers=broadcast_buffers)
     found = []
     for training in (True, False):
         net.train(training)
@@ -58,10 +60,10 @@ def forward_buffers(rank, broadcast_buffers):
 
 
 @pytest.mark.parametrize("broadcast_buffers", [True, False])
-def test_buffers_are_rank_0s_in_every_forward_in_training_if_asked(broadcast_buffers):
+def test_buffers_are_the_groups_rank_0s_in_every_forward_in_training_if_asked(broadcast_buffers):
     own = {"scale", "cache", "transposed", "rotation", "short"}
-    for rank, (training, evaluation) in enumerate(spawn(forward_buffers, 2, broadcast_buffers)):
-        filled = 1 if broadcast_buffers else rank + 1
+    for rank, (training, evaluation) in enumerate(spawn(forward_buffers, 4, broadcast_buffers)):
+        filled = (0, 0, 2, 2)[rank] + 1 if broadcast_buffers else rank + 1
         assert {name: training[name] for name in own} == dict.fromkeys(own, filled)
         assert training["num_forwards"] == filled + 1, "broadcast before the forward, which then counts"
         assert {name: evaluation[name] for name in own} == dict.fromkeys(own, rank + 1)
@@ -87,6 +89,8 @@ def accumulate(rank, world_size):
         net.zero_grad()
         with counted() as traffic:
             with net.no_sync():
+                with net.no_sync():  # ends, and the outer one goes on
+                    pass
                 for one in micro_batches[:-1]:
                     backward(net, *one, scale=1 / NUM_MICRO_BATCHES)
             torch.testing.assert_close(gradients(net), own, **ALIKE)

@@ -26,14 +26,15 @@ def default_store():
 
 
 def describe(rank, *args):
-    return rank, dist.get_rank(), dist.get_world_size(), dist.get_backend(), args, torch.full((2,), rank)
+    who = rank, dist.get_rank(), dist.get_world_size(), dist.get_backend()
+    return *who, torch.get_num_threads(), args, torch.full((2,), rank)
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_results_come_in_order_of_rank(world_size):
     results = spawn(describe, world_size, "a", {"b": 1})
     for rank, result in enumerate(results):
-        assert result[:-1] == (rank, rank, world_size, "gloo", ("a", {"b": 1}))
+        assert result[:-1] == (rank, rank, world_size, "gloo", 1, ("a", {"b": 1}))
         assert result[-1].tolist() == [rank, rank]
 
 
@@ -145,14 +146,17 @@ TIMEOUT_S = 6.0  # long enough for a loaded machine to start two ranks
 
 
 def leave_the_second_all_reduce_out(rank):
-    """Rank 0's error and how long it took; rank 1 has a gradient of the last layer alone, and waits for rank 0."""
+    """Each rank's error and how long it took: rank 1 has a gradient of the last layer alone, and waits for a key."""
     net = OverlappedDDP(seeded(Toy))
     inputs, labels = batch(0)
     if rank == 1:
         net.module.fc2.register_forward_hook(lambda _module, _inputs, out: out.detach())
         backward(net, inputs, labels)
+        start = time.monotonic()
+        error = error_of(default_store().wait, ["never"])
+        waited = time.monotonic() - start
         default_store().wait(["rank 0 gave up"], timedelta(seconds=60))
-        return None
+        return error, waited
     backward(net, inputs, labels)
     start = time.monotonic()
     error = error_of(net.finish_gradient_synchronization)
@@ -161,6 +165,7 @@ def leave_the_second_all_reduce_out(rank):
 
 
 def test_a_rank_that_enters_no_collective_is_noticed_within_the_timeout_with_the_name_of_what_waited():
-    (error, waited), _ = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
+    (error, waited), (store_error, waited_for_key) = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
     assert error.startswith("RuntimeError: rank 0: all-reduce 2 of 3 (2000 bytes: fc2.weight) failed: ")
-    assert waited < TIMEOUT_S + 30
+    assert "Error: " in store_error
+    assert max(waited, waited_for_key) < TIMEOUT_S + 30

@@ -23,7 +23,10 @@ def average(rank, world_size, orders, find_unused_parameters):
     inputs, found = batch(0, rank, world_size)[0], {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Branches), find_unused_parameters=find_unused_parameters)
-        net(inputs, orders[rank]).backward()
+        loss = net(inputs, orders[rank])
+        with torch.no_grad():
+            net(inputs, (0,))  # a look at the model is no use of it, and takes none back
+        loss.backward()
         error = error_of(net.finish_gradient_synchronization)
         averaged = gradients(net)
         net.zero_grad()
@@ -61,6 +64,7 @@ ORDERS = {
     "nothing on rank 0": [(), (1,), (2, 0)],
     "nothing on rank 1": [(1,), ()],
     "nothing on any": [(), ()],
+    "everything on rank 1": [(2,), (0, 1, 2, 3)],
 }
 
 
@@ -105,18 +109,22 @@ def test_micro_batches_may_each_use_other_parameters_and_the_last_one_none():
 
 
 def average_in_pairs(rank):
-    """What has a gradient where ranks 0 and 1 use two branches, and ranks 2 and 3, for themselves, another."""
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    net = STRATEGIES["bucketed"](seeded(Branches), process_group=pairs[rank // 2], find_unused_parameters=True)
-    net(batch(0)[0], [(0,), (1,), (2,), (2,)][rank]).backward()
-    net.finish_gradient_synchronization()
-    return [name for name, gradient in gradients(net).items() if gradient is not None]
+    """What has a gradient where ranks 0 and 1 use two branches, and ranks 2 and 3 another; and what was raised."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    found = []
+    for allowed in (True, False):
+        net = STRATEGIES["bucketed"](seeded(Branches), process_group=pair, find_unused_parameters=allowed)
+        net(batch(0)[0], [(0,), (1,), (2,), (2,)][rank]).backward()
+        error = error_of(net.finish_gradient_synchronization)
+        found += [[name for name, gradient in gradients(net).items() if gradient is not None], error]
+    return found
 
 
 def test_what_another_group_uses_is_unused_here():
     names = [[f"branches.{branch}.{name}" for name in ("weight", "bias")] for branch in range(3)]
-    first, second = names[0] + names[1], names[2]
-    assert spawn(average_in_pairs, 4) == [first, first, second, second]
+    for rank, (used, error, _, not_allowed) in enumerate(spawn(average_in_pairs, 4)):
+        assert (used, error) == (names[0] + names[1] if rank < 2 else names[2], "nothing")
+        assert not_allowed.startswith(f"RuntimeError: rank {rank}: no gradient for branches"), "its rank in the world"
 
 
 def train_frozen(rank):
