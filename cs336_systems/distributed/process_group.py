@@ -61,6 +61,22 @@ def global_rank(group: dist.ProcessGroup | None, rank: int) -> int:
     return rank if group is None else dist.get_global_rank(group, rank)
 
 
+@contextlib.contextmanager
+def failing_together(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """What some ranks raise inside becomes the same `RuntimeError` on all of the group, with the first one's words."""
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    every = [""] * dist.get_world_size(group)
+    dist.all_gather_object(
+        every, f"rank {dist.get_rank()}: {type(error).__name__}: {error}" if error else "", group=group
+    )
+    if any(every):
+        raise RuntimeError(next(filter(None, every))) from error
+
+
 def backend_averages(group: dist.ProcessGroup | None) -> bool:
     """Whether the backend divides a sum by the number of ranks itself; gloo does not in every version of torch."""
     return dist.get_backend(group) == "nccl"

@@ -1,5 +1,6 @@
 """ZeRO stage 1 (Rajbhandari et al. 2020): every rank keeps the optimizer's state of its share of the parameters."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -8,7 +9,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_systems.distributed.buckets import partition
-from cs336_systems.distributed.process_group import Traffic, backend_averages, global_rank, run_together
+from cs336_systems.distributed.process_group import (
+    Traffic,
+    backend_averages,
+    failing_together,
+    global_rank,
+    run_together,
+)
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -21,20 +28,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Gradients are those that data parallelism has averaged: an all-reduce (2P elements) and the broadcasts (P) make 3P.
     With `reduces_gradients` they are each rank's own: reductions to the owners (P) and the broadcasts (P) make 2P, and
-    a rank drops the gradients that others own.
+    a rank drops the gradients that others own. A `torch.amp.GradScaler` works with both: a gradient that overflowed on
+    one rank skips the step on all. With `reduces_gradients` each rank's scale is its own.
 
     Args:
         params: as every optimizer takes them: parameters, or groups with options of their own.
-        optimizer_cls: e.g. `torch.optim.AdamW`; it sees this rank's parameters alone.
+        optimizer_cls: e.g. `torch.optim.AdamW`; it sees this rank's parameters alone, and no closure.
         process_group: whose ranks share the state; all if None.
         reduces_gradients: take each rank's own gradients; wrap the model in no data parallelism then.
         **kwargs: the optimizer's.
 
     Raises:
-        RuntimeError: `state_dict()` on a rank that has not consolidated it since the last step; with
-            `reduces_gradients`, a parameter without gradient, or a backward between clipping and the step.
-        ValueError: a parameter that has gaps or overlaps in memory; a sparse gradient with `reduces_gradients`; a
-            process group without this rank.
+        RuntimeError: a parameter that the optimizer refuses, on every rank, whoever owns it; `state_dict()` on a rank
+            that has not consolidated it since the last step; with `reduces_gradients`, a parameter without gradient, or
+            a backward between clipping and the step.
+        ValueError: a parameter that has gaps or overlaps in memory; an optimizer whose step needs a closure; a sparse
+            gradient with `reduces_gradients`; a process group without this rank.
     """
 
     def __init__(
@@ -57,10 +66,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Of the last step."""
 
         self._sent, self._reduced = Traffic(), False
+        self._step_supports_amp_scaling = reduces_gradients
+        """torch.amp.GradScaler's name: it then leaves `grad_scale` and `found_inf` here, and skips no step itself."""
+
         self._consolidated: dict[int, Any] | None = None
-        defaults = optimizer_cls([{"params": []}], **kwargs).defaults  # it refuses no group, but takes an empty one
-        super().__init__(params, defaults)
-        self._local = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
+        empty = optimizer_cls([{"params": []}], **kwargs)  # it refuses no group, but takes an empty one
+        closure = inspect.signature(empty.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise ValueError(
+                f"optimizer_cls={type(empty).__name__} was given, which minimizes a closure over all parameters; "
+                "allowed: an optimizer whose step needs gradients alone"
+            )
+        super().__init__(params, empty.defaults)
+        with failing_together(process_group):
+            self._local = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
         self.state = self._local.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -81,7 +100,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             owners = partition([parameter.numel() for parameter in ours], loads)
             self.owners |= dict(zip(ours, owners, strict=True))
         if hasattr(self, "_local"):
-            self._local.add_param_group(self._share_of(group))
+            with failing_together(self.process_group):
+                self._local.add_param_group(self._share_of(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's, for all parameters; a step may be given up after `clip_grad_norm_` by it."""
@@ -98,6 +118,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._consolidated = None
 
         # Phase 1: average every gradient at its owner.
+        if self._overflowed():
+            return loss
         self._reduce_gradients()
 
         # Phase 2: update what this rank owns, by the options as they are now (a scheduler edits them).
@@ -166,6 +188,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
         state = {whole[number]: value for number, value in state_dict["state"].items() if number in whole}
         self._local.load_state_dict({"state": state, "param_groups": local})
         self.state, self._consolidated = self._local.state, None
+
+    def _overflowed(self) -> bool:
+        """Whether a `GradScaler` found an overflow on any rank; if not, the gradients are no longer scaled."""
+        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if not isinstance(found, Tensor):  # no scaler; or no gradient at all, which the reduction refuses
+            return False
+        dist.all_reduce(found, group=self.process_group)
+        self._sent.add(found.nbytes)
+        if found.item():
+            return True
+        if scale is not None:  # else the user has called the scaler's `unscale_`
+            torch._foreach_div_([value.grad for value in self._parameters() if value.grad is not None], scale)
+        return False
 
     @torch.no_grad()
     def _reduce_gradients(self) -> None:

@@ -223,22 +223,6 @@ def test_a_step_may_be_given_up_after_clipping_but_not_mixed_with_another():
     spawn(give_up_a_step, 2)
 
 
-def miss_a_gradient(rank):
-    model, sharded, _, _ = pair()
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    loss_of(model, 0).backward()
-    model[3].weight.grad = model[0].bias.grad = None
-    message = rf"rank {rank}: 2 parameters have no gradient; allowed with reduces_gradients: a backward that reaches"
-    for what in (sharded.step, lambda: sharded.clip_grad_norm_(1.0)):
-        with pytest.raises(RuntimeError, match=message):
-            what()
-    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-
-
-def test_a_missing_gradient_is_an_error_that_names_the_rank():
-    spawn(miss_a_gradient, 2)
-
-
 def one_parameter(rank):
     weight = nn.Parameter(torch.ones(5))
     sharded = ShardedOptimizer([weight], torch.optim.SGD, reduces_gradients=True, lr=1.0)

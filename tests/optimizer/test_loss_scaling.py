@@ -1,0 +1,64 @@
+"""torch's loss scaling around a sharded optimizer: an overflow on one rank skips the step on all of them."""
+
+import pytest
+import torch
+from torch import nn
+
+from cs336_systems.distributed.ddp import OverlappedDDP
+from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import error_of, finish
+from tests.optimizer.beside import assert_same, loss_of, network
+
+MAX_NORM = 0.3
+
+
+def train_with_an_overflow(rank, reduces_gradients, clips):
+    """On rank 1, in the second of four steps. Returns the rank's scale at the end."""
+    model, twin = network(), network()
+    net = model if reduces_gradients else OverlappedDDP(model)
+    sharded = ShardedOptimizer(net.parameters(), torch.optim.SGD, reduces_gradients=reduces_gradients, lr=0.1)
+    plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for step in range(4):
+        overflows = step == 1
+        sharded.zero_grad()
+        loss = loss_of(net, step, slice(6 * rank, 6 * rank + 6))
+        scaler.scale(loss * torch.inf if overflows and rank == 1 else loss).backward()
+        finish(net)
+        if clips:
+            scaler.unscale_(sharded)
+            sharded.clip_grad_norm_(MAX_NORM)
+        scaler.step(sharded)
+        scaler.update()
+        if not overflows:
+            plain.zero_grad()
+            loss_of(twin, step).backward()
+            norm = nn.utils.clip_grad_norm_(twin.parameters(), MAX_NORM if clips else torch.inf)
+            assert norm > MAX_NORM
+            plain.step()
+        assert_same(model, twin, rtol=2e-6, atol=2e-6)
+    trained = [parameter.nbytes for parameter in model.parameters() if parameter.requires_grad]
+    if reduces_gradients:
+        sent = sharded.traffic.num_bytes, sharded.traffic.calls
+        assert sent == (2 * sum(trained) + 4 * (1 + clips), 2 * len(trained) + 1 + clips)
+    return scaler.get_scale()
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("reduces_gradients", [False, True])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(reduces_gradients, clips):
+    scales = spawn(train_with_an_overflow, 2, reduces_gradients, clips, timeout_s=20.0)
+    assert scales == [16.0 if reduces_gradients else 8.0, 8.0]
+
+
+def step_without_gradients(rank):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    sharded = ShardedOptimizer(network().parameters(), torch.optim.SGD, reduces_gradients=True)
+    return error_of(scaler.step, sharded)
+
+
+def test_a_rank_without_gradients_says_so_under_a_scaler_too():
+    for rank, error in enumerate(spawn(step_without_gradients, 2)):
+        assert error.startswith(f"RuntimeError: rank {rank}: 6 parameters have no gradient;")
