@@ -36,7 +36,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     ids, targets = batch_of(size, context_length, device)
     ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
-    net, finish = _wrapped(strategy, params["bucket_size_mb"], model)
+    net, finish = _wrapped(strategy, params["bucket_size_mb"], model if train.run is None else train.run)
     train.run = net
 
     def step() -> Any:
@@ -93,7 +93,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 
 def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Callable[[], None]]:
-    """The model in its data parallelism, and what to call after a backward."""
+    """The model, compiled or not, in its data parallelism, and what to call after a backward."""
     import torch
 
     if strategy == "torch":

@@ -34,8 +34,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
     ids, targets = batch_of(size, context_length, device)
     ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
+    parallel = None
     if sharding != "sharded_reducing":
-        train.run = measured("distributed.ddp", "BucketedDDP")(model)
+        parallel = measured("distributed.ddp", "BucketedDDP")(model if train.run is None else train.run)
+        train.run = parallel
     if sharding != "none":
         train.optimizer = _optimizer(sharding, model)
 
@@ -43,8 +45,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         train.optimizer.zero_grad(set_to_none=True)
         loss = train.forward()
         train.backward(loss)
-        if train.run is not None:
-            train.run.finish_gradient_synchronization()
+        if parallel is not None:
+            parallel.finish_gradient_synchronization()
         return loss.detach()
 
     def step() -> Any:

@@ -1,0 +1,152 @@
+"""A step over several ranks as a workload: what its arms do, and that a wrong step is refused a time."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from cs336_systems import training
+from cs336_systems.distributed.ddp import BucketedDDP
+from perf.workloads import build, data_parallel, sharded_optimizer
+from perf.workloads.workload import WrongResult
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import counted
+
+COMMON = {"size": "tiny", "context_length": 16, "precision": "fp32", "variant": "eager"}
+PARALLEL = COMMON | {"bucket_size_mb": 0.1, "mode": "exposed"}
+OF_STRATEGIES = [("data_parallel", PARALLEL | {"strategy": strategy}) for strategy in data_parallel.STRATEGIES]
+OF_SHARDINGS = [("sharded_optimizer", COMMON | {"sharding": sharding}) for sharding in sharded_optimizer.SHARDINGS]
+
+
+class Compiled(nn.Module):
+    """What torch.compile makes of a model here: the same, and it says when it is called."""
+
+    def __init__(self, model, calls):
+        super().__init__()
+        self.model, self.calls = model, calls
+
+    def forward(self, *inputs):
+        self.calls.append(self)
+        return self.model(*inputs)
+
+
+def call_compiled_models(rank):
+    """Calls of the compiled model in a step, for each workload."""
+    found, calls = [], []
+    with patch.object(torch, "compile", lambda one, **_: Compiled(one, calls) if isinstance(one, nn.Module) else one):
+        for workload, params in OF_STRATEGIES + OF_SHARDINGS:
+            work = build(workload, params | {"variant": "compiled"}, "cpu")
+            calls.clear()
+            work.run()
+            found.append(len(calls))
+            work.check()
+    return found
+
+
+def test_a_compiled_model_is_what_runs():
+    assert spawn(call_compiled_models, 2) == [[1] * 9] * 2
+
+
+def take_both_arms(rank):
+    """strategy -> two steps of each arm on one rank: weights, and all-reduces."""
+    found, models, build_model = {}, [], data_parallel.build_model
+
+    def noted(*args):
+        models.append(build_model(*args))
+        return models[-1]
+
+    with patch.object(data_parallel, "build_model", noted):
+        for workload, params in OF_STRATEGIES:
+            arms = []
+            for arm in ("run", "without"):
+                work = build(workload, params, "cpu")
+                with counted() as traffic:
+                    for _ in range(2):
+                        getattr(work, arm)()
+                arms.append(([value.detach() for value in models[-1].parameters()], traffic.calls))
+            found[params["strategy"]] = arms
+    return found
+
+
+def test_the_arm_without_communication_takes_the_same_step_without_communication():
+    (found,) = spawn(take_both_arms, 1)
+    for strategy, ((weights, calls), (weights_without, calls_without)) in found.items():
+        torch.testing.assert_close(weights_without, weights, rtol=0, atol=0)
+        assert calls_without == 0
+        assert calls > 0 or strategy == "torch"  # whose calls are not Python's
+
+
+def count_all_reduces(rank):
+    """sharding -> all-reduces of a step."""
+    found = {}
+    for workload, params in OF_SHARDINGS:
+        work = build(workload, params, "cpu")
+        with counted() as traffic:
+            work.run()
+        found[params["sharding"]] = traffic.calls
+    return found
+
+
+def test_gradients_that_go_to_their_owners_are_not_all_reduced_too():
+    assert spawn(count_all_reduces, 2) == [{"none": 1, "sharded": 1, "sharded_reducing": 0, "torch": 1}] * 2
+
+
+def with_another_rate(make_train_step):
+    def make(*args, **kwargs):
+        train = make_train_step(*args, **kwargs)
+        train.optimizer.param_groups[0]["lr"] *= 1.1
+        return train
+
+    return make
+
+
+def with_a_trace_of_rank_1(make_train_step):
+    def make(*args, **kwargs):
+        train = make_train_step(*args, **kwargs)
+        optimizer_step = train.optimizer_step
+
+        def step():
+            optimizer_step()
+            if dist.get_rank() == 1:
+                with torch.no_grad():
+                    next(iter(train.model.parameters())).mul_(1 + 1e-6)
+
+        train.optimizer_step = step
+        return train
+
+    return make
+
+
+def without_the_average(_):
+    return lambda net: net._start_step()
+
+
+FAULTS = {
+    "another rate": (training, "make_train_step", with_another_rate, "AdamW"),
+    "a trace on a rank": (training, "make_train_step", with_a_trace_of_rank_1, "differs between ranks"),
+    "no average": (BucketedDDP, "finish_gradient_synchronization", without_the_average, "differs from"),
+}
+
+
+def check_with_a_fault(rank, fault):
+    """What the checks raised, of a bucketed step and of a sharded one."""
+    owner, name, broken, _ = FAULTS[fault]
+    found = []
+    with patch.object(owner, name, broken(getattr(owner, name))):
+        for workload, params in (OF_STRATEGIES[3], OF_SHARDINGS[0 if fault == "another rate" else 1]):
+            work = build(workload, params, "cpu")
+            try:
+                work.check()
+                found.append("nothing")
+            except WrongResult as error:
+                found.append(str(error))
+            dist.barrier()
+    return found
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_step_gets_no_time(fault):
+    for errors in zip(*spawn(check_with_a_fault, 2, fault, timeout_s=20.0), strict=True):
+        assert any(FAULTS[fault][3] in error for error in errors), errors
