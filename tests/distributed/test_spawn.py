@@ -51,6 +51,7 @@ def raise_on(rank, guilty, pending):
     if rank == guilty:
         if pending:
             dist.all_reduce(torch.ones(1), async_op=True)
+        os.kill(parent_process().pid, signal.SIGUSR1)
         raise ValueError(f"rank {guilty} is the cause")
     if pending:
         default_store().wait(["never"])
@@ -60,9 +61,14 @@ def raise_on(rank, guilty, pending):
 @pytest.mark.parametrize("pending", [False, True], ids=["others wait for it", "its collective is pending"])
 @pytest.mark.parametrize("guilty", [0, 2])
 def test_the_first_error_is_raised_with_its_traceback(guilty, pending):
+    """Even if this process looks only when the others, to whom it meant a lost connection, have had time to end too."""
     start = time.monotonic()
-    with pytest.raises(ProcessRaisedException, match=f"rank {guilty} is the cause") as raised:
-        spawn(raise_on, 3, guilty, pending, timeout_s=60.0)
+    before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1.0))
+    try:
+        with pytest.raises(ProcessRaisedException, match=f"rank {guilty} is the cause") as raised:
+            spawn(raise_on, 3, guilty, pending, timeout_s=60.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert "in raise_on" in str(raised.value)
     assert time.monotonic() - start < 50, "without a wait for the timeout"
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from cs336_systems.distributed.ddp import OverlappedDDP
@@ -14,17 +15,22 @@ MAX_NORM = 0.3
 
 
 def train_with_an_overflow(rank, reduces_gradients, clips):
-    """On rank 1, in the second of four steps. Returns the rank's scale at the end."""
+    """In a group of ranks 1 and 2, on its second rank, in the second of four steps. Returns the rank's final scale."""
+    group = dist.new_group([1, 2])
+    if rank == 0:
+        return None
     model, twin = network(), network()
-    net = model if reduces_gradients else OverlappedDDP(model)
-    sharded = ShardedOptimizer(net.parameters(), torch.optim.SGD, reduces_gradients=reduces_gradients, lr=0.1)
+    net = model if reduces_gradients else OverlappedDDP(model, process_group=group)
+    sharded = ShardedOptimizer(
+        net.parameters(), torch.optim.SGD, process_group=group, reduces_gradients=reduces_gradients, lr=0.1
+    )
     plain = torch.optim.SGD(twin.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
     for step in range(4):
         overflows = step == 1
         sharded.zero_grad()
-        loss = loss_of(net, step, slice(6 * rank, 6 * rank + 6))
-        scaler.scale(loss * torch.inf if overflows and rank == 1 else loss).backward()
+        loss = loss_of(net, step, slice(6 * (rank - 1), 6 * rank))
+        scaler.scale(loss * torch.inf if overflows and rank == 2 else loss).backward()
         finish(net)
         if clips:
             scaler.unscale_(sharded)
@@ -48,8 +54,8 @@ def train_with_an_overflow(rank, reduces_gradients, clips):
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("reduces_gradients", [False, True])
 def test_an_overflow_on_one_rank_skips_the_step_on_all(reduces_gradients, clips):
-    scales = spawn(train_with_an_overflow, 2, reduces_gradients, clips, timeout_s=20.0)
-    assert scales == [16.0 if reduces_gradients else 8.0, 8.0]
+    scales = spawn(train_with_an_overflow, 3, reduces_gradients, clips, timeout_s=20.0)
+    assert scales == [None, 16.0 if reduces_gradients else 8.0, 8.0]
 
 
 def step_without_gradients(rank):

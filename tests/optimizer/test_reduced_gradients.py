@@ -241,10 +241,10 @@ def test_more_ranks_than_parameters():
 def reduce_strided(rank):
     """Gradients that lie differently in memory than their parameters, on one rank and not on the other."""
     start = torch.arange(6.0).reshape(2, 3)
-    weights = [nn.Parameter(start.clone()), nn.Parameter(start.T.contiguous().T)]
-    for weight in weights:
+    weights = [nn.Parameter(value.clone()) for value in (start, start.T.contiguous().T) * 2]
+    for number, weight in enumerate(weights):  # owned in turn: the owner's is laid out otherwise, or the other rank's
         gradient = start + rank
-        weight.grad = gradient.T.contiguous().T if rank else gradient
+        weight.grad = gradient.T.contiguous().T if (rank == 1) == (number < 2) else gradient
     Counted()
     ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0).step()
     for weight in weights:
