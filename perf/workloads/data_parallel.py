@@ -55,9 +55,11 @@ def build(params: dict[str, Any], device: str) -> Workload:
         train.optimizer_step()
         return loss.detach()
 
+    is_difference = params["mode"] == "exposed"
     if variant.endswith("cuda_graph"):
-        captured = measured("training", "Captured")
-        step, alone = captured(step), captured(alone)
+        step = _captured(step, model)
+        if is_difference:
+            alone = _captured(alone, model)
 
     def check() -> float:
         restore(model, train.optimizer)
@@ -87,7 +89,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         run=step,
         check=check,
         floor=floor(size, context_length, precision, "step"),
-        without=alone if params["mode"] == "exposed" else None,
+        without=alone if is_difference else None,
         facts=facts,
     )
 
@@ -104,6 +106,20 @@ def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Cal
     cls = measured("distributed.ddp", OURS[strategy])
     net = cls(model, bucket_size_mb) if strategy == "bucketed" else cls(model)
     return net, net.finish_gradient_synchronization
+
+
+def _captured(step: Callable[[], Any], model: Any) -> Callable[[], Any]:
+    """`step` as a CUDA graph, after which the gradients are those that it wrote: a replay by itself binds none."""
+    replay, parameters = measured("training", "Captured")(step), list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters]
+
+    def run() -> Any:
+        loss = replay()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    return run
 
 
 def hold_equal_on_all_ranks(model: Any) -> None:

@@ -28,6 +28,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
     if variant.startswith("compiled"):
         compile_any_number_of_shapes()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()  # of the case before, in the same process
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
     after_init = _peak(device)

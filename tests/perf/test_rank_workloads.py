@@ -49,6 +49,47 @@ def test_a_compiled_model_is_what_runs():
     assert spawn(call_compiled_models, 2) == [[1] * 9] * 2
 
 
+def check_captured_steps(rank):
+    """The errors that the checks found, of every strategy in both modes, where a step is replayed."""
+    models, build_model, make_train_step = [], data_parallel.build_model, training.make_train_step
+
+    def noted(*args):
+        models.append(build_model(*args))
+        return models[-1]
+
+    class Replayed:
+        """As `training.Captured`: gradients are written where they were at the capture, and bound to no parameter."""
+
+        def __init__(self, step):
+            step()
+            self.step, self.parameters = step, list(models[-1].parameters())
+            self.gradients = [parameter.grad for parameter in self.parameters]
+
+        def __call__(self):
+            bound = [parameter.grad for parameter in self.parameters]
+            self.step()
+            for parameter, gradient, before in zip(self.parameters, self.gradients, bound, strict=True):
+                gradient.copy_(parameter.grad)
+                parameter.grad = before
+
+    with (
+        patch.object(data_parallel, "build_model", noted),
+        patch.object(training, "Captured", Replayed),
+        patch.object(training, "make_train_step", lambda *args, variant, **kwargs: make_train_step(*args, **kwargs)),
+    ):
+        works = [
+            build(workload, params | {"variant": "cuda_graph", "mode": mode}, "cpu")
+            for workload, params in OF_STRATEGIES
+            for mode in ("step", "exposed")
+        ]
+        return [work.check() for work in works]
+
+
+def test_the_checks_look_at_the_gradients_of_the_step_that_was_replayed_last():
+    for errors in spawn(check_captured_steps, 2):
+        assert len(errors) == 10 and max(errors) < 1e-5
+
+
 def take_both_arms(rank):
     """strategy -> two steps of each arm on one rank: weights, and all-reduces."""
     found, models, build_model = {}, [], data_parallel.build_model
