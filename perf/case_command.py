@@ -15,7 +15,7 @@ import click
 
 from perf.case_profile import make_working_tree_importable, profile
 from perf.harness.case import Case, case_key
-from perf.harness.progress import Progress
+from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
@@ -67,7 +67,7 @@ def _time(cases: list[Case], visits: int) -> None:
             "asv run measures whole grids"
         )
     measured, refusals = [], []
-    with _Bar(visits_of(cases, _effort(visits))) as bar:
+    with TerminalBar(visits_of(cases, _effort(visits))) as bar:
         for device in dict.fromkeys(case.device for case in cases):
             found = _measure([case for case in cases if case.device == device], visits, bar)
             if found[0].session.id:
@@ -109,23 +109,6 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
 
 def _effort(visits: int) -> Effort:
     return Effort("case", rounds=visits + 1, processes=1)
-
-
-class _Bar(Progress):
-    """The harness's progress, on this command's own terminal and nowhere else."""
-
-    def __init__(self, total: int):
-        from tqdm import tqdm
-
-        self._stream = None
-        self._bar = tqdm(total=total, desc="starting", unit="visit", disable=None, dynamic_ncols=True, leave=False)
-        self._bar.refresh()
-
-    def step(self, count: int, text: str) -> None:
-        """As `Progress.step`, without printing a line: the table comes at the end."""
-        self._bar.set_description("timing", refresh=False)
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(count)
 
 
 def _heading(results: Sequence[CaseResult], visits: int) -> str:

@@ -131,18 +131,23 @@ def visit(
     return Visit(samples, throttled, list(reasons))
 
 
-def alternate(arms: Sequence[tuple[Clock, Workload]], cache: Cache, samples: int) -> list[list[float]]:
+def alternate(
+    arms: Sequence[tuple[Clock, Workload]],
+    cache: Cache,
+    samples: int,
+    while_busy: Callable[[int, int], None] = lambda arm, number: None,
+) -> list[list[float]]:
     """`samples` of each arm, one at a time in turn, the order turned round each time: A B B A.
 
     Drift in time is most of the noise of a GPU, and within a millisecond it is the same for all arms. Each arm's clock
-    has warmed up its work.
+    has warmed up its work. `while_busy(arm, number)` is called while the device works on that sample, or after.
     """
     found: list[list[float]] = [[] for _ in arms]
     with _no_garbage_collection():
         for number in range(samples):
             for index in range(len(arms)) if number % 2 == 0 else reversed(range(len(arms))):
                 clock, work = arms[index]
-                found[index] += clock.batch(work, cache, 1)
+                found[index] += clock.batch(work, cache, 1, lambda: while_busy(index, number))  # noqa: B023 - called in batch
     return found
 
 

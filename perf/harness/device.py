@@ -111,12 +111,16 @@ class Nvml:
         """Clocks, power, temperature and the reasons for the clocks, now."""
         library, handle = self._library, self._handle
         return {
-            "sm_mhz": library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM),
+            "sm_mhz": self.sm_mhz(),
             "memory_mhz": library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM),
             "power_w": library.nvmlDeviceGetPowerUsage(handle) // 1000,
             "temperature_c": library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU),
             "clock_reasons": library.nvmlDeviceGetCurrentClocksEventReasons(handle),
         }
+
+    def sm_mhz(self) -> int:
+        """The SMs' clock, now."""
+        return self._library.nvmlDeviceGetClockInfo(self._handle, self._library.NVML_CLOCK_SM)
 
     def throttling(self) -> list[str]:
         """Why the hardware is slowing itself down just now; nothing if it is not. Takes 0.1 ms."""

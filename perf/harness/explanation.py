@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from perf.harness.profiler import device_activity
-from perf.workloads import PACKAGE
+from perf.workloads import package
 from perf.workloads.workload import Workload
 
 MAX_KERNELS = 40
@@ -57,7 +57,7 @@ def _compiled_kernels() -> Iterator[Any]:
     functions = {
         id(function): function
         for name, module in list(sys.modules.items())
-        if module is not None and name.partition(".")[0] == PACKAGE
+        if module is not None and name.partition(".")[0] == package()
         for function in vars(module).values()
         if hasattr(function, "device_caches")
     }

@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, device_kind: str, checkout: Path):
         self._device, self._checkout = device_kind, checkout
-        self._package_digest = pin_package(checkout)
+        self._package_digest = self._pin()
         self._missing = missing_device(device_kind)
         self._nvml: device.Nvml | None = None
         self._makers: dict[str, Callable[[], Clock]] = {"wall": WallClock} if device_kind == "cpu" else CUDA_CLOCKS
@@ -40,6 +40,9 @@ class Worker:
         self._ceilings: dict[str, Any] = {}
         self._l2_bytes = 0
         self._usable = True
+
+    def _pin(self) -> str:
+        return pin_package(self._checkout)
 
     def greeting(self) -> dict[str, Any]:
         """Who measures: device, software, ceilings, and what was imported."""
@@ -74,8 +77,16 @@ class Worker:
         stop = Stop(**request["stop"])
         self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
         self._leftovers.release()
+        return self._said(lambda: self._visit(case, stop, request["first"]))
+
+    def usable(self) -> bool:
+        """False after an error that leaves the CUDA context unusable: the next case needs a new process."""
+        return self._usable
+
+    def _said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `do` found, with status and reason; whatever goes wrong is its status and reason."""
         try:
-            return {"status": "ok", "reason": "", **self._visit(case, stop, request["first"])}
+            return {"status": "ok", "reason": "", **do()}
         except Unavailable as reason:
             return {"status": "unavailable", "reason": str(reason)}
         except WrongResult as reason:
@@ -84,10 +95,6 @@ class Worker:
             return {"status": "too_fast", "reason": str(reason)}
         except Exception as error:
             return self._failure(error)
-
-    def usable(self) -> bool:
-        """False after an error that leaves the CUDA context unusable: the next case needs a new process."""
-        return self._usable
 
     def _visit(self, case: Case, stop: Stop, first: bool) -> dict[str, Any]:
         spent = Spent()
@@ -246,12 +253,19 @@ def pin_package(checkout: Path) -> str:
     Returns a digest of its sources, "" if the checkout has no such package. A copy from anywhere else (the working
     tree installed beside it, say) is made unimportable, so that its numbers can never pass for this commit's.
     """
-    spec = importlib.util.find_spec(PACKAGE)
-    origin = Path(spec.origin).resolve() if spec and spec.origin else None
-    if origin is None or not origin.is_relative_to(checkout.resolve()):
+    folder = checkout.resolve() / PACKAGE
+    if _origin() != folder / "__init__.py" and folder.is_dir():
+        sys.path.insert(0, str(checkout.resolve()))
+    if _origin() != folder / "__init__.py":
         sys.modules[PACKAGE] = None  # type: ignore[assignment]
         return ""
-    return package_digest(origin.parent)
+    return package_digest(folder)
+
+
+def _origin() -> Path | None:
+    """The file that importing the measured package would run."""
+    spec = importlib.util.find_spec(PACKAGE)
+    return Path(spec.origin).resolve() if spec and spec.origin else None
 
 
 def package_digest(folder: Path) -> str:

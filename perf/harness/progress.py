@@ -46,6 +46,23 @@ class Progress:
         self.close()
 
 
+class TerminalBar(Progress):
+    """The same on a command's own terminal and nowhere else; a table comes at the end, so no line is printed."""
+
+    def __init__(self, total: int, unit: str = "visit"):
+        from tqdm import tqdm
+
+        self._stream = None
+        self._bar = tqdm(total=total, desc="starting", unit=unit, disable=None, dynamic_ncols=True, leave=False)
+        self._bar.refresh()
+
+    def step(self, count: int, text: str) -> None:
+        """As `Progress.step`."""
+        self._bar.set_description("timing", refresh=False)
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(count)
+
+
 def _open_or_none(path: str | None) -> IO[str] | None:
     try:
         return open(path, "a", encoding="utf-8") if path else None  # noqa: PTH123 - lives with the bar

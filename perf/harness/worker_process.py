@@ -14,14 +14,20 @@ from typing import IO, Any
 from perf.harness import profiler
 
 ENVIRONMENT = profiler.ENVIRONMENT | {"TRITON_DISABLE_LINE_INFO": "1"}  # else a comment would change a kernel's digest
-WORKER = Path(__file__).parent / "workers" / "single.py"
+WORKERS = Path(__file__).parent / "workers"
 
 
 class WorkerProcess:
-    """A measuring process that can be asked, killed and started again."""
+    """A measuring process that can be asked, killed and started again.
 
-    def __init__(self, device: str, checkout: Path, start_limit_s: float = 180.0):
-        self._command = [sys.executable, "-P", str(WORKER), device, str(checkout)]
+    Of one checkout, or of two side by side.
+    """
+
+    def __init__(self, device: str, *checkouts: Path, start_limit_s: float = 180.0):
+        if len(checkouts) == 1:
+            self._command = [sys.executable, "-P", str(WORKERS / "single.py"), device, *map(str, checkouts)]
+        else:  # its script finds its neighbour by its folder, in which there is nothing else: hence no -P
+            self._command = [sys.executable, str(WORKERS / "pair.py"), device, *map(str, checkouts)]
         self._start_limit_s = start_limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None

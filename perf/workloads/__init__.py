@@ -6,11 +6,38 @@ never read from `cs336_systems`: a commit that edits its own tables must not mov
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from perf.workloads.workload import Unavailable, Workload
 
 PACKAGE = "cs336_systems"
+
+
+_imported_as = PACKAGE
+
+
+def import_as(name: str) -> None:
+    """From now on the measured package is what is imported as `name`: of two commits side by side, one."""
+    global _imported_as
+    _imported_as = name
+
+
+@contextmanager
+def importing(name: str) -> Iterator[None]:
+    """As `import_as`, meanwhile."""
+    before = package()
+    import_as(name)
+    try:
+        yield
+    finally:
+        import_as(before)
+
+
+def package() -> str:
+    """The name under which the measured package is imported just now."""
+    return _imported_as
 
 
 def build(workload: str, params: dict[str, Any], device: str) -> Workload:
@@ -31,17 +58,17 @@ def compile_any_number_of_shapes() -> None:
 
 def measured(module: str, name: str) -> Any:
     """`cs336_systems.<module>.<name>` of the commit under test; `Unavailable` where the commit does not have it."""
-    path = f"{PACKAGE}.{module}"
-    if PACKAGE in sys.modules and sys.modules[PACKAGE] is None:  # see harness.measure.pin_package
+    imported_as = package()
+    if imported_as in sys.modules and sys.modules[imported_as] is None:  # see harness.measure.pin_package
         raise Unavailable(f"this commit has no package {PACKAGE}")
     try:
-        found = importlib.import_module(path)
+        found = importlib.import_module(f"{imported_as}.{module}")
     except ModuleNotFoundError as error:
         missing = str(error.name)
-        if missing.partition(".")[0] == PACKAGE:
-            raise Unavailable(f"this commit has no module {missing}") from None
-        raise Unavailable(f"{path} needs {missing}, which is not installed") from None
+        if missing.partition(".")[0] == imported_as:
+            raise Unavailable(f"this commit has no module {PACKAGE}{missing.removeprefix(imported_as)}") from None
+        raise Unavailable(f"{PACKAGE}.{module} needs {missing}, which is not installed") from None
     try:
         return getattr(found, name)
     except AttributeError:
-        raise Unavailable(f"this commit has no {path}.{name}") from None
+        raise Unavailable(f"this commit has no {PACKAGE}.{module}.{name}") from None

@@ -12,24 +12,34 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
-    """Greet, then answer requests until stdin ends."""
+    """Measure the cases of one checkout."""
+
+    def make() -> Any:
+        from perf.harness.measure import Worker
+
+        return Worker(sys.argv[1], Path(sys.argv[2]))
+
+    serve(make)
+
+
+def serve(make: Callable[[], Any]) -> None:
+    """Greet for the worker that `make` returns, then let it answer requests until stdin ends."""
     die_with_parent()
-    device, checkout = sys.argv[1], Path(sys.argv[2])
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints must not end up between two replies
     import_perf()
-
-    from perf.harness import measure
 
     def reply(document: dict) -> None:
         replies.write(json.dumps(document) + "\n")
         replies.flush()
 
-    worker = measure.Worker(device, checkout)
+    worker = make()
     reply(worker.greeting())
     for line in sys.stdin:
         answer = worker.answer(json.loads(line))

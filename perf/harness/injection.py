@@ -1,0 +1,75 @@
+"""A slow-down of known size, put into one arm on purpose: what a gate that finds nothing is worth, only it can tell."""
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perf.workloads.workload import Workload
+
+KINDS = ("device", "host", "memory")
+SPIN_CYCLES = 2_000_000  # 1 ms: long against the launch of the kernel that spins
+
+
+@dataclass(frozen=True)
+class Injection:
+    """device: the device spins after the call. host: the host does. memory: bytes are held during the call."""
+
+    kind: Literal["device", "host", "memory"]
+    size: float
+    """Share of the time of a call; of memory, bytes."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} was given; allowed: {', '.join(KINDS)}")
+
+    def slowed(self, work: Workload, seconds: float, device: str) -> Workload:
+        """`work`, whose call takes `seconds`, with the injection at its end; the memory is held from its beginning."""
+        run = work.run
+        if self.kind == "memory":
+
+            def holding() -> Any:
+                held = _bytes(int(self.size), device)
+                result = run()
+                del held
+                return result
+
+            return dataclasses.replace(work, run=holding)
+        extra = seconds * self.size
+        spin = _device_spin(extra) if self.kind == "device" and device == "cuda" else _host_spin(extra)
+
+        def slower() -> Any:
+            result = run()
+            spin()
+            return result
+
+        return dataclasses.replace(work, run=slower)
+
+
+def _bytes(count: int, device: str) -> Any:
+    import torch
+
+    return torch.empty(count, dtype=torch.uint8, device=device)
+
+
+def _host_spin(seconds: float) -> Any:
+    def spin() -> None:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    return spin
+
+
+def _device_spin(seconds: float) -> Any:
+    """A kernel that spins for so long, at the clock at which the device spins now."""
+    import torch
+
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(SPIN_CYCLES)
+    start.record()
+    torch.cuda._sleep(SPIN_CYCLES)
+    end.record()
+    end.synchronize()
+    cycles = int(seconds * SPIN_CYCLES / (start.elapsed_time(end) * 1e-3))
+    return lambda: torch.cuda._sleep(cycles)

@@ -1,0 +1,202 @@
+"""One visit to a case of two commits at once, in one process: build both, check both, then sample them in turn.
+
+Drift in time is most of the noise of a GPU. Two arms that alternate sample by sample see the same drift, so their ratio
+is known ten times better than either time (`perf.studies.noise`).
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from perf import workloads
+from perf.harness.case import Case
+from perf.harness.clock import Clock, alternate
+from perf.harness.first_call import FirstCallClock
+from perf.harness.injection import Injection
+from perf.harness.measure import Worker, package_digest
+from perf.harness.memory import peak_memory
+from perf.harness.ranks import RankClock, Ranks
+from perf.harness.records import best_ceilings
+from perf.harness.side_by_side import load
+from perf.workloads import PACKAGE
+from perf.workloads.workload import Workload
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """How many pairs of samples a visit takes: as many as fit into its seconds, up to `most`, and never below 2."""
+
+    most: int = 40
+    seconds: float = 0.5
+
+    def number(self, pair_s: float) -> int:
+        """For pairs that take `pair_s` each; even, so that either arm is first as often as the other."""
+        return max(2, 2 * int(min(self.most, self.seconds / pair_s) / 2))
+
+
+class PairWorker(Worker):
+    """A measuring process that holds two checkouts: {"base": folder, "head": folder}."""
+
+    def __init__(self, device_kind: str, checkouts: dict[str, Path]):
+        self._checkouts = checkouts
+        self._teams: dict[str, Ranks] = {}
+        super().__init__(device_kind, checkouts["head"])
+
+    def _pin(self) -> str:
+        digests = []
+        for arm, checkout in self._checkouts.items():
+            found = load(checkout.resolve(), _name_of(arm))
+            digests.append(package_digest(checkout / PACKAGE) if found else "")
+        return " ".join(digests)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Visit `request["case"]` of `request["arms"]`, in this order; of both, take pairs of samples.
+
+        `first`: check the output, take the peak memory and the kernels of each arm, alone. `pairs` overrides fields of
+        `Pairs`. `injection`, if any, slows the head down by a known share (see `injection`). Returns what each arm said
+        under its name, and of two good arms `base_ns` and `head_ns`, pair by pair. Never raises.
+        """
+        case, arms = Case(**request["case"]), request["arms"]
+        injection = Injection(**request["injection"]) if request.get("injection") else None
+        self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
+        self._leftovers.release()
+        reply: dict[str, Any] = {}
+        for arm in arms:
+            spoiled = injection if arm == "head" else None
+            reply[arm] = self._said(lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled))  # type: ignore[misc]
+            self._leftovers.release()
+        if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
+            return reply | {"status": "ok", "reason": ""}
+        pairs = Pairs(**request["pairs"])
+        taken = self._said(lambda: self._take_turns(case, arms, pairs, injection))
+        if taken["status"] == "out_of_memory":  # each alone fits
+            self._leftovers.release()
+            taken = self._said(lambda: self._one_after_the_other(case, arms, pairs, injection))
+        return reply | taken
+
+    def _look(self, case: Case, arm: str, first: bool, injection: Injection | None) -> dict[str, Any]:
+        """What one arm gives by itself, and only once: is it right, how much memory, which kernels."""
+        if not first:
+            return {}
+        with self._arm(case, arm) as ranks:
+            make = self._maker(case, arm, ranks, injection)
+            work = make()
+            work.prepare()
+            work.run()
+            self._synchronize()
+            found: dict[str, Any] = {"error": work.check()}
+            if ranks:
+                return found | ranks.memory()
+            if self._device == "cuda" and case.clock != "first_call":
+                del work
+                found |= peak_memory(make, self._leftovers)
+                found |= self._explain(make())
+            return found
+
+    def _take_turns(self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None) -> dict[str, Any]:
+        """Both arms built, warmed up and sampled: A B B A."""
+        held = {arm: self._hold(case, arm, injection if arm == "head" else None) for arm in arms}
+        states: dict[str, list[int]] = {arm: [] for arm in arms}
+        slow: set[int] = set()
+        count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
+
+        def look(arm_index: int, number: int) -> None:
+            if self._nvml:
+                states[arms[arm_index]].append(self._nvml.sm_mhz())
+                if self._nvml.throttling():
+                    slow.add(number)
+
+        samples = dict(zip(arms, alternate([held[arm] for arm in arms], case.cache, count, look), strict=True))
+        for arm, (_, work) in held.items():
+            if work.without is None:
+                self._hold_to_floor(samples[arm], case, work.floor)
+        kept = [number for number in range(count) if number not in slow]
+        found: dict[str, Any] = {"throttled": len(slow)}
+        for arm in arms:
+            found[f"{arm}_ns"] = [round(samples[arm][number] * 1e9) for number in kept]
+            found[f"{arm}_mhz"] = round(statistics.fmean(states[arm]), 1) if states[arm] else None
+        return found
+
+    def _one_after_the_other(
+        self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None
+    ) -> dict[str, Any]:
+        """For arms that do not fit into the memory together: A, B, B, A, of each half the samples at a stay."""
+        samples: dict[str, list[float]] = {arm: [] for arm in arms}
+        half = 0
+        for arm in (*arms, *reversed(arms)):
+            clock, work = self._hold(case, arm, injection if arm == "head" else None)
+            half = half or max(1, pairs.number(2 * clock.call_s) // 2)
+            samples[arm] += clock.batch(work, case.cache, half)
+            if work.without is None:
+                self._hold_to_floor(samples[arm], case, work.floor)
+            del work
+            self._leftovers.release()
+        return {"throttled": 0} | {f"{arm}_ns": [round(s * 1e9) for s in samples[arm]] for arm in arms}
+
+    def _hold(self, case: Case, arm: str, injection: Injection | None) -> tuple[Clock, Workload]:
+        """One arm, built and warmed up, with the slow-down that was asked for."""
+        with self._arm(case, arm) as ranks:
+            work = self._maker(case, arm, ranks, injection)()
+        clock = self._new_clock(case, arm, ranks)
+        clock.warm_up(work)
+        if injection and injection.kind != "memory":
+            seconds = statistics.median(clock.batch(work, case.cache, 5))
+            work = injection.slowed(work, seconds, self._device)
+            clock.warm_up(work)
+        return clock, work
+
+    @contextmanager
+    def _arm(self, case: Case, arm: str) -> Iterator[Ranks | None]:
+        """Meanwhile this arm's package is the measured one; the arm's processes, if the case has several ranks."""
+        with workloads.importing(_name_of(arm)):
+            yield self._team(case, arm) if case.clock == "ranks" else None
+
+    def _team(self, case: Case, arm: str) -> Ranks:
+        team, world_size = self._teams.get(arm), case.params["world_size"]
+        if team is None or not team.alive or team.world_size != world_size:
+            if team is not None and team.alive:
+                team.close()
+            team = self._teams[arm] = Ranks(self._device, world_size, self._checkouts[arm])
+        return team
+
+    def _maker(self, case: Case, arm: str, ranks: Ranks | None, injection: Injection | None) -> Callable[[], Workload]:
+        """Makes the arm's work, which goes on in its own package wherever it is called from."""
+
+        def make() -> Workload:
+            work = ranks.build(case) if ranks else workloads.build(case.workload, case.params, case.device)
+            if injection and injection.kind == "memory":
+                work = injection.slowed(work, 0.0, self._device)
+            return _belonging(work, _name_of(arm))
+
+        return make
+
+    def _new_clock(self, case: Case, arm: str, ranks: Ranks | None) -> Clock:
+        """One for each arm: a clock knows the work that it has warmed up."""
+        if ranks:
+            return RankClock(ranks)
+        if case.clock == "first_call":
+            return FirstCallClock(case, self._checkouts[arm])
+        self._clock_of(case)  # or say why not
+        return self._makers[case.clock]()
+
+
+def _name_of(arm: str) -> str:
+    return f"{PACKAGE}_{arm}"
+
+
+def _belonging(work: Workload, name: str) -> Workload:
+    """`work`, all of whose calls see the package under `name`; at no cost inside the timed region."""
+    prepare, check = work.prepare, work.check
+
+    def set_then_prepare() -> None:
+        workloads.import_as(name)
+        prepare()
+
+    def check_there() -> float:
+        with workloads.importing(name):
+            return check()
+
+    return dataclasses.replace(work, prepare=set_then_prepare, check=check_there)

@@ -1,0 +1,119 @@
+"""One visit to two commits at once, by the process that a gate talks to."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.harness.case import Case
+from perf.harness.pair import Pairs
+from perf.harness.worker_process import WorkerProcess
+
+ATTENTION = """
+import torch
+
+
+def scaled_dot_product_attention(q, k, v, is_causal=False):
+    {before}
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v{after}
+"""
+CASE = Case(
+    "smoke.SmokeAttention",
+    "attention",
+    {"seq_len": 64, "d": 16, "dtype": "float32", "mode": "forward", "impl": "reference"},
+    "cpu",
+    "wall",
+    "warm",
+)
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Callable[..., Ask]]:
+    """Starts a process for two packages, each given as what its attention does before and after."""
+    started = []
+
+    def start(base: tuple[str, str] | None, head: tuple[str, str] | None) -> Ask:
+        checkouts = []
+        for name, code in (("base", base), ("head", head)):
+            package = tmp_path / name / "cs336_systems"
+            package.mkdir(parents=True)
+            (package / "__init__.py").write_text("")
+            if code is not None:
+                (package / "attention").mkdir()
+                (package / "attention" / "__init__.py").write_text("")
+                text = ATTENTION.format(before=code[0], after=code[1])
+                (package / "attention" / "reference.py").write_text(text)
+            checkouts.append(tmp_path / name)
+        process = WorkerProcess("cpu", *checkouts)
+        started.append(process)
+        process.start()
+
+        def ask(case: Case = CASE, limit_s: float = 60.0, **changes: Any) -> dict[str, Any]:
+            request = {"arms": ["base", "head"], "first": True, "ceilings": {}, "pairs": {"most": 6}}
+            return process.ask({"case": case.to_json()} | request | changes, limit_s)
+
+        return ask
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+GOOD = ("pass", "")
+
+
+def test_two_good_arms_are_sampled_pair_by_pair(pair: Callable[..., Ask]) -> None:
+    ask = pair(GOOD, GOOD)
+    for order in (["base", "head"], ["head", "base"]):
+        reply = ask(arms=order, first=False)
+        assert (reply["status"], reply["throttled"]) == ("ok", 0)
+        assert len(reply["base_ns"]) == len(reply["head_ns"]) == 6
+        assert all(ns > 0 for ns in reply["base_ns"] + reply["head_ns"])
+
+
+@pytest.mark.parametrize("bad", ["base", "head"])
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        (("pass", " * 1.01"), "wrong", "out differs from float64 by 1.0e-02"),
+        (("raise RuntimeError('no such\\nluck')", ""), "error", "RuntimeError: no such"),
+        (("raise torch.OutOfMemoryError('none left')", ""), "out_of_memory", "none left"),
+        (None, "unavailable", "this commit has no module cs336_systems.attention"),
+    ],
+)
+def test_one_bad_arm_has_its_reason_and_the_other_none(
+    pair: Callable[..., Ask], bad: str, fault: Any, status: str, reason: str
+) -> None:
+    ask = pair(fault, GOOD) if bad == "base" else pair(GOOD, fault)
+    reply = ask()
+    other = {"base": "head", "head": "base"}[bad]
+    assert reply[bad]["status"] == status
+    assert reply[bad]["reason"].startswith(reason)
+    assert reply[other]["status"] == "ok"
+    assert "base_ns" not in reply
+
+
+def test_a_crash_is_told_apart_by_asking_for_one_arm(pair: Callable[..., Ask]) -> None:
+    ask = pair(GOOD, ("import os; os.kill(os.getpid(), 11)", ""))
+    assert ask(arms=["base"])["base"]["status"] == "ok"
+    assert ask()["status"] == "crashed"
+
+
+def test_a_case_of_memory_alone_gets_no_times(pair: Callable[..., Ask]) -> None:
+    assert "base_ns" not in pair(GOOD, GOOD)(dataclasses.replace(CASE, timed=False))
+
+
+def test_an_injected_slow_down_lies_in_the_head_alone(pair: Callable[..., Ask]) -> None:
+    """A call that is twenty times as long, so that no noise of this machine hides it."""
+    reply = pair(GOOD, GOOD)(injection={"kind": "host", "size": 19.0})
+    assert min(reply["head_ns"]) > 5 * min(reply["base_ns"])
+
+
+@pytest.mark.parametrize(("pair_s", "number"), [(1e-4, 40), (0.05, 10), (0.07, 6), (0.4, 2), (10.0, 2)])
+def test_a_visit_takes_as_many_pairs_as_fit(pair_s: float, number: int) -> None:
+    assert Pairs().number(pair_s) == number
