@@ -8,6 +8,7 @@ class FlashAttention:
 
     version = "2"
     timeout = 600
+    negligible = (0.01, 3e-7)
     params = (
         [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536],
         [16, 32, 64, 128],
@@ -36,6 +37,7 @@ class ShortAttention:
 
     version = "1"
     timeout = 600
+    negligible = (0.02, 1e-7)
     params = (
         [128, 256, 512, 1024],
         [64, 128],
@@ -60,6 +62,7 @@ class PyTorchAttention:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 3e-7)
     params = (
         [8],
         [256, 1024, 4096, 8192, 16384],
@@ -90,6 +93,7 @@ class PyTorchAttentionSaved:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 3e-7)
     params = (
         [8],
         [256, 1024, 4096, 8192, 16384],
@@ -116,6 +120,7 @@ class MultiHeadAttention:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 3e-7)
     params = (
         [32768],
         [2048],
@@ -150,6 +155,7 @@ class Leaderboard:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 3e-7)
     params = (
         [16],
         [16384],
@@ -178,6 +184,7 @@ class FlashVariants:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 3e-7)
     params = (
         [1024, 4096],
         [64],
@@ -214,6 +221,7 @@ class FirstCall:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 0.1)
     params = (
         [4096],
         [64],

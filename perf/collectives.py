@@ -8,6 +8,7 @@ class AllReduce:
 
     version = "1"
     timeout = 600
+    negligible = (0.05, 5e-6)
     params = ([2, 4, 6], [1, 10, 100, 1000])
     param_names = ("world_size", "megabytes")
     workload, device, clock, cache = "collectives", "cuda", "ranks", "warm"
@@ -26,6 +27,7 @@ class AllReduceGloo:
 
     version = "1"
     timeout = 600
+    negligible = (0.05, 5e-6)
     params = ([2, 4, 6], [1, 10, 100, 1000])
     param_names = ("world_size", "megabytes")
     workload, device, clock, cache = "collectives", "cpu", "ranks", "warm"

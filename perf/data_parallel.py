@@ -11,6 +11,7 @@ class DataParallel:
 
     version = "1"
     timeout = 600
+    negligible = (0.02, 5e-5)
     params = (
         ["naive", "flat", "overlapped", "bucketed", "torch"],
         [25],
@@ -57,6 +58,7 @@ class Buckets:
 
     version = "1"
     timeout = 600
+    negligible = (0.02, 5e-5)
     params = (
         ["bucketed", "torch"],
         [1, 10, 25, 100, 1000],

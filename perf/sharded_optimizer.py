@@ -8,6 +8,7 @@ class ShardedOptimizer:
 
     version = "1"
     timeout = 600
+    negligible = (0.02, 5e-5)
     params = (
         ["none", "sharded", "sharded_reducing", "torch"],
         ["xl"],

@@ -8,6 +8,7 @@ class SmokeAttention:
 
     version = "2"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = ([128, 512], [64], ["float32"], ["forward", "forward_backward"], ["pytorch", "reference", "sdpa"])
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
     workload, device, clock, cache = "attention", "cpu", "wall", "warm"
@@ -26,6 +27,7 @@ class SmokeControls:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = (["matmul", "copy", "launch"],)
     param_names = ("control",)
     workload, device, clock, cache = "controls", "cpu", "wall", "warm"
@@ -44,6 +46,7 @@ class SmokeMultiHeadAttention:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = (
         [256],
         [64],
@@ -71,6 +74,7 @@ class SmokeLeaderboard:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = (
         [2],
         [256],
@@ -95,6 +99,7 @@ class SmokeFirstCall:
 
     version = "1"
     timeout = 600
+    negligible = (0.25, 0.1)
     params = ([128], [32], ["float32"], ["forward_backward"], ["pytorch"])
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
     workload, device, clock, cache = "attention", "cpu", "first_call", "cold"
@@ -113,6 +118,7 @@ class SmokeTransformer:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = (
         ["tiny"],
         [32],
@@ -138,6 +144,7 @@ class SmokeCollectives:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = ([2], [1])
     param_names = ("world_size", "megabytes")
     workload, device, clock, cache = "collectives", "cpu", "ranks", "warm"
@@ -156,6 +163,7 @@ class SmokeDataParallel:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = (
         ["naive", "flat", "overlapped", "bucketed", "torch"],
         [0.1],
@@ -192,6 +200,7 @@ class SmokeShardedOptimizer:
 
     version = "1"
     timeout = 600
+    negligible = (0.1, 1e-4)
     params = (["none", "sharded", "sharded_reducing", "torch"], ["tiny"], [32], ["fp32"], ["eager"], [2])
     param_names = ("sharding", "size", "context_length", "precision", "variant", "world_size")
     workload, device, clock, cache = "sharded_optimizer", "cpu", "ranks", "warm"

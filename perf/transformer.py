@@ -11,6 +11,7 @@ class Transformer:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 1e-5)
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
         [128, 256, 512, 1024],
@@ -44,6 +45,7 @@ class TransformerVariants:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 1e-5)
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
         [512, 1024],
@@ -73,6 +75,7 @@ class TransformerCompiled:
 
     version = "1"
     timeout = 600
+    negligible = (0.01, 1e-5)
     params = (["small", "medium"], [512, 1024], ["bf16"], ["compiled"], ["triton", "sdpa"], ["step"])
     param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
     workload, device, clock, cache = "transformer", "cuda", "gpu_wall", "warm"
