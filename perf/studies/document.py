@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from perf.files import write_aside
 from perf.harness import device
 
 out_option = click.option(
@@ -34,10 +35,4 @@ def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write aside and rename. Raises `click.ClickException` with one line if that fails."""
-    aside = path.with_name(path.name + ".tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(document, indent=1) + "\n")
-        aside.replace(path)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+    write_aside(path, json.dumps(document, indent=1) + "\n")
