@@ -9,8 +9,15 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, PRECISIONS, SIZES, VARIANTS
-from perf.studies.ranked import default_device, measured_rows, world_size_option, world_sizes_of
+from perf.studies.lm import ON_A_CPU, PRECISIONS, VARIANTS
+from perf.studies.ranked import (
+    default_device,
+    measured_rows,
+    step_axes,
+    step_options,
+    world_size_option,
+    world_sizes_of,
+)
 from perf.workloads import measured
 from perf.workloads.data_parallel import STRATEGIES
 
@@ -22,10 +29,7 @@ UNSCALED = tuple(one for one in PRECISIONS if one != "fp16")  # whose loss scali
 @world_size_option
 @click.option("--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), help="Default: all.")
 @click.option("--bucket-size-mb", "buckets", multiple=True, type=click.FloatRange(0, min_open=True), help="MiB; swept.")
-@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU.")
-@click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU.")
-@click.option("--precision", type=click.Choice(UNSCALED), help="Default: bf16; fp32 on a CPU.")
-@click.option("--variant", type=click.Choice(VARIANTS), help="Default: compiled_blocks; eager on a CPU.")
+@step_options(UNSCALED, VARIANTS)
 @out_option
 def command(
     world_sizes: tuple[int, ...],
@@ -48,18 +52,15 @@ def command(
     """
     device = default_device()
     on_gpu = device == "cuda"
-    common = {
-        "precision": precision or ("bf16" if on_gpu else "fp32"),
-        "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
-    }
+    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant)
     swept = buckets or ((1, 10, 25, 100, 1000) if on_gpu else (0.01, 0.1, 1.0))
     settings = [
         {"strategy": strategy, "bucket_size_mb": bucket, "size": size, "context_length": context, **common}
         | {"world_size": world_size, "mode": mode}
         for world_size, size, context, strategy in itertools.product(
             world_sizes_of(world_sizes, device),
-            sizes or (("xl",) if on_gpu else ("tiny",)),
-            contexts or ((512,) if on_gpu else (64,)),
+            sizes,
+            contexts,
             strategies or STRATEGIES,
         )
         for bucket in (swept if strategy in SWEPT else swept[:1])

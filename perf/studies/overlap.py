@@ -60,7 +60,7 @@ def command(
         "mode": "step",
     }
     make_working_tree_importable()
-    rows = []
+    rows, ranks = [], None
     try:
         ranks = Ranks(device, world_size, ROOT)
         for strategy in strategies or ("naive", "overlapped"):
@@ -69,9 +69,11 @@ def command(
                 work.run()
             ranks.ask("spans")  # the profiler's own first time
             rows += [{"strategy": strategy, "rank": rank} | params | spans for rank, spans in enumerate(ranks.spans())]
-        ranks.close()
     except Exception as error:
         raise click.ClickException((str(error).strip().splitlines() or [""])[0]) from None
+    finally:
+        if ranks is not None and ranks.alive:
+            ranks.close()
     whole = document(device, rows)
     click.echo(heading(whole))
     where = f"{params['size']}, context {params['context_length']}, {world_size} ranks"

@@ -1,6 +1,6 @@
 """What the studies over several ranks share: cases measured on processes of their own, a failure as a row."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import click
@@ -9,7 +9,7 @@ from perf.case_profile import ROOT, make_working_tree_importable
 from perf.harness.case import Case
 from perf.harness.clock import Stop, visit
 from perf.harness.ranks import RankClock, Ranks
-from perf.studies.lm import device_kind
+from perf.studies.lm import SIZES, device_kind
 from perf.workloads.workload import Unavailable, WrongResult
 
 STOP = Stop(min_samples=10, max_samples=40, max_seconds=2.0)
@@ -24,6 +24,43 @@ def world_size_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
+
+
+def step_options(
+    precisions: Sequence[str], variants: Sequence[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--size and --context, repeatable, --precision and --variant of a training step; `step_axes` takes them."""
+    context_help = "Default: 512; 64 on a CPU."
+    options = (
+        click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
+        click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
+        click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help=context_help),
+        click.option(
+            "--size", "sizes", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU."
+        ),
+    )
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in options:
+            command = option(command)
+        return command
+
+    return add
+
+
+def step_axes(
+    device: Device, sizes: tuple[str, ...], contexts: tuple[int, ...], precision: str | None, variant: str | None
+) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, str]]:
+    """Sizes, context lengths, and precision and variant by name: what was asked for, or what suits the device."""
+    on_gpu = device == "cuda"
+    return (
+        sizes or (("xl",) if on_gpu else ("tiny",)),
+        contexts or ((512,) if on_gpu else (64,)),
+        {
+            "precision": precision or ("bf16" if on_gpu else "fp32"),
+            "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
+        },
+    )
 
 
 def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:

@@ -9,8 +9,15 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS
-from perf.studies.ranked import default_device, measured_rows, world_size_option, world_sizes_of
+from perf.studies.lm import ON_A_CPU, VARIANTS
+from perf.studies.ranked import (
+    default_device,
+    measured_rows,
+    step_axes,
+    step_options,
+    world_size_option,
+    world_sizes_of,
+)
 from perf.workloads import measured
 from perf.workloads.sharded_optimizer import SHARDINGS
 
@@ -21,10 +28,7 @@ GIB = 2**30
 @click.command()
 @world_size_option
 @click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
-@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU.")
-@click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU.")
-@click.option("--precision", type=click.Choice(("fp32", "tf32", "bf16")), help="Default: bf16; fp32 on a CPU.")
-@click.option("--variant", type=click.Choice(VARIANTS[:3]), help="Default: compiled_blocks; eager on a CPU.")
+@step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
 def command(
     world_sizes: tuple[int, ...],
@@ -45,17 +49,13 @@ def command(
     made, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n divided.
     """
     device = default_device()
-    on_gpu = device == "cuda"
-    common = {
-        "precision": precision or ("bf16" if on_gpu else "fp32"),
-        "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
-    }
+    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant)
     settings = [
         {"sharding": sharding, "size": size, "context_length": context, **common, "world_size": world_size}
         for world_size, size, context, sharding in itertools.product(
             world_sizes_of(world_sizes, device),
-            sizes or (("xl",) if on_gpu else ("tiny",)),
-            contexts or ((512,) if on_gpu else (64,)),
+            sizes,
+            contexts,
             shardings or SHARDINGS,
         )
     ]
@@ -66,7 +66,7 @@ def command(
     click.echo(table(rows))
     for sentence in answers(rows):
         click.echo(sentence)
-    if not on_gpu:
+    if device == "cpu":
         click.echo(ON_A_CPU)
     if out:
         write(out / "sharding.json", whole)
