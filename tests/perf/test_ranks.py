@@ -129,17 +129,23 @@ def test_a_bad_answer_raises_by_its_kind_with_the_rank_and_without_a_wait_for_th
     assert time.monotonic() - start < 50
 
 
-def test_a_case_is_as_far_off_and_as_large_as_its_worst_rank(puppets):
-    built = {"build": {"floor": {"flops": 3.0}, "is_difference": False}}
+@pytest.mark.parametrize("is_difference", [False, True])
+def test_a_case_is_as_far_off_and_as_large_as_its_worst_rank(puppets, is_difference):
+    built = {"build": {"floor": {"flops": 3.0}, "is_difference": is_difference}}
     made = puppets(
         built | {"check": {"error": 0.1}, "memory": {"peak_bytes": 5}},
         built | {"check": {"error": 0.3}, "memory": {"peak_bytes": 7}},
         built | {"check": {"error": 0.2}, "memory": {"peak_bytes": 6}},
     )
     work = made.build(case())
-    assert (work.floor, work.without) == (Floor(flops=3.0), None)
+    assert (work.floor, work.without is not None) == (Floor(flops=3.0), is_difference)
     assert work.check() == 0.3
     assert made.memory() == {"peak_bytes": 7}
+
+
+def test_every_rank_has_spans_of_its_own(puppets):
+    spans = [{"compute": [[0.0, 1.0 + rank]], "communication": [[rank, 2.0]]} for rank in range(2)]
+    assert puppets(*({"spans": one} for one in spans)).spans() == spans
 
 
 @pytest.mark.timeout(60)
