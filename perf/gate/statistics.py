@@ -23,7 +23,7 @@ least 95 %. Over all rows and both directions of a report, false discoveries are
 1995); where nothing differs, that is the probability of any false word in the whole report.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,9 @@ def visit_change(base_s: Any, head_s: Any) -> float:
     base, head = np.asarray(base_s, dtype=float), np.asarray(head_s, dtype=float)
     if base.shape != head.shape or base.ndim != 1 or not len(base):
         raise ValueError(f"samples come in pairs: base has shape {base.shape}, head {head.shape}")
-    return float(stats.trim_mean(np.log(head) - np.log(base), 0.4))
+    change = np.sort(np.log(head / base))
+    cut = int(0.4 * len(change))
+    return float(change[cut : len(change) - cut].mean())
 
 
 def floor_of(negligible: tuple[float, float], base_s: float) -> float:
@@ -74,7 +76,7 @@ class Summary:
     """Rows, by the moments of their visits; every array has one entry a row, after any other axes."""
 
     change: Floats
-    """Mean over visits."""
+    """Mean over visits; 0 where there are none, for its error is infinite."""
 
     within: Floats
     """Mean square of visits within processes; 0 where `within_dof` is."""
@@ -108,7 +110,7 @@ def summarize(changes: npt.ArrayLike) -> Summary:
     effective = (visits - share) / np.maximum(between_dof, 1)
     imbalance = np.where(between_dof > 0, share / np.where(effective > 0, effective, 1.0), 1.0)
     return Summary(
-        change=np.where(visits > 0, change, np.nan),
+        change=change,
         within=np.where(within_dof > 0, np.maximum(within, SMALLEST_SD**2), 0.0),
         within_dof=within_dof,
         between=np.where(between_dof > 0, np.maximum(between, SMALLEST_SD**2), 0.0),
@@ -131,6 +133,10 @@ class Estimate:
     own_dof: Floats
     own_weight: Floats
     """Probability that the row is unlike the others, so that only its own count."""
+
+    def of(self, which: npt.NDArray[Any]) -> "Estimate":
+        """Some of the rows: a mask over the last axis, or indices."""
+        return Estimate(*(getattr(self, one.name)[..., which] for one in fields(self)))
 
     def tail(self, error: npt.ArrayLike) -> Floats:
         """The probability of an error above this one."""

@@ -1,0 +1,240 @@
+import numpy as np
+import pytest
+
+from perf.gate.evidence import Evidence, Outcome, PairedVisit
+from perf.gate.judge import judge, open_rows
+from perf.gate.statistics import LOOKS
+from perf.harness.case import Case
+
+OK = Outcome("ok", peak_bytes=2**20)
+KERNEL = ("attention_forward", 1, 1000.0)
+COMPILED = {"name": "attention_forward", "registers": 168, "spills": 0, "shared_bytes": 49152, "sass": "ab"}
+
+
+def evidence(name, change=0.0, *, processes=3, visits=6, sd=0.001, effect=0.0, seed=0, **options):
+    """A row of 1 ms: `change` a log ratio; `sd` of a visit, `effect` of a process."""
+    rng = np.random.default_rng([seed, *map(ord, name)])
+    case = Case(
+        benchmark="attention.FlashAttention",
+        workload="attention",
+        params={"row": name},
+        device="cuda",
+        clock=options.pop("clock", "cuda_events"),
+        cache="cold",
+        timed=options.pop("timed", True),
+    )
+    base, head = options.pop("base", OK), options.pop("head", OK)
+    mhz = options.pop("mhz", (None, None))
+    taken = []
+    for process in range(processes):
+        of_process = change + effect * rng.normal()
+        for visit in range(visits):
+            ratio = np.exp(of_process + sd * rng.normal())
+            base_s = 1e-3 * np.exp(0.001 * rng.normal(size=8))
+            taken.append(PairedVisit(process, visit, tuple(base_s), tuple(base_s * ratio), *mhz))
+    outcomes = {arm: outcome for arm, outcome in (("base", base), ("head", head)) if outcome}
+    one = Evidence(case, options.pop("negligible", (0.01, 1e-7)), options.pop("is_control", False), outcomes, taken)
+    one.trouble = options.pop("trouble", "")
+    assert not options
+    return one
+
+
+def rows(count=20, **options):
+    return [evidence(f"row {i}", **options) for i in range(count)]
+
+
+def word_of(judgement, name, quantity="time"):
+    (found,) = [one for one in judgement.verdicts if f"'{name}'" in one.key and one.quantity == quantity]
+    return found
+
+
+def test_words_of_times():
+    judgement = judge([*rows(), evidence("slow", 0.03), evidence("fast", -0.03), evidence("noisy", sd=0.03)])
+    slow = word_of(judgement, "slow")
+    assert (slow.word, slow.base) == ("SLOWER", pytest.approx(1e-3, rel=0.01))
+    assert slow.low < np.expm1(0.03) < slow.high
+    assert slow.low > 0.01
+    assert slow.change == pytest.approx(np.expm1(0.03), abs=0.001)
+    assert word_of(judgement, "fast").word == "FASTER"
+    noisy = word_of(judgement, "noisy")
+    assert noisy.word == "AMBIGUOUS"
+    assert noisy.smallest_visible > 0.02
+    assert {word_of(judgement, f"row {i}").word for i in range(20)} == {"SAME"}
+    assert judgement.contaminated == ""
+    assert judgement.exit_status == 1
+
+
+def test_a_change_that_is_negligible_is_the_same_however_certain():
+    assert word_of(judge([*rows(), evidence("tiny", 0.005)]), "tiny").word == "SAME"
+    assert word_of(judge([*rows(), evidence("tiny", 0.03, negligible=(0.05, 0.0))]), "tiny").word == "SAME"
+
+
+def test_a_word_given_at_a_look_stands():
+    row = evidence("slow", 0.03, processes=8)
+    row.visits = [
+        visit if visit.process < LOOKS[0] else PairedVisit(visit.process, visit.visit, visit.base_s, visit.base_s)
+        for visit in row.visits
+    ]
+    assert word_of(judge([*rows(), row]), "slow").word == "SLOWER"
+    assert word_of(judge([*rows(), row], looks=(8,)), "slow").word == "AMBIGUOUS"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "word", "reason"),
+    [
+        (OK, Outcome("wrong", "off by 0.3"), "BROKEN", "wrong: off by 0.3"),
+        (OK, Outcome("hung"), "BROKEN", "hung"),
+        (Outcome("crashed", "died"), OK, "FIXED", "was crashed: died"),
+        (Outcome("unavailable", "no such impl"), OK, "NEW", "no such impl"),
+        (OK, Outcome("unavailable", "no such impl"), "GONE", "no such impl"),
+        (Outcome("throttled", "hot"), Outcome("error", "boom"), "BROKEN", "error: boom"),
+        (Outcome("throttled", "too hot"), OK, "AMBIGUOUS", "base: too hot"),
+        (OK, None, "AMBIGUOUS", "not measured: head"),
+        (None, None, "AMBIGUOUS", "not measured: base and head"),
+    ],
+)
+def test_words_of_outcomes(base, head, word, reason):
+    got = judge([evidence("row", base=base, head=head, processes=0)]).verdicts
+    assert [(one.word, one.reason) for one in got] == [(word, reason)]
+
+
+@pytest.mark.parametrize("status", ["unavailable", "out_of_memory"])
+def test_no_row_where_neither_arm_works(status):
+    judgement = judge([evidence("row", base=Outcome("error"), head=Outcome(status), processes=0)])
+    assert judgement.verdicts == ()
+    assert judgement.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "word", "change"),
+    [
+        (2**20, 2**20, "SAME", 0.0),
+        (2**20, 2**20 + 512, "LARGER", 2**-11),
+        (2**20, 2**19, "SMALLER", -0.5),
+        (0, 1, "LARGER", None),
+    ],
+)
+def test_bytes_are_exact(base, head, word, change):
+    arms = {"base": Outcome("ok", peak_bytes=base), "head": Outcome("ok", peak_bytes=head)}
+    (got,) = judge([evidence("row", timed=False, processes=0, **arms)]).verdicts
+    assert (got.quantity, got.word, got.change, got.low, got.high) == ("peak_memory", word, change, change, change)
+
+
+def test_a_timed_row_has_a_verdict_on_its_memory_too():
+    judgement = judge([*rows(), evidence("row", head=Outcome("ok", peak_bytes=2**21))])
+    assert word_of(judgement, "row").word == "SAME"
+    assert word_of(judgement, "row", "peak_memory").word == "LARGER"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"processes": 0}, "no times were taken"),
+        ({"processes": 1}, "measured in 1 process only"),
+        ({"trouble": "head in a later visit: boom"}, "head in a later visit: boom"),
+    ],
+)
+def test_a_row_without_enough_visits_is_ambiguous_and_says_why(options, reason):
+    got = word_of(judge([*rows(), evidence("row", 0.1, **options)]), "row")
+    assert (got.word, got.low, got.smallest_visible) == ("AMBIGUOUS", None, None)
+    assert reason in got.reason
+
+
+def test_visits_that_were_throttled_throughout_count_for_nothing():
+    row = evidence("row", processes=0)
+    row.visits = [PairedVisit(process, 0, (), (), throttled=40) for process in range(3)]
+    got = word_of(judge([*rows(), row]), "row")
+    assert (got.word, got.reason) == ("AMBIGUOUS", "the device slowed itself down during all 120 pairs of samples")
+
+
+def test_arms_at_other_clocks_are_compared_in_cycles():
+    row = evidence("row", 0.02, mhz=(1980.0, 1980.0 / np.exp(0.02)))
+    got = word_of(judge([*rows(), row]), "row")
+    assert got.word == "SAME"
+    assert got.reason == "in cycles, since head's SM clock was -2.0 % off base's"
+    assert word_of(judge([*rows(), evidence("row", 0.02, mhz=(1980.0, 1975.0))]), "row").word == "SLOWER"
+
+
+def test_the_hosts_time_is_never_compared_in_cycles():
+    many = [*rows(clock="gpu_wall"), evidence("row", 0.03, mhz=(1980.0, 1920.0), clock="gpu_wall")]
+    assert word_of(judge(many), "row").word == "SLOWER"
+
+
+def test_open_rows_are_those_without_a_word_and_then_the_controls():
+    control = evidence("control", is_control=True)
+    noisy, slow = evidence("noisy", sd=0.03), evidence("slow", 0.03)
+    same = rows()
+    assert open_rows([*same, slow, noisy, control]) == [noisy, control]
+    assert open_rows([*same, slow, control]) == []
+    assert open_rows([*same, evidence("broken", head=Outcome("error")), control]) == []
+
+
+def controls(count=6, **options):
+    return [evidence(f"control {i}", is_control=True, **options) for i in range(count)]
+
+
+def test_controls_have_no_verdict_and_hold():
+    judgement = judge([*rows(), *controls()])
+    assert judgement.contaminated == ""
+    assert not any("control" in one.key for one in judgement.verdicts)
+
+
+def test_a_control_that_moved_voids_the_report():
+    judgement = judge([*rows(), *controls(), evidence("copy", 0.02, is_control=True)])
+    assert judgement.contaminated.startswith("attention.FlashAttention('copy') moved by +2.0 %")
+    assert "1.0 % is negligible" in judgement.contaminated
+    assert judgement.exit_status == 2
+
+
+def test_controls_that_moved_a_little_all_together_void_the_report():
+    judgement = judge([*rows(), *controls(change=-0.008)])
+    assert "6 controls moved together, by -0.8" in judgement.contaminated
+    assert judge([*rows(), *controls(change=-0.004)]).contaminated == ""
+
+
+def test_controls_of_identical_code_hardly_ever_void_a_report():
+    noisy = {"sd": 0.008, "effect": 0.003}
+    voided = [judge([*rows(5), *controls(seed=seed, **noisy)]).contaminated for seed in range(100)]
+    assert sum(map(bool, voided)) <= 3
+
+
+def same_code(name, change=0.0, **options):
+    arm = Outcome("ok", peak_bytes=1, kernels=(KERNEL,), triton_kernels=(COMPILED,))
+    return evidence(name, change, base=arm, head=arm, **options)
+
+
+def test_rows_of_the_same_code_that_move_void_the_report():
+    same = [same_code(f"same {i}") for i in range(10)]
+    moved = [same_code(f"moved {i}", 0.03) for i in range(4)]
+    assert judge([*same, moved[0]]).contaminated == ""
+    contaminated = judge([*same, *moved]).contaminated
+    assert contaminated.startswith("4 of 14 rows moved whose machine code is the same")
+
+
+@pytest.mark.parametrize("options", [{"clock": "gpu_wall"}, {"kernel_us": 100.0}])
+def test_the_same_kernels_may_be_waited_for_longer(options):
+    arm = Outcome("ok", kernels=(("gemm", 1, options.pop("kernel_us", 1000.0)),))
+    moved = [evidence(f"moved {i}", 0.05, base=arm, head=arm, **options) for i in range(6)]
+    judgement = judge([*rows(**options), *moved])
+    assert judgement.contaminated == ""
+    got = word_of(judgement, "moved 0")
+    assert (got.word, got.same_code) == ("SLOWER", True)
+    assert got.reason.startswith("same machine code")
+
+
+def test_a_slower_row_says_which_kernel_it_was():
+    arms = {
+        "base": Outcome("ok", kernels=(KERNEL,), triton_kernels=(COMPILED,)),
+        "head": Outcome(
+            "ok",
+            kernels=(("attention_forward", 1, 1050.0),),
+            triton_kernels=(COMPILED | {"registers": 255, "spills": 12, "sass": "cd"},),
+        ),
+    }
+    got = word_of(judge([*rows(), evidence("slow", 0.05, **arms)]), "slow")
+    assert got.reason == "attention_forward +50.0 us (100% of the change), registers 168 -> 255, spills 0 -> 12"
+
+
+def test_nothing_at_all_is_no_verdict():
+    assert judge([]).exit_status == 2
+    assert open_rows([]) == []
