@@ -1,0 +1,160 @@
+"""Bring results from the GPU machine to main without giving that machine the right to write there.
+
+    results.py collect FOLDER   on the GPU machine: what a measurement changed, and the commit that it started from
+    results.py store FOLDER     on a machine of GitHub's: check it, commit it, push it
+
+`store` takes files of the two folders that hold results, by their names and their form, and nothing else. The commit is
+made on top of the one that was measured from and then rebased, so that whoever else wrote the same file is asked for
+and never overwritten.
+"""
+
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+STORE = ("perf/results", "perf/records")
+MACHINE = r"[a-z0-9][a-z0-9._-]{0,80}"
+JSON_FILE = re.compile(rf"perf/results/(benchmarks|{MACHINE}/(machine|[0-9a-f]{{8}}-[\w.+-]{{1,120}}))\.json", re.ASCII)
+RECORDS_FILE = re.compile(rf"perf/records/{MACHINE}/[0-9a-f]{{40}}\.jsonl\.gz", re.ASCII)
+MAX_FILES, MAX_BYTES, MAX_UNPACKED = 2000, 4 * 2**20, 128 * 2**20
+ATTEMPTS = 5
+
+
+class RefusedError(Exception):
+    """One line."""
+
+
+def main() -> None:
+    """See the module."""
+    actions = {"collect": collect, "store": store}
+    if len(sys.argv) != 3 or sys.argv[1] not in actions:
+        sys.exit("usage: results.py collect|store FOLDER")
+    try:
+        actions[sys.argv[1]](Path(sys.argv[2]))
+    except RefusedError as refused:
+        sys.exit(f"refused: {refused}")
+
+
+def collect(folder: Path) -> None:
+    """Copy what differs from HEAD in the store to `folder`; say on GITHUB_OUTPUT whether there is anything."""
+    listed = _git("ls-files", "-z", "--modified", "--others", "--exclude-standard", "--", *STORE).split("\0")
+    count = 0
+    for name in filter(None, listed):
+        try:
+            content = _content(Path(), name)
+        except RefusedError as refused:
+            print(f"left out: {refused}")
+            continue
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        count += 1
+    if count:
+        (folder / "base").write_text(_git("rev-parse", "HEAD"))
+    with Path(os.environ.get("GITHUB_OUTPUT", os.devnull)).open("a") as output:
+        output.write(f"changed={'true' if count else 'false'}\n")
+    print(f"{count} files of results and records")
+
+
+def store(folder: Path) -> None:
+    """Commit the files in `folder` and push them to main."""
+    base = _content_of_base(folder)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    names.remove("base")
+    if not 0 < len(names) <= MAX_FILES:
+        raise RefusedError(f"{len(names)} files were given; allowed: 1 to {MAX_FILES}")
+    contents = {name: _content(folder, name) for name in names}  # all of them, before one is written
+
+    _git("fetch", "--quiet", "origin", "main")
+    _git("merge-base", "--is-ancestor", base, "origin/main")
+    _git("checkout", "--quiet", "--force", "--detach", base)
+    for name, content in contents.items():
+        target = Path(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    _git("add", "--", *names)
+    if not _git("diff", "--cached", "--name-only"):
+        print("Nothing that is not on main already.")
+        return
+    _git("commit", "--quiet", "--message", _message(names))
+    _push()
+
+
+def _push() -> None:
+    for _ in range(ATTEMPTS):
+        try:
+            _git("rebase", "--quiet", "origin/main")
+        except RefusedError:
+            _git("rebase", "--abort")
+            raise RefusedError("main has other results of the same commit meanwhile; merge them by hand") from None
+        try:
+            _git("push", "--quiet", "origin", "HEAD:refs/heads/main")
+        except RefusedError as refused:
+            last = refused
+            _git("fetch", "--quiet", "origin", "main")  # somebody was faster
+        else:
+            print(f"main is at {_git('rev-parse', 'HEAD')}")
+            return
+    raise last
+
+
+def _message(names: list[str]) -> str:
+    files = [name.split("/") for name in names]
+    machines = sorted({parts[2] for parts in files if len(parts) == 4})
+    commits = sorted({parts[3][:8] for parts in files if len(parts) == 4 and parts[3] != "machine.json"})
+    subject = f"Results of {', '.join(machines) or 'no machine'}: {len(commits)} commit{'s' * (len(commits) != 1)}"
+    run = os.environ.get("RUN_URL", "")
+    return "\n\n".join(filter(None, [subject, " ".join(commits), f"Measured by {run}" if run else ""]))
+
+
+def _content_of_base(folder: Path) -> str:
+    path = folder / "base"
+    base = path.read_bytes()[:100].decode(errors="replace").strip() if path.is_file() and not path.is_symlink() else ""
+    if not re.fullmatch("[0-9a-f]{40}", base):
+        raise RefusedError("the results do not say which commit they were measured from")
+    return base
+
+
+def _content(folder: Path, name: str) -> bytes:
+    """The bytes of one file of the store; raises RefusedError if that is not what it is."""
+    path, said = folder / name, ascii(name[:150])
+    if not (JSON_FILE.fullmatch(name) or RECORDS_FILE.fullmatch(name)):
+        raise RefusedError(f"{said} is no file of results or records")
+    if path.is_symlink() or not path.is_file():
+        raise RefusedError(f"{said} is not a plain file")
+    if path.stat().st_size > MAX_BYTES:
+        raise RefusedError(f"{said} has {path.stat().st_size} bytes; allowed: {MAX_BYTES}")
+    content = path.read_bytes()
+    try:
+        lines = _unpacked(content).splitlines() if name.endswith(".gz") else [content]
+        if not all(isinstance(json.loads(line), dict) for line in lines):
+            raise ValueError
+    except (ValueError, OSError, EOFError, RecursionError):
+        raise RefusedError(f"{said} is cut in half, or not what its name says") from None
+    return content
+
+
+def _unpacked(content: bytes) -> bytes:
+    with gzip.open(io.BytesIO(content)) as stream:
+        text = stream.read(MAX_UNPACKED + 1)
+    if len(text) > MAX_UNPACKED:
+        raise ValueError
+    return text
+
+
+def _git(*arguments: str) -> str:
+    name, email = "github-actions[bot]", "41898282+github-actions[bot]@users.noreply.github.com"
+    identity = ["-c", f"user.name={name}", "-c", f"user.email={email}"]
+    done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RefusedError(f"git {arguments[0]}: {done.stderr.strip()[-300:]!a}")
+    return done.stdout.strip("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The part of JSON Schema that `report.schema.json` uses, so that the job that may comment installs nothing."""
+
+import re
+from typing import Any
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+ANNOTATIONS = {"$schema", "$defs", "title", "description"}
+
+
+def problem(document: Any, schema: dict[str, Any], root: dict[str, Any] | None = None, where: str = "report") -> str:
+    """The first thing that is wrong with `document`, or "" if it fits.
+
+    Raises NotImplementedError for a keyword that is not read here: a schema must not promise what nobody checks.
+    """
+    root = schema if root is None else root
+    for keyword, value in schema.items():
+        if keyword == "$ref":
+            found = problem(document, root["$defs"][value.removeprefix("#/$defs/")], root, where)
+        elif keyword in ("properties", "required", "items"):
+            found = _inside(keyword, document, value, root, where)
+        elif keyword not in ANNOTATIONS:
+            found = "" if _fits(keyword, document, value) else f"{where} breaks its {keyword}"
+        else:
+            continue
+        if found:
+            return found
+    return ""
+
+
+def _inside(keyword: str, document: Any, value: Any, root: dict[str, Any], where: str) -> str:
+    if keyword == "items" and isinstance(document, list):
+        found = (problem(item, value, root, f"{where}[{index}]") for index, item in enumerate(document))
+        return next(filter(None, found), "")
+    if keyword == "required" and isinstance(document, dict):
+        return next((f"{where} has no {name}" for name in value if name not in document), "")
+    if keyword == "properties" and isinstance(document, dict):
+        named = ((name, inner) for name, inner in value.items() if name in document)
+        return next(
+            filter(None, (problem(document[name], inner, root, f"{where}.{name}") for name, inner in named)), ""
+        )
+    return ""
+
+
+def _fits(keyword: str, document: Any, value: Any) -> bool:
+    if keyword == "type":
+        names = [value] if isinstance(value, str) else value
+        return any(_is(document, name) for name in names)
+    if keyword == "enum":
+        return document in value
+    if keyword == "pattern":
+        whole = re.sub(r"\$$", r"\\Z", value)  # `$` of Python's also stands before a line's end
+        return not isinstance(document, str) or re.search(whole, document, re.ASCII) is not None
+    if keyword == "maxLength":
+        return not isinstance(document, str) or len(document) <= value
+    if keyword == "maxItems":
+        return not isinstance(document, list) or len(document) <= value
+    if keyword == "minimum":
+        return not _is(document, "number") or document >= value
+    raise NotImplementedError(f"{keyword} is not among the keywords read here")
+
+
+def _is(document: Any, name: str) -> bool:
+    if isinstance(document, bool):
+        return name == "boolean"
+    return isinstance(document, TYPES[name])

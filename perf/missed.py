@@ -1,0 +1,93 @@
+"""`python -m perf.missed`: the commits that a runner still has to measure; a run that never came is so made up for.
+
+A commit is due if it touches cs336_systems and lacks a row of the set: nobody measured it, its run broke off, or a
+benchmark is newer than its results (asv drops rows of another version). A row that holds a failure is a row: what
+failed once is not run again each night.
+"""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness.case import case_key
+from perf.harness.suite import cases_of
+from perf.selection import SETS, asv_classes
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", type=click.Choice(sorted(SETS)))
+@click.option("--machine", help="asv's name of the machine; default: the only one in its machine file.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.")
+@click.option("--last", type=click.IntRange(1), help="Look at the last so many commits that touch cs336_systems only.")
+def main(name: str, machine: str | None, limit: int | None, last: int | None) -> None:
+    """Print the commits that lack results of the set NAME, newest first, one a line.
+
+    \b
+    python -m perf.missed history --limit 25 > missed.txt
+    asv run -b "$(python -m perf select history)" HASHFILE:missed.txt
+    """
+    results = ROOT / "perf" / "results" / (machine or _only_machine())
+    wanted = rows_of(SETS[name])
+    due = [commit for commit in _commits(last) if not wanted.items() <= _versions(results, commit).items()]
+    for commit in due[:limit]:
+        click.echo(commit)
+
+
+def rows_of(pattern: str) -> dict[str, str]:
+    """The rows that `asv run -b pattern` writes: `module.Class.method` -> version."""
+    rows = {}
+    for name, cls, problem in asv_classes():
+        if cls is None:
+            raise click.ClickException(problem)
+        methods = [f"{name}.{method}" for method in dir(cls) if method.startswith("track_")]
+        for case in cases_of(cls()):
+            for method in methods:
+                if re.search(pattern, case_key(method, case.params.values())):
+                    rows[method] = str(cls.version)
+    return rows
+
+
+def _versions(results: Path, commit: str) -> dict[str, str]:
+    """The rows that the results of a commit hold, of all environments together."""
+    rows: dict[str, str] = {}
+    for path in results.glob(f"{commit[:8]}-*.json"):
+        try:
+            document = json.loads(path.read_text())
+        except ValueError:
+            raise click.ClickException(f"{path} is cut in half: move it aside") from None
+        if document["commit_hash"] == commit:
+            rows |= {name: str(row[2]) for name, row in document["results"].items()}
+    return rows
+
+
+def _commits(last: int | None) -> list[str]:
+    count = [f"-{last}"] if last else []
+    command = ["git", "log", "--first-parent", "--format=%H", *count, "--", "cs336_systems"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise click.ClickException(f"{ROOT} is not a git repository with commits: {done.stderr.strip()}")
+    return done.stdout.split()
+
+
+def _only_machine() -> str:
+    from perf.asv_plugins.linked_environment import MachineCollection
+
+    path = Path(MachineCollection.get_machine_file_path())
+    try:
+        known: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise click.ClickException(f"{path} cannot be read; `python -m perf machine` writes it") from None
+    names = sorted(set(known) - {"version"})
+    if len(names) != 1:
+        raise click.ClickException(f"{path} names {len(names)} machines; allowed: one, or --machine NAME")
+    return names[0]
+
+
+if __name__ == "__main__":
+    main()

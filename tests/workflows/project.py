@@ -1,0 +1,94 @@
+"""A small project with this suite and these workflows, in a bare repository of a stand-in for GitHub."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from tests.perf.throwaway import ATTENTION, MACHINE, ROOT
+from tests.workflows.running import GitHub
+
+HOSTILE = [
+    "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '",
+    '"; touch pwned; "',
+    "-x --output=pwned",
+    "a && touch pwned | tee pwned > pwned",
+    "line\ntouch pwned\n::set-output name=changed::false\n::error::it is over",
+    "${{ github.token }}",
+    "<img src=x onerror=alert(1)> @everyone [x](https://evil.example)",
+]
+"""Real text of strangers: branch names, commit messages, inputs."""
+
+# One smoke row for each set that the workflows name: a real asv run in seconds.
+SETS = {
+    "history": r"SmokeAttention.*\\(128, 64, 'float32', 'forward', 'reference'\\)",
+    "gpu": r"SmokeControls.*launch",
+}
+PYTHON = """#!/bin/bash
+case "$*" in
+"-c import torch; torch.cuda.init()" | "-m perf machine" | "-m perf doctor")
+    echo "python $*" >> "{stubs}/called.txt"
+    exit 0 ;;
+esac
+exec {python} "$@"
+"""
+
+
+class Project:
+    """The repository, a checkout of its developer's, and the stand-in."""
+
+    def __init__(self, folder: Path, python: str, *, suite: bool = True):
+        self.github = GitHub(folder)
+        self.checkout = folder / "developer"
+        self.checkout.mkdir()
+        ignored = shutil.ignore_patterns("results", "records", "__pycache__")
+        for name in ("perf", ".github", ".ci") if suite else (".github",):
+            shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
+        for name in ("asv.conf.json", "pyproject.toml", ".gitignore"):
+            shutil.copy(ROOT / name, self.checkout)
+        if suite:
+            self._choose_sets()
+        entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
+        (self.github.home / ".asv-machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
+        self.git("init", "-q", "-b", "main")
+        self.git("remote", "add", "origin", str(self.github.origin))
+        for name in ("pip", "pytest", "ruff", "mypy"):
+            self.github.records(name)
+        self.github.stub("python", PYTHON.format(stubs=self.github.stubs, python=python))
+
+    def git(self, *arguments: str) -> str:
+        return self.github.git(*arguments, cwd=self.checkout)
+
+    def commit(self, message: str, *, repeats: int | None = None) -> str:
+        """Commit, with another cs336_systems if `repeats` is given, and push to main."""
+        if repeats is not None:
+            package = self.checkout / "cs336_systems"
+            (package / "attention").mkdir(parents=True, exist_ok=True)
+            (package / "__init__.py").write_text("")
+            (package / "attention" / "__init__.py").write_text("")
+            (package / "attention" / "reference.py").write_text(ATTENTION.format(repeats=repeats))
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        self.git("push", "-q", "origin", "HEAD:main")
+        return self.git("rev-parse", "HEAD")
+
+    def pull(self) -> None:
+        self.git("pull", "-q", "--rebase", "origin", "main")
+
+    def files_on_main(self, folder: str = "perf") -> list[str]:
+        listed = self.github.git("ls-tree", "-r", "--name-only", "main", folder, cwd=self.github.origin)
+        return [name for name in listed.splitlines() if re.match("perf/(results|records)/", name)]
+
+    def assert_nothing_ran(self) -> None:
+        """No text of a stranger's was run, wherever it got to."""
+        assert not [path for path in self.github.folder.rglob("pwned") if "refs" not in path.parts]
+
+    def _choose_sets(self) -> None:
+        path = self.checkout / "perf" / "selection.py"
+        text = path.read_text()
+        for name, pattern in SETS.items():
+            text, count = re.subn(rf'    "{name}": (\((?:.|\n)*?\n    \)|r".*"),', f'    "{name}": r"{pattern}",', text)
+            assert count == 1, name
+        path.write_text(text)

@@ -1,0 +1,193 @@
+"""What the comment keeps and loses, and that our part of JSON Schema says what the whole of it says."""
+
+import html
+import importlib.util
+import json
+import sys
+
+import jsonschema
+import pytest
+
+from tests.workflows.running import ROOT
+from tests.workflows.test_gate import report
+
+SCRIPTS = ROOT / ".github" / "scripts"
+SCHEMA = json.loads((SCRIPTS / "report.schema.json").read_text())
+
+
+def script(name):
+    """A module of `.github/scripts`, which is a package of nobody's."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        spec = importlib.util.spec_from_file_location(f"workflow_scripts_{name}", SCRIPTS / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(SCRIPTS))
+
+
+post_comment, schema, github = script("post_comment"), script("schema"), script("github")
+
+LOST = {
+    "a mention": ("@octocat", "@octocat"),
+    "a team": ("@github/security", "@github/security"),
+    "a mention by reference": ("&#64;octocat", "@octocat"),
+    "a mention by a padded reference": ("&#0064;octocat", "@octocat"),
+    "a mention by a hexadecimal reference": ("&#x40;octocat", "@octocat"),
+    "a mention by name": ("&commat;octocat", "@octocat"),
+    "another pull request": ("fixes #12", "#12"),
+    "another by reference": ("fixes &#35;12", "#12"),
+    "another with a digit by reference": ("fixes #&#49;2", "#12"),
+    "another repository's": ("octocat/hello#12", "#12"),
+    "another the old way": ("GH-12", "GH-12"),
+    "another the old way by reference": ("gh&#45;12", "gh-12"),
+    "a picture": ("![x](https://evil.example/x.png)", "!["),
+    "a picture by tag": ("<img src=https://evil.example>", "<img"),
+    "a link": ("[x](https://evil.example)", "https:"),
+    "a link to a look-alike": ("[x](https://github.com.evil.example/owner/repository/)", "https:"),
+    "a link to another repository": ("[x](https://github.com/owner/repository2/)", "https:"),
+    "a bare link": ("see https://evil.example", "https:"),
+    "a bare link in capitals": ("HTTPS://evil.example", "HTTPS:"),
+    "a bare name": ("www.evil.example", "www."),
+    "a link of this host": ("[x](/settings)", "]("),
+    "a link in brackets": ("[x](<https://evil.example>)", "]("),
+    "a link defined apart": ("[x]\n\n[x]: /settings", "]:"),
+    "a form": ("<form action=x><input></form>", "<form"),
+    "a tag with attributes": ('<details onclick="x">', "<details on"),
+    "a hidden comment": ("<!-- perf gate -->", "<!--"),
+    "text from right to left": ("a\u202eb", "\u202e"),
+    "text from right to left by reference": ("a&#8238;b", "\u202e"),
+    "a bell": ("a\x07b&#7;c", "\x07"),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_a_comment_loses_what_does_something(case):
+    text, active = LOST[case]
+    written = post_comment.harmless(text, "owner/repository")
+    assert active not in written
+    if active[0] in "@#gG" or not active.isprintable():  # GitHub looks for these in what the references stand for
+        assert active not in html.unescape(written)
+
+
+KEPT = [
+    "### ✅ perf: Nothing is worse",
+    "| verdict | row |\n|---|--:|\n| SAME | `a` |",
+    "<details><summary>SAME (3)</summary>\n\ntext\n\n</details>",
+    "base <code>1a2b3c4d</code> Subject<br>\nhead",
+    "**To do:** nothing",
+    "&#95;bwd&#95;dkdv&#46; 3&#46;2 % &lt;b&gt;",
+    "[history](https://github.com/owner/repository/blob/main/x.py)",
+    "- one\n- two",
+]
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_a_comment_keeps_what_only_looks(text):
+    assert post_comment.harmless(text, "owner/repository") == text
+
+
+def test_the_gates_own_marker_is_not_there_twice():
+    assert post_comment.harmless("<!-- perf gate -->\ntext", "owner/repository") == "\ntext"
+
+
+def changed(*path, to):
+    """A good report but for one place."""
+    document = report("b" * 40, "c" * 40)
+    inner = document
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = to
+    return document
+
+
+WRONG = [
+    [],
+    "report",
+    None,
+    {},
+    changed("base", to={}),
+    changed("head", "commit", to="c" * 39),
+    changed("head", "commit", to="c" * 40 + "\n"),
+    changed("head", "commit", to=["c" * 40]),
+    changed("head", "subject", to="x" * 1001),
+    changed("judgement", "verdicts", to={}),
+    changed("judgement", "verdicts", to=[{}]),
+    changed("judgement", "verdicts", to=report("b" * 40, "c" * 40)["judgement"]["verdicts"] * 5001),
+    changed("judgement", "verdicts", 0, "word", to="GREAT"),
+    changed("judgement", "verdicts", 0, "change", to="0.1"),
+    changed("judgement", "verdicts", 0, "change", to=True),
+    changed("seconds", to=-1),
+    changed("processes", to=1.5),
+]
+
+
+def test_a_good_report_fits():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    good = [report("b" * 40, "c" * 40), changed("judgement", "verdicts", 0, "change", to=None)]
+    for document in [*good, changed("more", to=[1, 2])]:
+        jsonschema.validate(document, SCHEMA)
+        assert schema.problem(document, SCHEMA) == ""
+
+
+@pytest.mark.parametrize("index", range(len(WRONG)))
+def test_a_wrong_report_does_not_fit_and_jsonschema_agrees(index):
+    found = schema.problem(WRONG[index], SCHEMA)
+    assert found.startswith("report")
+    assert found.isascii()
+    if WRONG[index] != changed("head", "commit", to="c" * 40 + "\n"):  # `$` of Python takes a line's end too
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(WRONG[index], SCHEMA)
+
+
+def test_a_keyword_that_nobody_reads_is_not_passed_over():
+    with pytest.raises(NotImplementedError):
+        schema.problem({}, {"minProperties": 1})
+
+
+def test_a_report_of_the_gates_own_making_fits():
+    """Of `perf.gate`'s classes, through `perf.gate.report`: its form and ours go together."""
+    to_json = pytest.importorskip("perf.gate.report").to_json
+    from perf.gate.verdicts import Judgement, Report, Verdict
+
+    row = Verdict("smoke.A.track_time(1)", "time", "SLOWER", 1.0, 1.1, 0.1, 0.09, 0.11, 0.01, False, "")
+    made = Report(
+        base={"commit": "b" * 40, "subject": "Before"},
+        head={"commit": "c" * 40, "subject": "After"},
+        judgement=Judgement((row,), ""),
+        device={},
+        software={},
+        command="",
+        seconds=1.0,
+        share_measuring=0.5,
+        processes=3,
+        tests_passed=True,
+        tests="",
+    )
+    document = json.loads(to_json(made, []))
+    assert schema.problem(document, SCHEMA) == ""
+
+
+def test_a_comment_of_the_gates_own_making_is_posted_as_it_is():
+    gate = pytest.importorskip("perf.gate.comment")
+    from perf.gate.verdicts import Judgement, Report, Verdict
+
+    key = "attention.FlashAttention.track_time(8192, 64, 'bfloat16')"
+    row = Verdict(key, "time", "SLOWER", 1.0, 1.1, 0.1, 0.09, 0.11, 0.01, False, "2 % in `_fwd`")
+    arms = [{"commit": letter * 40, "subject": "Fix (#12) by @octocat"} for letter in "bc"]
+    made = Report(*arms, Judgement((row,), ""), {"name": "NVIDIA H200"}, {}, "x", 1.0, 0.5, 3, True, "1 passed")
+    assert gate.MARKER == post_comment.MARKER
+    written = post_comment.harmless(gate.comment(made), "owner/repository")
+    assert gate.MARKER + written.replace("\u200b", "") == gate.comment(made)
+    assert "@octocat" not in html.unescape(written)
+    assert "#12" not in html.unescape(written)
+
+
+@pytest.mark.parametrize("text", ["::error::x", "a\n::set-output name=x::y", "\x1b[31m", "é", "x" * 1000])
+def test_what_is_shown_in_a_log_is_one_short_line_of_ascii(text):
+    line = github.shown(text)
+    assert line.isascii()
+    assert line.isprintable()
+    assert len(line) <= 420
+    assert line.startswith("'")
