@@ -115,3 +115,11 @@ def test_an_error_is_an_answer(error, status, reason):
 
     work = Workload(run=fail, check=fail, floor=Floor())
     assert rank_with(work).answer({"do": "check"}) == {"status": status, "reason": reason}
+
+
+def test_the_case_before_is_let_go_before_the_next_is_built(monkeypatch):
+    made, log = rank_with(workload(lambda: None)), []
+    monkeypatch.setattr(rank_work, "build", lambda *_: log.append(("build", made._work)) or workload(lambda: None))
+    monkeypatch.setattr(made._leftovers, "release", lambda: log.append(("release", made._work)))
+    assert made.answer({"do": "build", "case": {"workload": "any", "params": {}}})["status"] == "ok"
+    assert log == [("release", None), ("build", None)]
