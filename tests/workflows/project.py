@@ -42,7 +42,7 @@ class Project:
     def __init__(self, folder: Path, python: str, *, suite: bool = True):
         self.github = GitHub(folder)
         self.checkout = folder / "developer"
-        self.checkout.mkdir()
+        self.checkout.mkdir(parents=True)
         ignored = shutil.ignore_patterns("results", "records", "__pycache__")
         for name in ("perf", ".github", ".ci") if suite else (".github",):
             shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)

@@ -94,7 +94,7 @@ class GitHub:
 
     def records(self, name: str, then: str = "") -> None:
         """A command that notes its arguments, and then does `then`."""
-        self.stub(name, f'#!/bin/bash\necho "{name} $*" >> "{self.stubs}/called.txt"\n{then}\n')
+        self.stub(name, f'#!/bin/bash\necho "{name}${{*:+ $*}}" >> "{self.stubs}/called.txt"\n{then}\n')
 
     def called(self) -> list[str]:
         path = self.stubs / "called.txt"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import sys
 
 import pytest
@@ -51,7 +52,7 @@ def test_from_a_push_to_the_published_site_and_on_to_the_night(tmp_path):
         "python -c import torch; torch.cuda.init()",
         "python -m perf machine",
         "python -m perf doctor",
-        "pytest ",
+        "pytest",
     ]
     for commit in (first, second):
         assert measured(project, commit) == {"smoke.SmokeAttention.track_time": 1}
@@ -160,15 +161,24 @@ def test_a_file_that_was_cut_in_half_is_left_out_and_named(small):
     assert "is cut in half" in run.jobs["measure"]["Collect what is finished"].output
 
 
-def store_by_hand(small, name, content, base=None):
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    """One for all tests in which nothing may reach main, which they check."""
+    project = Project(tmp_path_factory.mktemp("refusing") / "project", sys.executable, suite=False)
+    project.commit("Some code", repeats=1)
+    return project
+
+
+def store_by_hand(project, name, content, base=None):
     """The store job with an artifact of an attacker's."""
-    folder = small.github.artifacts / "results"
+    folder = project.github.artifacts / "results"
+    shutil.rmtree(folder, ignore_errors=True)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     if base is not False:
-        (folder / "base").write_text(base or small.github.git("rev-parse", "main", cwd=small.github.origin))
-    run = Run(small.github, "perf.yml", PUSH)
+        (folder / "base").write_text(base or project.github.git("rev-parse", "main", cwd=project.github.origin))
+    run = Run(project.github, "perf.yml", PUSH)
     run.jobs["measure"] = Job("success", outputs={"changed": "true"})
     return run.job("store")["Check, commit, push"]
 
@@ -191,24 +201,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_artifact_that_is_no_results_is_refused_in_one_line(small, case):
+def test_an_artifact_that_is_no_results_is_refused_in_one_line(refusing, case):
     name, content, reason = REFUSED[case]
-    before = small.github.git("rev-parse", "main", cwd=small.github.origin)
-    step = store_by_hand(small, name, content)
+    before = refusing.github.git("rev-parse", "main", cwd=refusing.github.origin)
+    step = store_by_hand(refusing, name, content)
     assert step.outcome == "failure"
     assert step.output.startswith("refused: ")
     assert reason in step.output
     assert len(step.output.splitlines()) == 1
-    assert small.github.git("rev-parse", "main", cwd=small.github.origin) == before
-    small.assert_nothing_ran()
+    assert refusing.github.git("rev-parse", "main", cwd=refusing.github.origin) == before
+    refusing.assert_nothing_ran()
 
 
 @pytest.mark.parametrize("base", [False, "$(touch pwned)", "0" * 40, "--upload-pack=touch pwned"])
-def test_an_artifact_of_no_commit_of_main_is_refused_in_one_line(small, base):
-    step = store_by_hand(small, "perf/results/throw-away/machine.json", b"{}", base)
+def test_an_artifact_of_no_commit_of_main_is_refused_in_one_line(refusing, base):
+    step = store_by_hand(refusing, "perf/results/throw-away/machine.json", b"{}", base)
     assert step.outcome == "failure"
     assert len(step.output.splitlines()) == 1, step.output
-    small.assert_nothing_ran()
+    refusing.assert_nothing_ran()
 
 
 def test_results_go_on_top_of_what_was_pushed_meanwhile(small):
@@ -237,3 +247,25 @@ def test_the_same_results_once_more_are_no_commit(small):
     before = small.github.git("rev-parse", "main", cwd=small.github.origin)
     assert store_by_hand(small, "perf/results/throw-away/machine.json", content, base).outcome == "success"
     assert small.github.git("rev-parse", "main", cwd=small.github.origin) == before
+
+
+def test_the_tests_run_as_the_readme_says_in_a_new_environment(small):
+    """tests.yml up to .ci/run and what it calls; the commands themselves are what runs this test."""
+    small.github.stub("chromedriver", "#!/bin/bash\n")
+    small.github.stub("python3", '#!/bin/bash\nmkdir -p "$3/bin"\necho > "$3/bin/activate"\n')
+    assert Run(small.github, "tests.yml", {}).job("tests").result == "success"
+    assert small.github.called() == [
+        "pip install -q -e .[dev]",
+        "ruff check",
+        "ruff format --check -q",
+        "mypy",
+        "pytest",
+    ]
+
+
+@pytest.mark.parametrize("command", ["pip", "ruff", "mypy", "pytest"])
+def test_each_of_the_checks_can_turn_the_tests_red(small, command):
+    small.github.stub("chromedriver", "#!/bin/bash\n")
+    small.github.stub("python3", '#!/bin/bash\nmkdir -p "$3/bin"\necho > "$3/bin/activate"\n')
+    small.github.stub(command, "#!/bin/bash\nexit 1\n")
+    assert Run(small.github, "tests.yml", {}).job("tests").result == "failure"

@@ -4,6 +4,7 @@ import html
 import importlib.util
 import json
 import sys
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -147,39 +148,30 @@ def test_a_keyword_that_nobody_reads_is_not_passed_over():
 
 
 def test_a_report_of_the_gates_own_making_fits():
-    """Of `perf.gate`'s classes, through `perf.gate.report`: its form and ours go together."""
+    """The form that the gate writes and the form that the comment takes go together."""
     to_json = pytest.importorskip("perf.gate.report").to_json
-    from perf.gate.verdicts import Judgement, Report, Verdict
-
-    row = Verdict("smoke.A.track_time(1)", "time", "SLOWER", 1.0, 1.1, 0.1, 0.09, 0.11, 0.01, False, "")
-    made = Report(
-        base={"commit": "b" * 40, "subject": "Before"},
-        head={"commit": "c" * 40, "subject": "After"},
-        judgement=Judgement((row,), ""),
-        device={},
-        software={},
-        command="",
-        seconds=1.0,
-        share_measuring=0.5,
-        processes=3,
-        tests_passed=True,
-        tests="",
-    )
-    document = json.loads(to_json(made, []))
-    assert schema.problem(document, SCHEMA) == ""
+    made = pytest.importorskip("tests.gate.reports")
+    rows = [made.verdict(word) for word in ("SLOWER", "AMBIGUOUS", "NEW")] + [made.memory("LARGER", 2.0**20, 2.0**21)]
+    assert schema.problem(json.loads(to_json(made.report(*rows), [])), SCHEMA) == ""
+    assert schema.problem(json.loads(to_json(made.report(tests_passed=False), [])), SCHEMA) == ""
 
 
-def test_a_comment_of_the_gates_own_making_is_posted_as_it_is():
+def test_every_word_of_the_gates_is_in_the_schema():
+    from perf.gate.verdicts import Quantity, Word
+
+    row = SCHEMA["$defs"]["verdict"]["properties"]
+    assert set(row["word"]["enum"]) == set(get_args(Word))
+    assert set(row["quantity"]["enum"]) == set(get_args(Quantity))
+
+
+def test_a_comment_of_the_gates_own_making_is_posted_as_it_is_but_calls_nobody():
     gate = pytest.importorskip("perf.gate.comment")
-    from perf.gate.verdicts import Judgement, Report, Verdict
-
-    key = "attention.FlashAttention.track_time(8192, 64, 'bfloat16')"
-    row = Verdict(key, "time", "SLOWER", 1.0, 1.1, 0.1, 0.09, 0.11, 0.01, False, "2 % in `_fwd`")
-    arms = [{"commit": letter * 40, "subject": "Fix (#12) by @octocat"} for letter in "bc"]
-    made = Report(*arms, Judgement((row,), ""), {"name": "NVIDIA H200"}, {}, "x", 1.0, 0.5, 3, True, "1 passed")
+    made = pytest.importorskip("tests.gate.reports")
+    arms = {name: {"commit": name[0] * 40, "subject": "Fix (#12) by @octocat"} for name in ("base", "head")}
+    text = gate.comment(made.report(made.verdict("SLOWER", reason="2 % in `_fwd` of @octocat"), **arms))
+    written = post_comment.harmless(text, "owner/repository")
     assert gate.MARKER == post_comment.MARKER
-    written = post_comment.harmless(gate.comment(made), "owner/repository")
-    assert gate.MARKER + written.replace("\u200b", "") == gate.comment(made)
+    assert gate.MARKER + written.replace("\u200b", "") == text
     assert "@octocat" not in html.unescape(written)
     assert "#12" not in html.unescape(written)
 
