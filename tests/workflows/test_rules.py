@@ -174,3 +174,16 @@ def test_an_approval_is_waited_for_before_the_gpu_is_taken():
 
 def test_a_push_of_results_does_not_start_the_measurement_that_made_them():
     assert triggers(load("perf.yml"))["push"]["paths-ignore"] == ["perf/results/**", "perf/records/**"]
+
+
+def test_the_runner_page_names_what_has_to_be_set_and_how_long_it_may_take():
+    page = (ROOT / "docs" / "runner.md").read_text()
+    text = "".join(path.read_text() for path in WORKFLOWS)
+    named = set(re.findall(r"(?:vars|secrets)\.(\w+)", text)) | {name.removesuffix(".yml") for name in NAMES}
+    for name in NAMES:
+        for _, definition in jobs(name):
+            environment = definition.get("environment", {"name": "perf"})
+            named.add(environment if isinstance(environment, str) else environment["name"])
+            if on_our_machine(definition):
+                named.add(f"{definition['timeout-minutes']} minutes")
+    assert [name for name in sorted(named) if name not in page] == []
