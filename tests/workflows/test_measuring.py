@@ -154,6 +154,14 @@ def test_results_of_a_run_that_was_killed_are_stored_by_the_next(small):
     assert small.files_on_main() == ["perf/results/throw-away/01234567-linked-py3.11.json"]
 
 
+def test_a_run_that_waited_measures_main_as_it_is_by_then(small):
+    waited = small.git("rev-parse", "HEAD")
+    newest = small.commit("More code, meanwhile", repeats=2)
+    small.github.records("asv", f'[ "$1" != run ] || cat "${{4#HASHFILE:}}" >> "{small.github.stubs}/called.txt"')
+    measure(small, PUSH | {"github.sha": waited})
+    assert small.github.called()[-2:] == [newest, waited]
+
+
 def test_a_file_that_was_cut_in_half_is_left_out_and_named(small):
     write(small, results='{"commit_hash": "%.3s')
     run = measure(small)

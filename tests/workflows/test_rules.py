@@ -179,7 +179,7 @@ def test_a_push_of_results_does_not_start_the_measurement_that_made_them():
 def test_the_runner_page_names_what_has_to_be_set_and_how_long_it_may_take():
     page = (ROOT / "docs" / "runner.md").read_text()
     text = "".join(path.read_text() for path in WORKFLOWS)
-    named = set(re.findall(r"(?:vars|secrets)\.(\w+)", text)) | {name.removesuffix(".yml") for name in NAMES}
+    named = set(re.findall(r"\b(?:vars|secrets)\.([A-Z]\w+)", text)) | {name.removesuffix(".yml") for name in NAMES}
     for name in NAMES:
         for _, definition in jobs(name):
             environment = definition.get("environment", {"name": "perf"})
