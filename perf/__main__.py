@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from perf.gate.command import command as gate
 from perf.selection import SETS, shard
 from perf.studies import Studies
 
@@ -119,6 +120,7 @@ def case(name: str | None, impls: str | None, visits: int, list_only: bool, prof
     run(name, impls=impls, visits=visits, list_only=list_only, profiler=profiler)
 
 
+main.add_command(gate)
 main.add_command(Studies("study", help="Answer one question with a table or two: NAME --help teaches."))
 
 

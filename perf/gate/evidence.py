@@ -69,6 +69,8 @@ class Evidence:
     is_control: bool
     outcomes: dict[ArmName, Outcome] = field(default_factory=dict)
     visits: list[PairedVisit] = field(default_factory=list)
+    trouble: str = ""
+    """Why there are no times, or too few, though both arms are good."""
 
     @property
     def is_timed(self) -> bool:

@@ -8,7 +8,7 @@ Word = Literal["SLOWER", "FASTER", "LARGER", "SMALLER", "SAME", "AMBIGUOUS", "BR
 """SLOWER, FASTER: of times. LARGER, SMALLER: of bytes. BROKEN: was a number, now a failure; FIXED: the reverse. NEW,
 GONE: only one of the commits has it."""
 
-BAD: tuple[Word, ...] = ("SLOWER", "LARGER", "BROKEN")
+BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
 """What turns a report red."""
 
 
@@ -48,15 +48,23 @@ class Judgement:
 
     verdicts: tuple[Verdict, ...]
     contaminated: str
-    """What the controls did, if they moved between the arms: then no row above means anything. "" if they held."""
+    """What the controls did, if they moved between the arms: then no time above means anything. "" if they held."""
+
+    @property
+    def believed(self) -> tuple[Verdict, ...]:
+        """What may be believed: everything that was decided, but no times beside controls that moved."""
+        return tuple(
+            one
+            for one in self.verdicts
+            if one.word != "AMBIGUOUS" and not (self.contaminated and one.word in ("SLOWER", "FASTER", "SAME"))
+        )
 
     @property
     def exit_status(self) -> int:
         """0: nothing worse; 1: something is; 2: nothing could be judged."""
-        judged = [one for one in self.verdicts if one.word != "AMBIGUOUS"]
-        if self.contaminated or not judged:
-            return 2
-        return 1 if any(one.word in BAD for one in judged) else 0
+        if any(one.word in BAD for one in self.believed):
+            return 1
+        return 2 if self.contaminated or not self.believed else 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,9 @@ class Report:
 
     head: dict[str, Any]
     judgement: Judgement
+    without: tuple[tuple[str, int], ...]
+    """Why rows are missing, and how many: what neither commit can do here, and what the budget did not reach."""
+
     device: dict[str, Any]
     software: dict[str, Any]
     command: str
@@ -82,5 +93,11 @@ class Report:
     processes: int
     """Most processes that a row was measured in."""
 
+    tests_passed: bool
     tests: str
-    """How HEAD's tests ended, in one line: "1766 passed, 391 skipped"; "not run" with the reason."""
+    """How HEAD's tests ended, in one line: "1766 passed, 391 skipped"; or why they were not run."""
+
+    @property
+    def exit_status(self) -> int:
+        """0: nothing is worse; 1: something is, or HEAD's tests fail; 2: nothing could be judged."""
+        return self.judgement.exit_status if self.tests_passed else 1

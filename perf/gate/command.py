@@ -1,0 +1,167 @@
+"""`python -m perf gate`: is HEAD slower than BASE, and may that be believed?"""
+
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from perf.files import write_aside
+from perf.gate import checkouts
+from perf.gate.correctness import Tests, run_tests
+from perf.gate.evidence import Arm, Evidence
+from perf.gate.measuring import VISITS, Measuring
+from perf.gate.rows import rows
+from perf.gate.verdicts import Judgement, Report
+from perf.harness import device
+from perf.harness.lock import Busy, measuring
+from perf.harness.progress import TerminalBar
+from perf.selection import SETS
+
+NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
+"""--set -> name in `perf.selection.SETS`."""
+
+
+@click.command("gate")
+@click.argument("base")
+@click.argument("head", required=False)
+@click.option("--set", "chosen", type=click.Choice(list(NAMES)), help="Rows; default: pr on a GPU machine, else smoke.")
+@click.option("-b", "--bench", "pattern", metavar="REGEX", help="Rows by name instead, as asv run -b selects them.")
+@click.option("--budget", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Minutes to measure.")
+@click.option(
+    "--tests/--no-tests", default=True, show_default=True, help="Run HEAD's tests first; red means no timing."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report there too."
+)
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Comment, to a file.")
+def command(
+    base: str,
+    head: str | None,
+    chosen: str | None,
+    pattern: str | None,
+    budget: float,
+    tests: bool,
+    json_file: Path | None,
+    markdown: Path | None,
+) -> None:
+    """Is HEAD slower than BASE? Both commits in one process, in turn, sample by sample.
+
+    \b
+    python -m perf gate main                   # the working tree against main
+    python -m perf gate v1.2 my-branch --set full --budget 60
+    python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
+
+    HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, and
+    what is still open in up to eight, until the budget ends. A row is SLOWER only if the change is beyond what its
+    class calls negligible, with false discoveries held at 1 % over the whole report; AMBIGUOUS rows say how small a
+    slow-down they would have shown. Rows without project code, the controls, say whether the machine held still.
+
+    Exit status: 0 nothing is worse, 1 something is slower, larger or broken, 2 nothing could be judged.
+    """
+    arms = checkouts.resolve(base), checkouts.resolve(head) if head else checkouts.working_tree()
+    evidence = _selected(chosen, pattern)
+    try:
+        with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
+            report = compare(arms, evidence, budget_s=60 * budget, tests=tests)
+    except Busy as busy:
+        raise click.ClickException(str(busy)) from None
+    from perf.gate.comment import comment
+    from perf.gate.report import to_json
+    from perf.gate.terminal import text
+
+    click.echo(text(report))
+    if json_file:
+        write_aside(json_file, to_json(report, evidence))
+    if markdown:
+        write_aside(markdown, comment(report))
+    sys.exit(report.exit_status)
+
+
+def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool) -> Report:
+    """Test, measure, judge."""
+    from perf.gate.judge import judge, open_rows
+    from perf.gate.statistics import LOOKS
+
+    begin = time.monotonic()
+    click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
+    ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
+    if not ended.passed:
+        return _report(arms, Judgement((), ""), (), ended, begin)
+    with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
+        places = Path(folder) / "base", Path(folder) / "head"
+        for arm, place in zip(arms, places, strict=True):
+            checkouts.export(arm, place)
+        with TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
+            run = Measuring(
+                evidence,
+                places,
+                budget_s=budget_s,
+                looks=LOOKS,
+                is_open=open_rows,
+                step=bar.step,
+            )
+            run.until_settled()
+    return _report(arms, judge(evidence), _without(evidence), ended, begin, run)
+
+
+def _selected(chosen: str | None, pattern: str | None) -> list[Evidence]:
+    if chosen and pattern:
+        raise click.UsageError("--set and -b were both given; allowed: one of them")
+    name = chosen or ("pr" if device.machine()["gpu"] else "smoke")
+    try:
+        found = rows(pattern or SETS[NAMES[name]])
+    except re.error as error:
+        raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
+    if not found:
+        raise click.ClickException(f"no case matches {pattern!r}; python -m perf case --list prints the names of all")
+    return found
+
+
+def _tested(head: Arm) -> Tests:
+    click.echo("HEAD's tests first; --no-tests leaves them out.", err=True)
+    ended = run_tests(head)
+    if not ended.passed:
+        click.echo(ended.output, err=True)
+    return ended
+
+
+def _without(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
+    reasons: Counter[str] = Counter()
+    for one in evidence:
+        if not one.outcomes:
+            reasons["the budget ended before the first visit"] += 1
+        elif all(outcome.status != "ok" for outcome in one.outcomes.values()):
+            reasons[one.outcomes["head"].reason] += 1
+    return tuple(reasons.most_common())
+
+
+def _report(
+    arms: Sequence[Arm],
+    judgement: Judgement,
+    without: tuple[tuple[str, int], ...],
+    tests: Tests,
+    begin: float,
+    run: Measuring | None = None,
+) -> Report:
+    seconds = time.monotonic() - begin
+    base, head = ({"commit": arm.commit, "subject": arm.subject} for arm in arms)
+    return Report(
+        base=base,
+        head=head,
+        judgement=judgement,
+        without=without,
+        device=run.greeting.get("device", {}) if run else {},
+        software=run.greeting.get("software", {}) if run else {},
+        command=f"python -m perf {shlex.join(sys.argv[1:])}",
+        seconds=round(seconds, 1),
+        share_measuring=round(run.measuring_s / seconds, 3) if run else 0.0,
+        processes=run.processes if run else 0,
+        tests_passed=tests.passed,
+        tests=tests.summary,
+    )

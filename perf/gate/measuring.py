@@ -1,0 +1,171 @@
+"""Gathers a gate's evidence: process after process, each with both commits, as long as something is open."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from perf.gate.evidence import ARMS, ArmName, Evidence, Outcome, PairedVisit
+from perf.harness.records import best_ceilings
+from perf.harness.worker_process import WorkerProcess
+
+VISITS = 3
+"""Of each process to each row."""
+
+LIMIT_S = 180.0
+"""After which a visit has hung."""
+
+
+class Measuring:
+    """One run: `until_settled`, then read `evidence`, `greeting` and where the time went."""
+
+    def __init__(
+        self,
+        evidence: Sequence[Evidence],
+        checkouts: tuple[Path, Path],
+        *,
+        budget_s: float,
+        looks: Sequence[int],
+        is_open: Callable[[Sequence[Evidence]], Sequence[Evidence]],
+        step: Callable[[int, str], None] = lambda count, text: None,
+        injection: dict[str, Any] | None = None,
+        visits: int = VISITS,
+        limit_s: float = LIMIT_S,
+    ):
+        self.evidence = list(evidence)
+        self.greeting: dict[str, Any] = {}
+        self.processes = 0
+        self.measuring_s = 0.0
+        self._looks, self._is_open, self._step = tuple(looks), is_open, step
+        self._visits, self._limit_s, self._injection = visits, limit_s, injection
+        self._ceilings: dict[str, Any] = {}
+        self._deadline = time.monotonic() + budget_s
+        self._workers = {device: WorkerProcess(device, *checkouts) for device in {one.case.device for one in evidence}}
+
+    def until_settled(self) -> None:
+        """Measure every row in as many processes as the first look needs, then the open ones, look by look.
+
+        The budget ends it after the visit that it ends in; what was measured until then stays.
+        """
+        try:
+            rows: Sequence[Evidence] = self.evidence
+            for look in self._looks:
+                while self.processes < look and rows and not self._is_over():
+                    self._one_process(rows)
+                rows = self._is_open(self.evidence)
+        finally:
+            for worker in self._workers.values():
+                worker.stop()
+
+    def _one_process(self, rows: Sequence[Evidence]) -> None:
+        number, self.processes = self.processes, self.processes + 1
+        for device, worker in self._workers.items():
+            mine = [one for one in rows if one.case.device == device and _goes_on(one)]
+            if not mine:
+                continue
+            worker.stop()
+            if reason := self._greet(worker):
+                for one in mine:
+                    one.outcomes = dict.fromkeys(ARMS, Outcome("unavailable", reason))
+                continue
+            for visit in range(self._visits):
+                order = list(mine)
+                if number or visit:  # the first keeps the grid's order: neighbours share an oracle
+                    random.Random(f"{number} {visit}").shuffle(order)
+                    order.sort(key=lambda one: one.case.params.get("world_size", 1))
+                for one in order:
+                    if self._is_over():
+                        return
+                    if _goes_on(one):
+                        self._visit(worker, one, number, visit)
+                        self._step(1, one.case.key)
+
+    def _greet(self, worker: WorkerProcess) -> str:
+        """Start the process; returns why it can measure nothing, "" if it can."""
+        greeting = worker.start()
+        if reason := greeting.get("unavailable"):
+            return str(reason)
+        self.greeting = greeting
+        self._ceilings = best_ceilings([self._ceilings, greeting["ceilings"]])
+        return ""
+
+    def _visit(self, worker: WorkerProcess, one: Evidence, process: int, visit: int) -> None:
+        first = not one.outcomes
+        arms = list(ARMS) if (process + visit) % 2 == 0 else list(reversed(ARMS))  # who is built, and sampled, first
+        begin = time.monotonic()
+        reply = self._ask(worker, one, arms, first)
+        if reply["status"] in ("crashed", "hung"):
+            one.trouble = f"both commits side by side: {reply['reason']}"
+            self._ask_apart(worker, one)
+            return
+        self.measuring_s += time.monotonic() - begin
+        if first and not worker.alive():  # one arm left the GPU's context unusable, and the other paid for it
+            self._ask_apart(worker, one)
+            return
+        if first:
+            one.outcomes = {arm: _outcome(reply[arm]) for arm in ARMS}
+        elif bad := [arm for arm in ARMS if reply[arm]["status"] != "ok"]:
+            one.trouble = f"{bad[0]} in a later visit: {reply[bad[0]]['reason']}"
+        if reply.get("base_ns"):
+            one.visits.append(_paired_visit(reply, process, visit))
+        elif reply["status"] != "ok" or reply.get("throttled"):
+            one.trouble = reply["reason"] or "the GPU slowed itself down during every sample of a visit"
+        if not worker.alive():
+            worker.stop()
+            self._greet(worker)
+
+    def _ask_apart(self, worker: WorkerProcess, one: Evidence) -> None:
+        """After a crash, which took both arms along: each alone, in a process of its own, to learn whose it was."""
+        for arm in ARMS:
+            worker.stop()
+            if reason := self._greet(worker):
+                one.outcomes[arm] = Outcome("unavailable", reason)
+                continue
+            reply = self._ask(worker, one, [arm], True)
+            one.outcomes[arm] = _outcome(reply.get(arm, reply))
+        worker.stop()
+        self._greet(worker)
+
+    def _ask(self, worker: WorkerProcess, one: Evidence, arms: list[ArmName], first: bool) -> dict[str, Any]:
+        request = {
+            "case": one.case.to_json(),
+            "arms": arms,
+            "first": first,
+            "ceilings": self._ceilings,
+            "pairs": {},
+            "injection": None if one.is_control else self._injection,
+        }
+        return worker.ask(request, self._limit_s)
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+
+def _goes_on(one: Evidence) -> bool:
+    """Whether another visit can bring anything: both arms are good so far, and no visit went wrong."""
+    good = all(outcome.status == "ok" for outcome in one.outcomes.values())
+    return good and not one.trouble and (one.case.timed or not one.outcomes)
+
+
+def _outcome(reply: dict[str, Any]) -> Outcome:
+    return Outcome(
+        status=reply["status"],
+        reason=reply["reason"],
+        peak_bytes=reply.get("peak_bytes"),
+        kernels=tuple(tuple(kernel) for kernel in reply.get("kernels", ())),
+        triton_kernels=tuple(reply.get("triton_kernels", ())),
+        largest_allocations=tuple(tuple(one) for one in reply.get("largest_allocations", ())),
+    )
+
+
+def _paired_visit(reply: dict[str, Any], process: int, visit: int) -> PairedVisit:
+    return PairedVisit(
+        process=process,
+        visit=visit,
+        base_s=tuple(ns * 1e-9 for ns in reply["base_ns"]),
+        head_s=tuple(ns * 1e-9 for ns in reply["head_ns"]),
+        base_mhz=reply.get("base_mhz"),
+        head_mhz=reply.get("head_mhz"),
+        throttled=reply["throttled"],
+    )

@@ -1,0 +1,97 @@
+"""A report in words: the sentence on top, what to do, and a row's numbers as a person reads them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from perf.gate.verdicts import BAD, Report, Verdict, Word
+from perf.report import units
+
+ORDER: tuple[Word, ...] = (
+    "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",
+)  # fmt: skip
+"""What needs a person comes first."""
+
+
+def headline(report: Report) -> str:
+    """The verdict on the whole, in one line."""
+    judgement = report.judgement
+    if not report.tests_passed:
+        return f"HEAD's tests fail, so nothing was timed: {report.tests}"
+    counts = Counter(one.word for one in judgement.believed)
+    bad = ", ".join(f"{counts[word]} {word.lower()}" for word in BAD if counts[word])
+    if judgement.contaminated:
+        return f"{bad}{'; ' if bad else ''}CONTAMINATED, no verdict on times: {judgement.contaminated}"
+    counts = Counter(one.word for one in judgement.verdicts)
+    if report.exit_status == 2:
+        return "Nothing could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
+    return f"{bad or 'Nothing is worse'}, {_others(counts)}"
+
+
+def to_do(report: Report) -> str:
+    """What that asks of a person."""
+    if not report.tests_passed:
+        return "Make the tests pass; a wrong answer has no speed."
+    if report.judgement.contaminated:
+        return "Measure again when nothing else runs on the machine."
+    if report.exit_status == 2:
+        return "Give it more time (--budget), or fewer rows (-b)."
+    if report.exit_status == 1:
+        return "Mend what is worse, or say in the pull request why it is worth it."
+    return "Nothing."
+
+
+def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What needs a person first; of one word, the greatest change first."""
+    return sorted(verdicts, key=lambda one: (ORDER.index(one.word), -abs(one.change or 0.0)))
+
+
+def values(one: Verdict) -> tuple[str, str]:
+    """Base and head, with units; "-" for what has no number."""
+    form = units.seconds if one.quantity == "time" else units.memory
+    return tuple("-" if value is None else form(value) for value in (one.base, one.head))  # type: ignore[return-value]
+
+
+def change(one: Verdict) -> str:
+    """ "+3.2 % (+2.9 .. +3.5)"; of bytes, which are exact, the difference."""
+    if one.change is None or one.base is None or one.head is None:
+        return "-"
+    if one.quantity == "peak_memory":
+        more = one.head - one.base
+        return "0" if more == 0 else f"{'+' if more > 0 else '-'}{units.memory(abs(more))}"
+    if one.low is None or one.high is None:
+        return f"{100 * one.change:+.1f} %"
+    return f"{100 * one.change:+.2f} % ({100 * one.low:+.2f} .. {100 * one.high:+.2f})"
+
+
+def visible(one: Verdict) -> str:
+    """The smallest slow-down that the row would have shown."""
+    return "-" if one.smallest_visible is None else f"{100 * one.smallest_visible:.1f} %"
+
+
+def commit(arm: dict[str, str]) -> str:
+    """Its first eight digits, or "working tree"."""
+    return arm["commit"][:8] if len(arm["commit"]) == 40 else arm["commit"]
+
+
+def conditions(report: Report) -> list[tuple[str, str]]:
+    """Name and value of what the numbers depend on."""
+    software = ", ".join(f"{name} {version}" for name, version in report.software.items() if version)
+    device = str(report.device.get("name", ""))
+    if driver := report.device.get("driver"):
+        device += f", driver {driver}"
+    measured = f"{report.seconds / 60:.1f} min, {100 * report.share_measuring:.0f} % of it with both commits loaded"
+    found = [
+        ("HEAD's tests", report.tests),
+        ("Device", device),
+        ("Software", f"{software}; the same for both" if software else ""),
+        ("Processes", f"up to {report.processes}, each with both commits in turn" if report.processes else ""),
+        ("Took", measured),
+        ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
+        ("Command", report.command),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _others(counts: Counter[Word]) -> str:
+    rest = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
+    return ", ".join(rest) or "no other rows"

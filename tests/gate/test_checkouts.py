@@ -1,0 +1,81 @@
+"""What the names of commits mean, and the package of each in a folder of its own."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from perf.gate import checkouts
+from perf.gate.checkouts import WORKING_TREE, clone, export, resolve, working_tree
+from tests.perf.throwaway import Repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    made = Repository(tmp_path / "repo")
+    made.write_package(repeats=1, axis="[1]")
+    monkeypatch.setattr(checkouts, "ROOT", made.folder)
+    return made
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_commit_by_any_of_its_names(repository: Repository) -> None:
+    commit = repository.commit("The <first> $(one)")
+    repository.git("tag", "v1")
+    for name in (commit, commit[:8], "HEAD", "main", "v1"):
+        assert resolve(name) == resolve(commit)
+    assert (resolve("HEAD").commit, resolve("HEAD").subject) == (commit, "The <first> $(one)")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "--version", "-p", "HEAD~99", "", "a b", "main;ls"])
+def test_no_commit_is_one_clear_line(repository: Repository, name: str) -> None:
+    repository.commit("first")
+    with pytest.raises(click.ClickException, match="was given; allowed: a commit that this repository holds") as caught:
+        resolve(name)
+    assert "\n" not in caught.value.message
+
+
+def test_only_the_package_is_exported_as_that_commit_had_it(repository: Repository, tmp_path: Path) -> None:
+    first = repository.commit("first")
+    (repository.folder / "cs336_systems" / "configs.py").write_text("SEQ_LENS = [2]\n")
+    second = repository.commit("second")
+    (repository.folder / "cs336_systems" / "configs.py").write_text("SEQ_LENS = [3]\n")
+    for name, axis in ((first, "[1]"), (second, "[2]"), (WORKING_TREE, "[3]")):
+        folder = tmp_path / name
+        export(checkouts.Arm(name, ""), folder)
+        assert names(folder) == [
+            "cs336_systems/__init__.py",
+            "cs336_systems/attention/__init__.py",
+            "cs336_systems/attention/reference.py",
+            "cs336_systems/configs.py",
+        ]
+        assert (folder / "cs336_systems" / "configs.py").read_text() == f"SEQ_LENS = {axis}\n"
+
+
+def test_a_commit_without_the_package_is_an_empty_folder(repository: Repository, tmp_path: Path) -> None:
+    repository.git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "cs336_systems")
+    repository.git("add", "asv.conf.json")
+    repository.git("commit", "-q", "-m", "no package")
+    export(resolve("HEAD"), tmp_path / "out")
+    assert names(tmp_path / "out") == []
+
+
+def test_the_working_tree_says_whether_it_is_dirty(repository: Repository) -> None:
+    repository.commit("first")
+    assert working_tree() == checkouts.Arm(WORKING_TREE, "first")
+    (repository.folder / "cs336_systems" / "new.py").write_text("")
+    assert working_tree() == checkouts.Arm(WORKING_TREE, "uncommitted changes")
+
+
+def test_tests_run_in_a_clone_that_leaves_the_repository_as_it_was(repository: Repository, tmp_path: Path) -> None:
+    first = repository.commit("first")
+    (repository.folder / "later.txt").write_text("")
+    repository.commit("second")
+    place = clone(resolve(first), tmp_path / "clone")
+    assert (place / "asv.conf.json").exists()
+    assert not (place / "later.txt").exists()
+    assert repository.git("worktree", "list").count("\n") == 0
+    assert clone(checkouts.Arm(WORKING_TREE, ""), tmp_path / "unused") == repository.folder

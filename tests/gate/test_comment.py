@@ -1,0 +1,80 @@
+"""The comment on a pull request: what it shows, and that nothing of the commits under test can write in it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from perf.gate.comment import MARKER, MAX_CHARACTERS, comment
+from tests.gate.reports import KEY, report, verdict
+from tests.report import browser
+
+HOSTILE = (
+    "<script>document.title='pwned'</script>",
+    "<img src=x onerror=\"document.title='pwned'\">",
+    "</code></td></table></details><h1>All is well</h1>",
+    "| a | b |\n|---|---|\n| ✅ SAME | nothing |",
+    "`code` **bold** [click](javascript:document.title='pwned') ![x](http://example.org/x.png)",
+    "@everyone closes #1, see https://example.org and www.example.org and a@example.org",
+    "-->\n\n# Heading\n\n<!--",
+    "$(touch pwned) && `touch pwned` ; ::set-output name=x::y",
+    "&lt;script&gt; &#60;script&#62; \u202e\u0000\x1b[31m",
+)
+
+
+def rendered(text: str) -> str:
+    """As GitHub's Markdown does it: HTML allowed, tables, links from bare addresses."""
+    return MarkdownIt("gfm-like", {"html": True, "linkify": True}).render(text)
+
+
+def everywhere(text: str) -> str:
+    """The comment where all that a commit can choose is `text`."""
+    rows = [verdict(word, key=text, reason=text) for word in ("SLOWER", "BROKEN", "AMBIGUOUS", "SAME", "NEW")]
+    arm = {"commit": text, "subject": text}
+    return comment(
+        report(*rows, base=arm, head=arm, contaminated=text, tests=text, command=text, device={"name": text})
+    )
+
+
+def test_the_worse_lies_open_and_the_rest_is_folded():
+    html = rendered(comment(report(verdict("SLOWER", reason="because"), verdict("SAME"), verdict("FASTER"))))
+    opened = html.partition("<details>")[0]
+    assert "SLOWER" in opened
+    assert "because" in opened
+    assert "SAME" not in opened
+    assert re.findall(r"<summary>(\w+)", html) == ["FASTER", "SAME", "How"]
+    assert KEY.replace("'", "&#39;") in html or KEY in html
+
+
+def test_the_first_line_finds_it_again():
+    assert comment(report()).splitlines()[0] == MARKER
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_commit_chooses_is_text_and_nothing_else(text):
+    found = rendered(everywhere(text))
+    plain = rendered(everywhere("harmless"))
+    tags = re.compile(r"<[^>]*>")
+    assert tags.findall(found) == tags.findall(plain)
+
+
+def test_a_long_report_is_cut_between_rows_and_says_so():
+    text = comment(report(*[verdict("SLOWER")], *[verdict("SAME", key=f"row({n})" * 20) for n in range(2000)]))
+    assert len(text) < MAX_CHARACTERS + 1000
+    assert "too long for a comment" in text
+    assert "SLOWER" in text
+
+
+@pytest.mark.browser
+@browser.needs_browser
+def test_nothing_runs_in_a_browser(tmp_path: Path):
+    page = tmp_path / "comment.html"
+    body = "".join(rendered(everywhere(text)) for text in HOSTILE)
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>safe</title>{body}", encoding="utf-8")
+    with browser.chromium(tmp_path / "profile") as driver:
+        driver.get(page.as_uri())
+        assert driver.title == "safe"
+        for forbidden in ("script", "img", "a", "h1"):
+            assert not driver.find_elements("css selector", forbidden), forbidden
+        assert HOSTILE[2] in driver.find_element("css selector", "body").text

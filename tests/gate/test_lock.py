@@ -1,0 +1,44 @@
+"""One measurement at a time."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf.harness.lock import Busy, measuring
+
+HOLDER = """
+import sys
+from pathlib import Path
+from perf.harness.lock import measuring
+with measuring("python -m perf gate main", Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(Busy, match=rf"process {holder.pid}: python -m perf gate main"), measuring("x", tmp_path):
+            pass
+        holder.stdin.close()
+    with measuring("x", tmp_path):
+        pass
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        holder.kill()
+        holder.wait()
+    with measuring("x", tmp_path):
+        pass

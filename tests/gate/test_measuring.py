@@ -1,0 +1,111 @@
+"""Evidence from real processes: which rows go on, whose fault a fault was, and that the budget ends it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.gate.evidence import Evidence
+from perf.gate.measuring import Measuring
+from perf.harness.case import Case
+from tests.perf.test_pair import ATTENTION, CASE, GOOD
+
+CONTROL = Case("smoke.SmokeControls", "controls", {"control": "copy"}, "cpu", "wall", "warm")
+Open = Callable[[Any], Any]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    def make(base: tuple[str, str] | None, head: tuple[str, str] | None) -> tuple[Path, Path]:
+        for name, code in (("base", base), ("head", head)):
+            folder = tmp_path / name / "cs336_systems" / "attention"
+            folder.mkdir(parents=True)
+            (folder.parent / "__init__.py").write_text("")
+            (folder / "__init__.py").write_text("")
+            if code is not None:
+                (folder / "reference.py").write_text(ATTENTION.format(before=code[0], after=code[1]))
+        return tmp_path / "base", tmp_path / "head"
+
+    return make
+
+
+def measured(places: tuple[Path, Path], **changes: Any) -> tuple[Measuring, Evidence, Evidence]:
+    """One row of the package's and one control."""
+    rows = [Evidence(CASE, (0.1, 1e-4), False), Evidence(CONTROL, (0.1, 1e-4), True)]
+    settings: dict[str, Any] = {"budget_s": 120.0, "looks": (2,), "is_open": lambda rows: [], "visits": 2}
+    run = Measuring(rows, places, **settings | changes)
+    run.until_settled()
+    return run, *rows
+
+
+def statuses(one: Evidence) -> tuple[str, str]:
+    return one.outcomes["base"].status, one.outcomes["head"].status
+
+
+def test_every_row_has_its_visits_in_every_process(places: Any) -> None:
+    run, row, control = measured(places(GOOD, GOOD))
+    for one in (row, control):
+        assert statuses(one) == ("ok", "ok")
+        assert [(visit.process, visit.visit) for visit in one.visits] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert all(len(visit.base_s) == len(visit.head_s) >= 2 for visit in one.visits)
+        assert one.is_timed
+        assert not one.trouble
+    assert run.processes == 2
+    assert run.greeting["software"]["torch"]
+
+
+def test_only_open_rows_go_on(places: Any) -> None:
+    asked = []
+
+    def is_open(rows: list[Evidence]) -> list[Evidence]:
+        asked.append(len(rows[0].visits))
+        return [rows[0]]
+
+    run, row, control = measured(places(GOOD, GOOD), looks=(1, 2, 3), is_open=is_open, visits=1)
+    assert asked == [1, 2, 3]
+    assert (len(row.visits), len(control.visits)) == (3, 1)
+    assert run.processes == 3
+
+
+def test_a_broken_head_costs_the_other_rows_nothing(places: Any) -> None:
+    _, row, control = measured(places(GOOD, ("raise RuntimeError('no luck')", "")))
+    assert statuses(row) == ("ok", "error")
+    assert row.outcomes["head"].reason == "RuntimeError: no luck"
+    assert not row.visits
+    assert len(control.visits) == 4
+
+
+@pytest.mark.parametrize("bad", ["base", "head"])
+def test_a_crash_is_the_fault_of_the_arm_that_crashes_alone(places: Any, bad: str) -> None:
+    killed = ("import os; os.kill(os.getpid(), 9)", "")
+    _, row, control = measured(places(*((killed, GOOD) if bad == "base" else (GOOD, killed))))
+    assert row.outcomes[bad].status == "crashed"  # type: ignore[index]
+    assert "SIGKILL" in row.outcomes[bad].reason  # type: ignore[index]
+    assert {"crashed", "ok"} == set(statuses(row))
+    assert len(control.visits) == 4
+
+
+def test_a_hang_is_killed_and_its_fault_found(places: Any) -> None:
+    hangs = ("import threading; threading.Event().wait()", "")
+    _, row, control = measured(places(GOOD, hangs), limit_s=8.0, looks=(1,), visits=1)
+    assert statuses(row) == ("ok", "hung")
+    assert len(control.visits) == 1
+
+
+def test_a_head_that_fails_later_leaves_no_verdict_but_its_reason(places: Any) -> None:
+    counts = "import time; time.calls = getattr(time, 'calls', 0) + 1"
+    later = (f"{counts}\n    if time.calls > 12: raise ValueError('late')", "")
+    _, row, _ = measured(places(GOOD, later))
+    assert "late" in row.trouble
+
+
+def test_the_budget_ends_it_and_keeps_what_there_is(places: Any) -> None:
+    run, row, _ = measured(places(GOOD, GOOD), budget_s=0.0)
+    assert run.processes == 0
+    assert not row.outcomes
+
+
+def test_what_neither_commit_has_is_n_a_in_both(places: Any) -> None:
+    _, row, _ = measured(places(None, None))
+    assert statuses(row) == ("unavailable", "unavailable")
