@@ -31,6 +31,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     a rank drops the gradients that others own. A `torch.amp.GradScaler` works with both: a gradient that overflowed on
     one rank skips the step on all. With `reduces_gradients` each rank's scale is its own.
 
+    All ranks of the group make it, add groups of parameters to it and call its step together.
+
     Args:
         params: as every optimizer takes them: parameters, or groups with options of their own.
         optimizer_cls: e.g. `torch.optim.AdamW`; it sees this rank's parameters alone, and no closure.

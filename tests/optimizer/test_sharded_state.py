@@ -64,13 +64,13 @@ def consolidate(rank, optimizer_cls, options):
             model = copy.deepcopy(beside.model)
             plain = optimizer_cls(model.parameters())
             plain.load_state_dict(copy.deepcopy(whole))
-            again = Beside(optimizer_cls, **options)
-            again.twin.load_state_dict(beside.twin.state_dict())
-            again.plain.load_state_dict(copy.deepcopy(beside.plain.state_dict()))
-            for one, optimizer in ((model, plain), (again.twin, again.plain)):
+            twin = copy.deepcopy(beside.twin)
+            again = optimizer_cls(twin.parameters())
+            again.load_state_dict(copy.deepcopy(beside.plain.state_dict()))
+            for one, optimizer in ((model, plain), (twin, again)):
                 loss_of(one, 10).backward()
                 optimizer.step()
-            assert_same(model, again.twin)
+            assert_same(model, twin)
         else:
             with pytest.raises(RuntimeError, match=hint):
                 beside.sharded.state_dict()
