@@ -1,4 +1,8 @@
-"""`python -m perf gate`: is HEAD slower than BASE, and may that be believed?"""
+"""`python -m perf gate`: is HEAD slower than BASE, and may that be believed?
+
+measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, report: what measures, what judges and what
+shows share plain data and nothing else.
+"""
 
 import re
 import shlex
