@@ -171,6 +171,28 @@ FAULTS = {
 }
 
 
+def reduce_and_check(rank):
+    """What a run sends, before the check and after it; and what the check says where nothing is sent."""
+    work, sent, all_reduce = build("collectives", {"megabytes": 1}, "cpu"), [], dist.all_reduce
+
+    def watched(data, *args, **kwargs):
+        sent.append((data.nbytes, data.any().item()))
+        return all_reduce(data, *args, **kwargs)
+
+    with patch.object(dist, "all_reduce", watched):
+        work.run()
+        work.check()
+        sent.pop()
+        work.run()
+    with patch.object(dist, "all_reduce", lambda *_: None), pytest.raises(WrongResult, match="is not exact"):
+        work.check()
+    return sent
+
+
+def test_an_all_reduce_is_of_zeros_and_a_wrong_one_gets_no_time():
+    assert spawn(reduce_and_check, 2) == [[(10**6, False)] * 2] * 2
+
+
 def check_with_a_fault(rank, fault):
     """What the checks raised, of a bucketed step and of a sharded one."""
     owner, name, broken, _ = FAULTS[fault]

@@ -1,6 +1,9 @@
 """Cases on several ranks: timed by the slowest, and a rank that fails costs its case a reason and nothing else."""
 
+import contextlib
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -217,7 +220,10 @@ FAULTS = {
         r"rank 0: RuntimeError: rank 0: all-reduce 1 of 21 \(.*lm_head.*\) failed: .*Timed out",
     ),
     "another model": ("", r"rank \d: RuntimeError: rank 1 holds .*, rank 0 .*; allowed: the same model on every rank"),
-    "another gradient": ("self._trained[0].grad.mul_(2)", "the averaged gradient differs from the mean over the ranks"),
+    "another gradient": (
+        "print('a library may'); self._trained[0].grad.mul_(2)",
+        "the averaged gradient differs from the mean over the ranks",
+    ),
     "no synchronization": ("self._start_step(); return", "the averaged gradient differs from the mean over the ranks"),
 }
 
@@ -267,19 +273,30 @@ def test_after_a_fault_the_next_case_has_new_processes(worker):
 
 
 def test_ranks_die_with_their_worker():
-    """As when asv gives up on a class: nobody says goodbye."""
-    worker = WorkerProcess("cpu", ROOT)
+    """As when asv gives up on a class: nobody says goodbye, and a rank that hangs hears of no end of its input."""
+    worker, children = WorkerProcess("cpu", ROOT), []
     worker.start()
     try:
         assert worker.ask(request(case()), limit_s=100)["status"] == "ok"
         parent = worker._process.pid
         children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
         assert len(children) == 2
+        for pid in children:
+            os.kill(pid, signal.SIGSTOP)
         worker._process.kill()
         for pid in children:
             wait_for_the_end_of(pid)
     finally:
         worker.stop()
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_ranks_measure_the_checkout_alone(tmp_path):
+    made = Ranks("cpu", 2, tmp_path)
+    with pytest.raises(Unavailable, match="this commit has no package cs336_systems"):
+        made.build(case())
 
 
 def wait_for_the_end_of(pid):
