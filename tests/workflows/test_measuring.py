@@ -126,6 +126,14 @@ def test_a_machine_without_its_gpu_measures_nothing_and_is_red(small):
     assert "store" not in [name for name, job in run.jobs.items() if job.result == "success"]
 
 
+def test_a_set_that_cannot_be_read_measures_nothing_and_is_red(small):
+    """An empty pattern would be every benchmark there is."""
+    python = (small.github.stubs / "python").read_text()
+    small.github.stub("python", python.replace('case "$*" in', '[[ "$*" != *select* ]] || exit 1\ncase "$*" in'))
+    assert measure(small).jobs["measure"].result == "failure"
+    assert not [line for line in small.github.called() if line.startswith("asv")]
+
+
 def test_a_failed_case_is_stored_and_red(small):
     write(small, exit_status=2)
     run = measure(small)

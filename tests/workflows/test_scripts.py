@@ -9,6 +9,10 @@ from typing import get_args
 import jsonschema
 import pytest
 
+from perf.gate import comment as gate
+from perf.gate import report as report_file
+from perf.gate.verdicts import Quantity, Word
+from tests.gate import reports as made
 from tests.workflows.running import ROOT
 from tests.workflows.test_gate import report
 
@@ -149,24 +153,18 @@ def test_a_keyword_that_nobody_reads_is_not_passed_over():
 
 def test_a_report_of_the_gates_own_making_fits():
     """The form that the gate writes and the form that the comment takes go together."""
-    to_json = pytest.importorskip("perf.gate.report").to_json
-    made = pytest.importorskip("tests.gate.reports")
     rows = [made.verdict(word) for word in ("SLOWER", "AMBIGUOUS", "NEW")] + [made.memory("LARGER", 2.0**20, 2.0**21)]
-    assert schema.problem(json.loads(to_json(made.report(*rows), [])), SCHEMA) == ""
-    assert schema.problem(json.loads(to_json(made.report(tests_passed=False), [])), SCHEMA) == ""
+    assert schema.problem(json.loads(report_file.to_json(made.report(*rows), [])), SCHEMA) == ""
+    assert schema.problem(json.loads(report_file.to_json(made.report(tests_passed=False), [])), SCHEMA) == ""
 
 
 def test_every_word_of_the_gates_is_in_the_schema():
-    from perf.gate.verdicts import Quantity, Word
-
     row = SCHEMA["$defs"]["verdict"]["properties"]
     assert set(row["word"]["enum"]) == set(get_args(Word))
     assert set(row["quantity"]["enum"]) == set(get_args(Quantity))
 
 
 def test_a_comment_of_the_gates_own_making_is_posted_as_it_is_but_calls_nobody():
-    gate = pytest.importorskip("perf.gate.comment")
-    made = pytest.importorskip("tests.gate.reports")
     arms = {name: {"commit": name[0] * 40, "subject": "Fix (#12) by @octocat"} for name in ("base", "head")}
     text = gate.comment(made.report(made.verdict("SLOWER", reason="2 % in `_fwd` of @octocat"), **arms))
     written = post_comment.harmless(text, "owner/repository")
