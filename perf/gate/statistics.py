@@ -45,8 +45,8 @@ LARGEST_EXCESS = 1000.0
 SMALLEST_SD = 1e-4
 """Of a visit's change: a clock's grid makes visits equal that are not; a copy of 2 GiB repeats to 0.04 %."""
 
-FEWEST_FOR_PRIOR = 5
-"""Rows, below which nothing is borrowed."""
+FEWEST_FOR_PRIOR = 8
+"""Rows, below which nothing is borrowed: fitted to 5, a prior makes p-values up to 1.5 times too small."""
 
 
 def visit_change(base_s: Any, head_s: Any) -> float:

@@ -31,6 +31,12 @@ def compiled(**facts):
             20,
             "gemm_128x128_stages3, now gemm_128x64_stages3, +20.0 us (100% of the change)",
         ),
+        (
+            ran(("gemm_128x128", 100)),
+            ran(("gemm_128x64", 90), ("gemm_128x32", 60)),
+            50,
+            "new kernel gemm_128x32 +60.0 us (120% of the change)",
+        ),
         (ran(("bwd", 200)), ran(("bwd", 201)), 50, "the kernels of one call do not show it: 200.0 -> 201.0 us"),
         (ran(("bwd", 200)), Outcome("ok"), 50, ""),
     ],

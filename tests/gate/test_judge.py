@@ -98,9 +98,16 @@ def test_words_of_outcomes(base, head, word, reason):
     assert [(one.word, one.reason) for one in got] == [(word, reason)]
 
 
+def test_an_untimed_row_breaks_in_its_memory():
+    (got,) = judge([evidence("row", timed=False, processes=0, head=Outcome("out_of_memory"))]).verdicts
+    assert (got.quantity, got.word) == ("peak_memory", "BROKEN")
+
+
 @pytest.mark.parametrize("status", ["unavailable", "out_of_memory"])
 def test_no_row_where_neither_arm_works(status):
-    judgement = judge([evidence("row", base=Outcome("error"), head=Outcome(status), processes=0)])
+    judgement = judge(
+        [evidence("row", base=Outcome("error", peak_bytes=1), head=Outcome(status, peak_bytes=2), processes=0)]
+    )
     assert judgement.verdicts == ()
     assert judgement.exit_status == 2
 
@@ -121,9 +128,11 @@ def test_bytes_are_exact(base, head, word, change):
 
 
 def test_a_timed_row_has_a_verdict_on_its_memory_too():
-    judgement = judge([*rows(), evidence("row", head=Outcome("ok", peak_bytes=2**21))])
+    head = Outcome("ok", peak_bytes=2**21, largest_allocations=((2**20, "transformer.py:88"),))
+    judgement = judge([*rows(), evidence("row", head=head)])
     assert word_of(judgement, "row").word == "SAME"
-    assert word_of(judgement, "row", "peak_memory").word == "LARGER"
+    got = word_of(judgement, "row", "peak_memory")
+    assert (got.word, got.reason) == ("LARGER", "new: 1 MiB at transformer.py:88")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +161,8 @@ def test_arms_at_other_clocks_are_compared_in_cycles():
     got = word_of(judge([*rows(), row]), "row")
     assert got.word == "SAME"
     assert got.reason == "in cycles, since head's SM clock was -2.0 % off base's"
-    assert word_of(judge([*rows(), evidence("row", 0.02, mhz=(1980.0, 1975.0))]), "row").word == "SLOWER"
+    got = word_of(judge([*rows(), evidence("row", 0.02, mhz=(1980.0, 1975.0))]), "row")
+    assert (got.word, got.reason) == ("SLOWER", "")
 
 
 def test_the_hosts_time_is_never_compared_in_cycles():
@@ -184,6 +194,10 @@ def test_a_control_that_moved_voids_the_report():
     assert judgement.contaminated.startswith("attention.FlashAttention('copy') moved by +2.0 %")
     assert "1.0 % is negligible" in judgement.contaminated
     assert judgement.exit_status == 2
+
+
+def test_a_control_that_may_have_moved_by_chance_voids_nothing():
+    assert judge([*rows(), *controls(), evidence("copy", 0.0125, sd=0.005, is_control=True)]).contaminated == ""
 
 
 def test_controls_that_moved_a_little_all_together_void_the_report():

@@ -1,0 +1,279 @@
+"""How often is the gate wrong? Thousands of reports drawn from recorded noise, judged by its own statistics.
+
+A row is drawn from one recorded case: its processes from the recorded ones, its visits as a run of one such process's
+visits in the order taken, so that offsets, effects of a process, drift and outliers come along as they were. Rows of a
+report are then judged as the gate judges them: at each look, sampling goes on in the open rows alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from perf.gate import statistics
+from perf.gate.statistics import LOOKS, Floats
+
+TUNED_ON = Path(__file__).parents[1] / "studies" / "results" / "nvidia-h200" / "noise.json"
+ANOTHER_DAY = Path(__file__).with_name("recorded_noise.json")
+
+Bools = npt.NDArray[np.bool_]
+
+ROWS = 200
+VISITS = 6
+"""Of a process at a row."""
+
+CHUNK = 50  # reports held in memory at a time
+
+
+class Rule(Protocol):
+    """What calls rows of reports slower."""
+
+    def __call__(self, changes: Floats, clocks: npt.NDArray[Any], floors: Floats) -> tuple[Bools, Bools, Floats]:
+        """Changes [reports, rows, processes, visits] -> slower, the same, and processes taken, [reports, rows]."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What identical code did: log changes of visits, [kind, process, visit]."""
+
+    kinds: tuple[str, ...]
+    base_s: Floats
+    changes: Floats
+
+    @property
+    def clocks(self) -> npt.NDArray[Any]:
+        """Host-bound and device-bound rows share nothing."""
+        return np.array(["gpu_wall" in kind for kind in self.kinds])
+
+    @property
+    def floors(self) -> Floats:
+        """As log ratios: 1 % or 0.1 us, and 3 % of a host-bound step."""
+        shares = np.where(self.clocks, 0.03, 0.01)
+        return np.array([statistics.floor_of((x, 1e-7), s) for x, s in zip(shares, self.base_s, strict=True)])
+
+    @property
+    def visit_sd(self) -> Floats:
+        """Standard deviation within processes, of each kind."""
+        return self.changes.std(-1, ddof=1).mean(-1)
+
+
+def tuned_on() -> Noise:
+    """The noise study's crossed design: 10 cases, 4 processes of 18 visits."""
+    rows = [row for row in json.loads(TUNED_ON.read_text())["rows"] if row["design"] == "crossed"]
+    cases: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        cases.setdefault(row["case"], {}).setdefault(row["process"], []).append(row)
+    return Noise(
+        kinds=tuple(cases),
+        base_s=np.array([np.median([row["a"] for one in case.values() for row in one]) for case in cases.values()]),
+        changes=np.array(
+            [[[np.log(row["b"] / row["a"]) for row in one] for one in case.values()] for case in cases.values()]
+        ),
+    )
+
+
+def another_day() -> Noise:
+    """Four cases, 5 processes of 18 visits, recorded on another day, by another script."""
+    paired = json.loads(ANOTHER_DAY.read_text())["paired"]
+    return Noise(
+        kinds=tuple(paired),
+        base_s=np.array([one["median_s"] for one in paired.values()]),
+        changes=np.array([one["changes"] for one in paired.values()]),
+    )
+
+
+def gate(
+    changes: Floats, clocks: npt.NDArray[Any], floors: Floats, looks: Sequence[int] = LOOKS
+) -> tuple[Bools, Bools, Floats]:
+    """The gate's own rule: a word given at a look stands, and its row is measured no further."""
+    shape = changes.shape[:2]
+    processes = np.zeros(shape)
+    slower, same, settled = np.zeros((3, *shape), bool)
+    for look in looks:
+        processes[~settled] = look
+        taken = np.arange(look) < processes[..., None]
+        rows = statistics.summarize(np.where(taken[..., None], changes[..., :look, :], np.nan))
+        said = statistics.decide(statistics.estimate(rows, clocks), floors, len(looks))
+        slower |= said.slower & ~settled
+        same |= said.same & ~said.slower & ~settled
+        settled |= said.settled
+        if settled.all():
+            break
+    return slower, same, processes
+
+
+def every_row_for_itself(changes: Floats, clocks: npt.NDArray[Any], floors: Floats) -> tuple[Bools, Bools, Floats]:
+    """The naive rule: a t-test of a row's visits at 5 %, whichever process they come from, no floor."""
+    visits = changes.reshape(*changes.shape[:2], -1)
+    error = stats.sem(visits, axis=-1)
+    slower = visits.mean(-1) / error > stats.t.isf(0.025, visits.shape[-1] - 1)
+    return slower, ~slower, np.full(slower.shape, float(changes.shape[2]))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is done to drawn rows before they are judged."""
+
+    name: str
+    disturb: Callable[[Floats, Floats, np.random.Generator], Floats]
+    """Changes [reports, rows, processes, visits], a visit's standard deviation [rows]."""
+
+    exact: bool = False
+    """Nothing differs, to the last digit, so that the floor may be 0: the harder test of the statistics."""
+
+
+def _as_recorded(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    return changes
+
+
+def _symmetric(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    return changes * rng.choice([-1.0, 1.0], changes.shape[:3])[..., None]
+
+
+def _process_effects(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    unlike = rng.random(changes.shape[:2]) < 0.05
+    effects = rng.normal(size=changes.shape[:3]) * 2 * sd[:, None] * unlike[..., None]
+    return _symmetric(changes, sd, rng) + effects[..., None]
+
+
+def _heavy_tails(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    return rng.standard_t(3, changes.shape) / 3**0.5 * sd[:, None, None]
+
+
+def _outliers(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    changes = _symmetric(changes, sd, rng)
+    visits = changes.reshape(*changes.shape[:2], -1)
+    which = rng.integers(visits.shape[-1], size=(*visits.shape[:2], 1))
+    jump = 10 * sd[:, None] * rng.choice([-1.0, 1.0], which.shape)
+    np.put_along_axis(visits, which, np.take_along_axis(visits, which, -1) + jump, -1)
+    return visits.reshape(changes.shape)
+
+
+def _order(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
+    return changes + 0.003
+
+
+STRUCTURES = (
+    Structure("as recorded", _as_recorded),
+    Structure("arms exchanged at random", _symmetric, exact=True),
+    Structure("5 % of rows: process effect of 2 visits' SD", _process_effects, exact=True),
+    Structure("heavy tails: t with 3 degrees of freedom", _heavy_tails, exact=True),
+    Structure("one visit a row 10 SD off", _outliers, exact=True),
+    Structure("order: head 0.3 % slower in every visit", _order),
+)
+
+
+def draw(noise: Noise, reports: int, rng: np.random.Generator, rows: int = ROWS, visits: int = VISITS) -> Floats:
+    """Changes [reports, rows, processes, visits] of identical code; row i is of kind i modulo their number."""
+    kind = (np.arange(rows) % len(noise.kinds))[:, None, None]
+    shape = (reports, rows, max(LOOKS), 1)
+    process = rng.integers(noise.changes.shape[1], size=shape)
+    start = rng.integers(noise.changes.shape[2] - visits + 1, size=shape)
+    return noise.changes[kind, process, start + np.arange(visits)]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many of so many, with the ends of its exact 95 % interval (Clopper and Pearson 1934)."""
+
+    hits: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """Between 0 and 1."""
+        return self.hits / self.of
+
+    @property
+    def upper(self) -> float:
+        """One-sided 95 % upper bound."""
+        return float(stats.binomtest(self.hits, self.of, alternative="less").proportion_ci(0.95).high)
+
+    @property
+    def lower(self) -> float:
+        """One-sided 95 % lower bound."""
+        return float(stats.binomtest(self.hits, self.of, alternative="greater").proportion_ci(0.95).low)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Reports of identical code."""
+
+    false_alarms: Rate
+    """Reports with a row called slower."""
+
+    same: float
+    """Share of rows called the same."""
+
+    processes: float
+    """That a row took, on average."""
+
+
+def identical_code(
+    noise: Noise,
+    reports: int,
+    structure: Structure = STRUCTURES[0],
+    *,
+    rule: Rule = gate,
+    strict: bool = False,
+    rows: int = ROWS,
+    visits: int = VISITS,
+    seed: int = 0,
+) -> Simulated:
+    """How often a report without a change has a row called slower; `strict`: without floors."""
+    alarms, same, processes = 0, [], []
+    for count, rng in chunks(reports, seed):
+        kind = np.arange(rows) % len(noise.kinds)
+        changes = structure.disturb(draw(noise, count, rng, rows, visits), noise.visit_sd[kind], rng)
+        floors = noise.floors[kind] * (not strict)
+        slower, unchanged, took = rule(changes, noise.clocks[kind], floors)
+        alarms += int(slower.any(-1).sum())
+        same.append(unchanged.mean())
+        processes.append(took.mean())
+    return Simulated(Rate(alarms, reports), float(np.mean(same)), float(np.mean(processes)))
+
+
+def found(
+    noise: Noise,
+    reports: int,
+    slow_down: float,
+    structure: Structure = STRUCTURES[0],
+    *,
+    rule: Rule = gate,
+    rows: int = ROWS,
+    visits: int = VISITS,
+    seed: int = 0,
+) -> dict[str, Rate]:
+    """Of each kind, how often its row is called slower if it is, by this share, and no other row of the report is."""
+    kinds = len(noise.kinds)
+    hits, tried = np.zeros(kinds, int), np.zeros(kinds, int)
+    for count, rng in chunks(reports, seed):
+        kind = np.arange(rows) % kinds
+        changes = structure.disturb(draw(noise, count, rng, rows, visits), noise.visit_sd[kind], rng)
+        slowed = np.arange(count) % kinds  # the first row of its kind
+        changes[np.arange(count), slowed] += np.log1p(slow_down)
+        slower, _, _ = rule(changes, noise.clocks[kind], noise.floors[kind])
+        np.add.at(hits, slowed, slower[np.arange(count), slowed])
+        np.add.at(tried, slowed, 1)
+    return {name: Rate(int(hits[i]), int(tried[i])) for i, name in enumerate(noise.kinds)}
+
+
+def visible(noise: Noise, structure: Structure = STRUCTURES[0], *, visits: int = VISITS, seed: int = 0) -> Floats:
+    """The smallest slow-down, as a share, that each kind shows with 95 % after the last look; median of 50 reports."""
+    ((count, rng),) = chunks(CHUNK, seed)
+    kind = np.arange(ROWS) % len(noise.kinds)
+    changes = structure.disturb(draw(noise, count, rng, visits=visits), noise.visit_sd[kind], rng)
+    rows = statistics.estimate(statistics.summarize(changes), noise.clocks[kind])
+    least = np.expm1(statistics.smallest_visible(rows, noise.floors[kind], len(LOOKS)))
+    return np.array([np.median(least[:, kind == i]) for i in range(len(noise.kinds))])
+
+
+def chunks(reports: int, seed: int) -> Iterator[tuple[int, np.random.Generator]]:
+    """Reports as they are drawn: how many at a time, with a generator of their own."""
+    for number, start in enumerate(range(0, reports, CHUNK)):
+        yield min(CHUNK, reports - start), np.random.default_rng([seed, number])
