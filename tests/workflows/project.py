@@ -25,6 +25,7 @@ HOSTILE = [
 SETS = {
     "history": r"SmokeAttention.*\\(128, 64, 'float32', 'forward', 'reference'\\)",
     "gpu": r"SmokeControls.*launch",
+    "smoke": r"SmokeAttention.*\\(128, 64, 'float32', 'forward', 'reference'\\)",
 }
 PYTHON = """#!/bin/bash
 case "$*" in

@@ -79,7 +79,8 @@ class GitHub:
         self.stubs = folder / "stubs"
         self.artifacts = folder / "artifacts"
         self.home = folder / "home"
-        for path in (self.stubs, self.artifacts, self.home):
+        self.temporary = folder / "tmp"
+        for path in (self.stubs, self.artifacts, self.home, self.temporary):
             path.mkdir(parents=True)
         self.git("init", "-q", "--bare", "-b", "main", str(self.origin), cwd=folder)
         self.git("config", "uploadpack.allowAnySHA1InWant", "true", cwd=self.origin)
@@ -118,6 +119,7 @@ class GitHub:
         return {
             "PATH": os.pathsep.join(map(str, path)),
             "HOME": str(self.home),
+            "TMPDIR": str(self.temporary),  # where the lock of the machine is: other tests hold the real one
             "GIT_CONFIG_GLOBAL": os.devnull,
             "LANG": "C.UTF-8",
             "CI": "true",

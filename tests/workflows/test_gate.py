@@ -1,8 +1,9 @@
 """perf-pr.yml and perf-comment.yml: from a maintainer's start to one comment, and all that is refused on the way.
 
-The gate itself is a stand-in here: these tests are of what the workflows ask of it and do with what it leaves.
+But for one test the gate is a stand-in: these are of what the workflows ask of it and do with what it leaves.
 """
 
+import html
 import io
 import json
 import re
@@ -67,14 +68,17 @@ def report(base, head, word="SLOWER"):
 class PullRequest:
     """A project with a pull request of a fork's, whose texts are hostile."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, suite=False):
         folder.mkdir(exist_ok=True)
-        self.project = Project(folder, sys.executable, suite=False)
+        self.project = Project(folder, sys.executable, suite=suite)
         self.github = self.project.github
+        if suite:
+            (self.project.checkout / "tests").mkdir()
+            (self.project.checkout / "tests" / "test_one.py").write_text("def test_one():\n    pass\n")
         self.base = self.project.commit("Where the pull request begins", repeats=1)
         self.project.git("checkout", "-q", "-b", "$(touch${IFS}pwned)`touch${IFS}pwned`")
         package = self.project.checkout / "cs336_systems" / "__init__.py"
-        package.write_text("open('pwned', 'w')\n")
+        package.write_text("# another\n" if suite else "open('pwned', 'w')\n")
         self.project.git("add", "-A")
         self.project.git("commit", "-q", "-m", "\n".join(HOSTILE))
         self.commit = self.project.git("rev-parse", "HEAD")
@@ -82,7 +86,8 @@ class PullRequest:
         self.project.git("checkout", "-q", "main")
         self.main = self.project.commit("Main goes on")
         self.answer("GET", f"pulls/{NUMBER}", json=self.as_github_says_it())
-        self.gate(status=1)
+        if not suite:
+            self.gate(status=1)
         self.says(json.dumps(report(self.base, self.commit)), "❌ 1 row is slower\n\n| row | change |\n| --- | --- |\n")
 
     def as_github_says_it(self, **other):
@@ -187,6 +192,25 @@ def test_the_gate_is_asked_for_the_merge_base_and_the_commit_from_a_checkout_of_
     assert (options["--set"], options["--budget"]) == ("full", "30")
     in_main = pull.github.git("rev-parse", "HEAD", cwd=pull.github.folder / "self-hosted" / "work" / "main")
     assert in_main == pull.main
+
+
+def test_from_a_start_to_the_comment_with_the_gate_itself(tmp_path):
+    pull = PullRequest(tmp_path, suite=True)
+    job = pull.measure(set="smoke", minutes="0.2").jobs["gate"]
+    folder = pull.github.artifacts / "gate-report"
+    document = json.loads((folder / "report.json").read_text())
+    assert (document["base"]["commit"], document["head"]["commit"]) == (pull.base, pull.commit)
+    assert document["tests"].startswith("1 passed")
+    assert job.result == ("success" if document["exit_status"] == 0 else "failure")
+
+    posting = pull.comment()
+    assert posting.result == "success", posting["Check and post"].output
+    text = html.unescape(posted(pull)).replace("\u200b", "")
+    assert text.count("<!-- perf gate -->") == 1
+    rows = document["judgement"]["verdicts"]  # none, where others keep the machine busy for all of the budget
+    assert all(row["key"].partition("(")[0] in text for row in rows)
+    assert pull.commit[:8] in text
+    pull.project.assert_nothing_ran()
 
 
 @pytest.mark.parametrize(("status", "result"), [(0, "success"), (1, "failure"), (2, "failure")])

@@ -142,6 +142,11 @@ def test_no_event_of_a_pull_request_reaches_our_machine():
             assert triggers(load(name)).get("push", {}).get("branches", ["main"]) == ["main"]
 
 
+def test_what_runs_with_rights_for_strangers_is_started_by_the_end_of_a_run_alone():
+    assert set(triggers(load("perf-comment.yml"))) == {"workflow_run"}
+    assert not [name for name in NAMES if "pull_request_target" in triggers(load(name))]
+
+
 def test_what_runs_on_our_machine_is_of_main():
     """By its own condition or by that of a job it needs: a branch may hold any YAML."""
     for name in NAMES:
