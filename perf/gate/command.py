@@ -4,6 +4,7 @@ measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, rep
 shows share plain data and nothing else.
 """
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -23,6 +24,7 @@ from perf.gate.measuring import VISITS, Measuring
 from perf.gate.rows import rows
 from perf.gate.verdicts import Judgement, Report
 from perf.harness import device
+from perf.harness.injection import Injection
 from perf.harness.lock import Busy, measuring
 from perf.harness.progress import TerminalBar
 from perf.selection import SETS
@@ -32,7 +34,7 @@ NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
 
 
 @click.command("gate")
-@click.argument("base")
+@click.argument("base", required=False)
 @click.argument("head", required=False)
 @click.option("--set", "chosen", type=click.Choice(list(NAMES)), help="Rows; default: pr on a GPU machine, else smoke.")
 @click.option("-b", "--bench", "pattern", metavar="REGEX", help="Rows by name instead, as asv run -b selects them.")
@@ -44,8 +46,9 @@ NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report there too."
 )
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Comment, to a file.")
+@click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
 def command(
-    base: str,
+    base: str | None,
     head: str | None,
     chosen: str | None,
     pattern: str | None,
@@ -53,6 +56,7 @@ def command(
     tests: bool,
     json_file: Path | None,
     markdown: Path | None,
+    self_test: bool,
 ) -> None:
     """Is HEAD slower than BASE? Both commits in one process, in turn, sample by sample.
 
@@ -66,12 +70,21 @@ def command(
     class calls negligible, with false discoveries held at 1 % over the whole report; AMBIGUOUS rows say how small a
     slow-down they would have shown. Rows without project code, the controls, say whether the machine held still.
 
+    --self-test measures one commit against itself, as it is and with slow-downs of 1, 2 and 5 % and a MiB planted in
+    one arm, each within the budget: how often the gate is wrong here, and how often it finds what is there. What it
+    found is kept under perf/records.
+
     Exit status: 0 nothing is worse, 1 something is slower, larger or broken, 2 nothing could be judged.
     """
-    arms = checkouts.resolve(base), checkouts.resolve(head) if head else checkouts.working_tree()
-    evidence = _selected(chosen, pattern)
+    if not base and not self_test:
+        raise click.UsageError("BASE was not given: the commit to compare with")
     try:
         with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
+            if self_test:
+                prove(checkouts.resolve(base or "HEAD"), chosen, pattern, budget_s=60 * budget)
+                return
+            arms = checkouts.resolve(base or ""), checkouts.resolve(head) if head else checkouts.working_tree()
+            evidence = _selected(chosen, pattern)
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests)
     except Busy as busy:
         raise click.ClickException(str(busy)) from None
@@ -89,14 +102,40 @@ def command(
 
 def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool) -> Report:
     """Test, measure, judge."""
-    from perf.gate.judge import judge, open_rows
-    from perf.gate.statistics import LOOKS
+    from perf.gate.judge import judge
 
     begin = time.monotonic()
     click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
     ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
     if not ended.passed:
         return _report(arms, Judgement((), ""), (), ended, begin)
+    run = measure(arms, evidence, budget_s=budget_s)
+    return _report(arms, judge(evidence), _without(evidence), ended, begin, run)
+
+
+def prove(arm: Arm, chosen: str | None, pattern: str | None, *, budget_s: float) -> None:
+    """The gate's own proof, part by part; prints a table and keeps what it found."""
+    from perf.gate import self_test
+
+    ended = []
+    for part in self_test.parts():
+        evidence = _selected(chosen, pattern)
+        click.echo(f"{part.name}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
+        begin = time.monotonic()
+        run = measure((arm, arm), evidence, budget_s=budget_s, injection=part.injection)
+        ended.append(self_test.end(part, run, begin))
+    path = self_test.write(arm, ended, run.greeting.get("software", {}), run.greeting.get("device", {}))
+    click.echo(self_test.table(ended))
+    click.echo(f"\nKept in {path}")
+
+
+def measure(
+    arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, injection: Injection | None = None
+) -> Measuring:
+    """Fill the evidence: both arms side by side, until nothing is open or the budget has ended."""
+    from perf.gate.judge import open_rows
+    from perf.gate.statistics import LOOKS
+
     with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
         places = Path(folder) / "base", Path(folder) / "head"
         for arm, place in zip(arms, places, strict=True):
@@ -109,9 +148,10 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
                 looks=LOOKS,
                 is_open=open_rows,
                 step=bar.step,
+                injection=dataclasses.asdict(injection) if injection else None,
             )
             run.until_settled()
-    return _report(arms, judge(evidence), _without(evidence), ended, begin, run)
+    return run
 
 
 def _selected(chosen: str | None, pattern: str | None) -> list[Evidence]:

@@ -1,0 +1,152 @@
+"""The gate put to the test on this machine: identical code has to stay the SAME, a planted slow-down to be found."""
+
+import datetime
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perf.files import write_aside
+from perf.gate.evidence import Arm, Evidence
+from perf.gate.measuring import Measuring
+from perf.gate.verdicts import Judgement, Verdict, Word
+from perf.harness import device
+from perf.harness.injection import Injection
+
+OUT_OF_REACH = ("ranks", "first_call")
+"""Clocks that time processes of their own: nothing is planted there."""
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One gate of a commit against itself."""
+
+    name: str
+    injection: Injection | None
+    """What slows the head down; None: nothing does."""
+
+    expected: Word
+    """What each row should be called."""
+
+
+PARTS = (
+    Part("identical code", None, "SAME"),
+    Part("1 % on the device", Injection("device", 0.01), "SLOWER"),
+    Part("2 % on the device", Injection("device", 0.02), "SLOWER"),
+    Part("5 % on the device", Injection("device", 0.05), "SLOWER"),
+    Part("5 % on the host", Injection("host", 0.05), "SLOWER"),
+    Part("1 MiB of memory", Injection("memory", 2**20), "LARGER"),
+)
+
+
+CPU_PARTS = (PARTS[0], Part("30 % on the host", Injection("host", 0.3), "SLOWER"))
+"""What a CPU can show: its rows call 10 % negligible, and its memory is not counted."""
+
+
+def parts() -> tuple[Part, ...]:
+    """Those that this machine can show."""
+    return PARTS if device.machine()["gpu"] else CPU_PARTS
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a part."""
+
+    part: Part
+    judgement: Judgement
+    evidence: Sequence[Evidence]
+    seconds: float
+
+    @property
+    def asked(self) -> list[Verdict]:
+        """The rows that the part is about: bytes if it plants bytes, else times, where they can be planted."""
+        quantity = "peak_memory" if self.part.expected == "LARGER" else "time"
+        clocks = {one.case.key: one.case.clock for one in self.evidence}
+        out_of_reach = OUT_OF_REACH if self.part.injection else ()
+        return [
+            one for one in self.judgement.verdicts if one.quantity == quantity and clocks[one.key] not in out_of_reach
+        ]
+
+    def count(self, word: Word) -> int:
+        """How many of them were called so."""
+        return sum(one.word == word for one in self.asked)
+
+
+def table(ended: Sequence[Ended]) -> str:
+    """A row a part; of the expected word the rate, with an exact 95 % bound (Clopper and Pearson 1934)."""
+    from tabulate import tabulate
+
+    rows = []
+    for one in ended:
+        wrong: Word = "SLOWER" if one.part.injection is None else one.part.expected
+        rows.append(
+            {
+                "planted": one.part.name,
+                "rows": len(one.asked),
+                "SLOWER": one.count("SLOWER"),
+                "LARGER": one.count("LARGER"),
+                "FASTER": one.count("FASTER"),
+                "AMBIGUOUS": one.count("AMBIGUOUS"),
+                "SAME": one.count("SAME"),
+                "": _rate(one.count(wrong), len(one.asked), at_most=one.part.injection is None),
+                "controls": "moved" if one.judgement.contaminated else "held",
+                "took": f"{one.seconds:.0f} s",
+            }
+        )
+    return tabulate(rows, headers="keys", disable_numparse=True)
+
+
+def write(arm: Arm, ended: Sequence[Ended], software: dict[str, Any], found: dict[str, Any]) -> Path:
+    """A document beside the records of this machine: `<machine>/self-test/<time>.json`; returns its path."""
+    now = datetime.datetime.now(datetime.UTC)
+    document = {
+        "version": 1,
+        "started_at": now.isoformat(timespec="seconds"),
+        "commit": arm.commit,
+        "device": found,
+        "software": software,
+        "parts": [_part(one) for one in ended],
+    }
+    folder = RECORDS / device.machine()["machine"] / "self-test"
+    path = folder / f"{now:%Y%m%dT%H%M%SZ}.json"
+    write_aside(path, json.dumps(document, separators=(",", ":")) + "\n")
+    return path
+
+
+def end(part: Part, run: Measuring, begin: float) -> Ended:
+    """Judge what a part measured; `begin` by `time.monotonic`."""
+    from perf.gate.judge import judge
+
+    return Ended(part, judge(run.evidence), run.evidence, round(time.monotonic() - begin, 1))
+
+
+def _part(one: Ended) -> dict[str, Any]:
+    from perf.gate.statistics import visit_change
+
+    visits = {
+        row.case.key: [[visit.process, round(visit_change(visit.base_s, visit.head_s), 7)] for visit in row.visits]
+        for row in one.evidence
+        if row.visits
+    }
+    return {
+        "name": one.part.name,
+        "injection": asdict(one.part.injection) if one.part.injection else None,
+        "contaminated": one.judgement.contaminated,
+        "seconds": one.seconds,
+        "verdicts": [asdict(verdict) for verdict in one.asked],
+        "visits": visits,
+    }
+
+
+def _rate(hits: int, of: int, *, at_most: bool) -> str:
+    from scipy.stats import binomtest
+
+    if not of:
+        return "-"
+    interval = binomtest(hits, of).proportion_ci(0.90)  # either end is a one-sided bound of 95 %
+    bound = f"at most {100 * interval.high:.1f} %" if at_most else f"at least {100 * interval.low:.1f} %"
+    return f"{100 * hits / of:.1f} %, {bound}"

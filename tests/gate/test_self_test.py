@@ -1,0 +1,58 @@
+"""The gate's own proof, run in small, and what its table says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from perf.gate.evidence import Evidence
+from perf.gate.self_test import CPU_PARTS, PARTS, Ended, table
+from perf.gate.verdicts import Judgement
+from perf.harness.case import Case
+from tests.gate.reports import KEY, memory, verdict
+from tests.perf.throwaway import Repository
+
+CELL = (8192, 64, "bfloat16", "forward", "triton")
+ROW = Evidence(
+    Case("attention.FlashAttention", "attention", dict(zip("abcde", CELL, strict=True)), "cuda", "cuda_events", "cold"),
+    (0.01, 0.0),
+    False,
+)
+
+
+def test_the_table_counts_what_each_part_is_about() -> None:
+    assert ROW.case.key == KEY
+    rows = (verdict("SLOWER"), verdict("SAME"), memory("LARGER", 1, 2), memory("SAME", 1, 1))
+    ended = [Ended(part, Judgement(rows, ""), [ROW], 60.0) for part in PARTS]
+    lines = {cells[0]: cells[1:] for cells in (re.split(r"  +", line) for line in table(ended).splitlines())}
+    assert lines["identical code"][:2] == ["2", "1"]
+    assert "50.0 %, at most 97.5 %" in lines["identical code"]
+    assert "50.0 %, at least 2.5 %" in lines["2 % on the device"]
+    assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]
+
+
+def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repo")
+    repository.write_package(repeats=1, axis="[1]")
+    head = repository.commit("head")
+    command = [
+        sys.executable,
+        "-m",
+        "perf",
+        "gate",
+        "--self-test",
+        "-b",
+        r"SmokeAttention.*\(128.*'forward', 'reference'",
+    ]
+    environment = repository.environment | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=repository.folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = (repository.folder / "perf" / "records").glob("*/self-test/*.json")
+    assert str(path) in done.stdout
+    document = json.loads(path.read_text())
+    assert document["commit"] == head
+    assert [part["name"] for part in document["parts"]] == [part.name for part in CPU_PARTS]
+    for part in document["parts"]:
+        assert len(part["verdicts"]) == 1
+        assert all(len(visits) >= 2 for visits in part["visits"].values())
