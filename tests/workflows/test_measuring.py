@@ -199,6 +199,8 @@ def store_by_hand(project, name, content, base=None):
     return run.job("store")["Check, commit, push"]
 
 
+BOMB = gzip.compress(b'{"samples": "' + b"x" * 2**27 + b'"}')  # good but for its size
+
 REFUSED = {
     "code": ("perf/__main__.py", b"print()", "is no file of results or records"),
     "a workflow": (".github/workflows/perf.yml", b"{}", "is no file of results or records"),
@@ -210,7 +212,7 @@ REFUSED = {
     "no records": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", b"{}", "is cut in half, or not what its name says"),
     "a bomb": (
         f"perf/records/throw-away/{'a' * 40}.jsonl.gz",
-        gzip.compress(b" " * 2**28),
+        BOMB,
         "or not what its name says",
     ),
 }
