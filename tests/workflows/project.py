@@ -70,8 +70,11 @@ class Project:
             (package / "__init__.py").write_text("")
             (package / "attention" / "__init__.py").write_text("")
             (package / "attention" / "reference.py").write_text(ATTENTION.format(repeats=repeats))
+        else:
+            with (self.checkout / "notes.txt").open("a") as notes:
+                notes.write(f"{message}\n")
         self.git("add", "-A")
-        self.git("commit", "-q", "--allow-empty", "-m", message)
+        self.git("commit", "-q", "-m", message)
         self.git("push", "-q", "origin", "HEAD:main")
         return self.git("rev-parse", "HEAD")
 
