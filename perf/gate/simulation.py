@@ -96,14 +96,16 @@ def gate(
     slower, same, settled = np.zeros((3, *shape), bool)
     for look in looks:
         processes[~settled] = look
-        taken = np.arange(look) < processes[..., None]
-        rows = statistics.summarize(np.where(taken[..., None], changes[..., :look, :], np.nan))
-        said = statistics.decide(statistics.estimate(rows, clocks), floors, len(looks))
-        slower |= said.slower & ~settled
-        same |= said.same & ~said.slower & ~settled
-        settled |= said.settled
-        if settled.all():
+        going_on = np.nonzero(~settled.all(-1))[0]  # reports
+        if not len(going_on):
             break
+        taken = np.arange(look) < processes[going_on, :, None]
+        rows = statistics.summarize(np.where(taken[..., None], changes[going_on, :, :look], np.nan))
+        said = statistics.decide(statistics.estimate(rows, clocks), floors, len(looks))
+        was_open = ~settled[going_on]
+        slower[going_on] |= said.slower & was_open
+        same[going_on] |= said.same & ~said.slower & was_open
+        settled[going_on] |= said.settled
     return slower, same, processes
 
 
