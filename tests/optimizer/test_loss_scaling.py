@@ -45,9 +45,9 @@ def train_with_an_overflow(rank, reduces_gradients, clips):
             plain.step()
         assert_same(model, twin, rtol=2e-6, atol=2e-6)
     trained = [parameter.nbytes for parameter in model.parameters() if parameter.requires_grad]
-    if reduces_gradients:
-        sent = sharded.traffic.num_bytes, sharded.traffic.calls
-        assert sent == (2 * sum(trained) + 4 * (1 + clips), 2 * len(trained) + 1 + clips)
+    moves, more = (2, 1 + clips) if reduces_gradients else (1, 0)
+    sent = sharded.traffic.num_bytes, sharded.traffic.calls
+    assert sent == (moves * sum(trained) + 4 * more, moves * len(trained) + more)
     return scaler.get_scale()
 
 

@@ -172,6 +172,7 @@ def test_every_strategy_is_right_and_gets_a_time(worker, strategy):
     found = worker.answer(request(case(strategy=strategy)))
     assert found["status"] == "ok", found
     assert found["error"] < 1e-5
+    assert found["facts"]["optimizer_bytes"] == 2 * found["facts"]["parameter_bytes"]
     calls = {"naive": 21, "flat": 1, "overlapped": 21, "bucketed": 5}
     if strategy in calls:
         assert found["facts"]["calls"] == calls[strategy]
