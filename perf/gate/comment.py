@@ -1,8 +1,8 @@
 """The report as a comment on a pull request: GitHub's Markdown, in which nothing but we can write Markdown or HTML.
 
 Names, subjects and failures come from the commits under test, so every character of theirs that means anything to
-Markdown, to HTML or to GitHub (a mention, a reference, a link) is written as a numeric character reference: CommonMark
-takes those as text, never as structure.
+Markdown or to HTML is written as a numeric character reference, which CommonMark takes as text, never as structure; and
+all of it is set as code, in which GitHub makes no mentions, references or links.
 """
 
 import re
@@ -29,8 +29,8 @@ def comment(report: Report) -> str:
         MARKER,
         f"### {ICONS[report.exit_status]} perf: {_plain(headline(report))}",
         f"**To do:** {_plain(to_do(report))}",
-        f"base {_code(commit(report.base))} {_plain(report.base['subject'])}<br>"
-        f"head {_code(commit(report.head))} {_plain(report.head['subject'])}",
+        f"base {_code(commit(report.base))} {_code(report.base['subject'])}<br>"
+        f"head {_code(commit(report.head))} {_code(report.head['subject'])}",
     ]
     if worse := [one for one in verdicts if one.word in BAD]:
         parts.append(_table(worse))
@@ -50,7 +50,7 @@ def _lines(rows: Iterable[Verdict]) -> Iterable[str]:
     for one in rows:
         what = _code(one.key) + (" memory" if one.quantity == "peak_memory" else "")
         if one.reason:
-            what += f"<br>{_plain(one.reason)}"
+            what += f"<br>{_code(one.reason)}"
         cells = [one.word, what, *map(_plain, (*values(one), change(one), visible(one)))]
         yield f"| {' | '.join(cells)} |"
 

@@ -30,7 +30,7 @@ class Pairs:
     """How many pairs of samples a visit takes: as many as fit into its seconds, up to `most`, and never below 2."""
 
     most: int = 40
-    seconds: float = 0.5
+    seconds: float = 0.25
 
     def number(self, pair_s: float) -> int:
         """For pairs that take `pair_s` each; even, so that either arm is first as often as the other."""

@@ -5,6 +5,7 @@ in a process of its own. So the grid is measured in `setup_cache` and the `track
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.case import Case, case_key
+from perf.harness.lock import measuring
 from perf.harness.progress import Progress
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
@@ -44,7 +46,10 @@ def measure_class(benchmark: Any) -> Results:
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]
     commit, checkout, records = _whereabouts()
     label = type(benchmark).__name__
-    with Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)) as progress:
+    with contextlib.ExitStack() as held:
+        if benchmark.device == "cuda":
+            held.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
+        progress = held.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
         results = measure(cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress)
     return {
         case_key(result.benchmark, result.params.values()): {

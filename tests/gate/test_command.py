@@ -111,7 +111,7 @@ def test_heads_own_tests_come_first_and_red_means_no_timing(
 )
 def test_bad_input_is_one_clear_line(repository: Repository, arguments: tuple[str, ...], message: str) -> None:
     done = gate(repository, *arguments, "--no-tests")
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -131,7 +131,7 @@ def test_a_second_gate_is_refused_and_a_killed_one_leaves_nothing(repository: Re
     assert first.stderr is not None
     assert "5 rows, controls included" in first.stderr.readline()
     done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "another measurement runs on this machine" in done.stderr
     assert f"process {first.pid}" in done.stderr
     first.send_signal(signal.SIGKILL)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from perf.harness import lock
 from perf.harness.lock import Busy, measuring
 
 HOLDER = """
 import sys
 from pathlib import Path
 from perf.harness.lock import measuring
-with measuring("python -m perf gate main", Path(sys.argv[1])):
+with measuring("python -m perf gate main", folder=Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -25,10 +26,11 @@ def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Pa
         assert holder.stdin is not None
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Busy, match=rf"process {holder.pid}: python -m perf gate main"), measuring("x", tmp_path):
+        refused = pytest.raises(Busy, match=rf"process {holder.pid}: python -m perf gate main")
+        with refused, measuring("x", folder=tmp_path):
             pass
         holder.stdin.close()
-    with measuring("x", tmp_path):
+    with measuring("x", folder=tmp_path):
         pass
 
 
@@ -40,5 +42,23 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         holder.stdout.readline()
         holder.kill()
         holder.wait()
-    with measuring("x", tmp_path):
+    with measuring("x", folder=tmp_path):
         pass
+
+
+def test_who_waits_is_told_why_and_gets_it_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.05)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        told: list[str] = []
+
+        def wait(said: str) -> None:
+            told.append(said)
+            holder.stdin.close()  # type: ignore[union-attr]
+
+        with measuring("x", wait=wait, folder=tmp_path):
+            assert "python -m perf gate main" in told[0]
