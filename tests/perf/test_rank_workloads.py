@@ -83,6 +83,7 @@ def check_captured_steps(rank):
             for workload, params in OF_STRATEGIES
             for mode in ("step", "exposed")
         ]
+        assert [work.without is None for work in works] == [True, False] * len(OF_STRATEGIES)
         return [work.check() for work in works]
 
 
@@ -121,12 +122,20 @@ def test_the_arm_without_communication_takes_the_same_step_without_communication
 
 
 def count_all_reduces(rank):
-    """sharding -> all-reduces of a step."""
-    found = {}
+    """sharding -> all-reduces of a step, which moves all weights."""
+    found, models, build_model = {}, [], sharded_optimizer.build_model
+
+    def noted(*args):
+        models.append(build_model(*args))
+        return models[-1]
+
     for workload, params in OF_SHARDINGS:
-        work = build(workload, params, "cpu")
+        with patch.object(sharded_optimizer, "build_model", noted):
+            work = build(workload, params, "cpu")
+        before = [value.detach().clone() for value in models[-1].parameters()]
         with counted() as traffic:
             work.run()
+        assert not any(torch.equal(old, new) for old, new in zip(before, models[-1].parameters(), strict=True))
         found[params["sharding"]] = traffic.calls
         for _ in range(4):
             work.run()
