@@ -11,8 +11,8 @@ from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
 
 VISITS = 6
-"""Of each process to each row: where visits scatter by 0.7 %, half of all slow-downs of 2 % show with 3, and 95 % with 6
-(`python -m perf gate --simulate`)."""
+"""Of each process to each row: where visits scatter by 0.7 %, half of all slow-downs of 2 % show with 3, and 95 %
+with 6 (`python -m perf gate --simulate`)."""
 
 LIMIT_S = 180.0
 """After which a visit has hung."""
@@ -52,7 +52,7 @@ class Measuring:
         try:
             rows: Sequence[Evidence] = self.evidence
             for look in self._looks:
-                while self.processes < look and rows and not self._is_over():
+                while self.processes < look and _any_open(rows) and not self._is_over():
                     self._one_process(rows)
                 rows = self._is_open(self.evidence)
         finally:
@@ -141,6 +141,11 @@ class Measuring:
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._deadline
+
+
+def _any_open(rows: Sequence[Evidence]) -> bool:
+    """Controls are measured for the sake of the others."""
+    return any(_goes_on(one) and not one.is_control for one in rows)
 
 
 def _goes_on(one: Evidence) -> bool:

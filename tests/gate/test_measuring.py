@@ -73,7 +73,7 @@ def test_a_broken_head_costs_the_other_rows_nothing(places: Any) -> None:
     assert statuses(row) == ("ok", "error")
     assert row.outcomes["head"].reason == "RuntimeError: no luck"
     assert not row.visits
-    assert len(control.visits) == 4
+    assert len(control.visits) == 2, "no second process: nothing else is left to time"
 
 
 @pytest.mark.parametrize("bad", ["base", "head"])
@@ -83,12 +83,12 @@ def test_a_crash_is_the_fault_of_the_arm_that_crashes_alone(places: Any, bad: st
     assert row.outcomes[bad].status == "crashed"  # type: ignore[index]
     assert "SIGKILL" in row.outcomes[bad].reason  # type: ignore[index]
     assert {"crashed", "ok"} == set(statuses(row))
-    assert len(control.visits) == 4
+    assert len(control.visits) == 2
 
 
 def test_a_hang_is_killed_and_its_fault_found(places: Any) -> None:
     hangs = ("import threading; threading.Event().wait()", "")
-    _, row, control = measured(places(GOOD, hangs), limit_s=8.0, looks=(1,), visits=1)
+    _, row, control = measured(places(GOOD, hangs), limit_s=5.0, looks=(1,), visits=1)
     assert statuses(row) == ("ok", "hung")
     assert len(control.visits) == 1
 
