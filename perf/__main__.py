@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from perf.gate.command import command as gate
+from perf.missed import command as missed
 from perf.selection import SETS, shard
 from perf.studies import Studies
 
@@ -121,6 +122,7 @@ def case(name: str | None, impls: str | None, visits: int, list_only: bool, prof
 
 
 main.add_command(gate)
+main.add_command(missed)
 main.add_command(Studies("study", help="Answer one question with a table or two: NAME --help teaches."))
 
 

@@ -1,4 +1,4 @@
-"""`python -m perf.missed`: the commits that a runner still has to measure; a run that never came is so made up for.
+"""`python -m perf missed`: the commits that a runner still has to measure; a run that never came is so made up for.
 
 A commit is due if it touches cs336_systems and lacks a row of the set: nobody measured it, its run broke off, or a
 benchmark is newer than its results (asv drops rows of another version). A row that holds a failure is a row: what
@@ -20,16 +20,16 @@ from perf.selection import SETS, asv_classes
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("missed")
 @click.argument("name", type=click.Choice(sorted(SETS)))
 @click.option("--machine", help="asv's name of the machine; default: the only one in its machine file.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.")
 @click.option("--last", type=click.IntRange(1), help="Look at the last so many commits that touch cs336_systems only.")
-def main(name: str, machine: str | None, limit: int | None, last: int | None) -> None:
+def command(name: str, machine: str | None, limit: int | None, last: int | None) -> None:
     """Print the commits that lack results of the set NAME, newest first, one a line.
 
     \b
-    python -m perf.missed history --limit 25 > missed.txt
+    python -m perf missed history --limit 25 > missed.txt
     asv run -b "$(python -m perf select history)" HASHFILE:missed.txt
     """
     results = ROOT / "perf" / "results" / (machine or _only_machine())
@@ -87,7 +87,3 @@ def _only_machine() -> str:
     if len(names) != 1:
         raise click.ClickException(f"{path} names {len(names)} machines; allowed: one, or --machine NAME")
     return names[0]
-
-
-if __name__ == "__main__":
-    main()

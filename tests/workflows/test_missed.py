@@ -22,7 +22,7 @@ def project(tmp_path_factory):
 
 
 def missed(project, *arguments, machine="m"):
-    command = [sys.executable, "-m", "perf.missed", "history", "--machine", machine, *arguments]
+    command = [sys.executable, "-m", "perf", "missed", "history", "--machine", machine, *arguments]
     done = subprocess.run(
         command, cwd=project.checkout, env=project.github.environment(), capture_output=True, text=True, check=False
     )
@@ -81,7 +81,7 @@ def test_no_machine_file_is_one_line(project):
     kept = file.read_text()
     file.unlink()
     try:
-        command = [sys.executable, "-m", "perf.missed", "history"]
+        command = [sys.executable, "-m", "perf", "missed", "history"]
         environment = project.github.environment()
         done = subprocess.run(
             command, cwd=project.checkout, env=environment, capture_output=True, text=True, check=False
