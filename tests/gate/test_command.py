@@ -65,6 +65,7 @@ def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository
     assert not list(tmp_path.glob("out/*.tmp"))
 
 
+@pytest.mark.slow
 def test_the_working_tree_is_head_unless_one_is_named(repository: Repository, tmp_path: Path) -> None:
     edit(repository, "def scaled_dot_product_attention", "def another_name")
     done = gate(repository, "base", "-b", ROWS, "--no-tests", "--json", str(tmp_path / "report.json"))
@@ -72,6 +73,7 @@ def test_the_working_tree_is_head_unless_one_is_named(repository: Repository, tm
     assert "head working tree  uncommitted changes" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_only_head_has_is_new(repository: Repository, tmp_path: Path) -> None:
     edit(repository, "def scaled_dot_product_attention", "def another_name")
     other = repository.commit("without")
@@ -79,6 +81,7 @@ def test_what_only_head_has_is_new(repository: Repository, tmp_path: Path) -> No
     assert set(words(tmp_path / "report.json").values()) == {"NEW"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("test", "passes"), [("assert True", True), ("assert 1 == 2", False)])
 def test_heads_own_tests_come_first_and_red_means_no_timing(
     repository: Repository, tmp_path: Path, test: str, passes: bool
@@ -124,6 +127,7 @@ def test_a_gpu_set_without_a_gpu_judges_nothing_and_says_why(repository: Reposit
     assert "needs a CUDA GPU" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_second_gate_is_refused_and_a_killed_one_leaves_nothing(repository: Repository, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", ROWS, "--no-tests"]
     environment = os.environ | repository.environment | {"TMPDIR": str(repository.folder.parent)}

@@ -55,6 +55,7 @@ def test_every_row_has_its_visits_in_every_process(places: Any) -> None:
     assert run.greeting["software"]["torch"]
 
 
+@pytest.mark.slow
 def test_only_open_rows_go_on(places: Any) -> None:
     asked = []
 
@@ -76,6 +77,7 @@ def test_a_broken_head_costs_the_other_rows_nothing(places: Any) -> None:
     assert len(control.visits) == 2, "no second process: nothing else is left to time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", ["base", "head"])
 def test_a_crash_is_the_fault_of_the_arm_that_crashes_alone(places: Any, bad: str) -> None:
     killed = ("import os; os.kill(os.getpid(), 9)", "")
@@ -86,6 +88,7 @@ def test_a_crash_is_the_fault_of_the_arm_that_crashes_alone(places: Any, bad: st
     assert len(control.visits) == 2
 
 
+@pytest.mark.slow
 def test_a_hang_is_killed_and_its_fault_found(places: Any) -> None:
     hangs = ("import threading; threading.Event().wait()", "")
     _, row, control = measured(places(GOOD, hangs), limit_s=5.0, looks=(1,), visits=1)
@@ -93,6 +96,7 @@ def test_a_hang_is_killed_and_its_fault_found(places: Any) -> None:
     assert len(control.visits) == 1
 
 
+@pytest.mark.slow
 def test_a_head_that_fails_later_leaves_no_verdict_but_its_reason(places: Any) -> None:
     counts = "import time; time.calls = getattr(time, 'calls', 0) + 1"
     later = (f"{counts}\n    if time.calls > 12: raise ValueError('late')", "")
@@ -106,6 +110,7 @@ def test_the_budget_ends_it_and_keeps_what_there_is(places: Any) -> None:
     assert not row.outcomes
 
 
+@pytest.mark.slow
 def test_what_neither_commit_has_is_n_a_in_both(places: Any) -> None:
     _, row, _ = measured(places(None, None))
     assert statuses(row) == ("unavailable", "unavailable")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from perf.gate.evidence import Evidence
 from perf.gate.self_test import CPU_PARTS, PARTS, Ended, table
 from perf.gate.verdicts import Judgement
@@ -32,6 +34,7 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]
 
 
+@pytest.mark.slow
 def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo")
     repository.write_package(repeats=1, axis="[1]")
