@@ -13,6 +13,8 @@ from perf.studies import all_reduce, ddp, ddp_equivalence, overlap, ranked, shar
 from perf.studies.lm import ON_A_CPU
 from perf.workloads.workload import Floor, Workload
 
+pytestmark = pytest.mark.slow
+
 ON_CPU = not torch.cuda.is_available()
 
 
@@ -34,7 +36,6 @@ def test_bus_bandwidth_is_that_of_a_ring():
     assert all_reduce.bandwidths(row) == (2e9, 3e9)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
     done = study("ddp", "--context", "16", "--out", str(tmp_path))
@@ -141,7 +142,6 @@ def test_what_two_lanes_have_in_common():
     assert overlap.length([[0.0, 2.0], [3.0, 5.0]]) == 4.0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_sharding_shows_what_each_rank_holds(tmp_path):
     done = study("sharding", "--context", "16", "--out", str(tmp_path))

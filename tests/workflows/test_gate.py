@@ -16,6 +16,8 @@ from perf.__main__ import main
 from tests.workflows.project import HOSTILE, Project
 from tests.workflows.running import Run, load
 
+pytestmark = pytest.mark.slow
+
 NUMBER = "7"
 FILES = ("report.json", "comment.md")
 
@@ -194,7 +196,6 @@ def test_the_gate_is_asked_for_the_merge_base_and_the_commit_from_a_checkout_of_
     assert in_main == pull.main
 
 
-@pytest.mark.slow
 def test_from_a_start_to_the_comment_with_the_gate_itself(tmp_path):
     pull = PullRequest(tmp_path, suite=True)
     job = pull.measure(set="smoke", minutes="0.2").jobs["gate"]

@@ -10,6 +10,8 @@ import pytest
 from tests.workflows.project import HOSTILE, Project
 from tests.workflows.running import Job, Run
 
+pytestmark = pytest.mark.slow
+
 PUSH = {"github.event_name": "push", "inputs.full": None}
 NIGHT = {"github.event_name": "schedule", "inputs.full": None}
 
@@ -37,7 +39,6 @@ def measured(project, commit):
     return {name: sum(isinstance(value, float) and value > 0 for value in row[0]) for name, row in rows.items()}
 
 
-@pytest.mark.slow
 def test_from_a_push_to_the_published_site_and_on_to_the_night(tmp_path):
     """Real asv, twice: in one test, since it takes ten seconds."""
     project = Project(tmp_path, sys.executable)
@@ -142,7 +143,6 @@ def test_a_failed_case_is_stored_and_red(small):
     assert len(small.files_on_main()) == 1
 
 
-@pytest.mark.slow
 def test_a_failed_case_does_not_cost_the_night_its_full_run(small):
     write(small, exit_status=2)
     measure(small, NIGHT)
