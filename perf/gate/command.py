@@ -4,14 +4,10 @@ measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, rep
 shows share plain data and nothing else.
 """
 
-import dataclasses
+import functools
 import re
 import shlex
 import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +15,11 @@ import click
 
 from perf.files import write_aside
 from perf.gate import checkouts
-from perf.gate.correctness import Tests, run_tests
-from perf.gate.evidence import Arm, Evidence
-from perf.gate.measuring import VISITS, Measuring
+from perf.gate.compare import compare
+from perf.gate.evidence import Evidence
 from perf.gate.rows import rows
-from perf.gate.verdicts import Judgement, Report
 from perf.harness import device
-from perf.harness.injection import Injection
 from perf.harness.lock import Busy, measuring
-from perf.harness.progress import TerminalBar
 from perf.selection import SETS
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
@@ -60,9 +52,9 @@ class _Gate(click.Command):
     "--tests/--no-tests", default=True, show_default=True, help="Run HEAD's tests first; red means no timing."
 )
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the report there too."
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON."
 )
-@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Comment, to a file.")
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write it as a comment.")
 @click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
 @click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 2 minutes, no GPU.")
 def command(
@@ -104,11 +96,14 @@ def command(
     try:
         with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
-                prove(checkouts.resolve(base or "HEAD"), chosen, pattern, budget_s=60 * budget)
+                from perf.gate.self_test import prove
+
+                choose = functools.partial(_selected, chosen, pattern)
+                prove(checkouts.resolve(base or "HEAD"), choose, budget_s=60 * budget)
                 return
             arms = checkouts.resolve(base or ""), checkouts.resolve(head) if head else checkouts.working_tree()
             evidence = _selected(chosen, pattern)
-            report = compare(arms, evidence, budget_s=60 * budget, tests=tests)
+            report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
         raise click.ClickException(str(busy)) from None
     from perf.gate.comment import comment
@@ -123,35 +118,6 @@ def command(
     sys.exit(report.exit_status)
 
 
-def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool) -> Report:
-    """Test, measure, judge."""
-    from perf.gate.judge import judge
-
-    begin = time.monotonic()
-    click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
-    ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
-    if not ended.passed:
-        return _report(arms, Judgement((), ""), (), ended, begin)
-    run = measure(arms, evidence, budget_s=budget_s)
-    return _report(arms, judge(evidence), _without(evidence), ended, begin, run)
-
-
-def prove(arm: Arm, chosen: str | None, pattern: str | None, *, budget_s: float) -> None:
-    """The gate's own proof, part by part; prints a table and keeps what it found."""
-    from perf.gate import self_test
-
-    ended = []
-    for part in self_test.parts():
-        evidence = _selected(chosen, pattern)
-        click.echo(f"{part.name}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
-        begin = time.monotonic()
-        run = measure((arm, arm), evidence, budget_s=budget_s, injection=part.injection)
-        ended.append(self_test.end(part, run, begin))
-    path = self_test.write(arm, ended, run.greeting.get("software", {}), run.greeting.get("device", {}))
-    click.echo(self_test.table(ended))
-    click.echo(f"\nKept in {path}")
-
-
 def _simulate() -> None:
     from tabulate import tabulate
 
@@ -160,31 +126,6 @@ def _simulate() -> None:
     click.echo("Thousands of reports drawn from recorded noise: about two minutes", err=True)
     for title, found in tables():
         click.echo(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
-
-
-def measure(
-    arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, injection: Injection | None = None
-) -> Measuring:
-    """Fill the evidence: both arms side by side, until nothing is open or the budget has ended."""
-    from perf.gate.judge import open_rows
-    from perf.gate.statistics import LOOKS
-
-    with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
-        places = Path(folder) / "base", Path(folder) / "head"
-        for arm, place in zip(arms, places, strict=True):
-            checkouts.export(arm, place)
-        with TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
-            run = Measuring(
-                evidence,
-                places,
-                budget_s=budget_s,
-                looks=LOOKS,
-                is_open=open_rows,
-                step=bar.step,
-                injection=dataclasses.asdict(injection) if injection else None,
-            )
-            run.until_settled()
-    return run
 
 
 def _selected(chosen: str | None, pattern: str | None) -> list[Evidence]:
@@ -200,14 +141,6 @@ def _selected(chosen: str | None, pattern: str | None) -> list[Evidence]:
     return found
 
 
-def _tested(head: Arm) -> Tests:
-    click.echo("HEAD's tests first; --no-tests leaves them out.", err=True)
-    ended = run_tests(head)
-    if not ended.passed:
-        click.echo(ended.output, err=True)
-    return ended
-
-
 def _command() -> str:
     """What repeats this, but for the files of one machine."""
     arguments = [*sys.argv[1:]]
@@ -216,39 +149,3 @@ def _command() -> str:
             at = arguments.index(option)
             del arguments[at : at + 2]
     return f"python -m perf {shlex.join(arguments)}"
-
-
-def _without(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
-    reasons: Counter[str] = Counter()
-    for one in evidence:
-        if not one.outcomes:
-            reasons["the budget ended before the first visit"] += 1
-        elif all(outcome.status != "ok" for outcome in one.outcomes.values()):
-            reasons[one.outcomes["head"].reason] += 1
-    return tuple(reasons.most_common())
-
-
-def _report(
-    arms: Sequence[Arm],
-    judgement: Judgement,
-    without: tuple[tuple[str, int], ...],
-    tests: Tests,
-    begin: float,
-    run: Measuring | None = None,
-) -> Report:
-    seconds = time.monotonic() - begin
-    base, head = ({"commit": arm.commit, "subject": arm.subject} for arm in arms)
-    return Report(
-        base=base,
-        head=head,
-        judgement=judgement,
-        without=without,
-        device=run.greeting.get("device", {}) if run else {},
-        software=run.greeting.get("software", {}) if run else {},
-        command=_command(),
-        seconds=round(seconds, 1),
-        share_measuring=round(run.measuring_s / seconds, 3) if run else 0.0,
-        processes=run.processes if run else 0,
-        tests_passed=tests.passed,
-        tests=tests.summary,
-    )

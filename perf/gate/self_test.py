@@ -3,14 +3,16 @@
 import datetime
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from perf.files import write_aside
+from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
-from perf.gate.measuring import Measuring
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
 from perf.harness.injection import Injection
@@ -76,6 +78,22 @@ class Ended:
         return sum(one.word == word for one in self.asked)
 
 
+def prove(arm: Arm, rows: Callable[[], list[Evidence]], *, budget_s: float) -> None:
+    """Measure `arm` against itself, part by part, on these rows; prints a table and keeps what was found."""
+    from perf.gate.judge import judge
+
+    ended = []
+    for part in parts():
+        evidence = rows()
+        click.echo(f"{part.name}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
+        begin = time.monotonic()
+        run = measure((arm, arm), evidence, budget_s=budget_s, injection=part.injection)
+        ended.append(Ended(part, judge(evidence), evidence, round(time.monotonic() - begin, 1)))
+    path = write(arm, ended, run.greeting.get("software", {}), run.greeting.get("device", {}))
+    click.echo(table(ended))
+    click.echo(f"\nKept in {path}")
+
+
 def table(ended: Sequence[Ended]) -> str:
     """A row a part; of the expected word the rate, with an exact 95 % bound (Clopper and Pearson 1934)."""
     from tabulate import tabulate
@@ -115,13 +133,6 @@ def write(arm: Arm, ended: Sequence[Ended], software: dict[str, Any], found: dic
     path = folder / f"{now:%Y%m%dT%H%M%SZ}.json"
     write_aside(path, json.dumps(document, separators=(",", ":")) + "\n")
     return path
-
-
-def end(part: Part, run: Measuring, begin: float) -> Ended:
-    """Judge what a part measured; `begin` by `time.monotonic`."""
-    from perf.gate.judge import judge
-
-    return Ended(part, judge(run.evidence), run.evidence, round(time.monotonic() - begin, 1))
 
 
 def _part(one: Ended) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tests.perf.throwaway import Repository
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     made = Repository(tmp_path / "repo")
-    made.write_package(repeats=1, axis="[1]")
+    made.write_package(axis="[1]")
     monkeypatch.setattr(checkouts, "ROOT", made.folder)
     return made
 

@@ -19,7 +19,7 @@ KEYS = {f"smoke.SmokeAttention(128, 64, 'float32', '{mode}', 'reference')" for m
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     made = Repository(tmp_path / "repo")
-    made.write_package(repeats=1, axis="[1]")
+    made.write_package(axis="[1]")
     made.commit("base")
     made.git("tag", "base")
     return made

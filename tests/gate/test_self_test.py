@@ -37,7 +37,7 @@ def test_the_table_counts_what_each_part_is_about() -> None:
 @pytest.mark.slow
 def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo")
-    repository.write_package(repeats=1, axis="[1]")
+    repository.write_package(axis="[1]")
     head = repository.commit("head")
     command = [
         sys.executable,

@@ -18,7 +18,7 @@ CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
 @pytest.fixture
 def repository(tmp_path):
     repository = Repository(tmp_path / "repository")
-    repository.write_package(repeats=1, axis="[]")
+    repository.write_package(axis="[]")
     repository.commit("a commit")
     return repository
 

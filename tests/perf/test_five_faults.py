@@ -73,7 +73,7 @@ POISON = """
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     repository = Repository(tmp_path_factory.mktemp("faults") / "repository")
-    repository.write_package(repeats=1, axis="[]")
+    repository.write_package(axis="[]")
     (repository.folder / "perf" / "smoke.py").write_text(textwrap.dedent(BENCHMARK))
     package = repository.folder / "cs336_systems" / "attention"
     (package / "flash_pytorch.py").write_text(textwrap.dedent(PACKAGE))

@@ -13,6 +13,7 @@ from perf.harness import records
 from perf.harness.measure import package_digest
 from tests.perf.throwaway import MACHINE, ROOT, Repository
 
+STALL_S = 0.5  # beside calls of under a millisecond: no load of this machine stands in for it or hides it
 COMMITS = ("without a package", "fast", "planted slow-down", "fast again, other tables")
 
 
@@ -21,11 +22,11 @@ def measured(tmp_path_factory):
     """The repository after one `asv run` over all its commits; commit hashes by message, and asv's output."""
     repository = Repository(tmp_path_factory.mktemp("asv") / "repository")
     commits = {COMMITS[0]: repository.commit(COMMITS[0])}
-    repository.write_package(repeats=1, axis="[128, 512]")
+    repository.write_package(axis="[128, 512]")
     commits[COMMITS[1]] = repository.commit(COMMITS[1])
-    repository.write_package(repeats=5, axis="[128, 512]")
+    repository.write_package(axis="[128, 512]", stall_s=STALL_S)
     commits[COMMITS[2]] = repository.commit(COMMITS[2])
-    repository.write_package(repeats=1, axis="[77, 1024]")
+    repository.write_package(axis="[77, 1024]")
     commits[COMMITS[3]] = repository.commit(COMMITS[3])
     pattern = r"SmokeAttention.*\(512, 64, 'float32', 'forward', '(reference|sdpa)'\)"
     run = repository.asv("run", "ALL", "--quick", "--machine", MACHINE, "-b", pattern)
@@ -51,10 +52,9 @@ def test_a_planted_slow_down_is_seen_in_its_commit_and_in_no_other(measured):
     repository, commits, run = measured
     assert run.returncode == 0, run.stdout + run.stderr
     fast, slow, again = (times(repository, commits[name])["reference"] for name in COMMITS[1:])
-    assert slow > 2.5 * fast
-    assert slow > 2.5 * again
+    assert slow >= STALL_S
     peers = [times(repository, commits[name])["sdpa"] for name in COMMITS]
-    assert max(peers) < 2.5 * min(peers), "the peer runs no project code"
+    assert max(fast, again, *peers) < STALL_S
 
 
 def test_asv_stored_what_the_records_say(measured):

@@ -21,7 +21,7 @@ SHARDS = (
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     repository = Repository(tmp_path_factory.mktemp("merge") / "repository")
-    repository.write_package(repeats=1, axis="[]")
+    repository.write_package(axis="[]")
     repository.commit("a commit")
     return repository
 

@@ -111,7 +111,7 @@ def test_a_case_of_memory_alone_gets_no_times(pair: Callable[..., Ask]) -> None:
 def test_an_injected_slow_down_lies_in_the_head_alone(pair: Callable[..., Ask]) -> None:
     """A call that is twenty times as long, so that no noise of this machine hides it."""
     reply = pair(GOOD, GOOD)(injection={"kind": "host", "size": 19.0})
-    assert min(reply["head_ns"]) > 5 * min(reply["base_ns"])
+    assert min(reply["head_ns"]) > 2 * min(reply["base_ns"])
 
 
 @pytest.mark.parametrize(("pair_s", "number"), [(1e-4, 40), (0.025, 10), (0.04, 6), (0.2, 2), (10.0, 2)])

@@ -12,16 +12,17 @@ from perf.harness import records
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "throw-away"
 ATTENTION = """
+import time
+
 import torch
 
 
 def scaled_dot_product_attention(q, k, v, is_causal=False):
-    for _ in range({repeats}):
-        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        rows = torch.arange(q.shape[-2])
-        scores = scores.masked_fill(rows[:, None] < rows, float("-inf"))
-        out = torch.softmax(scores, dim=-1) @ v
-    return out
+    time.sleep({stall_s})
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    rows = torch.arange(q.shape[-2])
+    scores = scores.masked_fill(rows[:, None] < rows, float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v
 """
 
 
@@ -57,13 +58,13 @@ class Repository:
         self.git("commit", "-q", "-m", message)
         return self.git("rev-parse", "HEAD")
 
-    def write_package(self, *, repeats: int, axis: str) -> None:
+    def write_package(self, *, axis: str, stall_s: float = 0) -> None:
         package = self.folder / "cs336_systems"
         (package / "attention").mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text("")
         (package / "attention" / "__init__.py").write_text("")
         (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
-        (package / "attention" / "reference.py").write_text(ATTENTION.format(repeats=repeats))
+        (package / "attention" / "reference.py").write_text(ATTENTION.format(stall_s=stall_s))
 
     def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "asv", *arguments]

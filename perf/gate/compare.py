@@ -1,0 +1,101 @@
+"""A gate from end to end: HEAD's tests, both arms measured, every row judged, one report."""
+
+import dataclasses
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from perf.gate import checkouts
+from perf.gate.correctness import Tests, run_tests
+from perf.gate.evidence import Arm, Evidence
+from perf.gate.measuring import VISITS, Measuring
+from perf.gate.verdicts import Judgement, Report
+from perf.harness.injection import Injection
+from perf.harness.progress import TerminalBar
+
+
+def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool, command: str) -> Report:
+    """Test, measure, judge; `command` is what repeats it."""
+    from perf.gate.judge import judge
+
+    begin = time.monotonic()
+    click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
+    ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
+    if not ended.passed:
+        return _report(arms, Judgement((), ""), (), ended, command, begin)
+    run = measure(arms, evidence, budget_s=budget_s)
+    return _report(arms, judge(evidence), _without(evidence), ended, command, begin, run)
+
+
+def measure(
+    arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, injection: Injection | None = None
+) -> Measuring:
+    """Fill the evidence: both arms side by side, until nothing is open or the budget has ended."""
+    from perf.gate.judge import open_rows
+    from perf.gate.statistics import LOOKS
+
+    with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
+        places = Path(folder) / "base", Path(folder) / "head"
+        for arm, place in zip(arms, places, strict=True):
+            checkouts.export(arm, place)
+        with TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
+            run = Measuring(
+                evidence,
+                places,
+                budget_s=budget_s,
+                looks=LOOKS,
+                is_open=open_rows,
+                step=bar.step,
+                injection=dataclasses.asdict(injection) if injection else None,
+            )
+            run.until_settled()
+    return run
+
+
+def _tested(head: Arm) -> Tests:
+    click.echo("HEAD's tests first; --no-tests leaves them out.", err=True)
+    ended = run_tests(head)
+    if not ended.passed:
+        click.echo(ended.output, err=True)
+    return ended
+
+
+def _without(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
+    reasons: Counter[str] = Counter()
+    for one in evidence:
+        if not one.outcomes:
+            reasons["the budget ended before the first visit"] += 1
+        elif all(outcome.status != "ok" for outcome in one.outcomes.values()):
+            reasons[one.outcomes["head"].reason] += 1
+    return tuple(reasons.most_common())
+
+
+def _report(
+    arms: Sequence[Arm],
+    judgement: Judgement,
+    without: tuple[tuple[str, int], ...],
+    tests: Tests,
+    command: str,
+    begin: float,
+    run: Measuring | None = None,
+) -> Report:
+    seconds = time.monotonic() - begin
+    base, head = ({"commit": arm.commit, "subject": arm.subject} for arm in arms)
+    return Report(
+        base=base,
+        head=head,
+        judgement=judgement,
+        without=without,
+        device=run.greeting.get("device", {}) if run else {},
+        software=run.greeting.get("software", {}) if run else {},
+        command=command,
+        seconds=round(seconds, 1),
+        share_measuring=round(run.measuring_s / seconds, 3) if run else 0.0,
+        processes=run.processes if run else 0,
+        tests_passed=tests.passed,
+        tests=tests.summary,
+    )
