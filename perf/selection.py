@@ -30,6 +30,10 @@ SETS = {
         r"|transformer\.Transformer\.track_\w+\('small', 512, 'bf16', 'eager', 'reference', '\w+', 'device_busy'\)"
         r"|transformer\.TransformerVariants\.track_\w+\('small', 512, 'bf16\w*', '\w+', 'triton'"
     ),
+    "demo": (
+        r"smoke\.(SmokeAttention|SmokeControls)\.|smoke\.SmokeTransformer\..*'fp32'.*'step'"
+        r"|smoke\.SmokeDataParallel\..*'(naive|bucketed)'.*'step'"
+    ),
     "smoke": r"^smoke\.",
     "gpu": r"^(?!smoke\.)",
 }

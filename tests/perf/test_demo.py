@@ -50,7 +50,7 @@ def touch_package(clone):
 def test_demo_measures_publishes_and_leaves_the_checkout_as_it_was(clone):
     before = status(clone)
     (commit,) = touch_package(clone)
-    done = perf("demo", "--commits", "2", cwd=clone)
+    done = perf("demo", "--commits", "1", cwd=clone)
     assert done.returncode == 0, done.stdout + done.stderr
     assert status(clone) == before
     assert "This is a shallow clone" in done.stdout

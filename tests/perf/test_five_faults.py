@@ -8,6 +8,7 @@ import torch
 
 from tests.perf.throwaway import MACHINE, Repository
 
+pytestmark = pytest.mark.slow
 ON_GPU = torch.cuda.is_available()
 GOOD = [16 * n for n in range(1, 21)]
 BAD = {1001: "error", 1002: "out_of_memory", 1003: "wrong", 1004: "hung", 1005: "error" if ON_GPU else "crashed"}

@@ -403,6 +403,7 @@ exit %(status)s
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [0, 3])
 def test_where_nsys_exists_it_runs_the_process_and_its_failure_is_one_line(monkeypatch, tmp_path, status):
     fake, ran = tmp_path / "nsys", tmp_path / "ran"

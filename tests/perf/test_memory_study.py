@@ -153,6 +153,7 @@ def test_what_a_foreign_model_holds_besides_its_parameters_is_no_allocation_of_a
     assert max(group["bytes"] for group in found["largest"]) < 1000
 
 
+@pytest.mark.slow
 def test_peaks_are_the_same_bytes_in_any_order():
     settings = settings_of("tiny", 2, (8, 16))
     assert peak_bytes(settings) == peak_bytes(settings[::-1])

@@ -76,14 +76,14 @@ def test_two_good_arms_are_sampled_pair_by_pair(pair: Callable[..., Ask]) -> Non
         assert all(ns > 0 for ns in reply["base_ns"] + reply["head_ns"])
 
 
-@pytest.mark.parametrize("bad", ["base", "head"])
 @pytest.mark.parametrize(
-    ("fault", "status", "reason"),
+    ("bad", "fault", "status", "reason"),
     [
-        (("pass", " * 1.01"), "wrong", "out differs from float64 by 1.0e-02"),
-        (("raise RuntimeError('no such\\nluck')", ""), "error", "RuntimeError: no such"),
-        (("raise torch.OutOfMemoryError('none left')", ""), "out_of_memory", "none left"),
-        (None, "unavailable", "this commit has no module cs336_systems.attention"),
+        ("base", ("pass", " * 1.01"), "wrong", "out differs from float64 by 1.0e-02"),
+        ("head", ("pass", " * 1.01"), "wrong", "out differs from float64 by 1.0e-02"),
+        ("head", ("raise RuntimeError('no such\\nluck')", ""), "error", "RuntimeError: no such"),
+        ("base", ("raise torch.OutOfMemoryError('none left')", ""), "out_of_memory", "none left"),
+        ("base", None, "unavailable", "this commit has no module cs336_systems.attention"),
     ],
 )
 def test_one_bad_arm_has_its_reason_and_the_other_none(

@@ -156,6 +156,7 @@ def test_the_weights_depend_on_the_seed_alone():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_a_model_learns_the_stream():
     run = tiny(steps=120, context=64)
     row = training._train(run, "fp32", lambda _: None)
@@ -164,6 +165,7 @@ def test_a_model_learns_the_stream():
     assert row["final_loss"] == pytest.approx(sum(row["losses"][-6:]) / 6)
 
 
+@pytest.mark.slow
 def test_overflows_are_counted_and_their_steps_skipped(monkeypatch):
     monkeypatch.setattr(training, "SCALE", 2.0**40)
     fp32, _, fp16 = training.rows(tiny(steps=40))

@@ -40,7 +40,7 @@ def request(one, first=True):
     return {"case": one.to_json(), "first": first, "stop": {"max_samples": 3}, "ceilings": CEILINGS}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker():
     made = Worker("cpu", ROOT)
     yield made

@@ -14,7 +14,9 @@ from perf.harness.measure import package_digest
 from perf.harness.supervisor import Effort, measure
 
 COMMIT = "a" * 40
-FAST = Effort("full", rounds=2, processes=2, limit_s=60, stop={"min_samples": 5, "max_samples": 5})
+STOP = {"min_samples": 5, "max_samples": 5}
+FAST = Effort("full", rounds=2, processes=1, limit_s=60, stop=STOP)
+TWICE = Effort("full", rounds=2, processes=2, limit_s=60, stop=STOP)
 
 RIGHT = """
     import torch
@@ -74,7 +76,7 @@ def function(body):
 
 def test_every_case_has_its_visits_on_file_in_order_from_two_processes(checkout, tmp_path):
     root = checkout(reference=RIGHT)
-    first, second = run([case("reference"), case("sdpa")], root, tmp_path)
+    first, second = run([case("reference"), case("sdpa")], root, tmp_path, TWICE)
     assert (first.status, second.status) == ("ok", "ok")
     assert [len(visit) for visit in first.visits_s] == [5]
     assert first.clock == "wall"
@@ -116,7 +118,7 @@ def test_a_crash_is_recorded_and_the_next_case_gets_a_new_process(checkout, tmp_
 
 def test_a_hang_is_killed_and_recorded(checkout, tmp_path):
     root = checkout(flash_pytorch=function("threading.Event().wait()"), reference=RIGHT)
-    effort = Effort("full", rounds=2, processes=1, limit_s=10, stop=FAST.stop)
+    effort = Effort("full", rounds=2, processes=1, limit_s=10, stop=STOP)
     hung, fine = run([case("pytorch"), case("reference")], root, tmp_path, effort)
     assert hung.status == "hung"
     assert "10 s" in hung.reason

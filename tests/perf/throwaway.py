@@ -26,6 +26,16 @@ def scaled_dot_product_attention(q, k, v, is_causal=False):
 """
 
 
+def write_package(folder: Path, *, axis: str, stall_s: float = 0) -> None:
+    """A `cs336_systems` with a table of its own, `axis`, and an attention that stalls for so many seconds."""
+    package = folder / "cs336_systems"
+    (package / "attention").mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "attention" / "__init__.py").write_text("")
+    (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
+    (package / "attention" / "reference.py").write_text(ATTENTION.format(stall_s=stall_s))
+
+
 class Repository:
     """A git repository with this project's suite and a `cs336_systems` of its own."""
 
@@ -59,12 +69,7 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def write_package(self, *, axis: str, stall_s: float = 0) -> None:
-        package = self.folder / "cs336_systems"
-        (package / "attention").mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").write_text("")
-        (package / "attention" / "__init__.py").write_text("")
-        (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
-        (package / "attention" / "reference.py").write_text(ATTENTION.format(stall_s=stall_s))
+        write_package(self.folder, axis=axis, stall_s=stall_s)
 
     def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "asv", *arguments]

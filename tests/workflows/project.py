@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.perf.throwaway import ATTENTION, MACHINE, ROOT
+from tests.perf.throwaway import MACHINE, ROOT, write_package
 from tests.workflows.running import GitHub
 
 HOSTILE = [
@@ -62,14 +62,10 @@ class Project:
     def git(self, *arguments: str) -> str:
         return self.github.git(*arguments, cwd=self.checkout)
 
-    def commit(self, message: str, *, repeats: int | None = None) -> str:
-        """Commit, with another cs336_systems if `repeats` is given, and push to main."""
-        if repeats is not None:
-            package = self.checkout / "cs336_systems"
-            (package / "attention").mkdir(parents=True, exist_ok=True)
-            (package / "__init__.py").write_text("")
-            (package / "attention" / "__init__.py").write_text("")
-            (package / "attention" / "reference.py").write_text(ATTENTION.format(repeats=repeats))
+    def commit(self, message: str, *, code: bool = False) -> str:
+        """Commit, another cs336_systems if `code`, and push to main."""
+        if code:
+            write_package(self.checkout, axis=repr(message))
         else:
             with (self.checkout / "notes.txt").open("a") as notes:
                 notes.write(f"{message}\n")

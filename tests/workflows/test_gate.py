@@ -77,7 +77,7 @@ class PullRequest:
         if suite:
             (self.project.checkout / "tests").mkdir()
             (self.project.checkout / "tests" / "test_one.py").write_text("def test_one():\n    pass\n")
-        self.base = self.project.commit("Where the pull request begins", repeats=1)
+        self.base = self.project.commit("Where the pull request begins", code=True)
         self.project.git("checkout", "-q", "-b", "$(touch${IFS}pwned)`touch${IFS}pwned`")
         package = self.project.checkout / "cs336_systems" / "__init__.py"
         package.write_text("# another\n" if suite else "open('pwned', 'w')\n")

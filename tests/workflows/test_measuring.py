@@ -42,8 +42,8 @@ def measured(project, commit):
 def test_from_a_push_to_the_published_site_and_on_to_the_night(tmp_path):
     """Real asv, twice: in one test, since it takes ten seconds."""
     project = Project(tmp_path, sys.executable)
-    first = project.commit("\n".join(HOSTILE), repeats=1)  # got no run: let GitHub have dropped it
-    second = project.commit("$(touch pwned) `touch pwned`", repeats=2)
+    first = project.commit("\n".join(HOSTILE), code=True)  # got no run: let GitHub have dropped it
+    second = project.commit("$(touch pwned) `touch pwned`", code=True)
     project.commit("No code: nothing to measure")
 
     push = measure(project)
@@ -93,7 +93,7 @@ def the_site_holds_the_results(project, commits):
 def small(tmp_path):
     """A project whose asv does in no time what the test says."""
     project = Project(tmp_path, sys.executable)
-    project.commit("Some code", repeats=1)
+    project.commit("Some code", code=True)
     project.github.records("asv")
     python = (project.github.stubs / "python").read_text()
     # What is missed of one set is missed of the other.
@@ -166,7 +166,7 @@ def test_results_of_a_run_that_was_killed_are_stored_by_the_next(small):
 
 def test_a_run_that_waited_measures_main_as_it_is_by_then(small):
     waited = small.git("rev-parse", "HEAD")
-    newest = small.commit("More code, meanwhile", repeats=2)
+    newest = small.commit("More code, meanwhile", code=True)
     small.github.records("asv", f'[ "$1" != run ] || cat "${{4#HASHFILE:}}" >> "{small.github.stubs}/called.txt"')
     measure(small, PUSH | {"github.sha": waited})
     assert small.github.called()[-2:] == [newest, waited]
@@ -183,7 +183,7 @@ def test_a_file_that_was_cut_in_half_is_left_out_and_named(small):
 def refusing(tmp_path_factory):
     """One for all tests in which nothing may reach main, which they check."""
     project = Project(tmp_path_factory.mktemp("refusing") / "project", sys.executable, suite=False)
-    project.commit("Some code", repeats=1)
+    project.commit("Some code", code=True)
     return project
 
 

@@ -16,7 +16,7 @@ ROW = "smoke.SmokeAttention.track_time"
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     project = Project(tmp_path_factory.mktemp("missed") / "project", sys.executable)
-    commits = [project.commit(f"Code {number}", repeats=number) for number in (1, 2, 3)]
+    commits = [project.commit(f"Code {number}", code=True) for number in (1, 2, 3)]
     project.commit("No code")
     return project, commits
 
