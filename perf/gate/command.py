@@ -55,6 +55,7 @@ class _Gate(click.Command):
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON."
 )
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write it as a comment.")
+@click.option("--keep", is_flag=True, help="Also keep the report, without samples, under perf/records.")
 @click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
 @click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 2 minutes, no GPU.")
 def command(
@@ -66,6 +67,7 @@ def command(
     tests: bool,
     json_file: Path | None,
     markdown: Path | None,
+    keep: bool,
     self_test: bool,
     simulate: bool,
 ) -> None:
@@ -85,6 +87,8 @@ def command(
     one arm, each within the budget: how often the gate is wrong here, and how often it finds what is there. What it
     found is kept under perf/records. --simulate puts the same rules to thousands of reports drawn from recorded noise,
     beside asv's rule and a plain t-test.
+
+    What is worse on purpose is accepted with a reason: python -m perf accept --help.
 
     Exit status: 0 nothing is worse, 1 something is slower, larger or broken, 2 nothing could be judged.
     """
@@ -106,15 +110,17 @@ def command(
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
         raise click.ClickException(str(busy)) from None
+    from perf.gate import report as reports
     from perf.gate.comment import comment
-    from perf.gate.report import to_json
     from perf.gate.terminal import text
 
     click.echo(text(report))
     if json_file:
-        write_aside(json_file, to_json(report, evidence))
+        write_aside(json_file, reports.to_json(report, evidence))
     if markdown:
         write_aside(markdown, comment(report))
+    if keep:
+        click.echo(f"Kept in {reports.keep('gate', reports.to_json(report))}")
     sys.exit(report.exit_status)
 
 
@@ -143,7 +149,7 @@ def _selected(chosen: str | None, pattern: str | None) -> list[Evidence]:
 
 def _command() -> str:
     """What repeats this, but for the files of one machine."""
-    arguments = [*sys.argv[1:]]
+    arguments = [one for one in sys.argv[1:] if one != "--keep"]
     for option in ("--json", "--markdown"):
         if option in arguments:
             at = arguments.index(option)

@@ -8,7 +8,7 @@ all of it is set as code, in which GitHub makes no mentions, references or links
 import re
 from collections.abc import Iterable, Sequence
 
-from perf.gate.verdicts import BAD, Report, Verdict
+from perf.gate.verdicts import Report, Verdict
 from perf.gate.wording import change, commit, conditions, headline, in_order, to_do, values, visible
 
 MARKER = "<!-- perf gate -->"
@@ -32,8 +32,10 @@ def comment(report: Report) -> str:
         f"base {_code(commit(report.base))} {_code(report.base['subject'])}<br>"
         f"head {_code(commit(report.head))} {_code(report.head['subject'])}",
     ]
-    if worse := [one for one in verdicts if one.word in BAD]:
+    if worse := [one for one in verdicts if one.is_bad]:
         parts.append(_table(worse))
+    if accepted := [one for one in verdicts if one.accepted]:
+        parts.append(_folded(f"accepted ({len(accepted)})", _table(accepted)))
     for word in _FOLDED:
         if rows := [one for one in verdicts if one.word == word]:
             parts.append(_folded(f"{word} ({len(rows)})", _table(rows)))
@@ -51,6 +53,8 @@ def _lines(rows: Iterable[Verdict]) -> Iterable[str]:
         what = _code(one.key) + (" memory" if one.quantity == "peak_memory" else "")
         if one.reason:
             what += f"<br>{_code(one.reason)}"
+        if one.accepted:
+            what += f"<br>accepted: {_code(one.accepted)}"
         cells = [one.word, what, *map(_plain, (*values(one), change(one), visible(one)))]
         yield f"| {' | '.join(cells)} |"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from perf.gate import checkouts
+from perf.gate import acceptance, checkouts
 from perf.gate.correctness import Tests, run_tests
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
@@ -23,12 +23,14 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
     from perf.gate.judge import judge
 
     begin = time.monotonic()
+    accepted = acceptance.between(*arms)
     click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
     ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
     if not ended.passed:
         return _report(arms, Judgement((), ""), (), ended, command, begin)
     run = measure(arms, evidence, budget_s=budget_s)
-    return _report(arms, judge(evidence), _without(evidence), ended, command, begin, run)
+    judgement = acceptance.applied(judge(evidence), accepted)
+    return _report(arms, judgement, _without(evidence), ended, command, begin, run)
 
 
 def measure(

@@ -1,20 +1,38 @@
 """The report as a file: everything that was measured and said, for machines."""
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from perf.files import write_aside
 from perf.gate.evidence import Evidence
 from perf.gate.verdicts import Report
+from perf.harness import device
 
 VERSION = 1
 """Of the file's form."""
 
+RECORDS = Path(__file__).resolve().parents[1] / "records"
 
-def to_json(report: Report, evidence: Sequence[Evidence]) -> str:
-    """One document: `version`, `exit_status`, the fields of `Report`, and `evidence` with the raw samples."""
+
+def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
+    """One document: `version`, `exit_status`, the fields of `Report`, and `evidence`, with raw samples, if given."""
     document: dict[str, Any] = {"version": VERSION, "exit_status": report.exit_status}
     document |= dataclasses.asdict(report)
-    document["evidence"] = [one.to_json() for one in evidence]
+    if evidence is not None:
+        document["evidence"] = [one.to_json() for one in evidence]
     return json.dumps(document, indent=1) + "\n"
+
+
+def keep(kind: Literal["gate", "self-test"], text: str) -> Path:
+    """Write a document beside the records of this machine, named by the time in UTC; returns its path.
+
+    Raises `click.ClickException` if it cannot be written.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    path = RECORDS / device.machine()["machine"] / kind / f"{now:%Y%m%dT%H%M%SZ}.json"
+    write_aside(path, text)
+    return path

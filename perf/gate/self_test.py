@@ -10,17 +10,15 @@ from typing import Any
 
 import click
 
-from perf.files import write_aside
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
+from perf.gate.report import keep
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
 from perf.harness.injection import Injection
 
 OUT_OF_REACH = ("ranks", "first_call")
 """Clocks that time processes of their own: nothing is planted there."""
-
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 
 
 @dataclass(frozen=True)
@@ -129,10 +127,7 @@ def write(arm: Arm, ended: Sequence[Ended], software: dict[str, Any], found: dic
         "software": software,
         "parts": [_part(one) for one in ended],
     }
-    folder = RECORDS / device.machine()["machine"] / "self-test"
-    path = folder / f"{now:%Y%m%dT%H%M%SZ}.json"
-    write_aside(path, json.dumps(document, separators=(",", ":")) + "\n")
-    return path
+    return keep("self-test", json.dumps(document, separators=(",", ":")) + "\n")
 
 
 def _part(one: Ended) -> dict[str, Any]:

@@ -23,6 +23,8 @@ def text(report: Report) -> str:
             parts += [line, f"  {_name(one.key)}{', memory' if one.quantity == 'peak_memory' else ''}"]
             if one.reason:
                 parts.append(f"    {one.reason}")
+            if one.accepted:
+                parts.append(f"    accepted: {one.accepted}")
     if same:
         parts += ["", f"{len(same)} rows are the SAME: their changes lie within what their classes call negligible."]
     parts += ["", *(f"{name}: {value}" for name, value in conditions(report))]

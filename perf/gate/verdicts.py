@@ -9,7 +9,7 @@ Word = Literal["SLOWER", "FASTER", "LARGER", "SMALLER", "SAME", "AMBIGUOUS", "BR
 GONE: only one of the commits has it."""
 
 BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
-"""What turns a report red."""
+"""What turns a report red, unless it was accepted."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,14 @@ class Verdict:
     reason: str
     """Why it has no number, or what explains the change; "" if nothing is known."""
 
+    accepted: str = ""
+    """The reason that somebody gave for being worse (`perf.gate.acceptance`); "" if nobody did."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it turns the report red."""
+        return self.word in BAD and not self.accepted
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -62,7 +70,7 @@ class Judgement:
     @property
     def exit_status(self) -> int:
         """0: nothing worse; 1: something is; 2: nothing could be judged."""
-        if any(one.word in BAD for one in self.believed):
+        if any(one.is_bad for one in self.believed):
             return 1
         return 2 if self.contaminated or not self.believed else 0
 

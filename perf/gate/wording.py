@@ -17,14 +17,16 @@ def headline(report: Report) -> str:
     judgement = report.judgement
     if not report.tests_passed:
         return f"HEAD's tests fail, so nothing was timed: {report.tests}"
-    counts = Counter(one.word for one in judgement.believed)
+    counts = Counter(one.word for one in judgement.believed if one.is_bad)
     bad = ", ".join(f"{counts[word]} {word.lower()}" for word in BAD if counts[word])
     if judgement.contaminated:
         return f"{bad}{'; ' if bad else ''}CONTAMINATED, no verdict on times: {judgement.contaminated}"
-    counts = Counter(one.word for one in judgement.verdicts)
+    counts = Counter(one.word for one in judgement.verdicts if not one.accepted)
+    accepted = sum(one.word in BAD for one in judgement.verdicts if one.accepted)
     if report.exit_status == 2:
         return "Nothing could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
-    return f"{bad or 'Nothing is worse'}, {_others(counts)}"
+    named = [bad or "Nothing is worse", f"{accepted} worse and accepted" if accepted else "", _others(counts)]
+    return ", ".join(filter(None, named))
 
 
 def to_do(report: Report) -> str:
@@ -36,7 +38,7 @@ def to_do(report: Report) -> str:
     if report.exit_status == 2:
         return "Give it more time (--budget), or fewer rows (-b)."
     if report.exit_status == 1:
-        return "Mend what is worse, or say in the pull request why it is worth it."
+        return "Mend what is worse, or accept it with a reason: python -m perf accept --help."
     return "Nothing."
 
 

@@ -47,7 +47,19 @@ def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository
     edit(repository, "@ v", "@ v * 1.01")
     head = repository.commit("A <b>faster</b> softmax")
     report, comment = tmp_path / "out" / "report.json", tmp_path / "out" / "comment.md"
-    done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests", "--json", str(report), "--markdown", str(comment))
+    done = gate(
+        repository,
+        "base",
+        "HEAD",
+        "-b",
+        ROWS,
+        "--no-tests",
+        "--json",
+        str(report),
+        "--markdown",
+        str(comment),
+        "--keep",
+    )
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("2 broken")
     assert "out differs from float64" in done.stdout
@@ -56,7 +68,10 @@ def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository
     assert document["head"] == {"commit": head, "subject": "A <b>faster</b> softmax"}
     assert document["exit_status"] == 1
     assert document["tests"] == "not run: --no-tests"
-    controls = [one for one in document["evidence"] if one["is_control"]]
+    (kept,) = (repository.folder / "perf" / "records").glob("*/gate/*.json")
+    evidence = document.pop("evidence")
+    assert json.loads(kept.read_text()) == document
+    controls = [one for one in evidence if one["is_control"]]
     assert len(controls) == 3
     assert all(len(one["visits"]) == 6 for one in controls), "one process, since no row was left to time"
     text = comment.read_text()

@@ -1,0 +1,138 @@
+"""Regressions that somebody meant: a written reason, bound to a commit, its rows and how much worse they may be.
+
+They lie in `perf/accepted.json`, which is read from HEAD, so that a pull request shows its reason among its changes.
+"""
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.files import write_aside
+from perf.gate.checkouts import ROOT, WORKING_TREE
+from perf.gate.evidence import Arm
+from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
+
+FILE = "perf/accepted.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row that may be worse."""
+
+    key: str
+    quantity: Quantity
+    word: Word
+    """SLOWER, LARGER or BROKEN: one does not stand for another."""
+
+    at_most: float | None
+    """Largest accepted change, head / base - 1; None of a row that is BROKEN."""
+
+    def covers(self, verdict: Verdict) -> bool:
+        """Whether this is the row, and its change, or what noise may have made of it, lies within what was accepted."""
+        same = (self.key, self.quantity, self.word) == (verdict.key, verdict.quantity, verdict.word)
+        return same and (self.at_most is None or verdict.low is None or verdict.low <= self.at_most)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What one commit was allowed, and why."""
+
+    commit: str
+    reason: str
+    rows: tuple[Row, ...]
+
+
+def read(text: str) -> list[Acceptance]:
+    """The acceptances in the text of `perf/accepted.json`. Raises `click.ClickException` if it is not of its form."""
+    try:
+        found = [
+            Acceptance(one["commit"], one["reason"], tuple(Row(**row) for row in one["rows"]))
+            for one in json.loads(text)
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise click.ClickException(f"{FILE} cannot be read: {type(error).__name__}: {error}") from None
+    return found
+
+
+def between(base: Arm, head: Arm) -> list[Acceptance]:
+    """Those that HEAD's own file holds for commits that HEAD has and BASE has not."""
+    if head.commit == WORKING_TREE:
+        path, tip = ROOT / FILE, "HEAD"
+        text = path.read_text() if path.exists() else ""
+    else:
+        tip = head.commit
+        text = _git("show", f"{tip}:{FILE}")
+    commits = set(_git("rev-list", f"{base.commit}..{tip}").split())
+    return [one for one in read(text or "[]") if one.commit in commits]
+
+
+def applied(judgement: Judgement, acceptances: Iterable[Acceptance]) -> Judgement:
+    """The judgement with the reason at each worse row that is covered; the words and the numbers stay."""
+    reasons = [(row, one.reason) for one in acceptances for row in one.rows]
+    return dataclasses.replace(
+        judgement,
+        verdicts=tuple(
+            dataclasses.replace(one, accepted=next((reason for row, reason in reasons if row.covers(one)), ""))
+            for one in judgement.verdicts
+        ),
+    )
+
+
+def of_report(document: dict[str, Any], reason: str) -> Acceptance:
+    """What accepts every row of a report that is worse and not accepted yet, as far as it may be believed.
+
+    Raises `click.ClickException` with one line if there is none, or no commit to bind it to.
+    """
+    commit = document["head"]["commit"]
+    if commit == WORKING_TREE:
+        raise click.ClickException("the report is of a working tree; allowed: one of a commit, to bind the reason to")
+    judgement = Judgement(
+        tuple(Verdict(**one) for one in document["judgement"]["verdicts"]), document["judgement"]["contaminated"]
+    )
+    rows = tuple(Row(one.key, one.quantity, one.word, one.high) for one in judgement.believed if one.is_bad)
+    if not rows:
+        raise click.ClickException("no row of the report is worse, or may be believed to be: nothing to accept")
+    return Acceptance(commit, reason, rows)
+
+
+def write(acceptances: Sequence[Acceptance]) -> None:
+    """Replace the file."""
+    write_aside(ROOT / FILE, json.dumps([dataclasses.asdict(one) for one in acceptances], indent=1) + "\n")
+
+
+@click.command("accept")
+@click.argument("report", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--reason", required=True, help="Why it is worth it, for whoever reads the report and the site.")
+def command(report: Path, reason: str) -> None:
+    """Accept what a gate's report calls worse, for its commit and with a reason.
+
+    \b
+    python -m perf gate main my-branch --json report.json
+    python -m perf accept report.json --reason "The sum is now exact: 3 % of the backward is worth it"
+
+    Adds to perf/accepted.json: commit it with the change. A gate whose HEAD holds it names the reason at these rows and
+    does not end with 1 because of them, as long as they are not worse still. No threshold moves.
+    """
+    if not reason.strip():
+        raise click.UsageError("--reason was empty; allowed: a sentence")
+    try:
+        new = of_report(json.loads(report.read_text()), reason.strip())
+    except (ValueError, TypeError, KeyError) as error:
+        raise click.ClickException(f"{report} is no report of a gate: {type(error).__name__}: {error}") from None
+    path = ROOT / FILE
+    write([*(read(path.read_text()) if path.exists() else []), new])
+    for row in new.rows:
+        most = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
+        click.echo(f"{row.word}{most}: {row.key}{', memory' if row.quantity == 'peak_memory' else ''}")
+    click.echo(f"{len(new.rows)} rows of {new.commit[:8]} are accepted in {FILE}: commit it.")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
