@@ -17,11 +17,11 @@ from typing import Any
 import click
 
 from perf.harness.measure import missing_device, one_line
+from perf.harness.preflight import busy_or_broken_gpus, full_disks
 from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]
 ASV = "0.6.6"
-LOW_DISK_GIB = 1.0
 
 _INSTALL = "pip install -e '.[dev]'"
 
@@ -132,23 +132,12 @@ def _driver(name: str) -> Check:
     return Check(name, f"{limits['driver']}, {limits['power_limit_w']} W, up to {limits['max_sm_mhz']} MHz")
 
 
-def _neighbours(name: str) -> Check:
+def _trouble(name: str) -> Check:
     uuid = _gpu_uuid()
     if not uuid:
         return Check(name, "not asked: there is no GPU")
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError as error:
-        return Check(name, "NVML does not answer", one_line(error))
-    others = [process for process in processes if process.pid != os.getpid()]
-    if not others:
-        return Check(name, "none")
-    texts = [f"{process.pid} ({(process.usedGpuMemory or 0) / 2**30:.1f} GiB)" for process in others[:3]]
-    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return Check(name, f"pid {', '.join(texts)}{more}", "numbers taken beside other work are not right: stop it first")
+    found = busy_or_broken_gpus()
+    return Check(name, "; ".join(found) or "none", "nothing is measured until it is gone" if found else "ok")
 
 
 def _tool(name: str, remark: str) -> Check:
@@ -163,8 +152,8 @@ def _disk(name: str) -> Iterator[Check]:
         remark = "ok"
         if not os.access(existing, os.W_OK):
             remark = "cannot be written to"
-        elif free < LOW_DISK_GIB:
-            remark = f"less than {LOW_DISK_GIB:.0f} GiB: a run may not be able to save"
+        elif full_disks(folder):
+            remark = "less than 1 GiB: nothing is measured"
         yield Check(f"{name} {folder.relative_to(ROOT)}/", f"{free:.1f} GiB free", remark)
 
 
@@ -227,7 +216,7 @@ _CHECKS: dict[str, Callable[[str], Check | Iterator[Check]]] = {
     "CUDA runtime": _cuda,
     "GPU": _gpu,
     "driver": _driver,
-    "others on the GPU": _neighbours,
+    "trouble on the GPU": _trouble,
     "nsys": functools.partial(_tool, remark="perf case --profile nsys needs it; --profile torch does not"),
     "ncu": functools.partial(_tool, remark="perf case --profile ncu needs it; --profile torch does not"),
     "disk,": _disk,

@@ -12,6 +12,9 @@ if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+os.environ["PERF_PREFLIGHT"] = "off"  # tests share the GPU; those of the preflight itself set it
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also the tests marked slow; on a GPU machine they always run")
 

@@ -15,6 +15,7 @@ from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
 from perf.gate.verdicts import Judgement, Report
 from perf.harness.injection import Injection
+from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import TerminalBar
 
 
@@ -40,6 +41,8 @@ def measure(
     from perf.gate.judge import open_rows
     from perf.gate.statistics import LOOKS
 
+    if reason := objection(full_disks(Path(tempfile.gettempdir()))):
+        raise click.ClickException(reason)
     with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
         places = Path(folder) / "base", Path(folder) / "head"
         for arm, place in zip(arms, places, strict=True):

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from perf.gate.evidence import ARMS, ArmName, Evidence, Outcome, PairedVisit
+from perf.harness.preflight import objection
 from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
 
@@ -47,7 +50,8 @@ class Measuring:
     def until_settled(self) -> None:
         """Measure every row in as many processes as the first look needs, then the open ones, look by look.
 
-        The budget ends it after the visit that it ends in; what was measured until then stays.
+        The budget ends it after the visit that it ends in; what was measured until then stays. Raises
+        `click.ClickException` with one line before the first visit if `preflight` objects.
         """
         try:
             rows: Sequence[Evidence] = self.evidence
@@ -70,6 +74,8 @@ class Measuring:
                 for one in mine:
                     one.outcomes = dict.fromkeys(ARMS, Outcome("unavailable", reason))
                 continue
+            if number == 0 and (reason := objection(self.greeting["troubles"])):
+                raise click.ClickException(reason)
             for visit in range(self._visits):
                 order = list(mine)
                 if number or visit:  # the first keeps the grid's order: neighbours share an oracle

@@ -1,5 +1,6 @@
 """Which device this is, and in which state it is while it works."""
 
+import os
 import platform
 import re
 from pathlib import Path
@@ -13,6 +14,10 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
+
+
+# NVML's recovery actions: what the driver wants done after an Xid, by number.
+RECOVERY = {1: "reset the GPU", 2: "reboot the machine", 3: "drain the NVLink peers", 4: "drain and reset the GPU"}
 
 
 def machine() -> dict[str, str]:
@@ -126,6 +131,34 @@ class Nvml:
         """Why the hardware is slowing itself down just now; nothing if it is not. Takes 0.1 ms."""
         reasons = self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
         return [text for bit, text in THROTTLED.items() if reasons & bit]
+
+    def others(self) -> list[int]:
+        """Process IDs of what else computes on it."""
+        try:
+            running = self._library.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._library.NVMLError:  # not for everybody to know
+            return []
+        return sorted(process.pid for process in running if process.pid != os.getpid())
+
+    def damages(self) -> list[str]:
+        """What the driver holds against it since it was loaded; what this GPU or driver cannot tell is left out."""
+        library, handle = self._library, self._handle
+        found = []
+        try:
+            uncorrected = library.nvmlDeviceGetTotalEccErrors(
+                handle, library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC
+            )
+            if uncorrected:
+                found.append(f"had {uncorrected} memory errors that ECC could not correct: reset it")
+        except library.NVMLError:
+            pass
+        try:
+            (field,) = library.nvmlDeviceGetFieldValues(handle, [library.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+            if field.nvmlReturn == library.NVML_SUCCESS and field.value.uiVal in RECOVERY:
+                found.append(f"had an error (Xid) after which the driver asks to {RECOVERY[field.value.uiVal]}")
+        except (library.NVMLError, AttributeError):  # older drivers, older bindings
+            pass
+        return found
 
 
 def _cpu_model() -> str:

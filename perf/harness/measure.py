@@ -19,6 +19,7 @@ from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
 from perf.harness.memory import Leftovers, peak_memory
+from perf.harness.preflight import busy_or_broken_gpus
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.records import best_ceilings
 from perf.workloads import PACKAGE, build
@@ -52,6 +53,7 @@ class Worker:
             import torch
 
             torch.set_num_threads(1)  # on a busy machine a barrier between two threads waits for a time slice: 8 ms
+        troubles = busy_or_broken_gpus() if self._device == "cuda" else []  # before this process uses one
         identity = device.identity(self._device)
         if self._device == "cuda":
             self._nvml = device.Nvml.open(identity["uuid"])
@@ -65,6 +67,7 @@ class Worker:
             "software": device.software(),
             "ceilings": self._ceilings,
             "package_digest": self._package_digest,
+            "troubles": troubles,
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
+from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import Progress
 from perf.harness.records import GOES_ON, CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
 from perf.harness.worker_process import WorkerProcess
@@ -52,7 +53,7 @@ def measure(
     """Measure `cases` (all of one device kind) of the package in `checkout`; returns one result per case.
 
     Cases that this commit, machine, harness version and day already have in `records` are not measured again.
-    Raises `SystemExit` with one line if `records` cannot be written.
+    Raises `SystemExit` with one line if `records` cannot be written, or `preflight` objects.
     """
     if not cases:
         return []
@@ -63,6 +64,8 @@ def measure(
         greeting = _start(worker)
         if reason := greeting.get("unavailable"):
             return summarize(_unavailable(cases, commit, reason))
+        if reason := objection([*greeting["troubles"], *full_disks(records)]):
+            raise SystemExit(f"perf: {reason}")
         return _Run(cases, commit, records, effort, progress, worker, greeting).results(begin)
     finally:
         worker.stop()

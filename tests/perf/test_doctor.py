@@ -94,20 +94,6 @@ def test_the_interpreter_that_fails_is_named_before_the_tests_do(triton, numpy, 
     assert (doctor._interpreter("Triton interpreter").remark != "ok") == fails
 
 
-def test_other_work_on_the_gpu_is_named_and_ours_is_not(monkeypatch):
-    from types import SimpleNamespace
-
-    pynvml = pytest.importorskip("pynvml")
-    processes = [SimpleNamespace(pid=pid, usedGpuMemory=2**30) for pid in (os.getpid(), 7)]
-    monkeypatch.setattr(doctor, "_gpu_uuid", lambda: "GPU-1")
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: processes)
-    assert doctor._neighbours("others").found == "pid 7 (1.0 GiB)"
-    del processes[1]
-    assert doctor._neighbours("others") == doctor.Check("others", "none")
-
-
 def test_a_check_that_fails_costs_its_own_line_only(monkeypatch):
     def fail(name):
         raise OSError("libcudart.so is broken\nsecond line")

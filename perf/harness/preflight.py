@@ -1,0 +1,58 @@
+"""What makes a measurement worthless before it begins: other work on the GPU, a GPU that is broken, a full disk."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from perf.harness.device import Nvml
+
+VARIABLE = "PERF_PREFLIGHT"
+"""off: measure all the same."""
+
+LEAST_FREE_BYTES = 2**30
+WORKERS = "perf/harness/workers/"
+
+
+def objection(found: Iterable[str]) -> str:
+    """One line that refuses to measure, "" if nothing was found or nobody wants to know."""
+    reasons = "; ".join(found)
+    if not reasons or os.environ.get(VARIABLE) == "off":
+        return ""
+    return f"nothing is measured: {reasons} ({VARIABLE}=off measures all the same)"
+
+
+def full_disks(*folders: Path) -> list[str]:
+    """A reason for each folder that lies, or will lie, on a disk with less than a GiB left."""
+    found = []
+    for folder in folders:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if free < LEAST_FREE_BYTES:
+            found.append(f"{free / 2**20:.0f} MiB are free for {folder}, less than 1 GiB: results may be lost")
+    return found
+
+
+def busy_or_broken_gpus() -> list[str]:
+    """Reasons of every GPU that torch sees; ask before this process uses one, for it would find itself there."""
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        nvml = Nvml.open(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+        if nvml is None:
+            continue
+        found += [f"{_named(pid)} uses GPU {index}: stop it first" for pid in nvml.others()]
+        found += [f"GPU {index} {damage}" for damage in nvml.damages()]
+    return found
+
+
+def _named(pid: int) -> str:
+    """The process as a person knows it; of another container or account only its number is known."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        words = ""
+    if WORKERS in words:
+        return f"process {pid}, left behind by an earlier run ({words[-80:]}),"
+    return f"process {pid} ({words[:80]})" if words else f"process {pid}"
