@@ -3,6 +3,8 @@
 A commit is due if it touches cs336_systems and lacks a row of the set: nobody measured it, its run broke off, or a
 benchmark is newer than its results (asv drops rows of another version). A row that holds a failure is a row: what
 failed once is not run again each night.
+
+`--gate` asks the same of the gate: what has changed since the newest commit that one has judged.
 """
 
 import json
@@ -13,29 +15,42 @@ from typing import Any
 
 import click
 
+from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.suite import cases_of
 from perf.selection import SETS, asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "perf" / "records"
 
 
 @click.command("missed")
-@click.argument("name", type=click.Choice(sorted(SETS)))
+@click.argument("name", type=click.Choice(sorted(SETS)), required=False)
 @click.option("--machine", help="asv's name of the machine; default: the only one in its machine file.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.")
 @click.option("--last", type=click.IntRange(1), help="Look at the last so many commits that touch cs336_systems only.")
-def command(name: str, machine: str | None, limit: int | None, last: int | None) -> None:
+@click.option("--gate", is_flag=True, help="Instead: BASE and HEAD of the gate that is due, or nothing.")
+def command(name: str | None, machine: str | None, limit: int | None, last: int | None, gate: bool) -> None:
     """Print the commits that lack results of the set NAME, newest first, one a line.
 
     \b
     python -m perf missed history --limit 25 > missed.txt
     asv run -b "$(python -m perf select history)" HASHFILE:missed.txt
+
+    With --gate, print on one line what `python -m perf gate BASE HEAD --keep` has to compare: HEAD is the newest commit
+    that touches cs336_systems, BASE the newest that a kept gate of this machine has judged, or, without one, the commit
+    before HEAD. Prints nothing if that gate has judged HEAD.
     """
+    if gate == bool(name):
+        raise click.UsageError("allowed: NAME, or --gate")
+    if gate:
+        if due := _gate_due(machine or device.machine()["machine"]):
+            click.echo(" ".join(due))
+        return
     results = ROOT / "perf" / "results" / (machine or _only_machine())
-    wanted = rows_of(SETS[name])
-    due = [commit for commit in _commits(last) if not wanted.items() <= _versions(results, commit).items()]
-    for commit in due[:limit]:
+    wanted = rows_of(SETS[name or ""])
+    lacking = [commit for commit in _commits(last) if not wanted.items() <= _versions(results, commit).items()]
+    for commit in lacking[:limit]:
         click.echo(commit)
 
 
@@ -66,9 +81,32 @@ def _versions(results: Path, commit: str) -> dict[str, str]:
     return rows
 
 
-def _commits(last: int | None) -> list[str]:
+def _gate_due(machine: str) -> tuple[str, ...]:
+    """BASE and HEAD, or nothing."""
+    line = {commit: age for age, commit in enumerate(_commits(None, everything=True))}
+    judged = [head for head in _judged(RECORDS / machine / "gate") if head in line]
+    code = _commits(2)
+    base = min(judged, key=line.__getitem__) if judged else code[-1] if len(code) == 2 else None
+    return (base, code[0]) if base and code and line[code[0]] < line[base] else ()
+
+
+def _judged(folder: Path) -> list[str]:
+    """The heads of the kept gates, but for those that could say nothing of times: they are made up for."""
+    heads = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            document = json.loads(path.read_text())
+            if document["exit_status"] != 2 and document["tests_passed"] and not document["judgement"]["contaminated"]:
+                heads.append(str(document["head"]["commit"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            raise click.ClickException(f"{path} is cut in half, or no report of a gate: move it aside") from None
+    return heads
+
+
+def _commits(last: int | None, *, everything: bool = False) -> list[str]:
+    """The first parents of HEAD that touch cs336_systems, or all of them, newest first."""
     count = [f"-{last}"] if last else []
-    command = ["git", "log", "--first-parent", "--format=%H", *count, "--", "cs336_systems"]
+    command = ["git", "log", "--first-parent", "--format=%H", *count, *([] if everything else ["--", "cs336_systems"])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise click.ClickException(f"{ROOT} is not a git repository with commits: {done.stderr.strip()}")

@@ -1,6 +1,7 @@
 """Which commits a runner still has to measure."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -22,11 +23,18 @@ def project(tmp_path_factory):
 
 
 def missed(project, *arguments, machine="m"):
-    command = [sys.executable, "-m", "perf", "missed", "history", "--machine", machine, *arguments]
+    said = missed_of(project, "history", "--machine", machine, *arguments)
+    return said if said.startswith("Error: ") else said.split()
+
+
+def missed_of(project, *arguments):
+    """What the command prints; what it says of an error, if it ends with one."""
+    command = [sys.executable, "-m", "perf", "missed", *arguments]
     done = subprocess.run(
         command, cwd=project.checkout, env=project.github.environment(), capture_output=True, text=True, check=False
     )
-    return done.stdout.split() or done.stderr
+    assert bool(done.stderr) is (done.returncode != 0), done.stderr
+    return done.stderr or done.stdout
 
 
 def results(project, commit, rows):
@@ -101,3 +109,81 @@ def test_the_rows_of_the_sets_are_those_that_asv_finds():
         "controls.Controls.track_time",
     }
     assert set(history.items()) < set(rows_of(SETS["gpu"]).items())
+
+
+def gate_due(project, *arguments):
+    return missed_of(project, "--gate", "--machine", "m", *arguments)
+
+
+def keep(project, commit, *, at=1, **changes):
+    """A report of a gate that judged `commit`; `changes` of what it found. Returns the file."""
+    document = {"exit_status": 0, "tests_passed": True, "head": {"commit": commit}, "judgement": {"contaminated": ""}}
+    path = project.checkout / "perf" / "records" / "m" / "gate" / f"2026110{at}T000000Z.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+@pytest.fixture
+def kept(project):
+    """The project without kept gates, before and after."""
+    folder = project[0].checkout / "perf" / "records"
+    yield project
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_without_a_kept_gate_the_newest_code_is_held_against_the_code_before(kept):
+    project, (_, middle, last) = kept
+    assert gate_due(project) == f"{middle} {last}\n"
+    keep(project, last)
+    assert missed_of(project, "--gate", "--machine", "another") == f"{middle} {last}\n"
+
+
+def test_a_gate_covers_everything_since_the_last_one_and_none_is_due_twice(kept):
+    project, (first, _, last) = kept
+    keep(project, first)
+    assert gate_due(project) == f"{first} {last}\n"
+    keep(project, last, at=2, exit_status=1)
+    assert gate_due(project) == ""
+    keep(project, first, at=3)  # of an older range, by hand: it takes nothing back
+    assert gate_due(project) == ""
+    keep(project, project.git("rev-parse", "HEAD"), at=4)  # it touches no code
+    assert gate_due(project) == ""
+
+
+UNJUDGED = {
+    "nothing judged": {"exit_status": 2},
+    "controls that moved": {"exit_status": 1, "judgement": {"contaminated": "copy moved by 4 %"}},
+    "red tests": {"exit_status": 1, "tests_passed": False},
+    "no commit of main": {"head": {"commit": "f" * 40}},
+    "a working tree": {"head": {"commit": "working tree"}},
+}
+
+
+@pytest.mark.parametrize("case", UNJUDGED)
+def test_a_gate_that_says_nothing_of_main_is_made_up_for(kept, case):
+    project, (first, _, last) = kept
+    keep(project, first)
+    keep(project, last, at=2, **UNJUDGED[case])
+    assert gate_due(project) == f"{first} {last}\n"
+
+
+@pytest.mark.parametrize("text", ['{"exit_sta', "[]", "{}", '{"exit_status": 0}', '"\\ud800"'])
+def test_a_kept_gate_that_cannot_be_read_is_one_line(kept, text):
+    project, (first, _, _) = kept
+    keep(project, first).write_text(text)
+    line = gate_due(project)
+    assert len(line.splitlines()) == 1
+    assert "20261101T000000Z.json is cut in half, or no report of a gate: move it aside" in line
+
+
+def test_one_commit_alone_has_nothing_to_be_held_against(tmp_path):
+    project = Project(tmp_path, sys.executable)
+    project.commit("The first", code=True)
+    project.commit("No code")
+    assert gate_due(project) == ""
+
+
+@pytest.mark.parametrize("arguments", [[], ["history", "--gate"]])
+def test_a_set_or_the_gate_is_asked_for(project, arguments):
+    assert "allowed: NAME, or --gate" in missed_of(project[0], *arguments)
