@@ -15,10 +15,12 @@ from typing import Any
 
 import click
 
+from perf.gate.acceptance import FILE as ACCEPTED
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.suite import cases_of
 from perf.selection import SETS, asv_classes
+from perf.workloads import PACKAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "perf" / "records"
@@ -38,8 +40,8 @@ def command(name: str | None, machine: str | None, limit: int | None, last: int 
     asv run -b "$(python -m perf select history)" HASHFILE:missed.txt
 
     With --gate, print on one line what `python -m perf gate BASE HEAD --keep` has to compare: HEAD is the newest commit
-    that touches cs336_systems, BASE the newest that a kept gate of this machine has judged, or, without one, the commit
-    before HEAD. Prints nothing if that gate has judged HEAD.
+    that touches cs336_systems or accepts what that did, BASE the newest that a kept gate of this machine has judged;
+    without one, the code before. Prints nothing if no code is newer than BASE.
     """
     if gate == bool(name):
         raise click.UsageError("allowed: NAME, or --gate")
@@ -49,7 +51,7 @@ def command(name: str | None, machine: str | None, limit: int | None, last: int 
         return
     results = ROOT / "perf" / "results" / (machine or _only_machine())
     wanted = rows_of(SETS[name or ""])
-    lacking = [commit for commit in _commits(last) if not wanted.items() <= _versions(results, commit).items()]
+    lacking = [commit for commit in _commits(last, PACKAGE) if not wanted.items() <= _versions(results, commit).items()]
     for commit in lacking[:limit]:
         click.echo(commit)
 
@@ -83,11 +85,13 @@ def _versions(results: Path, commit: str) -> dict[str, str]:
 
 def _gate_due(machine: str) -> tuple[str, ...]:
     """BASE and HEAD, or nothing."""
-    line = {commit: age for age, commit in enumerate(_commits(None, everything=True))}
+    line = {commit: age for age, commit in enumerate(_commits(None))}
     judged = [head for head in _judged(RECORDS / machine / "gate") if head in line]
-    code = _commits(2)
-    base = min(judged, key=line.__getitem__) if judged else code[-1] if len(code) == 2 else None
-    return (base, code[0]) if base and code and line[code[0]] < line[base] else ()
+    code = _commits(2, PACKAGE)
+    if not code:
+        return ()
+    base = min(judged or code[-1:], key=line.__getitem__)
+    return (base, *_commits(1, PACKAGE, ACCEPTED)) if line[code[0]] < line[base] else ()
 
 
 def _judged(folder: Path) -> list[str]:
@@ -103,10 +107,10 @@ def _judged(folder: Path) -> list[str]:
     return heads
 
 
-def _commits(last: int | None, *, everything: bool = False) -> list[str]:
-    """The first parents of HEAD that touch cs336_systems, or all of them, newest first."""
+def _commits(last: int | None, *paths: str) -> list[str]:
+    """The first parents of HEAD that touch these paths, newest first."""
     count = [f"-{last}"] if last else []
-    command = ["git", "log", "--first-parent", "--format=%H", *count, *([] if everything else ["--", "cs336_systems"])]
+    command = ["git", "log", "--first-parent", "--format=%H", *count, "--", *paths]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise click.ClickException(f"{ROOT} is not a git repository with commits: {done.stderr.strip()}")

@@ -177,6 +177,19 @@ def test_a_kept_gate_that_cannot_be_read_is_one_line(kept, text):
     assert "20261101T000000Z.json is cut in half, or no report of a gate: move it aside" in line
 
 
+def test_what_was_accepted_since_goes_into_the_gate(tmp_path):
+    project = Project(tmp_path, sys.executable)
+    first, _ = project.commit("The first", code=True), project.commit("The second", code=True)
+    (project.checkout / "perf" / "accepted.json").write_text("[]")
+    acceptance = project.commit("An acceptance")
+    project.commit("No code")
+    assert gate_due(project) == f"{first} {acceptance}\n"
+    keep(project, acceptance)
+    (project.checkout / "perf" / "accepted.json").write_text("[ ]")
+    project.commit("An acceptance alone is no code")
+    assert gate_due(project) == ""
+
+
 def test_one_commit_alone_has_nothing_to_be_held_against(tmp_path):
     project = Project(tmp_path, sys.executable)
     project.commit("The first", code=True)
