@@ -144,7 +144,10 @@ class PairWorker(Worker):
         clock.warm_up(work)
         if injection and injection.kind != "memory":
             seconds = statistics.median(clock.batch(work, case.cache, 5))
-            work = injection.slowed(work, seconds, self._device)
+            if ranks:
+                ranks.slow_down(seconds)
+            else:
+                work = injection.slowed(work, seconds, self._device)
             clock.warm_up(work)
         return clock, work
 
@@ -166,7 +169,9 @@ class PairWorker(Worker):
         """Makes the arm's work, which goes on in its own package wherever it is called from."""
 
         def make() -> Workload:
-            work = ranks.build(case) if ranks else workloads.build(case.workload, case.params, case.device)
+            if ranks:
+                return _belonging(ranks.build(case, injection), _name_of(arm))
+            work = workloads.build(case.workload, case.params, case.device)
             if injection and injection.kind == "memory":
                 work = injection.slowed(work, 0.0, self._device)
             return _belonging(work, _name_of(arm))

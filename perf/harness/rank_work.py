@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from perf.harness.injection import Injection
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.profiler import device_activity, host_activity
 from perf.workloads import build
@@ -24,6 +25,7 @@ class RankWork:
         self._device = device
         self._leftovers = Leftovers()
         self._case: dict[str, Any] = {}
+        self._injection: Injection | None = None
         self._work: Workload | None = None
         self._calls = 1
 
@@ -44,12 +46,19 @@ class RankWork:
             said = (str(error).strip().splitlines() or [""])[0]
             return {"status": "error", "reason": f"{type(error).__name__}: {said[:300]}"}
 
-    def _build(self, case: dict[str, Any]) -> dict[str, Any]:
+    def _build(self, case: dict[str, Any], injection: dict[str, Any] | None = None) -> dict[str, Any]:
         self._work = None
         self._leftovers.release()
         self._case, self._calls = case, 1
+        self._injection = Injection(**injection) if injection else None
         self._work = self._new_work()
         return {"floor": vars(self._work.floor), "is_difference": self._work.without is not None}
+
+    def _slow_down(self, seconds: float) -> dict[str, Any]:
+        """By the injection's share of `seconds`, on every rank, from now on."""
+        if self._injection and self._injection.kind != "memory":
+            self._work = self._injection.slowed(self._held, seconds, self._device)
+        return {}
 
     def _run(self) -> dict[str, Any]:
         self._held.prepare()
@@ -144,7 +153,10 @@ class RankWork:
         return self._work
 
     def _new_work(self) -> Workload:
-        return build(self._case["workload"], self._case["params"], self._device)
+        work = build(self._case["workload"], self._case["params"], self._device)
+        if self._injection and self._injection.kind == "memory":
+            return self._injection.slowed(work, 0.0, self._device)
+        return work
 
     def _synchronize(self) -> None:
         if self._device == "cuda":

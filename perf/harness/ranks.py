@@ -1,6 +1,7 @@
 """ranks: a case on several processes at once, one for each rank, timed by its slowest."""
 
 import contextlib
+import dataclasses
 import json
 import selectors
 import signal
@@ -13,6 +14,7 @@ from typing import IO, Any
 
 from perf.harness.case import Cache, Case, ClockName
 from perf.harness.clock import WARM_UP_S
+from perf.harness.injection import Injection
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
 SCRIPT = Path(__file__).parent / "workers" / "rank.py"
@@ -46,9 +48,10 @@ class Ranks:
             self._logs.append(log)
             self._processes.append(process)
 
-    def build(self, case: Case) -> Workload:
-        """The case's work, as the rest of the harness sees it."""
-        reply = self.ask("build", case=case.to_json())[0]
+    def build(self, case: Case, injection: Injection | None = None) -> Workload:
+        """The case's work, as the rest of the harness sees it; of an injection only bytes are held from the start."""
+        planted = dataclasses.asdict(injection) if injection else None
+        reply = self.ask("build", case=case.to_json(), injection=planted)[0]
         return Workload(
             run=lambda: self.ask("run"),
             check=lambda: max(reply["error"] for reply in self.ask("check")),
@@ -88,6 +91,10 @@ class Ranks:
             cause = min(bad, key=lambda rank: replies[rank]["status"] != "died")  # else the first to say so
             raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
+
+    def slow_down(self, seconds: float) -> None:
+        """Put the injection's share of `seconds` into every further run of what was built last, on every rank."""
+        self.ask("slow_down", seconds=seconds)
 
     def memory(self) -> dict[str, Any]:
         """`memory.peak_memory` of the rank that needs most; nothing on a CPU."""

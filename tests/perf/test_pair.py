@@ -117,3 +117,10 @@ def test_an_injected_slow_down_lies_in_the_head_alone(pair: Callable[..., Ask]) 
 @pytest.mark.parametrize(("pair_s", "number"), [(1e-4, 40), (0.025, 10), (0.04, 6), (0.2, 2), (10.0, 2)])
 def test_a_visit_takes_as_many_pairs_as_fit(pair_s: float, number: int) -> None:
     assert Pairs().number(pair_s) == number
+
+
+def test_an_injected_slow_down_reaches_every_rank_of_the_head_alone(pair: Callable[..., Ask]) -> None:
+    case = Case("smoke.SmokeCollectives", "collectives", {"world_size": 2, "megabytes": 1}, "cpu", "ranks", "warm")
+    reply = pair(GOOD, GOOD)(case, injection={"kind": "host", "size": 19.0})
+    assert reply["status"] == "ok", reply
+    assert min(reply["head_ns"]) > 2 * min(reply["base_ns"])

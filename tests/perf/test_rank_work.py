@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perf.harness import rank_work
+from perf.harness import injection, rank_work
 from perf.harness.profiler import Activity
 from perf.harness.rank_work import CALLS, RankWork
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
@@ -123,3 +123,18 @@ def test_the_case_before_is_let_go_before_the_next_is_built(monkeypatch):
     monkeypatch.setattr(made._leftovers, "release", lambda: log.append(("release", made._work)))
     assert made.answer({"do": "build", "case": {"workload": "any", "params": {}}})["status"] == "ok"
     assert log == [("release", None), ("build", None)]
+
+
+def test_an_injection_slows_every_run_after_it_down_by_its_share(monkeypatch):
+    log = []
+    monkeypatch.setattr(rank_work, "build", lambda *_: workload(lambda: log.append("run")))
+    monkeypatch.setattr(injection, "_host_spin", lambda seconds: lambda: log.append(f"{seconds} s"))
+    made = RankWork("cpu")
+    case = {"workload": "any", "params": {}}
+    made.answer({"do": "build", "case": case, "injection": {"kind": "host", "size": 0.5}})
+    for request in ({"do": "run"}, {"do": "slow_down", "seconds": 3.0}, {"do": "run"}):
+        assert made.answer(request) == {"status": "ok"}
+    assert log == ["run", "run", "1.5 s"]
+    made.answer({"do": "build", "case": case})
+    made.answer({"do": "run"})
+    assert log[3:] == ["run"], "the next case is as it is"
