@@ -5,6 +5,7 @@ shows share plain data and nothing else.
 """
 
 import functools
+import os
 import re
 import shlex
 import sys
@@ -49,6 +50,12 @@ class _Gate(click.Command):
 @click.option("-b", "--bench", "pattern", metavar="REGEX", help="Rows by name instead, as asv run -b selects them.")
 @click.option("--budget", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Minutes to measure.")
 @click.option(
+    "--gpus",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Use the first N GPUs, and of the cases on several ranks those on N. Default: all of both.",
+)
+@click.option(
     "--tests/--no-tests", default=True, show_default=True, help="Run HEAD's tests first; red means no timing."
 )
 @click.option(
@@ -64,6 +71,7 @@ def command(
     chosen: str | None,
     pattern: str | None,
     budget: float,
+    gpus: int | None,
     tests: bool,
     json_file: Path | None,
     markdown: Path | None,
@@ -97,16 +105,19 @@ def command(
         return
     if not base and not self_test:
         raise click.UsageError("BASE was not given: the commit to compare with")
+    if gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
     try:
         with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
                 from perf.gate.self_test import prove
 
-                choose = functools.partial(_selected, chosen, pattern)
+                choose = functools.partial(_selected, chosen, pattern, gpus)
                 prove(checkouts.resolve(base or "HEAD"), choose, budget_s=60 * budget)
                 return
             arms = checkouts.resolve(base or ""), checkouts.resolve(head) if head else checkouts.working_tree()
-            evidence = _selected(chosen, pattern)
+            evidence = _selected(chosen, pattern, gpus)
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
         raise click.ClickException(str(busy)) from None
@@ -134,12 +145,12 @@ def _simulate() -> None:
         click.echo(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
 
 
-def _selected(chosen: str | None, pattern: str | None) -> list[Evidence]:
+def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list[Evidence]:
     if chosen and pattern:
         raise click.UsageError("--set and -b were both given; allowed: one of them")
     name = chosen or ("pr" if device.machine()["gpu"] else "smoke")
     try:
-        found = rows(pattern or SETS[NAMES[name]])
+        found = rows(pattern or SETS[NAMES[name]], gpus)
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
     if not found:

@@ -1,6 +1,7 @@
 """Which rows a gate measures."""
 
 from perf.gate.evidence import Evidence
+from perf.harness.case import Case
 from perf.harness.suite import cases_of, is_selected
 from perf.selection import asv_classes
 
@@ -8,8 +9,11 @@ CONTROLS = {"cuda": "controls.Controls", "cpu": "smoke.SmokeControls"}
 """Classes whose work runs no project code: whatever they show came from the machine. Always among the rows."""
 
 
-def rows(pattern: str) -> list[Evidence]:
-    """One for each case that `pattern` selects as asv does, and one for each control of their devices."""
+def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
+    """One for each case that `pattern` selects as asv does, and one for each control of their devices.
+
+    With `gpus`, of the cases on several GPUs those on so many: they use all that the gate was given.
+    """
     found, controls = [], []
     for name, cls, _ in asv_classes():
         if cls is None:
@@ -20,7 +24,11 @@ def rows(pattern: str) -> list[Evidence]:
             one = Evidence(case, benchmark.negligible, is_control)
             if is_control:
                 controls.append(one)
-            elif is_selected(case, benchmark, [pattern]):
+            elif is_selected(case, benchmark, [pattern]) and _uses_all(case, gpus):
                 found.append(one)
     devices = {one.case.device for one in found}
     return found + [one for one in controls if one.case.device in devices]
+
+
+def _uses_all(case: Case, gpus: int | None) -> bool:
+    return gpus is None or case.device != "cuda" or case.params.get("world_size", gpus) == gpus

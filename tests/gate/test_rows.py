@@ -1,0 +1,45 @@
+"""Which rows a gate measures, and on how many GPUs."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from perf.gate import command
+from perf.gate.rows import rows
+
+
+def test_the_controls_of_the_devices_come_along() -> None:
+    found = rows(r"smoke\.SmokeAttention.*\(128.*'forward'")
+    assert {one.case.benchmark for one in found if one.is_control} == {"smoke.SmokeControls"}
+    assert {one.case.benchmark for one in found if not one.is_control} == {"smoke.SmokeAttention"}
+
+
+@pytest.mark.parametrize(("gpus", "sizes"), [(None, {2, 4}), (2, {2}), (4, {4}), (1, set()), (8, set())])
+def test_cases_on_several_gpus_use_all_that_the_gate_was_given(gpus: int | None, sizes: set[int]) -> None:
+    found = rows(r"data_parallel\.DataParallel|leaderboard|Leaderboard\.track_time", gpus)
+    ranked = {one.case.params["world_size"] for one in found if "world_size" in one.case.params}
+    assert ranked == sizes
+    assert any("Leaderboard" in one.case.benchmark for one in found), "on one GPU as ever"
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus", "after"), [("", 2, "0,1"), ("3,5,7", 2, "3,5"), ("3", 4, "3")], ids=["all", "some", "fewer"]
+)
+def test_the_first_of_the_gpus_that_are_there(
+    before: str, gpus: int, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    def compare(*arguments: Any, **options: Any) -> Any:
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        raise SystemExit(0)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    monkeypatch.setattr(command, "compare", compare)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of its own
+    done = CliRunner().invoke(command.command, ["HEAD", "--set", "smoke", "--gpus", str(gpus)])
+    assert seen == [after], done.output
