@@ -1,4 +1,4 @@
-"""asv publisher: the site works without the internet, and has our page about attention.
+"""asv publishers: the site works without the internet, and has our pages about attention and about trust.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
@@ -12,9 +12,10 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 
 from perf.harness import records
-from perf.report import attention_page, offline
+from perf.report import attention_page, offline, trust_page, trust_records
 from perf.report.attention_catalogue import SECTIONS
 from perf.report.attention_history import Series, series_of
+from perf.selection import asv_classes
 
 
 class AttentionSite(OutputPublisher):
@@ -30,26 +31,59 @@ class AttentionSite(OutputPublisher):
         """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
         html_dir = Path(conf.html_dir)
         measured, silent = _collect(conf, repo, benchmarks, graphs, revisions)
-        page = attention_page.render(conf.project, measured, silent, conf.show_commit_url)
+        _add_page(cls, html_dir, attention_page.render(conf.project, measured, silent, conf.show_commit_url))
         try:
-            offline.replace_text(html_dir / "attention.html", page)
-            offline.add_link(html_dir, name=cls.name, href="attention.html", label=cls.button_label)
             offline.make_offline(html_dir)
         except offline.UnknownPage as error:
             raise UserError(str(error)) from None
+
+
+class TrustSite(OutputPublisher):
+    """Writes trust.html and links it: what the gate's self-tests on file say, machine by machine."""
+
+    name = "trust"
+    button_label = "Trust"
+    description = "How far the gate's verdicts may be believed: false alarms, planted slow-downs found"
+    order = 11
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        directory = _records(conf)
+        found = [
+            trust_page.Machine(name, *trust_records.read(directory, name)) for name in _machines(directory, graphs)
+        ]
+        negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
+        _add_page(cls, Path(conf.html_dir), trust_page.render(conf.project, found, negligible, conf.show_commit_url))
+
+
+def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str) -> None:
+    try:
+        offline.replace_text(html_dir / f"{publisher.name}.html", page)
+        offline.add_link(html_dir, name=publisher.name, href=f"{publisher.name}.html", label=publisher.button_label)
+    except offline.UnknownPage as error:
+        raise UserError(str(error)) from None
+
+
+def _records(conf: Any) -> Path:
+    return Path(conf.results_dir).parent / "records"
+
+
+def _machines(directory: Path, graphs: Any) -> list[str]:
+    """Those with records, and those with results only."""
+    return sorted({*records.machines(directory), *(graph.params.get("machine", "") for _, graph in graphs)} - {""})
 
 
 def _collect(
     conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]
 ) -> tuple[list[attention_page.Measured], list[tuple[str, str]]]:
     """What each machine measured at its newest commit that is published, and the machines that have nothing."""
-    directory = Path(conf.results_dir).parent / "records"
+    directory = _records(conf)
     published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
     published &= revisions.keys()
-    machines = set(records.machines(directory)) | {graph.params.get("machine", "") for _, graph in graphs}
     measured: list[attention_page.Measured] = []
     silent: list[tuple[str, str]] = []
-    for machine in sorted(machines - {""}):
+    for machine in _machines(directory, graphs):
         found = records.commits(directory, machine)
         commits = sorted(published.intersection(found), key=lambda commit: -revisions[commit])
         newest = [

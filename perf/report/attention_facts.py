@@ -43,7 +43,7 @@ def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tu
     found = [
         ("Hardware", _each(_hardware(session.device) for session in sessions)),
         ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
-        ("Software", _each(_software(session.software) for session in sessions)),
+        ("Software", _each(software(session.software) for session in sessions)),
         ("A time is", _method(timed)),
         ("Interval", _INTERVAL if timed else ""),
         ("Peak memory is", _MEMORY if weighed else ""),
@@ -81,7 +81,8 @@ def _hardware(device: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _software(versions: dict[str, str]) -> str:
+def software(versions: dict[str, str]) -> str:
+    """ "PyTorch 2.11.0, Triton 3.6.0": of the recorded versions, those that a number depends on."""
     return ", ".join(f"{name} {versions[key]}" for key, name in _SOFTWARE if versions.get(key))
 
 

@@ -3,17 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from perf.harness.records import CaseResult
-from perf.report import attention_cells, attention_facts, attention_history, attention_rows, units
+from perf.report import attention_cells, attention_facts, attention_history, attention_rows, pages, units
 from perf.report.attention_catalogue import FASTEST, SECTIONS, Section, label
 from perf.report.attention_history import Series
 from perf.report.attention_rows import Overview, Row
 
-TEMPLATES = Path(__file__).parent / "templates"
 MAX_LADDERS = 8
 """Up to as many cases, all implementations stand side by side; beyond, ours stand with ratios and heat maps."""
 
@@ -50,24 +48,16 @@ class Measured:
 
 def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[str, str]], show_commit_url: str) -> str:
     """The whole page. `silent` names machines without anything to show, each with the reason in words."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     by_machine: dict[str, list[Measured]] = {}
     for one in measured:
         by_machine.setdefault(one.machine, []).append(one)
-    return environment.get_template("attention.html").render(
+    return pages.render(
+        "attention.html",
         project=project,
         machines=[_machine(name, found) for name, found in by_machine.items()],
         silent=list(silent),
         viewbox=f"0 0 {attention_history.WIDTH} {attention_history.HEIGHT}",
-        commit_url=show_commit_url if show_commit_url != "#" else "",
+        show_commit_url=show_commit_url,
     )
 
 
@@ -84,7 +74,7 @@ def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:
     )
     commits = {one.commit for one in measured}
     return {
-        "id": _ident(name),
+        "id": pages.ident(name),
         "name": name,
         "commit": measured[0].commit if len(commits) == 1 else None,
         "facts": facts,
@@ -102,7 +92,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
     few = len(rows) <= MAX_LADDERS
     first = dict(rows[0].config)
     return {
-        "id": _ident(f"{one.machine} {one.benchmark}"),
+        "id": pages.ident(f"{one.machine} {one.benchmark}"),
         "known": section,
         "subject": section.subject[0].upper() + section.subject[1:],
         "ours": label(section.ours),
@@ -192,7 +182,3 @@ def _span(history: Iterable[Series]) -> tuple[str, str] | None:
     """How many times the newest value the oldest was, at least and at most."""
     changes = sorted(series.values[0] / series.values[-1] for series in history)
     return (units.times(changes[0]), units.times(changes[-1])) if changes else None
-
-
-def _ident(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())

@@ -65,7 +65,7 @@ def add_link(html_dir: Path, *, name: str, href: str, label: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write aside, then rename: a reader never sees half a page."""
+    """Write aside, then rename: a reader never sees half a page. What has no place in UTF-8 becomes a question mark."""
     aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text, encoding="utf-8")
+    aside.write_text(text, encoding="utf-8", errors="replace")
     aside.replace(path)

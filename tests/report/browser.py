@@ -115,11 +115,12 @@ def open_history(driver: Any, site: str, benchmark: str, at_least: int) -> list[
     return plotted_points(driver, at_least)
 
 
-def open_attention(driver: Any) -> None:
-    """From asv's page to ours, by the link in the navigation bar."""
-    wait(driver, lambda _: driver.find_elements("css selector", "#nav-li-attention a"), "no link to our page")
-    driver.find_element("css selector", "#nav-li-attention a").click()
-    wait(driver, lambda _: driver.find_elements("css selector", "table.cases"), "our page has no table")
+def open_page(driver: Any, name: str) -> None:
+    """From asv's page to one of ours, by the link in the navigation bar."""
+    link = f"#nav-li-{name} a"
+    wait(driver, lambda _: driver.find_elements("css selector", link), f"no link to {name}.html")
+    driver.find_element("css selector", link).click()
+    wait(driver, lambda _: driver.find_elements("css selector", "table.cases"), f"{name}.html has no table")
 
 
 def assert_stayed_home(driver: Any, site: str) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.report import synthetic
+from tests.report import self_tests, synthetic
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = ["First kernels", "Tile sizes per head size", "Skip masked tiles", "Exp2", "Split backward", "Pipelining"]
@@ -29,9 +29,9 @@ def asv_publish(directory: Path, html_dir: Path) -> str:
 
 
 def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = synthetic.ALL) -> list[str]:
-    """A repository with results of six commits and records of two; the hashes, oldest first.
+    """A repository with results of six commits, records of two and a machine's self-tests; the hashes, oldest first.
 
-    One more machine has results and no records.
+    One more machine has results and no records. The self-tests' text is hostile, and one file is cut in half.
     """
     from asv import util
 
@@ -56,5 +56,10 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
             synthetic.write_results(results, suite, commit, number)
         for commit in hashes[-3:-1]:
             synthetic.write_records(directory / "perf" / "records", suite, commit)
+    for number, commit in enumerate(hashes[:2]):
+        found = self_tests.document(rows=30, commit=commit, contaminated=("5 % on the host",) if number else ())
+        found["parts"][0]["verdicts"][8] |= {"key": f"a.B({self_tests.HOSTILE})", "reason": self_tests.HOSTILE}
+        self_tests.write(directory / "perf" / "records", synthetic.H200, f"{number}", found)
+    self_tests.write(directory / "perf" / "records", synthetic.H200, "<img src=x>", '{"version": 1, "star')
     util.write_json(str(results / "benchmarks.json"), known, 2)
     return hashes

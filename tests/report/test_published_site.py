@@ -31,7 +31,7 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> No
     asv_publish(ROOT, tmp_path / "html")
     with browser.served(tmp_path / "html") as site, browser.chromium(tmp_path / "profile") as driver:
         driver.get(f"{site}index.html")
-        browser.open_attention(driver)
+        browser.open_page(driver, "attention")
         times = driver.find_elements("css selector", "table.cases tbody td a[href*='FlashAttention.track_time']")
         assert times, "our page has no time"
         assert all(link.text.split()[-1] in ("µs", "ms", "s") for link in times if link.is_displayed())

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.report.pages import text_of
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
 
 
-def test_asv_publish_writes_our_page_for_the_newest_commit_with_records(tmp_path: Path) -> None:
+def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_path: Path) -> None:
     hashes = make_project(tmp_path / "repo")
     asv_publish(tmp_path / "repo", tmp_path / "html")
     page = (tmp_path / "html" / "attention.html").read_text(encoding="utf-8")
@@ -23,21 +24,44 @@ def test_asv_publish_writes_our_page_for_the_newest_commit_with_records(tmp_path
     saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
     known = json.loads((tmp_path / "html" / "index.json").read_text())
-    assert ["attention", "Attention", known["pages"][-1][2]] == known["pages"][-1]
+    assert [page[:2] for page in known["pages"][-2:]] == [["attention", "Attention"], ["trust", "Trust"]]
+    trust = text_of((tmp_path / "html" / "trust.html").read_text(encoding="utf-8"))
+    assert "Identical code was called slower in 0 of 60 rows" in trust
+    assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust
+    assert "nvidia-b200 has no self-test on file" in trust
+    assert "1.0 % SAME" in trust, "the floors are those of our classes"
+    assert 'href="trust.html"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
 
 
-def test_an_index_that_we_do_not_know_is_one_clear_line(tmp_path: Path) -> None:
-    from asv.util import UserError
-
-    from perf.asv_plugins.site import AttentionSite
-
-    (tmp_path / "index.html").write_text('<li id="nav-li-graphdisplay"><script src="https://cdn.example/x.js">')
-    conf = SimpleNamespace(
+@pytest.fixture
+def conf(tmp_path: Path) -> SimpleNamespace:
+    """Of a project without results or records."""
+    return SimpleNamespace(
         html_dir=str(tmp_path),
         results_dir=str(tmp_path / "results"),
         project="demo",
         show_commit_url="#",
         branches=[],
     )
+
+
+def test_an_index_that_we_do_not_know_is_one_clear_line(tmp_path: Path, conf: SimpleNamespace) -> None:
+    from asv.util import UserError
+
+    from perf.asv_plugins.site import AttentionSite, TrustSite
+
+    index = tmp_path / "index.html"
+    index.write_text('<li id="nav-li-graphdisplay"><script src="https://cdn.example/x.js">')
     with pytest.raises(UserError, match=r"cdn\.example/x\.js.*manifest\.json does not know"):
         AttentionSite.publish(conf, None, {}, [], {})
+    index.write_text("<html></html>")
+    with pytest.raises(UserError, match="navigation bar"):
+        TrustSite.publish(conf, None, {}, [], {})
+
+
+def test_the_trust_page_exists_where_nothing_was_ever_measured(tmp_path: Path, conf: SimpleNamespace) -> None:
+    from perf.asv_plugins.site import TrustSite
+
+    (tmp_path / "index.html").write_text('<li id="nav-li-graphdisplay">')
+    TrustSite.publish(conf, None, {}, [], {})
+    assert "No machine has a self-test on file." in text_of((tmp_path / "trust.html").read_text(encoding="utf-8"))

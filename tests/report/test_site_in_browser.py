@@ -1,5 +1,6 @@
 """A site published by asv from made-up measurements, in a browser that reaches no other host."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def driver(tmp_path: Path) -> Iterator[Any]:
 
 def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, driver: Any) -> None:
     browser.open_history(driver, site, HISTORY, at_least=len(SUBJECTS))
-    browser.open_attention(driver)
+    browser.open_page(driver, "attention")
     times = driver.find_elements("css selector", "table.cases tbody td a[href*='track_time']")
     assert times
     assert all(cell.text.split()[0].replace(".", "").isdigit() for cell in times)
@@ -88,8 +89,29 @@ def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
     browser.assert_stayed_home(driver, site)
 
 
-def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any) -> None:
+def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str, driver: Any) -> None:
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "trust")
+    assert driver.execute_script("return document.images.length") == 0
+    assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.rows").text
+    assert "<img src=x>.json" in driver.find_element("css selector", "table.left-out").text
+
+    marks = driver.find_elements("css selector", ".chart g")
+    places = [mark.find_element("css selector", ".dot").rect for mark in marks]
+    assert len(marks) == len(driver.find_elements("css selector", "table.rows tbody tr")) == 30
+    assert all(left["x"] < right["x"] for left, right in itertools.pairwise(places)), "side by side"
+    assert all(left["y"] >= right["y"] for left, right in itertools.pairwise(places)), "sorted, more is higher"
+
+    driver.find_element("css selector", "select option[value='AMBIGUOUS']").click()
+    rows = [row for row in driver.find_elements("css selector", "table.rows tbody tr") if row.is_displayed()]
+    assert len(rows) == 3
+    assert all("AMBIGUOUS" in row.text for row in rows)
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("page", ["attention", "trust"])
+def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    driver.get(f"{site}attention.html")
+    driver.get(f"{site}{page}.html")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -1,0 +1,86 @@
+"use strict";
+// A page says everything without this script, which sorts and filters its tables.
+
+// Cells may span columns, so a cell's column is counted, not indexed.
+function cellAt(row, column) {
+  let at = 0;
+  for (const cell of row.cells) {
+    if (column < at + cell.colSpan) return cell;
+    at += cell.colSpan;
+  }
+  return null;
+}
+
+function valueOf(row, column) {
+  const text = cellAt(row, column)?.dataset.value ?? "";
+  return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
+}
+
+function compare(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b));
+}
+
+function sortable(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    if ("fixed" in head.dataset) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const body = table.tBodies[0];
+      const keyed = [...body.rows].map((row) => [valueOf(row, column), row]);
+      keyed.sort(([a], [b]) => {
+        if (a === "" || b === "") return (a === "") - (b === ""); // what has no value stays last
+        return down ? compare(b, a) : compare(a, b);
+      });
+      body.append(...keyed.map(([, row]) => row));
+    });
+  });
+}
+
+function filterable(table) {
+  const rows = [...table.tBodies[0].rows];
+  const bar = document.createElement("div");
+  bar.className = "filters";
+  const count = document.createElement("span");
+  count.setAttribute("role", "status");
+  const selects = [];
+  const apply = () => {
+    let shown = 0;
+    for (const row of rows) {
+      row.hidden = selects.some(([select, column]) => select.value && cellAt(row, column).dataset.value !== select.value);
+      shown += !row.hidden;
+    }
+    count.textContent = `${shown} of ${rows.length} cases`;
+  };
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    if (!("axis" in head.dataset)) return;
+    const values = new Map(rows.map((row) => [cellAt(row, column).dataset.value, cellAt(row, column).textContent]));
+    if (values.size < 2) return;
+    const label = document.createElement("label");
+    const select = document.createElement("select");
+    select.add(new Option("all", ""));
+    const numbers = (a, b) => Number(a[0]) - Number(b[0]) || 0;
+    [...values].sort(numbers).forEach(([value, text]) => select.add(new Option(text, value)));
+    select.addEventListener("change", apply);
+    label.append(head.textContent, select);
+    bar.append(label);
+    selects.push([select, column]);
+  });
+  if (!selects.length) return;
+  bar.append(count);
+  table.parentElement.before(bar);
+  apply();
+}
+
+document.querySelectorAll("table.cases").forEach((table) => {
+  filterable(table);
+  sortable(table);
+  if (table.tBodies[0].rows.length > 20) table.parentElement.classList.add("tall");
+});

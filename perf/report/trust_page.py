@@ -1,0 +1,180 @@
+"""The trust page: may the gate's verdicts be believed on a machine? From the self-tests on file, and a template."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.report import attention_facts, pages, trust_rates, trust_visible, units
+from perf.report.trust_rates import Pooled
+from perf.report.trust_records import SelfTest
+from perf.report.trust_visible import Negligible, Row, Spread
+
+COMMAND = "python -m perf gate --self-test"
+WORDS = (
+    ("SLOWER, FASTER", "The time changed by more than its class calls negligible; of all such words in a report at "
+     "most 1 % are false."),
+    ("LARGER, SMALLER", "The peak memory differs, to the byte."),
+    ("SAME", "The 95 % interval of the change lies within what is negligible."),
+    ("AMBIGUOUS", "Neither could be shown; a slow-down as large as the smallest visible one would have been."),
+    ("BROKEN, FIXED", "One commit has a number, the other a failure."),
+    ("NEW, GONE", "Only one of the commits has the row."),
+    ("CONTAMINATED", "Control rows, which run no project code, moved: nothing is said of any time."),
+)  # fmt: skip
+TERMS = (
+    ("Negligible", "The least change that a class of rows cares for, a share of the time or so many seconds, whichever "
+     "is more; written where the class is."),
+    ("Smallest visible", "The slow-down that would have been called SLOWER with a probability of 95 %, by as many "
+     "visits that scatter as the row's did."),
+    ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
+     "independent."),
+    ("A visit", "One stay at a row, both commits in turn, sample by sample."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and its self-tests, oldest first."""
+
+    name: str
+    tests: Sequence[SelfTest]
+    skipped: Sequence[tuple[str, str]]
+    """Names of files that are no self-test that can be read, each with the reason."""
+
+
+def render(project: str, machines: Iterable[Machine], negligible: Negligible, show_commit_url: str) -> str:
+    """The whole page; machines without a self-test are named in one line each."""
+    known = list(machines)
+    return pages.render(
+        "trust.html",
+        project=project,
+        machines=[_machine(one, negligible) for one in known if one.tests or one.skipped],
+        silent=[one.name for one in known if not one.tests and not one.skipped],
+        command=COMMAND,
+        words=WORDS,
+        terms=TERMS,
+        show_commit_url=show_commit_url,
+    )
+
+
+def percent(value: float) -> str:
+    """0.35 %, 2.1 %, 90 %."""
+    return f"{units.digits(100 * value, 2)} %"
+
+
+def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
+    pooled = trust_rates.pool(one.tests)
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "tests": len(one.tests),
+        "identical": next((_part(part) for part in pooled if not part.kind), None),
+        "planted": [_part(part) for part in pooled if part.kind],
+        "facts": _facts(one.tests),
+        "contaminated": [
+            {
+                "title": part.title,
+                "date": f"{test.started_at:%Y-%m-%d}",
+                "commit": test.commit,
+                "why": part.contaminated,
+            }
+            for test, part in trust_rates.contaminated(one.tests)
+        ],
+        "skipped": one.skipped,
+        "visible": _visible(one.tests, negligible),
+        "spreads": _spreads(trust_visible.spreads(one.tests)),
+    }
+
+
+def _part(one: Pooled) -> dict[str, Any]:
+    at_most = not one.kind
+    first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
+    return {
+        "title": one.title,
+        "wanted": one.wanted,
+        "hits": one.rate.hits,
+        "false_alarm": at_most and one.rate.hits > 0,
+        "rows": one.rate.of,
+        "share": trust_rates.share(one.rate.share) if one.rate.of else "",
+        "bound": trust_rates.bound(one.rate, at_most=at_most) if one.rate.of else "",
+        "faster": one.faster,
+        "ambiguous": one.ambiguous,
+        "unmeasured": one.unmeasured,
+        "tests": one.tests,
+        "wrong_tests": one.wrong_tests,
+        "dates": first if first == last else f"{first} to {last}",
+        "commits": one.commits,
+    }
+
+
+def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
+    """Of the newest self-test."""
+    if not tests:
+        return []
+    newest = tests[-1]
+    found = [
+        ("Newest self-test", f"{newest.started_at:%Y-%m-%d %H:%M} UTC"),
+        ("Hardware", str(newest.device.get("name", ""))),
+        ("Driver", str(newest.device.get("driver", ""))),
+        ("Software", attention_facts.software(newest.software)),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
+    """The picture and the table of the newest part on identical code."""
+    found = trust_visible.newest(tests)
+    if found is None or not (rows := trust_visible.rows(found[1], negligible)):
+        return None
+    test, _ = found
+    drawn = trust_visible.picture(rows)
+    seen = [row.verdict.smallest_visible for row in rows if row.verdict.smallest_visible is not None]
+    return {
+        "commit": test.commit,
+        "date": f"{test.started_at:%Y-%m-%d}",
+        "rows": [_row(row) for row in rows],
+        "seen": len(seen),
+        "best": percent(seen[0]) if seen else "",
+        "middle": percent(seen[len(seen) // 2]) if seen else "",
+        "worst": percent(seen[-1]) if seen else "",
+        "width": drawn["width"],
+        "ticks": [(units.digits(100 * tick, 1), at) for tick, at in drawn["ticks"]],
+        "marks": [mark | {"row": _row(mark["row"])} for mark in drawn["marks"]],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    one = row.verdict
+    benchmark, _, params = one.key.partition("(")
+    return {
+        "benchmark": benchmark,
+        "params": params.removesuffix(")").replace("'", "") or benchmark,
+        "visible": "" if one.smallest_visible is None else percent(one.smallest_visible),
+        "visible_value": one.smallest_visible,
+        "floor": "" if row.floor is None else percent(row.floor),
+        "floor_value": row.floor,
+        "time": "" if one.base is None else units.seconds(one.base),
+        "time_value": one.base,
+        "word": one.word,
+        "kind": {"SAME": "same", "AMBIGUOUS": "open"}.get(one.word, "false"),
+        "reason": one.reason,
+    }
+
+
+def _spreads(found: Sequence[Spread]) -> dict[str, Any]:
+    axis = trust_visible.Axis([size for one in found for size in (one.half, one.most)])
+    return {
+        "ticks": [(units.digits(100 * tick, 1), axis.at(tick)) for tick in axis.ticks],
+        "rows": [
+            {
+                "benchmark": one.benchmark,
+                "rows": one.rows,
+                "visits": one.visits,
+                "median": f"{'+' if one.median > 0 else ''}{percent(one.median)}",
+                "half": percent(one.half),
+                "most": percent(one.most),
+                "from": axis.at(one.half),
+                "to": axis.at(one.most),
+            }
+            for one in found
+        ],
+    }

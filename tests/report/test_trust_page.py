@@ -1,0 +1,147 @@
+"""The trust page as text, from self-tests in the gate's own format."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from perf.gate.verdicts import Word
+from perf.report import trust_records
+from perf.report.trust_page import COMMAND, WORDS, Machine, render
+from tests.report import self_tests
+from tests.report.pages import text_of
+
+NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttention": (0.02, 1e-7)}
+
+
+def page_of(directory: Path, *documents: dict[str, Any] | str) -> str:
+    for number, one in enumerate(documents):
+        self_tests.write(directory, "nvidia-h200", str(number), one)
+    machine = Machine("nvidia-h200", *trust_records.read(directory, "nvidia-h200"))
+    return render("demo", [machine], NEGLIGIBLE, "https://code.example/commit/")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    documents = [self_tests.document(rows=30) for _ in range(3)]
+    return page_of(tmp_path_factory.mktemp("records"), *documents)
+
+
+def test_the_answer_comes_first(page: str) -> None:
+    text = text_of(page)
+    for words in (
+        "Identical code was called slower in 0 of 90 rows: 0.0 % (at most 3.3 %) , in 0 of 3 self-tests.",
+        "1 % on the device in 33.3 % (at least 25.1 %) ,",
+        "5 % on the device in 100.0 % (at least 96.7 %) ,",
+        "1 MiB of memory in 100.0 % (at least 96.7 %) .",
+    ):
+        assert words in text, words
+    assert text.index("Identical code was called") < text.index("How often it is wrong")
+
+
+def test_each_part_is_a_line_with_its_conditions(page: str) -> None:
+    text = text_of(page)
+    assert "2 % on the device 90 87 SLOWER 96.7 % at least 91.6 % 3 0 3 2026-01-20 01234567" in text
+    assert "NVIDIA H200" in text
+    assert "580.95.05" in text
+    assert "PyTorch 2.11.0, Triton 3.6.0, CUDA 13.0" in text
+    assert f'href="https://code.example/commit/{self_tests.COMMIT}"' in page
+
+
+def test_every_row_has_a_mark_and_a_line(page: str) -> None:
+    assert page.count("<title>attention.") == 30
+    rows = re.findall(r'<tr>\s*<th scope="row" data-value=.*?</tr>', page, flags=re.DOTALL)
+    assert len(rows) == 30
+    assert re.fullmatch(
+        r"\d+, 64, bfloat16, forward, triton [\d.]+ % 1\.0 % SAME \d+ µs attention.FlashAttention", text_of(rows[0])
+    )
+    assert "The best row shows a slow-down of 1.1 %" in text_of(page)
+
+
+def test_the_command_stands_beside_each_figure(page: str) -> None:
+    text = text_of(page)
+    assert text.count(COMMAND) == 3
+    assert f"{COMMAND} {self_tests.COMMIT[:8]}" in text
+    assert "python -m perf gate --simulate" in text
+
+
+def test_every_word_of_the_gate_is_explained_in_a_line(page: str) -> None:
+    named = {name for names, _ in WORDS for name in names.split(", ")}
+    assert named == {*get_args(Word), "CONTAMINATED"}
+    assert all(line in text_of(page) for _, line in WORDS)
+
+
+def test_false_alarms_are_told(tmp_path: Path) -> None:
+    page = page_of(tmp_path, self_tests.document(rows=10, say=lambda number, part: "SLOWER"))
+    assert "called slower in 10 of 10 rows: 100.0 % (at most 100.0 %) , in 1 of 1 self-test." in text_of(page)
+    assert 'class="number failed">10 SLOWER' in page
+    assert page.count('class="dot false"') == 10 + 1, "the rows, and the legend"
+
+
+def test_contaminated_parts_and_broken_files_are_named_and_do_not_count(tmp_path: Path) -> None:
+    moved = self_tests.document(rows=10, contaminated=("identical code", "1 % on the device"))
+    text = text_of(
+        page_of(tmp_path, moved, self_tests.document(rows=5), "{", self_tests.document(rows=1) | {"version": 9})
+    )
+    assert "called slower in 0 of 5 rows" in text
+    assert "identical code CONTAMINATED controls.Controls('matmul', 'cold') moved by +3.1 % 2026-01-20" in text
+    assert "2.json SKIPPED is no JSON, or cut off" in text
+    assert "3.json SKIPPED is of version 9; this page reads version 1" in text
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        ("{",),
+        (self_tests.document(rows=3, contaminated=("identical code",)),),
+        (self_tests.document(rows=0),),
+        (self_tests.document(rows=1) | {"parts": []},),
+    ],
+)
+def test_where_nothing_counts_the_page_says_so(tmp_path: Path, documents: tuple[Any, ...]) -> None:
+    text = text_of(page_of(tmp_path, *documents))
+    assert "No self-test on file says how often identical code is called slower here." in text
+    assert "How to read a verdict" in text
+
+
+def test_machines_without_a_self_test_are_told_what_to_do() -> None:
+    page = text_of(render("demo", [Machine("nvidia-b200", (), ())], {}, "#"))
+    assert "nvidia-b200 has no self-test on file" in page
+    assert f"{COMMAND} makes one." in page
+    assert "No machine has a self-test on file." in text_of(render("demo", [], {}, "#"))
+
+
+def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
+    text = self_tests.HOSTILE
+    found = self_tests.document(rows=3, reason=text, contaminated=("1 % on the device",), commit=text)
+    found["parts"][1]["contaminated"] = text
+    found["parts"][0]["verdicts"][0]["key"] = f"{text}({text})"
+    found["parts"][0]["visits"][text] = [[0, 0.1], [1, 1e9]]
+    found |= {"device": {"name": text, "driver": [text]}, "software": {"torch": {text: text}}}
+    folder = tmp_path / "records"
+    self_tests.write(folder, "a<b>", "0", found)
+    self_tests.write(folder, "a<b>", "1", {"version": text})
+    page = render("demo", [Machine("a<b>", *trust_records.read(folder, "a<b>"))], NEGLIGIBLE, "#")
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert not re.search(r'<[^>]*" onmouseover="', page)
+    assert text_of(page).count("alert(1)") >= 8
+
+
+def test_half_a_character_does_not_stop_the_page(tmp_path: Path) -> None:
+    from perf.report.offline import replace_text
+
+    page = page_of(tmp_path, self_tests.document(rows=1, reason="\ud800"))
+    replace_text(tmp_path / "trust.html", page)
+    assert (tmp_path / "trust.html").read_text(encoding="utf-8") == page.replace("\ud800", "?")
+
+
+def test_the_page_is_like_its_siblings(page: str) -> None:
+    assert '<a href="trust.html" aria-current="page">Trust</a>' in page
+    assert '<a href="attention.html">Attention</a>' in page
+    assert not re.search(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//', page)
+    assert not re.search(r"@import|url\(", page)
+    assert page.count("<table") == page.count("<caption")
+    assert not re.search(r"<th(?![^>]*scope=)[\s>]", page)
+    assert len(set(found := re.findall(r' id="(.*?)"', page))) == len(found)
