@@ -11,8 +11,8 @@ from perf.report.trust_visible import Negligible, Row, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
-    ("SLOWER, FASTER", "The time changed by more than its class calls negligible; of all such words in a report at "
-     "most 1 % are false."),
+    ("SLOWER, FASTER", "The time changed by more than its class calls negligible; false discoveries are held at "
+     "1 % over the whole report."),
     ("LARGER, SMALLER", "The peak memory differs, to the byte."),
     ("SAME", "The 95 % interval of the change lies within what is negligible."),
     ("AMBIGUOUS", "Neither could be shown; a slow-down as large as the smallest visible one would have been."),
@@ -50,15 +50,20 @@ def render(project: str, machines: Iterable[Machine], negligible: Negligible, sh
         machines=[_machine(one, negligible) for one in known if one.tests or one.skipped],
         silent=[one.name for one in known if not one.tests and not one.skipped],
         command=COMMAND,
-        words=WORDS,
-        terms=TERMS,
+        words=[(name, _unbroken(line)) for name, line in WORDS],
+        terms=[(name, _unbroken(line)) for name, line in TERMS],
         show_commit_url=show_commit_url,
     )
 
 
 def percent(value: float) -> str:
     """0.35 %, 2.1 %, 90 %."""
-    return f"{units.digits(100 * value, 2)} %"
+    return f"{units.digits(100 * value, 2)}\u00a0%"
+
+
+def _unbroken(text: str) -> str:
+    """No line ends between a number and its per cent."""
+    return text.replace(" %", "\u00a0%")
 
 
 def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
@@ -89,13 +94,13 @@ def _part(one: Pooled) -> dict[str, Any]:
     at_most = not one.kind
     first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
     return {
-        "title": one.title,
+        "title": _unbroken(one.title),
         "wanted": one.wanted,
         "hits": one.rate.hits,
         "false_alarm": at_most and one.rate.hits > 0,
         "rows": one.rate.of,
-        "share": trust_rates.share(one.rate.share) if one.rate.of else "",
-        "bound": trust_rates.bound(one.rate, at_most=at_most) if one.rate.of else "",
+        "share": _unbroken(trust_rates.share(one.rate.share)) if one.rate.of else "",
+        "bound": _unbroken(trust_rates.bound(one.rate, at_most=at_most)) if one.rate.of else "",
         "faster": one.faster,
         "ambiguous": one.ambiguous,
         "unmeasured": one.unmeasured,

@@ -39,7 +39,7 @@ class Part:
 
     verdicts: tuple[Verdict, ...]
     changes: dict[str, tuple[float, ...]]
-    """log(head / base) of each visit, by the row's key; controls included."""
+    """log(head / base) of each visit, by the row's key; controls included. Of identical code only."""
 
     @property
     def title(self) -> str:
@@ -118,7 +118,7 @@ def _part(one: dict[str, Any]) -> Part:
         size,
         _text(one["contaminated"]),
         tuple(_verdict(verdict) for verdict in one["verdicts"]),
-        {_text(key): tuple(_number(change) for _, change in visits) for key, visits in one["visits"].items()},
+        {} if kind else {key: tuple(_number(change) for _, change in visits) for key, visits in one["visits"].items()},
     )
 
 
