@@ -4,6 +4,7 @@ measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, rep
 shows share plain data and nothing else.
 """
 
+import dataclasses
 import functools
 import os
 import re
@@ -17,7 +18,7 @@ import click
 from perf.files import write_aside
 from perf.gate import checkouts
 from perf.gate.compare import compare
-from perf.gate.evidence import Evidence
+from perf.gate.evidence import Arm, Evidence
 from perf.gate.rows import rows
 from perf.harness import device
 from perf.harness.lock import Busy, measuring
@@ -39,6 +40,10 @@ class _Gate(click.Command):
             return super().invoke(ctx)
         except click.UsageError:  # has it already
             raise
+        except SystemExit as error:
+            if isinstance(error.code, str):  # a measuring process that does not start
+                raise _NotJudged(error.code) from None
+            raise
         except click.ClickException as error:
             raise _NotJudged(error.message) from None
 
@@ -48,6 +53,14 @@ class _Gate(click.Command):
 @click.argument("head", required=False)
 @click.option("--set", "chosen", type=click.Choice(list(NAMES)), help="Rows; default: pr on a GPU machine, else smoke.")
 @click.option("-b", "--bench", "pattern", metavar="REGEX", help="Rows by name instead, as asv run -b selects them.")
+@click.option(
+    "--env",
+    "environments",
+    nargs=2,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="A B",
+    help="One commit in two virtual environments: BASE, or the working tree, in A as base and in B as head.",
+)
 @click.option("--budget", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Minutes to measure.")
 @click.option(
     "--gpus",
@@ -70,6 +83,7 @@ def command(
     head: str | None,
     chosen: str | None,
     pattern: str | None,
+    environments: tuple[Path, Path] | None,
     budget: float,
     gpus: int | None,
     tests: bool,
@@ -85,6 +99,7 @@ def command(
     python -m perf gate main                   # the working tree against main
     python -m perf gate v1.2 my-branch --set full --budget 60
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
+    python -m perf gate --env ~/torch-2.11 ~/torch-2.13 --keep
 
     HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, and
     what is still open in up to eight, until the budget ends. A row is SLOWER only if the change is beyond what its
@@ -96,6 +111,9 @@ def command(
     found is kept under perf/records. --simulate puts the same rules to thousands of reports drawn from recorded noise,
     beside asv's rule and a plain t-test.
 
+    --env compares two versions of torch, Triton or Python instead of two commits: a process for each, in turn. Kept
+    with --keep, it tells a change of the environment from one of the code in a series that goes over both.
+
     What is worse on purpose is accepted with a reason: python -m perf accept --help.
 
     Exit status: 0 nothing is worse, 1 something is slower, larger or broken, 2 nothing could be judged.
@@ -103,8 +121,10 @@ def command(
     if simulate:
         _simulate()
         return
-    if not base and not self_test:
+    if not base and not self_test and not environments:
         raise click.UsageError("BASE was not given: the commit to compare with")
+    if environments and (head or self_test):
+        raise click.UsageError(f"--env and {'HEAD' if head else '--self-test'} were both given; allowed: one of them")
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
@@ -116,7 +136,7 @@ def command(
                 choose = functools.partial(_selected, chosen, pattern, gpus)
                 prove(checkouts.resolve(base or "HEAD"), choose, budget_s=60 * budget)
                 return
-            arms = checkouts.resolve(base or ""), checkouts.resolve(head) if head else checkouts.working_tree()
+            arms = _arms(base, head, environments)
             evidence = _selected(chosen, pattern, gpus)
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
@@ -131,7 +151,7 @@ def command(
     if markdown:
         write_aside(markdown, comment(report))
     if keep:
-        click.echo(f"Kept in {reports.keep('gate', reports.to_json(report))}")
+        click.echo(f"Kept in {reports.keep('environment' if environments else 'gate', reports.to_json(report))}")
     sys.exit(report.exit_status)
 
 
@@ -143,6 +163,22 @@ def _simulate() -> None:
     click.echo("Thousands of reports drawn from recorded noise: about two minutes", err=True)
     for title, found in tables():
         click.echo(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
+
+
+def _arms(base: str | None, head: str | None, environments: tuple[Path, Path] | None) -> tuple[Arm, Arm]:
+    if environments:
+        arm = checkouts.resolve(base) if base else checkouts.working_tree()
+        first, second = (dataclasses.replace(arm, python=_python(path)) for path in environments)
+        return first, second
+    return checkouts.resolve(base or ""), checkouts.resolve(head) if head else checkouts.working_tree()
+
+
+def _python(path: Path) -> str:
+    """The executable in a virtual environment, or the one that was given itself."""
+    executable = path / "bin" / "python" if path.is_dir() else path
+    if not os.access(executable, os.X_OK):
+        raise click.UsageError(f"--env {path} was given; allowed: a virtual environment, or its Python")
+    return str(executable.absolute())  # not resolved: a link's place tells Python its environment
 
 
 def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list[Evidence]:

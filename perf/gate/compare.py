@@ -55,6 +55,7 @@ def measure(
                 looks=LOOKS,
                 is_open=open_rows,
                 step=bar.step,
+                pythons=(arms[0].python, arms[1].python) if arms[0].python and arms[1].python else None,
                 injection=dataclasses.asdict(injection) if injection else None,
             )
             run.until_settled()
@@ -97,6 +98,7 @@ def _report(
         without=without,
         device=run.greeting.get("device", {}) if run else {},
         software=run.greeting.get("software", {}) if run else {},
+        head_software=run.greeting.get("head_software", {}) if run else {},
         command=command,
         seconds=round(seconds, 1),
         share_measuring=round(run.measuring_s / seconds, 3) if run else 0.0,

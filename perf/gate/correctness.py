@@ -29,7 +29,7 @@ def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> Tests:
     """Run pytest in HEAD's checkout; all its tests, or those under `paths`."""
     with tempfile.TemporaryDirectory(prefix="perf-gate-tests-", ignore_cleanup_errors=True) as folder:
         checkout = clone(head, Path(folder) / "head")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *paths]
+        command = [head.python or sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *paths]
         try:
             done = subprocess.run(
                 command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False

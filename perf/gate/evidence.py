@@ -20,6 +20,9 @@ class Arm:
     subject: str
     """First line of its message."""
 
+    python: str = ""
+    """Executable of the environment that it is measured in; "" is this one."""
+
 
 @dataclass(frozen=True)
 class PairedVisit:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from perf.gate.evidence import ARMS, ArmName, Evidence, Outcome, PairedVisit
+from perf.harness.alternating import AlternatingProcesses
 from perf.harness.preflight import objection
 from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
@@ -20,15 +21,21 @@ with 6 (`python -m perf gate --simulate`)."""
 LIMIT_S = 180.0
 """After which a visit has hung."""
 
+Process = WorkerProcess | AlternatingProcesses
+
 
 class Measuring:
-    """One run: `until_settled`, then read `evidence`, `greeting` and where the time went."""
+    """One run: `until_settled`, then read `evidence`, `greeting` and where the time went.
+
+    With `pythons`, executables of two environments, the arms take turns in a process each.
+    """
 
     def __init__(
         self,
         evidence: Sequence[Evidence],
         checkouts: tuple[Path, Path],
         *,
+        pythons: tuple[str, str] | None = None,
         budget_s: float,
         looks: Sequence[int],
         is_open: Callable[[Sequence[Evidence]], Sequence[Evidence]],
@@ -45,7 +52,10 @@ class Measuring:
         self._visits, self._limit_s, self._injection = visits, limit_s, injection
         self._ceilings: dict[str, Any] = {}
         self._deadline = time.monotonic() + budget_s
-        self._workers = {device: WorkerProcess(device, *checkouts) for device in {one.case.device for one in evidence}}
+        self._workers: dict[str, Process] = {
+            device: AlternatingProcesses(device, checkouts, pythons) if pythons else WorkerProcess(device, *checkouts)
+            for device in {one.case.device for one in evidence}
+        }
 
     def until_settled(self) -> None:
         """Measure every row in as many processes as the first look needs, then the open ones, look by look.
@@ -88,7 +98,7 @@ class Measuring:
                         self._visit(worker, one, number, visit)
                         self._step(1, one.case.key)
 
-    def _greet(self, worker: WorkerProcess) -> str:
+    def _greet(self, worker: Process) -> str:
         """Start the process; returns why it can measure nothing, "" if it can."""
         greeting = worker.start()
         if reason := greeting.get("unavailable"):
@@ -97,7 +107,7 @@ class Measuring:
         self._ceilings = best_ceilings([self._ceilings, greeting["ceilings"]])
         return ""
 
-    def _visit(self, worker: WorkerProcess, one: Evidence, process: int, visit: int) -> None:
+    def _visit(self, worker: Process, one: Evidence, process: int, visit: int) -> None:
         first = not one.outcomes
         arms = list(ARMS) if (process + visit) % 2 == 0 else list(reversed(ARMS))  # who is built, and sampled, first
         begin = time.monotonic()
@@ -122,7 +132,7 @@ class Measuring:
             worker.stop()
             self._greet(worker)
 
-    def _ask_apart(self, worker: WorkerProcess, one: Evidence) -> None:
+    def _ask_apart(self, worker: Process, one: Evidence) -> None:
         """After a crash, which took both arms along: each alone, in a process of its own, to learn whose it was."""
         for arm in ARMS:
             worker.stop()
@@ -134,7 +144,7 @@ class Measuring:
         worker.stop()
         self._greet(worker)
 
-    def _ask(self, worker: WorkerProcess, one: Evidence, arms: list[ArmName], first: bool) -> dict[str, Any]:
+    def _ask(self, worker: Process, one: Evidence, arms: list[ArmName], first: bool) -> dict[str, Any]:
         request = {
             "case": one.case.to_json(),
             "arms": arms,

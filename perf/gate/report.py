@@ -27,7 +27,7 @@ def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def keep(kind: Literal["gate", "self-test"], text: str) -> Path:
+def keep(kind: Literal["gate", "environment", "self-test"], text: str) -> Path:
     """Write a document beside the records of this machine, named by the time in UTC; returns its path.
 
     Raises `click.ClickException` if it cannot be written.

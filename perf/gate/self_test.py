@@ -16,6 +16,7 @@ from perf.gate.report import keep
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
 from perf.harness.injection import Injection
+from perf.report.trust_rates import words
 
 OUT_OF_REACH = ("first_call",)
 """Clocks that time a process that is gone: nothing is planted there."""
@@ -96,6 +97,8 @@ def table(ended: Sequence[Ended]) -> str:
     """A row a part; of the expected word the rate, with an exact 95 % bound (Clopper and Pearson 1934)."""
     from tabulate import tabulate
 
+    from perf.gate.simulation import Rate
+
     rows = []
     for one in ended:
         wrong: Word = "SLOWER" if one.part.injection is None else one.part.expected
@@ -108,7 +111,7 @@ def table(ended: Sequence[Ended]) -> str:
                 "FASTER": one.count("FASTER"),
                 "AMBIGUOUS": one.count("AMBIGUOUS"),
                 "SAME": one.count("SAME"),
-                "": _rate(one.count(wrong), len(one.asked), at_most=one.part.injection is None),
+                "": words(Rate(one.count(wrong), len(one.asked)), at_most=one.part.injection is None),
                 "controls": "moved" if one.judgement.contaminated else "held",
                 "took": f"{one.seconds:.0f} s",
             }
@@ -146,13 +149,3 @@ def _part(one: Ended) -> dict[str, Any]:
         "verdicts": [asdict(verdict) for verdict in one.asked],
         "visits": visits,
     }
-
-
-def _rate(hits: int, of: int, *, at_most: bool) -> str:
-    from scipy.stats import binomtest
-
-    if not of:
-        return "-"
-    interval = binomtest(hits, of).proportion_ci(0.90)  # either end is a one-sided bound of 95 %
-    bound = f"at most {100 * interval.high:.1f} %" if at_most else f"at least {100 * interval.low:.1f} %"
-    return f"{100 * hits / of:.1f} %, {bound}"

@@ -89,6 +89,9 @@ class Report:
 
     device: dict[str, Any]
     software: dict[str, Any]
+    head_software: dict[str, Any]
+    """Of head, if it was measured in an environment of its own; else empty."""
+
     command: str
     """What repeats it."""
 

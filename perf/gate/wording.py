@@ -77,21 +77,36 @@ def commit(arm: dict[str, str]) -> str:
 
 def conditions(report: Report) -> list[tuple[str, str]]:
     """Name and value of what the numbers depend on."""
-    software = ", ".join(f"{name} {version}" for name, version in report.software.items() if version)
+    software = _versions(report.software)
+    if report.head_software:
+        software = f"base {software}; head {_versions(report.head_software)}"
+    elif software:
+        software += "; the same for both"
     device = str(report.device.get("name", ""))
     if driver := report.device.get("driver"):
         device += f", driver {driver}"
-    measured = f"{report.seconds / 60:.1f} min, {100 * report.share_measuring:.0f} % of it with both commits loaded"
+    measured = f"{report.seconds / 60:.1f} min, {100 * report.share_measuring:.0f} % of it measuring"
     found = [
         ("HEAD's tests", report.tests),
         ("Device", device),
-        ("Software", f"{software}; the same for both" if software else ""),
-        ("Processes", f"up to {report.processes}, each with both commits in turn" if report.processes else ""),
+        ("Software", software),
+        ("Processes", _processes(report)),
         ("Took", measured),
         ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
         ("Command", report.command),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def _versions(software: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in software.items() if version)
+
+
+def _processes(report: Report) -> str:
+    if not report.processes:
+        return ""
+    how = "pairs, one of each environment, in turn" if report.head_software else "each with both commits in turn"
+    return f"up to {report.processes}, {how}"
 
 
 def _others(counts: Counter[Word]) -> str:

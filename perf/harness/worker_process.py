@@ -20,14 +20,14 @@ WORKERS = Path(__file__).parent / "workers"
 class WorkerProcess:
     """A measuring process that can be asked, killed and started again.
 
-    Of one checkout, or of two side by side.
+    Of one checkout, or of two side by side; `python` is the executable of another environment.
     """
 
-    def __init__(self, device: str, *checkouts: Path, start_limit_s: float = 180.0):
+    def __init__(self, device: str, *checkouts: Path, start_limit_s: float = 180.0, python: str = sys.executable):
         if len(checkouts) == 1:
-            self._command = [sys.executable, "-P", str(WORKERS / "single.py"), device, *map(str, checkouts)]
+            self._command = [python, "-P", str(WORKERS / "single.py"), device, *map(str, checkouts)]
         else:  # its script finds its neighbour by its folder, in which there is nothing else: hence no -P
-            self._command = [sys.executable, str(WORKERS / "pair.py"), device, *map(str, checkouts)]
+            self._command = [python, str(WORKERS / "pair.py"), device, *map(str, checkouts)]
         self._start_limit_s = start_limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None

@@ -49,6 +49,7 @@ def report(*verdicts: Verdict, **changes: Any) -> Report:
         "without": (),
         "device": {"name": "NVIDIA H200", "driver": "580.159.04"},
         "software": {"torch": "2.11.0", "triton": "3.6.0"},
+        "head_software": {},
         "command": "python -m perf gate HEAD~1 HEAD",
         "seconds": 512.0,
         "share_measuring": 0.61,

@@ -79,14 +79,11 @@ def test_a_working_tree_has_no_commit_to_bind_to() -> None:
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    made = Repository(tmp_path / "repo")
-    made.write_package(axis="[1]")
-    made.commit("base")
-    made.git("tag", "base")
+def here(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """The repository as this process's own."""
     for module in (acceptance, checkouts):
-        monkeypatch.setattr(module, "ROOT", made.folder)
-    return made
+        monkeypatch.setattr(module, "ROOT", repository.folder)
+    return repository
 
 
 def run(repository: Repository, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -96,19 +93,19 @@ def run(repository: Repository, *arguments: str) -> "subprocess.CompletedProcess
     )
 
 
-def test_it_counts_between_the_commits_that_hold_it_and_nowhere_else(repository: Repository, tmp_path: Path) -> None:
-    (repository.folder / "cs336_systems" / "more.py").write_text("")
-    slower = repository.commit("Slower, and worth it")
+def test_it_counts_between_the_commits_that_hold_it_and_nowhere_else(here: Repository, tmp_path: Path) -> None:
+    (here.folder / "cs336_systems" / "more.py").write_text("")
+    slower = here.commit("Slower, and worth it")
     written = tmp_path / "report.json"
     made = dataclasses.replace(report(verdict("SLOWER")), head={"commit": slower, "subject": "x"})
     written.write_text(to_json(made))
-    done = run(repository, str(written), "--reason", " it is exact now ")
+    done = run(here, str(written), "--reason", " it is exact now ")
     assert done.returncode == 0, done.stderr
     assert "SLOWER by up to 3.50 %" in done.stdout
     base, head = checkouts.resolve("base"), checkouts.resolve("HEAD")
     assert acceptance.between(base, head) == [], "it is not committed yet"
     assert len(acceptance.between(base, checkouts.working_tree())) == 1
-    repository.commit("Accept it")
+    here.commit("Accept it")
     later = checkouts.resolve("HEAD")
     (one,) = acceptance.between(base, later)
     assert (one.commit, one.reason) == (slower, "it is exact now")
@@ -135,7 +132,7 @@ def test_bad_input_is_one_clear_line(
     assert not (repository.folder / acceptance.FILE).exists()
 
 
-def test_a_file_of_another_form_is_one_clear_line(repository: Repository) -> None:
-    (repository.folder / acceptance.FILE).write_text('[{"commit": "abc"}]')
+def test_a_file_of_another_form_is_one_clear_line(here: Repository) -> None:
+    (here.folder / acceptance.FILE).write_text('[{"commit": "abc"}]')
     with pytest.raises(click.ClickException, match=r"perf/accepted.json cannot be read: KeyError: 'reason'"):
         acceptance.between(checkouts.resolve("base"), checkouts.working_tree())

@@ -16,15 +16,6 @@ ROWS = r"SmokeAttention.*\(128.*'reference'"
 KEYS = {f"smoke.SmokeAttention(128, 64, 'float32', '{mode}', 'reference')" for mode in ("forward", "forward_backward")}
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    made = Repository(tmp_path / "repo")
-    made.write_package(axis="[1]")
-    made.commit("base")
-    made.git("tag", "base")
-    return made
-
-
 def gate(repository: Repository, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "perf", "gate", *arguments]
     environment = repository.environment | {"TMPDIR": str(repository.folder.parent)}  # a lock of its own
