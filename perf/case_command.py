@@ -13,13 +13,13 @@ from pathlib import Path
 
 import click
 
+from perf import units
 from perf.case_profile import make_working_tree_importable, profile
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
-from perf.report import units
 from perf.report.attention_facts import CLOCKS
 from perf.report.attention_rows import attained, estimate
 from perf.selection import asv_classes

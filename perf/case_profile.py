@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from perf import units
 from perf.harness.case import Case
-from perf.report import units
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP_KERNELS = 15

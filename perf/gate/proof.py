@@ -1,7 +1,8 @@
 """The gate's own proof, by simulation: how often it is wrong, how often it finds what is there, and who does worse."""
 
 from perf.gate import sequential, simulation
-from perf.gate.simulation import STRUCTURES, VISITS, Noise, Rate
+from perf.gate.rate import Rate
+from perf.gate.simulation import STRUCTURES, VISITS, Noise
 
 Table = tuple[str, list[dict[str, str]]]
 """A title, and rows: column -> text."""

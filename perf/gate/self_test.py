@@ -12,11 +12,11 @@ import click
 
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
+from perf.gate.rate import Rate
 from perf.gate.report import keep
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
 from perf.harness.injection import Injection
-from perf.report.trust_rates import words
 
 OUT_OF_REACH = ("first_call",)
 """Clocks that time a process that is gone: nothing is planted there."""
@@ -97,8 +97,6 @@ def table(ended: Sequence[Ended]) -> str:
     """A row a part; of the expected word the rate, with an exact 95 % bound (Clopper and Pearson 1934)."""
     from tabulate import tabulate
 
-    from perf.gate.simulation import Rate
-
     rows = []
     for one in ended:
         wrong: Word = "SLOWER" if one.part.injection is None else one.part.expected
@@ -111,7 +109,7 @@ def table(ended: Sequence[Ended]) -> str:
                 "FASTER": one.count("FASTER"),
                 "AMBIGUOUS": one.count("AMBIGUOUS"),
                 "SAME": one.count("SAME"),
-                "": words(Rate(one.count(wrong), len(one.asked)), at_most=one.part.injection is None),
+                "": Rate(one.count(wrong), len(one.asked)).words(at_most=one.part.injection is None),
                 "controls": "moved" if one.judgement.contaminated else "held",
                 "took": f"{one.seconds:.0f} s",
             }

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from perf.gate.simulation import ANOTHER_DAY, ROWS, Bools, Rate, chunks
+from perf.gate.rate import Rate
+from perf.gate.simulation import ANOTHER_DAY, ROWS, Bools, chunks
 from perf.gate.statistics import Floats
 
 SAMPLES = 60  # of a process

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from perf.gate import statistics
+from perf.gate.rate import Rate
 from perf.gate.statistics import LOOKS, Floats
 
 TUNED_ON = Path(__file__).parents[1] / "studies" / "results" / "nvidia-h200" / "noise.json"
@@ -177,29 +178,6 @@ def draw(noise: Noise, reports: int, rng: np.random.Generator, rows: int = ROWS,
     process = rng.integers(noise.changes.shape[1], size=shape)
     start = rng.integers(noise.changes.shape[2] - visits + 1, size=shape)
     return noise.changes[kind, process, start + np.arange(visits)]
-
-
-@dataclass(frozen=True)
-class Rate:
-    """So many of so many, with the ends of its exact 95 % interval (Clopper and Pearson 1934)."""
-
-    hits: int
-    of: int
-
-    @property
-    def share(self) -> float:
-        """Between 0 and 1."""
-        return self.hits / self.of
-
-    @property
-    def upper(self) -> float:
-        """One-sided 95 % upper bound."""
-        return float(stats.binomtest(self.hits, self.of, alternative="less").proportion_ci(0.95).high)
-
-    @property
-    def lower(self) -> float:
-        """One-sided 95 % lower bound."""
-        return float(stats.binomtest(self.hits, self.of, alternative="greater").proportion_ci(0.95).low)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from perf import units
 from perf.gate.verdicts import BAD, Report, Verdict, Word
-from perf.report import units
 
 ORDER: tuple[Word, ...] = (
     "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",

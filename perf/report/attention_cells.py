@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from perf import units
 from perf.harness.records import CaseResult
-from perf.report import units
 from perf.report.attention_catalogue import Section, label, reading_order, status, value_text, words
 from perf.report.attention_rows import FASTEST, Row, Speedup, attained, figure, rate
 

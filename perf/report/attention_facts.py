@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from perf import units
 from perf.harness.records import CaseResult, Session
-from perf.report import units
 from perf.report.attention_catalogue import Quantity
 from perf.report.attention_rows import attained
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from perf.report import units
+from perf import units
 
 MIN_POINTS = 2
 WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own viewBox

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from perf import units
 from perf.harness.records import CaseResult
-from perf.report import attention_cells, attention_facts, attention_history, attention_rows, pages, units
+from perf.report import attention_cells, attention_facts, attention_history, attention_rows, pages
 from perf.report.attention_catalogue import FASTEST, SECTIONS, Section, label
 from perf.report.attention_history import Series
 from perf.report.attention_rows import Overview, Row

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perf.report import attention_facts, pages, trust_rates, trust_visible, units
+from perf import units
+from perf.gate import rate
+from perf.report import attention_facts, pages, trust_rates, trust_visible
 from perf.report.trust_rates import Pooled
 from perf.report.trust_records import SelfTest
 from perf.report.trust_visible import Negligible, Row, Spread
@@ -99,8 +101,8 @@ def _part(one: Pooled) -> dict[str, Any]:
         "hits": one.rate.hits,
         "false_alarm": at_most and one.rate.hits > 0,
         "rows": one.rate.of,
-        "share": _unbroken(trust_rates.share(one.rate.share)) if one.rate.of else "",
-        "bound": _unbroken(trust_rates.bound(one.rate, at_most=at_most)) if one.rate.of else "",
+        "share": _unbroken(rate.percent(one.rate.share)) if one.rate.of else "",
+        "bound": _unbroken(one.rate.bound(at_most=at_most)) if one.rate.of else "",
         "faster": one.faster,
         "ambiguous": one.ambiguous,
         "unmeasured": one.unmeasured,

@@ -1,16 +1,11 @@
 """How often a gate was wrong, and how often it found what was planted: all self-tests of a machine together."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from perf.report import units
+from perf.gate.rate import Rate
 from perf.report.trust_records import PLANTED, Part, SelfTest
-
-if TYPE_CHECKING:
-    from perf.gate.simulation import Rate
 
 
 @dataclass(frozen=True)
@@ -23,7 +18,7 @@ class Pooled:
     wanted: str
     """The word that is counted: found, or among identical code false."""
 
-    rate: "Rate"
+    rate: Rate
     """Of rows. Among identical code of those that could have shown a slow-down at all, since no other can be wrong;
     where something was planted, of all: what was not measured was not found."""
 
@@ -59,26 +54,7 @@ def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Part]]:
     return [(test, part) for test in tests for part in test.parts if part.contaminated]
 
 
-def words(rate: "Rate", *, at_most: bool) -> str:
-    """ "50.0 %, at most 97.5 %": the rate and its one-sided 95 % bound; "-" of nothing."""
-    return f"{share(rate.share)}, {bound(rate, at_most=at_most)}" if rate.of else "-"
-
-
-def bound(rate: "Rate", *, at_most: bool) -> str:
-    """ "at most 0.8 %": the exact bound (Clopper and Pearson 1934), rounded to the side that claims less."""
-    if at_most:
-        return f"at most {share(math.ceil(1e3 * rate.upper) / 1e3 if rate.upper >= 1e-3 else rate.upper)}"
-    return f"at least {share(math.floor(1e3 * rate.lower) / 1e3)}"
-
-
-def share(value: float) -> str:
-    """12.3 %; below 0.1 % two digits."""
-    return f"{100 * value:.1f} %" if value == 0 or value >= 1e-3 else f"{units.digits(100 * value, 2)} %"
-
-
 def _pool(parts: Sequence[tuple[SelfTest, Part]]) -> Pooled:
-    from perf.gate.simulation import Rate
-
     part = parts[0][1]
     each = [[row for row in one.verdicts if part.kind or row.smallest_visible is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]

@@ -6,7 +6,8 @@ from scipy import stats
 from perf.gate import proof, sequential, simulation
 from perf.gate.evidence import Evidence, Outcome, PairedVisit
 from perf.gate.judge import judge
-from perf.gate.simulation import LOOKS, STRUCTURES, Rate, every_row_for_itself, found, identical_code
+from perf.gate.rate import Rate
+from perf.gate.simulation import LOOKS, STRUCTURES, every_row_for_itself, found, identical_code
 from perf.harness.case import Case
 
 REPORTS = 200

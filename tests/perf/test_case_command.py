@@ -11,8 +11,7 @@ import click
 import pytest
 import torch
 
-from perf import case_command, case_profile
-from perf.report import units
+from perf import case_command, case_profile, units
 from perf.selection import SETS
 from perf.smoke import SmokeAttention
 

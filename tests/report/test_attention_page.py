@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.report import units
+from perf import units
 from perf.report.attention_page import permalink, render
 from tests.report import synthetic
 from tests.report.pages import page_of, text_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perf.gate.simulation import Rate
+from perf.gate.rate import Rate
 from perf.gate.verdicts import Word
 from perf.report import trust_rates
 from perf.report.trust_rates import Pooled
@@ -93,12 +93,12 @@ def test_no_self_tests_have_no_rates() -> None:
     ],
 )
 def test_a_rate_in_words(rate: Rate, at_most: bool, expected: str) -> None:
-    assert trust_rates.words(rate, at_most=at_most) == expected
+    assert rate.words(at_most=at_most) == expected
 
 
 def test_a_bound_is_never_rounded_to_the_side_that_claims_more() -> None:
     for of in range(1, 200):
         upper, lower = Rate(0, of), Rate(of, of)
-        assert float(trust_rates.bound(upper, at_most=True).split()[2]) >= 100 * upper.upper - 1e-9
-        assert float(trust_rates.bound(lower, at_most=False).split()[2]) <= 100 * lower.lower + 1e-9
+        assert float(upper.bound(at_most=True).split()[2]) >= 100 * upper.upper - 1e-9
+        assert float(lower.bound(at_most=False).split()[2]) <= 100 * lower.lower + 1e-9
     assert math.isclose(Rate(0, 59).upper, 1 - Rate(59, 59).lower)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from perf.report.units import digits
+from perf.units import digits
 
 Row = dict[str, Any]
 Documents = dict[str, dict[str, Any]]
