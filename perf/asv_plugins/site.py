@@ -10,7 +10,9 @@ from typing import Any
 
 from asv.publishing import OutputPublisher
 from asv.util import UserError
+from click import ClickException
 
+from perf.gate import acceptance
 from perf.harness import records
 from perf.report import attention_page, offline, trust_page, trust_records
 from perf.report.attention_catalogue import SECTIONS
@@ -54,7 +56,8 @@ class TrustSite(OutputPublisher):
             trust_page.Machine(name, *trust_records.read(directory, name)) for name in _machines(directory, graphs)
         ]
         negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
-        _add_page(cls, Path(conf.html_dir), trust_page.render(conf.project, found, negligible, conf.show_commit_url))
+        page = trust_page.render(conf.project, found, negligible, conf.show_commit_url, _accepted())
+        _add_page(cls, Path(conf.html_dir), page)
 
 
 def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str) -> None:
@@ -63,6 +66,15 @@ def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str) -> No
         offline.add_link(html_dir, name=publisher.name, href=f"{publisher.name}.html", label=publisher.button_label)
     except offline.UnknownPage as error:
         raise UserError(str(error)) from None
+
+
+def _accepted() -> list[acceptance.Acceptance]:
+    """Raises `UserError` with one line if the file of accepted regressions cannot be read."""
+    path = acceptance.ROOT / acceptance.FILE
+    try:
+        return acceptance.read(path.read_text()) if path.exists() else []
+    except ClickException as error:
+        raise UserError(error.message) from None
 
 
 def _records(conf: Any) -> Path:

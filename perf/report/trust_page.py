@@ -6,6 +6,7 @@ from typing import Any
 
 from perf import units
 from perf.gate import rate
+from perf.gate.acceptance import Acceptance
 from perf.report import attention_facts, pages, trust_rates, trust_visible
 from perf.report.trust_rates import Pooled
 from perf.report.trust_records import SelfTest
@@ -43,8 +44,14 @@ class Machine:
     """Names of files that are no self-test that can be read, each with the reason."""
 
 
-def render(project: str, machines: Iterable[Machine], negligible: Negligible, show_commit_url: str) -> str:
-    """The whole page; machines without a self-test are named in one line each."""
+def render(
+    project: str,
+    machines: Iterable[Machine],
+    negligible: Negligible,
+    show_commit_url: str,
+    accepted: Sequence[Acceptance] = (),
+) -> str:
+    """The whole page; machines without a self-test have one line each. `accepted`: regressions, oldest first."""
     known = list(machines)
     return pages.render(
         "trust.html",
@@ -53,6 +60,7 @@ def render(project: str, machines: Iterable[Machine], negligible: Negligible, sh
         silent=[one.name for one in known if not one.tests and not one.skipped],
         command=COMMAND,
         words=[(name, _unbroken(line)) for name, line in WORDS],
+        accepted=[_accepted(one) for one in reversed(accepted)],
         terms=[(name, _unbroken(line)) for name, line in TERMS],
         show_commit_url=show_commit_url,
     )
@@ -89,6 +97,21 @@ def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
         "skipped": one.skipped,
         "visible": _visible(one.tests, negligible),
         "spreads": _spreads(trust_visible.spreads(one.tests)),
+    }
+
+
+def _accepted(one: Acceptance) -> dict[str, Any]:
+    return {
+        "commit": one.commit,
+        "reason": one.reason,
+        "rows": [
+            {
+                "key": row.key.replace("'", "") + (", memory" if row.quantity == "peak_memory" else ""),
+                "word": row.word,
+                "most": "" if row.at_most is None else f"+{percent(row.at_most)}",
+            }
+            for row in one.rows
+        ],
     }
 
 

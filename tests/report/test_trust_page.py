@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from perf.gate.acceptance import Acceptance, Row
 from perf.gate.verdicts import Word
 from perf.report import trust_records
 from perf.report.trust_page import COMMAND, WORDS, Machine, render
@@ -145,3 +146,16 @@ def test_the_page_is_like_its_siblings(page: str) -> None:
     assert page.count("<table") == page.count("<caption")
     assert not re.search(r"<th(?![^>]*scope=)[\s>]", page)
     assert len(set(found := re.findall(r' id="(.*?)"', page))) == len(found)
+
+
+def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None:
+    key = "attention.FlashAttention(8192, 64, 'bfloat16', 'forward', 'triton')"
+    rows = (Row(key, "time", "SLOWER", 0.035), Row(key, "peak_memory", "LARGER", 0.5), Row(key, "time", "BROKEN", None))
+    accepted = [Acceptance("a" * 40, "sums <b>exactly</b>", rows), Acceptance("b" * 40, "later", rows[:1])]
+    page = render("demo", [], {}, "https://code.example/commit/", accepted)
+    text = text_of(page)
+    cell = "attention.FlashAttention(8192, 64, bfloat16, forward, triton)"
+    assert f"aaaaaaaa sums <b>exactly</b> {cell} SLOWER +3.5 % {cell}, memory LARGER +50 % {cell} BROKEN" in text
+    assert text.index("later") < text.index("sums")
+    assert "<b>" not in page
+    assert "None: nothing is worse on purpose." in text_of(render("demo", [], {}, ""))
