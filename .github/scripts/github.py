@@ -63,6 +63,18 @@ def pull_request(repository: str, number: str, commit: str) -> dict[str, Any]:
     return found
 
 
+def ours(listing: str, marker: str) -> dict[str, Any] | None:
+    """The first comment or issue that these workflows wrote with this marker on top.
+
+    `listing` is an address that ends where another parameter may follow.
+    """
+    for page in api("--paginate", "--slurp", f"{listing}per_page=100"):
+        for one in page:
+            if one["user"]["login"] == "github-actions[bot]" and (one["body"] or "").startswith(marker):
+                return one
+    return None
+
+
 def expect(pattern: re.Pattern[str], given: str, what: str, allowed: str) -> None:
     """Raise RefusedError unless the whole of `given` matches."""
     if not pattern.fullmatch(given):

@@ -6,24 +6,20 @@ Reads REPOSITORY, RUN_ID, RUN_TITLE and RUN_URL; exit status 1 and one line if r
 """
 
 import io
-import json
 import os
 import re
 import sys
 import zipfile
-from pathlib import Path
 from typing import Any
 
-from github import RefusedError, api, download, expect, pull_request, shown
-from schema import problem
+from github import RefusedError, api, download, expect, ours, pull_request, shown
+from untrusted import harmless, read_report
 
 ARTIFACT = "gate-report"
 MAX_ARTIFACT, MAX_REPORT = 32 * 2**20, 128 * 2**20
 MAX_COMMENT = 4 * 60_000  # the gate's 60,000 characters, in UTF-8; GitHub takes 65,536
 MARKER = "<!-- perf gate -->"
-CUT = "\u200b"
 TITLE = re.compile(r"gate of #([1-9][0-9]{0,8}) at ([0-9a-f]{40})")
-TAGS = "details|summary|sub|sup|br|b|i|code|pre|table|thead|tbody|tr|th|td"
 
 
 def main() -> None:
@@ -49,7 +45,11 @@ def run(repository: str, run_id: str, title: str, url: str) -> str:
     if report["head"]["commit"] != commit:
         raise RefusedError(f"the report is of commit {report['head']['commit']}, the run of {commit}")
     pull_request(repository, number, commit)
-    return post(repository, number, f"{MARKER}\n{harmless(comment, repository)}\n\n{footer(number, commit, url)}\n")
+    return post(
+        repository,
+        number,
+        f"{MARKER}\n{harmless(comment.removeprefix(MARKER), repository)}\n\n{footer(number, commit, url)}\n",
+    )
 
 
 def fetch(repository: str, artifact: dict[str, Any]) -> bytes:
@@ -71,14 +71,7 @@ def read(archive: bytes) -> tuple[dict[str, Any], str]:
             comment = _member(files, "comment.md", MAX_COMMENT)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError):
         raise RefusedError("the artifact is not a ZIP archive") from None
-    try:
-        document = json.loads(report)
-    except (ValueError, RecursionError):
-        raise RefusedError("report.json is not JSON") from None
-    schema = json.loads(Path(__file__).with_name("report.schema.json").read_text())
-    if wrong := problem(document, schema):
-        raise RefusedError(f"report.json does not keep to its schema: {wrong}")
-    return document, comment
+    return read_report(report, "report.json"), comment
 
 
 def _member(files: zipfile.ZipFile, name: str, limit: int) -> str:
@@ -92,31 +85,6 @@ def _member(files: zipfile.ZipFile, name: str, limit: int) -> str:
         raise RefusedError(f"{name} is not UTF-8") from None
 
 
-def harmless(comment: str, repository: str) -> str:
-    """The comment without what could call people, load pictures, lead elsewhere or pass for another comment.
-
-    Markdown's own tables, emphasis and code stay; so do character references, links into this repository, and tags
-    that only lay out. A mark that GitHub would act on keeps its look and is cut off by a space of no width, which also
-    helps where the mark is written as a reference: GitHub looks for mentions in the text that comes out.
-    """
-    comment = "".join(char for char in comment.removeprefix(MARKER) if char.isprintable() or char == "\n")
-    comment = re.sub(r"&(?!(?:lt|gt|amp|quot|#[0-9]{1,6});)", "&amp;", comment)
-    comment = re.sub(r"&#([0-9]{1,6});", _printable, comment)
-    comment = re.sub(rf"(?i)<(?!/?(?:{TAGS})(?: open)?\s*/?>)", "&lt;", comment)
-    comment = re.sub(r"!(?=\[)", "&#33;", comment)
-    own = re.escape(f"https://github.com/{repository}/")
-    comment = re.sub(rf"(?i)\b(?!{own})(https?|ftp|mailto|www)(?=[:.])", rf"\1{CUT}", comment)
-    comment = re.sub(r"\]\((?!https://github\.com/|#)", f"]{CUT}(", comment)
-    comment = re.sub(r"(?m)^(\s*(?:>\s*)*\[[^\]\n]*\]):", rf"\1{CUT}:", comment)  # a link defined apart
-    comment = re.sub(r"(@|&#0*64;)", rf"\1{CUT}", comment)
-    return re.sub(r"(?i)(\bGH-|\bGH&#0*45;|&#0*35;|(?<!&)#)(?=[0-9&])", rf"\1{CUT}", comment)
-
-
-def _printable(reference: re.Match[str]) -> str:
-    number = int(reference[1])
-    return reference[0] if number <= sys.maxunicode and chr(number).isprintable() else ""
-
-
 def footer(number: str, commit: str, url: str) -> str:
     """What the trusted side knows by itself."""
     return f"<sub>Pull request {number} at {commit}, from [this run]({url}); the next run replaces this comment.</sub>"
@@ -124,11 +92,9 @@ def footer(number: str, commit: str, url: str) -> str:
 
 def post(repository: str, number: str, body: str) -> str:
     """Update the comment of an earlier gate, or make the first."""
-    pages = api("--paginate", "--slurp", f"repos/{repository}/issues/{number}/comments?per_page=100")
-    for one in (comment for page in pages for comment in page):
-        if one["user"]["login"] == "github-actions[bot]" and one["body"].startswith(MARKER):
-            api("--method", "PATCH", f"repos/{repository}/issues/comments/{one['id']}", body={"body": body})
-            return f"Comment {one['id']} of pull request {number} is up to date."
+    if found := ours(f"repos/{repository}/issues/{number}/comments?", MARKER):
+        api("--method", "PATCH", f"repos/{repository}/issues/comments/{found['id']}", body={"body": body})
+        return f"Comment {found['id']} of pull request {number} is up to date."
     api("--method", "POST", f"repos/{repository}/issues/{number}/comments", body={"body": body})
     return f"Pull request {number} has its comment."
 

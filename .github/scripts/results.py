@@ -15,18 +15,18 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+
+from github import RefusedError
 
 STORE = ("perf/results", "perf/records")
 MACHINE = r"[a-z0-9][a-z0-9._-]{0,80}"
 JSON_FILE = re.compile(rf"perf/results/(benchmarks|{MACHINE}/(machine|[0-9a-f]{{8}}-[\w.+-]{{1,120}}))\.json", re.ASCII)
 RECORDS_FILE = re.compile(rf"perf/records/{MACHINE}/[0-9a-f]{{40}}\.jsonl\.gz", re.ASCII)
+KEPT_FILE = re.compile(rf"perf/records/{MACHINE}/(gate|self-test)/[0-9]{{8}}T[0-9]{{6}}Z\.json", re.ASCII)
 MAX_FILES, MAX_BYTES, MAX_UNPACKED = 2000, 4 * 2**20, 128 * 2**20
 ATTEMPTS = 5
-
-
-class RefusedError(Exception):
-    """One line."""
 
 
 def main() -> None:
@@ -42,11 +42,11 @@ def main() -> None:
 
 def collect(folder: Path) -> None:
     """Copy what differs from HEAD in the store to `folder`; say on GITHUB_OUTPUT whether there is anything."""
-    listed = _git("ls-files", "-z", "--modified", "--others", "--exclude-standard", "--", *STORE).split("\0")
+    listed = git("ls-files", "-z", "--modified", "--others", "--exclude-standard", "--", *STORE).split("\0")
     count = 0
     for name in filter(None, listed):
         try:
-            content = _content(Path(), name)
+            content = content_of(Path(), name)
         except RefusedError as refused:
             print(f"left out: {refused}")
             continue
@@ -55,7 +55,7 @@ def collect(folder: Path) -> None:
         target.write_bytes(content)
         count += 1
     if count:
-        (folder / "base").write_text(_git("rev-parse", "HEAD"))
+        (folder / "base").write_text(git("rev-parse", "HEAD"))
     with Path(os.environ.get("GITHUB_OUTPUT", os.devnull)).open("a") as output:
         output.write(f"changed={'true' if count else 'false'}\n")
     print(f"{count} files of results and records")
@@ -63,56 +63,59 @@ def collect(folder: Path) -> None:
 
 def store(folder: Path) -> None:
     """Commit the files in `folder` and push them to main."""
-    base = _content_of_base(folder)
+    base = _base(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     names.remove("base")
     if not 0 < len(names) <= MAX_FILES:
         raise RefusedError(f"{len(names)} files were given; allowed: 1 to {MAX_FILES}")
-    contents = {name: _content(folder, name) for name in names}  # all of them, before one is written
+    contents = {name: content_of(folder, name) for name in names}  # all of them, before one is written
 
-    _git("fetch", "--quiet", "origin", "main")
-    _git("merge-base", "--is-ancestor", base, "origin/main")
-    _git("checkout", "--quiet", "--force", "--detach", base)
+    git("fetch", "--quiet", "origin", "main")
+    git("merge-base", "--is-ancestor", base, "origin/main")
+    git("checkout", "--quiet", "--force", "--detach", base)
     for name, content in contents.items():
         target = Path(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-    _git("add", "--", *names)
-    if not _git("diff", "--cached", "--name-only"):
+    git("add", "--", *names)
+    if not git("diff", "--cached", "--name-only"):
         print("Nothing that is not on main already.")
         return
-    _git("commit", "--quiet", "--message", _message(names))
+    git("commit", "--quiet", "--message", _message(names))
     _push()
 
 
 def _push() -> None:
     for _ in range(ATTEMPTS):
         try:
-            _git("rebase", "--quiet", "origin/main")
+            git("rebase", "--quiet", "origin/main")
         except RefusedError:
-            _git("rebase", "--abort")
+            git("rebase", "--abort")
             raise RefusedError("main has other results of the same commit meanwhile; merge them by hand") from None
         try:
-            _git("push", "--quiet", "origin", "HEAD:refs/heads/main")
+            git("push", "--quiet", "origin", "HEAD:refs/heads/main")
         except RefusedError as refused:
             last = refused
-            _git("fetch", "--quiet", "origin", "main")  # somebody was faster
+            git("fetch", "--quiet", "origin", "main")  # somebody was faster
         else:
-            print(f"main is at {_git('rev-parse', 'HEAD')}")
+            print(f"main is at {git('rev-parse', 'HEAD')}")
             return
     raise last
 
 
 def _message(names: list[str]) -> str:
     files = [name.split("/") for name in names]
-    machines = sorted({parts[2] for parts in files if len(parts) == 4})
+    machines = sorted({parts[2] for parts in files if len(parts) > 3})
     commits = sorted({parts[3][:8] for parts in files if len(parts) == 4 and parts[3] != "machine.json"})
-    subject = f"Results of {', '.join(machines) or 'no machine'}: {len(commits)} commit{'s' * (len(commits) != 1)}"
+    kept = Counter(parts[3] for parts in files if len(parts) == 5)  # gate, self-test
+    counts = {"commit": len(commits)} if commits or not kept else {}
+    held = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in {**counts, **kept}.items())
+    subject = f"Results of {', '.join(machines) or 'no machine'}: {held}"
     run = os.environ.get("RUN_URL", "")
     return "\n\n".join(filter(None, [subject, " ".join(commits), f"Measured by {run}" if run else ""]))
 
 
-def _content_of_base(folder: Path) -> str:
+def _base(folder: Path) -> str:
     path = folder / "base"
     base = path.read_bytes()[:100].decode(errors="replace").strip() if path.is_file() and not path.is_symlink() else ""
     if not re.fullmatch("[0-9a-f]{40}", base):
@@ -120,10 +123,10 @@ def _content_of_base(folder: Path) -> str:
     return base
 
 
-def _content(folder: Path, name: str) -> bytes:
+def content_of(folder: Path, name: str) -> bytes:
     """The bytes of one file of the store; raises RefusedError if that is not what it is."""
     path, said = folder / name, ascii(name[:150])
-    if not (JSON_FILE.fullmatch(name) or RECORDS_FILE.fullmatch(name)):
+    if not any(form.fullmatch(name) for form in (JSON_FILE, RECORDS_FILE, KEPT_FILE)):
         raise RefusedError(f"{said} is no file of results or records")
     if path.is_symlink() or not path.is_file():
         raise RefusedError(f"{said} is not a plain file")
@@ -147,7 +150,8 @@ def _unpacked(content: bytes) -> bytes:
     return text
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """What git prints. Raises RefusedError if it fails."""
     name, email = "github-actions[bot]", "41898282+github-actions[bot]@users.noreply.github.com"
     identity = ["-c", f"user.name={name}", "-c", f"user.email={email}"]
     done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=False)

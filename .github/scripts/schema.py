@@ -64,6 +64,8 @@ def _fits(keyword: str, document: Any, value: Any) -> bool:
         return not isinstance(document, list) or len(document) <= value
     if keyword == "minimum":
         return not _is(document, "number") or document >= value
+    if keyword == "maximum":
+        return not _is(document, "number") or document <= value
     raise NotImplementedError(f"{keyword} is not among the keywords read here")
 
 

@@ -106,6 +106,11 @@ class GitHub:
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if method in (None, line["method"])]
 
+    def answer(self, method: str, address: str, **answer: Any) -> None:
+        """What `gh` gets for an address of this repository's: `json`, or the bytes of a `file`."""
+        self.answers[f"{method} repos/owner/repository/{address}"] = answer
+        (self.stubs / "answers.json").write_text(json.dumps(self.answers))
+
     def git(self, *arguments: str, cwd: Path) -> str:
         identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
         command = ["git", *identity, *arguments]

@@ -13,6 +13,8 @@ import zipfile
 import pytest
 
 from perf.__main__ import main
+from perf.gate import report as report_file
+from tests.gate import reports as made
 from tests.workflows.project import HOSTILE, Project
 from tests.workflows.running import Run, load
 
@@ -38,33 +40,12 @@ sys.exit({status})
 """
 
 
-def report(base, head, word="SLOWER"):
-    """What `python -m perf gate --json` writes of one row."""
-    verdict = {
-        "key": "attention.FlashAttention.track_time(8192, 64, 'bfloat16', 'forward', 'triton')",
-        "quantity": "time",
-        "word": word,
-        "base": 1e-4,
-        "head": 1.1e-4,
-        "change": 0.1,
-        "low": 0.09,
-        "high": 0.11,
-        "smallest_visible": 0.01,
-        "same_code": False,
-        "reason": "",
-    }
-    return {
-        "base": {"commit": base, "subject": "Before"},
-        "head": {"commit": head, "subject": "After"},
-        "judgement": {"verdicts": [verdict], "contaminated": ""},
-        "device": {"name": "NVIDIA H200"},
-        "software": {"torch": "2.11.0"},
-        "command": f"python -m perf gate {base} {head}",
-        "seconds": 480.5,
-        "share_measuring": 0.7,
-        "processes": 4,
-        "tests": "1766 passed",
-    }
+def report(base, head):
+    """What `python -m perf gate --json` writes of one row, without samples."""
+    key = "attention.FlashAttention.track_time(8192, 64, 'bfloat16', 'forward', 'triton')"
+    row = made.verdict("SLOWER", key=key, base=1e-4, head=1.1e-4, change=0.1, low=0.09, high=0.11)
+    arms = {"base": {"commit": base, "subject": "Before"}, "head": {"commit": head, "subject": "After"}}
+    return json.loads(report_file.to_json(made.report(row, **arms)))
 
 
 class PullRequest:
@@ -87,17 +68,14 @@ class PullRequest:
         self.project.git("push", "-q", "origin", f"HEAD:refs/pull/{NUMBER}/head")
         self.project.git("checkout", "-q", "main")
         self.main = self.project.commit("Main goes on")
-        self.answer("GET", f"pulls/{NUMBER}", json=self.as_github_says_it())
+        self.github.answer("GET", f"pulls/{NUMBER}", json=self.as_github_says_it())
         if not suite:
             self.gate(status=1)
-        self.says(json.dumps(report(self.base, self.commit)), "❌ 1 row is slower\n\n| row | change |\n| --- | --- |\n")
+        comment = "<!-- perf gate -->\n❌ 1 row is slower\n\n| row | change |\n| --- | --- |\n"
+        self.says(json.dumps(report(self.base, self.commit)), comment)
 
     def as_github_says_it(self, **other):
         return {"state": "open", "base": {"ref": "main"}, "head": {"sha": self.commit}} | other
-
-    def answer(self, method, address, **answer):
-        self.github.answers[f"{method} repos/owner/repository/{address}"] = answer
-        (self.github.stubs / "answers.json").write_text(json.dumps(self.github.answers))
 
     def gate(self, *, status):
         text = GATE.format(python=sys.executable, stubs=str(self.github.stubs), status=status)
@@ -124,8 +102,8 @@ class PullRequest:
         path = self.github.folder / "artifact.zip"
         path.write_bytes(archive)
         artifact = {"name": "gate-report", "id": 5, "size_in_bytes": len(archive)}
-        self.answer("GET", "actions/runs/99/artifacts", json={"artifacts": [artifact]})
-        self.answer("GET", "actions/artifacts/5/zip", file=str(path))
+        self.github.answer("GET", "actions/runs/99/artifacts", json={"artifacts": [artifact]})
+        self.github.answer("GET", "actions/artifacts/5/zip", file=str(path))
         self.github.answers.setdefault(f"GET {COMMENTS}?per_page=100", {"json": [[]]})
         self.github.answers |= {f"POST {COMMENTS}": {"json": {}}, f"PATCH {COMMENT}": {"json": {}}}
         (self.github.stubs / "answers.json").write_text(json.dumps(self.github.answers))
@@ -227,9 +205,9 @@ def test_a_gate_that_crashed_leaves_nothing_and_the_comment_says_so_in_the_log(p
         (pull.github.stubs / name).unlink()
     run = pull.measure()
     assert [step.outcome for step in run.jobs["gate"].steps][-2:] == ["failure", "success"]
-    pull.answer("GET", "actions/runs/99/artifacts", json={"artifacts": []})
+    pull.github.answer("GET", "actions/runs/99/artifacts", json={"artifacts": []})
     pull.comment(archive=b"")
-    pull.answer("GET", "actions/runs/99/artifacts", json={"artifacts": []})
+    pull.github.answer("GET", "actions/runs/99/artifacts", json={"artifacts": []})
     assert not pull.github.asked("POST")
 
 
@@ -265,7 +243,7 @@ WRONG = {
 def test_another_state_of_the_pull_request_is_refused_before_and_after(pull, case):
     pull.measure()
     other, reason = WRONG[case]
-    pull.answer("GET", f"pulls/{NUMBER}", json=pull.as_github_says_it(**other))
+    pull.github.answer("GET", f"pulls/{NUMBER}", json=pull.as_github_says_it(**other))
     assert_refused(pull, pull.comment(), "Check and post", reason)
     run = pull.measure()
     assert run.jobs["gate"].result == "skipped"
@@ -286,13 +264,14 @@ def test_the_comment_is_posted_once_and_updated_from_then_on(pull):
     pull.measure()
     assert pull.comment().result == "success"
     body = posted(pull)
-    assert body.startswith("<!-- perf gate -->\n❌ 1 row is slower\n")
+    assert body.startswith("<!-- perf gate -->\n\n❌ 1 row is slower\n")
+    assert body.count("perf gate") == 1, "the marker of the GPU machine's comment gave way to ours"
     assert f"Pull request 7 at {pull.commit}, from [this run](https://github.com/owner/repository/actions/" in body
 
     (pull.github.stubs / "asked.jsonl").unlink()
     theirs = {"id": 1, "user": {"login": "somebody"}, "body": body}
     ours = {"id": 1234, "user": {"login": "github-actions[bot]"}, "body": body}
-    pull.answer("GET", f"issues/{NUMBER}/comments?per_page=100", json=[[theirs], [ours]])
+    pull.github.answer("GET", f"issues/{NUMBER}/comments?per_page=100", json=[[theirs], [ours]])
     assert pull.comment().result == "success"
     assert posted(pull, "PATCH") == body
     assert pull.github.asked("PATCH")[0]["address"] == COMMENT
@@ -350,7 +329,7 @@ def test_a_title_that_is_not_ours_is_refused(refusing, text):
 
 def test_a_report_of_this_commit_does_not_reach_another_pull_request(pull):
     pull.measure()  # leaves a report, which is of this commit
-    pull.answer("GET", "pulls/8", json=pull.as_github_says_it(head={"sha": "d" * 40}))
+    pull.github.answer("GET", "pulls/8", json=pull.as_github_says_it(head={"sha": "d" * 40}))
     assert_refused(pull, pull.comment(title=f"gate of #8 at {pull.commit}"), "Check and post", "pull request 8 is at")
 
 

@@ -2,33 +2,17 @@
 
 import gzip
 import json
-import shutil
 import sys
 
 import pytest
 
-from tests.workflows.project import HOSTILE, Project
-from tests.workflows.running import Job, Run
+from tests.workflows.project import HOSTILE, NIGHT, PUSH, Project, measure, results, show, small_project, store_by_hand
+from tests.workflows.running import Run
 
 pytestmark = pytest.mark.slow
 
-PUSH = {"github.event_name": "push", "inputs.full": None}
-NIGHT = {"github.event_name": "schedule", "inputs.full": None}
 
-
-def measure(project, context=PUSH):
-    run = Run(project.github, "perf.yml", context)
-    for job in ("measure", "store", "site"):
-        run.job(job)
-    return run
-
-
-def show(run):
-    return {name: [(step.name, step.outcome, step.output) for step in job.steps] for name, job in run.jobs.items()}
-
-
-def results(run):
-    return {name: job.result for name, job in run.jobs.items()}
+GREEN_WITH_NOTHING_NEW = {"measure": "success", "store": "skipped", "issue": "skipped", "site": "skipped"}
 
 
 def measured(project, commit):
@@ -39,16 +23,24 @@ def measured(project, commit):
     return {name: sum(isinstance(value, float) and value > 0 for value in row[0]) for name, row in rows.items()}
 
 
-def test_from_a_push_to_the_published_site_and_on_to_the_night(tmp_path):
-    """Real asv, twice: in one test, since it takes ten seconds."""
+def test_from_a_push_to_the_published_site(tmp_path):
+    """Real asv."""
     project = Project(tmp_path, sys.executable)
     first = project.commit("\n".join(HOSTILE), code=True)  # got no run: let GitHub have dropped it
     second = project.commit("$(touch pwned) `touch pwned`", code=True)
     project.commit("No code: nothing to measure")
 
     push = measure(project)
-    assert results(push) == {"measure": "success", "store": "success", "site": "success"}, show(push)
-    assert push.jobs["measure"]["Measure every GPU case of the newest commit"].outcome == "skipped"
+    assert results(push) == {"measure": "success", "store": "success", "issue": "success", "site": "success"}, show(
+        push
+    )
+    night = [step for step in push.jobs["measure"].steps if step.outcome == "skipped"]
+    assert [step.name for step in night] == [
+        "Gate what has changed since the last gate",
+        "Put the gate itself to the test, on another eighth of its rows every night",
+        "Measure every GPU case of the newest commit",
+    ]
+    assert push.jobs["issue"]["Check and open"].output == "No gate was run.\n"
     assert project.github.called()[:5] == [
         "pip install --quiet --editable .[dev]",
         "python -c import torch; torch.cuda.init()",
@@ -62,12 +54,10 @@ def test_from_a_push_to_the_published_site_and_on_to_the_night(tmp_path):
     the_site_holds_the_results(project, (first, second))
 
     again = measure(project)
-    assert results(again) == {"measure": "success", "store": "skipped", "site": "skipped"}, show(again)
+    assert results(again) == {"measure": "success", "store": "skipped", "issue": "skipped", "site": "skipped"}, show(
+        again
+    )
 
-    night = measure(project, NIGHT)
-    assert results(night) == {"measure": "success", "store": "success", "site": "success"}, show(night)
-    assert measured(project, second) == {"smoke.SmokeAttention.track_time": 1, "smoke.SmokeControls.track_time": 1}
-    assert measured(project, first) == {"smoke.SmokeAttention.track_time": 1}
     project.assert_nothing_ran()
 
 
@@ -91,14 +81,7 @@ def the_site_holds_the_results(project, commits):
 
 @pytest.fixture
 def small(tmp_path):
-    """A project whose asv does in no time what the test says."""
-    project = Project(tmp_path, sys.executable)
-    project.commit("Some code", code=True)
-    project.github.records("asv")
-    python = (project.github.stubs / "python").read_text()
-    # What is missed of one set is missed of the other.
-    project.github.stub("python", python.replace("exec ", 'set -- "${@/gpu/history}"\nexec '))
-    return project
+    return small_project(tmp_path)
 
 
 def write(project, *, exit_status=0, results='{"commit_hash": "%s", "results": {}}'):
@@ -117,7 +100,7 @@ exit {exit_status}""",
 def test_a_red_test_measures_nothing_and_is_red(small):
     small.github.records("pytest", "exit 1")
     run = measure(small)
-    assert results(run) == {"measure": "failure", "store": "skipped", "site": "skipped"}, show(run)
+    assert results(run) == {"measure": "failure", "store": "skipped", "issue": "skipped", "site": "skipped"}, show(run)
     assert not [line for line in small.github.called() if line.startswith("asv")]
 
 
@@ -139,7 +122,7 @@ def test_a_set_that_cannot_be_read_measures_nothing_and_is_red(small):
 def test_a_failed_case_is_stored_and_red(small):
     write(small, exit_status=2)
     run = measure(small)
-    assert results(run) == {"measure": "failure", "store": "success", "site": "success"}, show(run)
+    assert results(run) == {"measure": "failure", "store": "success", "issue": "success", "site": "success"}, show(run)
     assert len(small.files_on_main()) == 1
 
 
@@ -187,22 +170,14 @@ def refusing(tmp_path_factory):
     return project
 
 
-def store_by_hand(project, name, content, base=None):
-    """The store job with an artifact of an attacker's."""
-    folder = project.github.artifacts / "results"
-    shutil.rmtree(folder, ignore_errors=True)
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    if base is not False:
-        (folder / "base").write_text(base or project.github.git("rev-parse", "main", cwd=project.github.origin))
-    run = Run(project.github, "perf.yml", PUSH)
-    run.jobs["measure"] = Job("success", outputs={"changed": "true"})
-    return run.job("store")["Check, commit, push"]
+def stored(project, name, content, base=None):
+    """The store job's step with one file of an attacker's."""
+    return store_by_hand(project, {name: content}, base).jobs["store"]["Check, commit, push"]
 
 
 BOMB = gzip.compress(b'{"samples": "' + b"x" * 2**27 + b'"}')  # good but for its size
 
+TIME = "20261101T020304Z"
 REFUSED = {
     "code": ("perf/__main__.py", b"print()", "is no file of results or records"),
     "a workflow": (".github/workflows/perf.yml", b"{}", "is no file of results or records"),
@@ -212,61 +187,65 @@ REFUSED = {
     "deep JSON": ("perf/results/throw-away/machine.json", b"[" * 100_000, "is cut in half, or not what its name says"),
     "too large": ("perf/results/throw-away/machine.json", b'"' + b"x" * 2**23 + b'"', "allowed: 4194304"),
     "no records": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", b"{}", "is cut in half, or not what its name says"),
-    "a bomb": (
-        f"perf/records/throw-away/{'a' * 40}.jsonl.gz",
-        BOMB,
-        "or not what its name says",
-    ),
+    "a bomb": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", BOMB, "or not what its name says"),
+    "a gate of another name": ("perf/records/throw-away/gate/last.json", b"{}", "is no file of results or records"),
+    "another folder": (f"perf/records/throw-away/site/{TIME}.json", b"{}", "is no file of results or records"),
+    "a deeper folder": (f"perf/records/throw-away/gate/x/{TIME}.json", b"{}", "is no file of results or records"),
+    "a name with more": (f"perf/records/throw-away/gate/{TIME}.json\n", b"{}", "is no file of results or records"),
+    "a gate in bits": (f"perf/records/throw-away/gate/{TIME}.json", b'{"version":', "is cut in half, or not what"),
+    "a gate that is a list": (f"perf/records/throw-away/gate/{TIME}.json", b"[]", "is cut in half, or not what"),
+    "a self-test that is a list": (f"perf/records/m/self-test/{TIME}.json", b"[{}]", "is cut in half, or not what"),
+    "a large self-test": (f"perf/records/m/self-test/{TIME}.json", b"{}" + b" " * 2**22, "allowed: 4194304"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_an_artifact_that_is_no_results_is_refused_in_one_line(refusing, case):
     name, content, reason = REFUSED[case]
-    before = refusing.github.git("rev-parse", "main", cwd=refusing.github.origin)
-    step = store_by_hand(refusing, name, content)
+    before = refusing.main()
+    step = stored(refusing, name, content)
     assert step.outcome == "failure"
     assert step.output.startswith("refused: ")
     assert reason in step.output
     assert len(step.output.splitlines()) == 1
-    assert refusing.github.git("rev-parse", "main", cwd=refusing.github.origin) == before
+    assert refusing.main() == before
     refusing.assert_nothing_ran()
 
 
 @pytest.mark.parametrize("base", [False, "$(touch pwned)", "0" * 40, "--upload-pack=touch pwned"])
 def test_an_artifact_of_no_commit_of_main_is_refused_in_one_line(refusing, base):
-    step = store_by_hand(refusing, "perf/results/throw-away/machine.json", b"{}", base)
+    step = stored(refusing, "perf/results/throw-away/machine.json", b"{}", base)
     assert step.outcome == "failure"
     assert len(step.output.splitlines()) == 1, step.output
     refusing.assert_nothing_ran()
 
 
 def test_results_go_on_top_of_what_was_pushed_meanwhile(small):
-    base = small.github.git("rev-parse", "main", cwd=small.github.origin)
+    base = small.main()
     small.commit("Somebody was faster")
-    step = store_by_hand(small, "perf/results/throw-away/machine.json", b'{"machine": "m"}', base)
+    step = stored(small, "perf/results/throw-away/machine.json", b'{"machine": "m"}', base)
     assert step.outcome == "success", step.output
     assert small.files_on_main() == ["perf/results/throw-away/machine.json"]
     small.pull()
 
 
 def test_other_results_of_the_same_commit_are_never_overwritten(small):
-    base = small.github.git("rev-parse", "main", cwd=small.github.origin)
+    base = small.main()
     path = small.checkout / "perf" / "results" / "throw-away" / "machine.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"of": "another machine"}')
     small.commit("Results by hand")
-    step = store_by_hand(small, "perf/results/throw-away/machine.json", b'{"machine": "m"}', base)
+    step = stored(small, "perf/results/throw-away/machine.json", b'{"machine": "m"}', base)
     assert step.output == "refused: main has other results of the same commit meanwhile; merge them by hand\n"
 
 
 def test_the_same_results_once_more_are_no_commit(small):
-    base = small.github.git("rev-parse", "main", cwd=small.github.origin)
+    base = small.main()
     content = b'{"machine": "m"}'
-    assert store_by_hand(small, "perf/results/throw-away/machine.json", content, base).outcome == "success"
-    before = small.github.git("rev-parse", "main", cwd=small.github.origin)
-    assert store_by_hand(small, "perf/results/throw-away/machine.json", content, base).outcome == "success"
-    assert small.github.git("rev-parse", "main", cwd=small.github.origin) == before
+    assert stored(small, "perf/results/throw-away/machine.json", content, base).outcome == "success"
+    before = small.main()
+    assert stored(small, "perf/results/throw-away/machine.json", content, base).outcome == "success"
+    assert small.main() == before
 
 
 def test_the_tests_run_as_the_readme_says_in_a_new_environment(small):

@@ -121,6 +121,7 @@ def test_no_job_has_more_rights_than_these():
     }
     assert {job: write for job, write in rights.items() if write} == {
         "perf.yml:store": {"contents"},
+        "perf.yml:issue": {"issues"},
         "perf.yml:site": {"pages", "id-token"},
         "site.yml:deploy": {"pages", "id-token"},
         "perf-comment.yml:comment": {"pull-requests"},

@@ -32,7 +32,7 @@ def script(name):
         sys.path.remove(str(SCRIPTS))
 
 
-post_comment, schema, github = script("post_comment"), script("schema"), script("github")
+post_comment, schema, github, untrusted = map(script, ("post_comment", "schema", "github", "untrusted"))
 
 LOST = {
     "a mention": ("@octocat", "@octocat"),
@@ -70,7 +70,7 @@ LOST = {
 @pytest.mark.parametrize("case", LOST)
 def test_a_comment_loses_what_does_something(case):
     text, active = LOST[case]
-    written = post_comment.harmless(text, "owner/repository")
+    written = untrusted.harmless(text, "owner/repository")
     assert active not in written
     if active[0] in "@#gG" or not active.isprintable():  # GitHub looks for these in what the references stand for
         assert active not in html.unescape(written)
@@ -90,11 +90,7 @@ KEPT = [
 
 @pytest.mark.parametrize("text", KEPT)
 def test_a_comment_keeps_what_only_looks(text):
-    assert post_comment.harmless(text, "owner/repository") == text
-
-
-def test_the_gates_own_marker_is_not_there_twice():
-    assert post_comment.harmless("<!-- perf gate -->\ntext", "owner/repository") == "\ntext"
+    assert untrusted.harmless(text, "owner/repository") == text
 
 
 def changed(*path, to):
@@ -123,6 +119,9 @@ WRONG = [
     changed("judgement", "verdicts", 0, "word", to="GREAT"),
     changed("judgement", "verdicts", 0, "change", to="0.1"),
     changed("judgement", "verdicts", 0, "change", to=True),
+    changed("judgement", "verdicts", 0, "head", to=10**400),
+    changed("judgement", "verdicts", 0, "low", to=float("inf")),
+    changed("judgement", "verdicts", 0, "accepted", to=None),
     changed("seconds", to=-1),
     changed("processes", to=1.5),
 ]
@@ -167,7 +166,7 @@ def test_every_word_of_the_gates_is_in_the_schema():
 def test_a_comment_of_the_gates_own_making_is_posted_as_it_is_but_calls_nobody():
     arms = {name: {"commit": name[0] * 40, "subject": "Fix (#12) by @octocat"} for name in ("base", "head")}
     text = gate.comment(made.report(made.verdict("SLOWER", reason="2 % in `_fwd` of @octocat"), **arms))
-    written = post_comment.harmless(text, "owner/repository")
+    written = untrusted.harmless(text.removeprefix(gate.MARKER), "owner/repository")
     assert gate.MARKER == post_comment.MARKER
     assert gate.MARKER + written.replace("\u200b", "") == text
     assert "@octocat" not in html.unescape(written)

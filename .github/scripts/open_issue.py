@@ -1,0 +1,129 @@
+"""Open one issue for what a kept gate of main calls worse, and keep to that one as long as it is open.
+
+    open_issue.py FOLDER   the results of a run; of interest are perf/records/MACHINE/gate/TIME.json
+
+The GPU machine wrote them, so they are a stranger's data: checked, looked up in main's history, and written as text.
+What may be believed of a report, and its words, are `perf.gate`'s, which needs no package (PYTHONPATH names the
+checkout). Reads REPOSITORY and RUN_URL; exit status 1 and one line if refused.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from github import REPOSITORY, RefusedError, api, expect, ours, shown
+from results import content_of, git
+from untrusted import harmless, read_report
+
+from perf.gate.comment import MARKER, comment
+from perf.gate.verdicts import Judgement, Report, Verdict
+
+MAX_REPORTS = 5  # one a night, and those that aborted runs left
+
+
+def main() -> None:
+    """See the module."""
+    try:
+        for line in run(Path(sys.argv[1]), os.environ["REPOSITORY"], os.environ["RUN_URL"]):
+            print(line)
+    except RefusedError as refused:
+        sys.exit(f"refused: {refused}")
+
+
+def run(folder: Path, repository: str, url: str) -> Iterator[str]:
+    """A line for each report: what was done about it. Raises RefusedError."""
+    expect(REPOSITORY, repository, "repository", "owner/name")
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("perf/records/*/gate/*"))
+    if len(names) > MAX_REPORTS:
+        raise RefusedError(f"{len(names)} reports of gates were given; allowed: {MAX_REPORTS}")
+    if not names:
+        yield "No gate was run."
+    for name in names:
+        document = read_report(content_of(folder, name), name)
+        report = believed(document, name)
+        rows = [one for one in report.judgement.verdicts if one.is_bad]
+        base, head = report.base["commit"], report.head["commit"]
+        if rows:
+            yield post(repository, marker(base, head), title(rows, base, head), body(report, name, repository, url))
+        else:
+            yield f"Nothing is worse in {base[:8]}..{head[:8]} that may be believed and was not accepted."
+
+
+def believed(document: dict[str, Any], name: str) -> Report:
+    """The report without rows that say nothing, as times beside controls that moved. Raises RefusedError."""
+    verdicts = tuple(_made(Verdict, one, name) for one in document["judgement"]["verdicts"])
+    judgement = Judgement(verdicts, document["judgement"]["contaminated"])
+    base, head = (document[arm]["commit"] for arm in ("base", "head"))
+    return _made(
+        Report,
+        document,
+        name,
+        base=_of_main(base, head),
+        head=_of_main(head, "HEAD"),
+        judgement=dataclasses.replace(judgement, verdicts=judgement.believed),
+        without=(),
+        command=f"python -m perf gate {base} {head} --set pr --no-tests",
+    )
+
+
+def _made(cls: type[Any], document: dict[str, Any], name: str, **others: Any) -> Any:
+    known = {field.name: document[field.name] for field in dataclasses.fields(cls) if field.name in document}
+    try:
+        return cls(**known | others)
+    except TypeError as error:
+        raise RefusedError(f"{name} is not whole: {shown(error)}") from None
+
+
+def _of_main(commit: str, later: str) -> dict[str, str]:
+    """The commit as main's history knows it. Raises RefusedError unless it comes before `later` there."""
+    try:
+        git("merge-base", "--is-ancestor", commit, later)
+    except RefusedError:
+        raise RefusedError(f"{commit} is no commit of main before {later}") from None
+    return {"commit": commit, "subject": git("log", "-1", "--format=%s", commit)}
+
+
+def marker(base: str, head: str) -> str:
+    """First line of the issue, by which a later run finds it."""
+    return f"<!-- perf step {base}..{head} -->"
+
+
+def title(rows: list[Verdict], base: str, head: str) -> str:
+    """ "Slower since 1a2b3c4d: 3 rows (1a2b3c4d..5e6f7a8b)"."""
+    words = {one.word for one in rows}
+    word = words.pop().capitalize() if len(words) == 1 else "Worse"
+    return f"{word} since {base[:8]}: {len(rows)} row{'s' * (len(rows) != 1)} ({base[:8]}..{head[:8]})"
+
+
+def body(report: Report, name: str, repository: str, url: str) -> str:
+    """Where it happened, what the gate says, how to repeat it, how to accept it."""
+    base, head = report.base["commit"], report.head["commit"]
+    commits = f"[{base[:8]}...{head[:8]}](https://github.com/{repository}/compare/{base}...{head})"
+    text = "\n\n".join(
+        [
+            f"Main became worse in {commits}. [This run]({url}) measured both ends on `{name.split('/')[2]}`.",
+            comment(report).removeprefix(MARKER).strip(),
+            f"**To repeat it**, on such a machine: `{report.command}`",
+            f'**To accept it**, in a checkout of main: `python -m perf accept {name} --reason "..."`; then commit '
+            "`perf/accepted.json`.",
+            "Close this issue when it is mended or accepted: the next gate compares with the newer commit.",
+        ]
+    )
+    return f"{marker(base, head)}\n{harmless(text, repository)}\n"
+
+
+def post(repository: str, mark: str, heading: str, text: str) -> str:
+    """Update the open issue of this step, or open it."""
+    issue = {"title": heading, "body": text}
+    if found := ours(f"repos/{repository}/issues?state=open&", mark):
+        api("--method", "PATCH", f"repos/{repository}/issues/{found['number']}", body=issue)
+        return f"Issue {found['number']} is up to date."
+    api("--method", "POST", f"repos/{repository}/issues", body=issue)
+    return "An issue was opened."
+
+
+if __name__ == "__main__":
+    main()
