@@ -26,6 +26,8 @@ class Main(Project):
         super().__init__(folder, sys.executable)
         self.base = self.commit("Before", code=True)
         self.head = self.commit("\n".join(HOSTILE), code=True)
+        self.branch = self.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", "Of a branch")
+        self.git("push", "-q", "origin", f"{self.branch}:refs/heads/branch")
         self.github.answer("GET", LISTING, json=[[]])
         self.github.answer("POST", "issues", json={})
         self.github.answer("PATCH", "issues/12", json={})
@@ -184,6 +186,7 @@ REFUSED = {
     "no number": (lambda main: main.report({"change": float("nan")}), "change breaks its m"),
     "a commit by name": (lambda main: changed(main.report({}), "head", "commit", to="main"), "commit breaks its pat"),
     "a commit of no one's": (lambda main: changed(main.report({}), "base", "commit", to="f" * 40), "is no commit of"),
+    "a commit of a branch": (lambda main: changed(main.report({}), "head", "commit", to=main.branch), "before HEAD"),
     "commits in the wrong order": (
         lambda main: main.report({}, base={"commit": main.head}, head={"commit": main.base}),
         "is no commit of main before",
