@@ -25,7 +25,7 @@ def demo(commits: int) -> None:
     """Measure this repository's last commits and publish the site: the main job, in small.
 
     A real `asv run` over the last commits that touch cs336_systems and a real `asv publish`: some CPU-sized cases on a
-    machine without a GPU, a quick GPU set on one with. Takes one to four minutes; writes under .asv/demo only.
+    machine without a GPU, a quick GPU set on one with. Takes one to two minutes; writes under .asv/demo only.
     """
     from perf.demo import run
 

@@ -28,8 +28,7 @@ def run(count: int) -> None:
     _write_inputs(commits, found)
 
     pattern = SETS["quick" if on_gpu else "demo"]
-    effort = ["--quick"]
-    measured = _asv("run", "HASHFILE:commits.txt", "--machine", found["machine"], "-b", pattern, *effort)
+    measured = _asv("run", "HASHFILE:commits.txt", "--machine", found["machine"], "-b", pattern, "--quick")
     if measured not in (0, 2):  # 2: some case failed, and the others are on file
         raise click.ClickException(f"asv run ended with status {measured}; its output above says why")
     if _asv("publish") != 0:

@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
+from perf.harness import preflight
 from perf.harness.measure import missing_device, one_line
-from perf.harness.preflight import busy_or_broken_gpus, full_disks
 from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,7 +136,7 @@ def _trouble(name: str) -> Check:
     uuid = _gpu_uuid()
     if not uuid:
         return Check(name, "not asked: there is no GPU")
-    found = busy_or_broken_gpus()
+    found = preflight.busy_or_broken_gpus()
     return Check(name, "; ".join(found) or "none", "nothing is measured until it is gone" if found else "ok")
 
 
@@ -147,14 +147,14 @@ def _tool(name: str, remark: str) -> Check:
 
 def _disk(name: str) -> Iterator[Check]:
     for folder in (ROOT / ".asv", ROOT / "perf" / "records"):
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        free = shutil.disk_usage(existing).free / 2**30
+        existing = preflight.existing(folder)
+        free = shutil.disk_usage(existing).free
         remark = "ok"
         if not os.access(existing, os.W_OK):
             remark = "cannot be written to"
-        elif full_disks(folder):
+        elif free < preflight.LEAST_FREE_BYTES:
             remark = "less than 1 GiB: nothing is measured"
-        yield Check(f"{name} {folder.relative_to(ROOT)}/", f"{free:.1f} GiB free", remark)
+        yield Check(f"{name} {folder.relative_to(ROOT)}/", f"{free / 2**30:.1f} GiB free", remark)
 
 
 def _git(name: str) -> Check:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from perf.gate.acceptance import FILE as ACCEPTED
+from perf.gate.report import RECORDS
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.suite import cases_of
@@ -23,7 +24,6 @@ from perf.selection import SETS, asv_classes
 from perf.workloads import PACKAGE
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ROOT / "perf" / "records"
 
 
 @click.command("missed")

@@ -70,9 +70,8 @@ def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str) -> No
 
 def _accepted() -> list[acceptance.Acceptance]:
     """Raises `UserError` with one line if the file of accepted regressions cannot be read."""
-    path = acceptance.ROOT / acceptance.FILE
     try:
-        return acceptance.read(path.read_text()) if path.exists() else []
+        return acceptance.in_checkout()
     except ClickException as error:
         raise UserError(error.message) from None
 

@@ -5,7 +5,6 @@ They lie in `perf/accepted.json`, which is read from HEAD, so that a pull reques
 
 import dataclasses
 import json
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 import click
 
 from perf.files import write_aside
-from perf.gate.checkouts import ROOT, WORKING_TREE
+from perf.gate.checkouts import ROOT, WORKING_TREE, git
 from perf.gate.evidence import Arm
 from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
+from perf.gate.wording import name
 
 FILE = "perf/accepted.json"
 
@@ -60,16 +60,21 @@ def read(text: str) -> list[Acceptance]:
     return found
 
 
+def in_checkout() -> list[Acceptance]:
+    """Those in the file as it lies in this checkout; none without a file. Raises as `read`."""
+    path = ROOT / FILE
+    return read(path.read_text()) if path.exists() else []
+
+
 def between(base: Arm, head: Arm) -> list[Acceptance]:
     """Those that HEAD's own file holds for commits that HEAD has and BASE has not."""
     if head.commit == WORKING_TREE:
-        path, tip = ROOT / FILE, "HEAD"
-        text = path.read_text() if path.exists() else ""
+        tip, found = "HEAD", in_checkout()
     else:
         tip = head.commit
-        text = _git("show", f"{tip}:{FILE}")
-    commits = set(_git("rev-list", f"{base.commit}..{tip}").split())
-    return [one for one in read(text or "[]") if one.commit in commits]
+        found = read(git("show", f"{tip}:{FILE}").stdout.decode(errors="replace") or "[]")
+    commits = set(git("rev-list", f"{base.commit}..{tip}").stdout.decode().split())
+    return [one for one in found if one.commit in commits]
 
 
 def applied(judgement: Judgement, acceptances: Iterable[Acceptance]) -> Judgement:
@@ -125,14 +130,8 @@ def command(report: Path, reason: str) -> None:
         new = of_report(json.loads(report.read_text()), reason.strip())
     except (ValueError, TypeError, KeyError) as error:
         raise click.ClickException(f"{report} is no report of a gate: {type(error).__name__}: {error}") from None
-    path = ROOT / FILE
-    write([*(read(path.read_text()) if path.exists() else []), new])
+    write([*in_checkout(), new])
     for row in new.rows:
         most = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
-        click.echo(f"{row.word}{most}: {row.key}{', memory' if row.quantity == 'peak_memory' else ''}")
+        click.echo(f"{row.word}{most}: {name(row.key, row.quantity)}")
     click.echo(f"{len(new.rows)} rows of {new.commit[:8]} are accepted in {FILE}: commit it.")
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else ""

@@ -17,7 +17,7 @@ WORKING_TREE = "working tree"
 
 def resolve(name: str) -> Arm:
     """The commit that git knows by this name. Raises `click.ClickException` with one line if it knows none."""
-    found = _git("log", "-1", "--format=%H%n%s", "--end-of-options", name, "--")
+    found = git("log", "-1", "--format=%H%n%s", "--end-of-options", name, "--")
     if found.returncode != 0 or not found.stdout.strip():
         raise click.ClickException(
             f"{name!r} was given; allowed: a commit that this repository holds (of a shallow clone, git fetch "
@@ -34,7 +34,7 @@ def working_tree() -> Arm:
 
 def is_dirty() -> bool:
     """Whether the package differs from HEAD's; files that git ignores do not count."""
-    return bool(_git("status", "--porcelain", "--", PACKAGE).stdout.strip())
+    return bool(git("status", "--porcelain", "--", PACKAGE).stdout.strip())
 
 
 def export(arm: Arm, folder: Path) -> None:
@@ -47,7 +47,7 @@ def export(arm: Arm, folder: Path) -> None:
         if (ROOT / PACKAGE).is_dir():
             shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
         return
-    archive = _git("archive", arm.commit, PACKAGE)
+    archive = git("archive", arm.commit, PACKAGE)
     if archive.returncode == 0:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
             tar.extractall(folder, filter="data")
@@ -67,7 +67,8 @@ def clone(arm: Arm, folder: Path) -> Path:
     return folder
 
 
-def _git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
+def git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    """git in this checkout, whatever becomes of it. Raises `click.ClickException` where there is no git."""
     try:
         return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
     except FileNotFoundError:

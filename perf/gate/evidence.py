@@ -2,12 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from perf.harness.case import Case
-
-ArmName = Literal["base", "head"]
-ARMS: tuple[ArmName, ArmName] = ("base", "head")
+from perf.harness.case import ARMS, ArmName, Case
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ import numpy as np
 from scipy import stats
 
 from perf.gate import statistics
-from perf.gate.evidence import ARMS, Evidence, Outcome
+from perf.gate.evidence import Evidence, Outcome
 from perf.gate.explanation import why_larger, why_slower
 from perf.gate.statistics import LOOKS, Estimate, Floats
 from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
+from perf.harness.case import ARMS
 
 DEVICE_CLOCKS = ("cuda_events", "cuda_graph", "device_busy")
 CLOCK_SHIFT = 0.005  # of the SM clock between the arms: above it they are compared in cycles

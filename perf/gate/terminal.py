@@ -1,7 +1,7 @@
 """The report in a terminal."""
 
 from perf.gate.verdicts import Report
-from perf.gate.wording import change, commit, conditions, headline, in_order, to_do, values, visible
+from perf.gate.wording import change, commit, conditions, headline, in_order, name, to_do, values, visible
 
 
 def text(report: Report) -> str:
@@ -20,7 +20,7 @@ def text(report: Report) -> str:
         lines = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 4)).splitlines()
         parts += ["", *lines[:2]]
         for one, line in zip(shown, lines[2:], strict=True):
-            parts += [line, f"  {_name(one.key)}{', memory' if one.quantity == 'peak_memory' else ''}"]
+            parts += [line, f"  {_unquoted(name(one.key, one.quantity))}"]
             if one.reason:
                 parts.append(f"    {one.reason}")
             if one.accepted:
@@ -31,5 +31,5 @@ def text(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _name(key: str) -> str:
+def _unquoted(key: str) -> str:
     return key.replace("'", "")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from perf import units
-from perf.gate.verdicts import BAD, Report, Verdict, Word
+from perf.gate.verdicts import BAD, Quantity, Report, Verdict, Word
 
 ORDER: tuple[Word, ...] = (
     "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",
@@ -45,6 +45,11 @@ def to_do(report: Report) -> str:
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """What needs a person first; of one word, the greatest change first."""
     return sorted(verdicts, key=lambda one: (ORDER.index(one.word), -abs(one.change or 0.0)))
+
+
+def name(key: str, quantity: Quantity) -> str:
+    """A row as it is called: its case, and what is compared if that is not the time."""
+    return f"{key}, memory" if quantity == "peak_memory" else key
 
 
 def values(one: Verdict) -> tuple[str, str]:

@@ -7,13 +7,12 @@ for itself stays in the difference until several processes have been seen.
 from pathlib import Path
 from typing import Any
 
+from perf.harness.case import ARMS
 from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
 
 STAY = {"min_samples": 20, "max_samples": 20, "max_seconds": 0.125}
 """Fields of `clock.Stop`: an arm's samples in a row, two stays a visit."""
-
-ARMS = ("base", "head")
 
 
 class AlternatingProcesses:
@@ -45,14 +44,11 @@ class AlternatingProcesses:
             raise ValueError("injection was given; allowed: one process with both arms")
         case, arms = request["case"], request["arms"]
         common = {"case": case, "ceilings": request["ceilings"]}
-        reply: dict[str, Any] = {}
-        for arm in arms:
-            found = (
-                self._processes[arm].ask(common | {"first": True, "stop": STAY}, limit_s) if request["first"] else {}
-            )
-            if found.get("status") in ("crashed", "hung"):
-                return found
-            reply[arm] = {"status": "ok", "reason": ""} | found
+        reply: dict[str, Any] = {arm: {"status": "ok", "reason": ""} for arm in arms}
+        for arm in arms if request["first"] else ():
+            reply[arm] = self._processes[arm].ask(common | {"first": True, "stop": STAY}, limit_s)
+            if reply[arm]["status"] in ("crashed", "hung"):
+                return reply[arm]
         if len(arms) < 2 or not case["timed"] or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         stays: dict[str, list[list[int]]] = {arm: [] for arm in arms}

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 Cache = Literal["cold", "warm"]
 ClockName = Literal["cuda_events", "cuda_graph", "device_busy", "gpu_wall", "first_call", "ranks", "wall"]
+ArmName = Literal["base", "head"]
+ARMS: tuple[ArmName, ArmName] = ("base", "head")
+"""What a case is compared of: two commits, or two environments."""
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,25 @@ class Injection:
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} was given; allowed: {', '.join(KINDS)}")
 
-    def slowed(self, work: Workload, seconds: float, device: str) -> Workload:
-        """`work`, whose call takes `seconds`, with the injection at its end; the memory is held from its beginning."""
+    def enlarged(self, work: Workload, device: str) -> Workload:
+        """`work` holding the bytes during its call; as it is, if it is not memory that is injected."""
+        if self.kind != "memory":
+            return work
         run = work.run
+
+        def holding() -> Any:
+            held = _bytes(int(self.size), device)
+            result = run()
+            del held
+            return result
+
+        return dataclasses.replace(work, run=holding)
+
+    def slowed(self, work: Workload, seconds: float, device: str) -> Workload:
+        """`work`, whose call takes `seconds`, with the time at its end; as it is, if it is memory that is injected."""
         if self.kind == "memory":
-
-            def holding() -> Any:
-                held = _bytes(int(self.size), device)
-                result = run()
-                del held
-                return result
-
-            return dataclasses.replace(work, run=holding)
+            return work
+        run = work.run
         extra = seconds * self.size
         spin = _device_spin(extra) if self.kind == "device" and device == "cuda" else _host_spin(extra)
 

@@ -172,9 +172,7 @@ class PairWorker(Worker):
             if ranks:
                 return _belonging(ranks.build(case, injection), _name_of(arm))
             work = workloads.build(case.workload, case.params, case.device)
-            if injection and injection.kind == "memory":
-                work = injection.slowed(work, 0.0, self._device)
-            return _belonging(work, _name_of(arm))
+            return _belonging(injection.enlarged(work, self._device) if injection else work, _name_of(arm))
 
         return make
 

@@ -26,11 +26,15 @@ def full_disks(*folders: Path) -> list[str]:
     """A reason for each folder that lies, or will lie, on a disk with less than a GiB left."""
     found = []
     for folder in folders:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        free = shutil.disk_usage(existing).free
+        free = shutil.disk_usage(existing(folder)).free
         if free < LEAST_FREE_BYTES:
             found.append(f"{free / 2**20:.0f} MiB are free for {folder}, less than 1 GiB: results may be lost")
     return found
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there already."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def busy_or_broken_gpus() -> list[str]:

@@ -56,7 +56,7 @@ class RankWork:
 
     def _slow_down(self, seconds: float) -> dict[str, Any]:
         """By the injection's share of `seconds`, on every rank, from now on."""
-        if self._injection and self._injection.kind != "memory":
+        if self._injection:
             self._work = self._injection.slowed(self._held, seconds, self._device)
         return {}
 
@@ -154,9 +154,7 @@ class RankWork:
 
     def _new_work(self) -> Workload:
         work = build(self._case["workload"], self._case["params"], self._device)
-        if self._injection and self._injection.kind == "memory":
-            return self._injection.slowed(work, 0.0, self._device)
-        return work
+        return self._injection.enlarged(work, self._device) if self._injection else work
 
     def _synchronize(self) -> None:
         if self._device == "cuda":

@@ -7,6 +7,7 @@ from typing import Any
 from perf import units
 from perf.gate import rate
 from perf.gate.acceptance import Acceptance
+from perf.gate.wording import name
 from perf.report import attention_facts, pages, trust_rates, trust_visible
 from perf.report.trust_rates import Pooled
 from perf.report.trust_records import SelfTest
@@ -106,7 +107,7 @@ def _accepted(one: Acceptance) -> dict[str, Any]:
         "reason": one.reason,
         "rows": [
             {
-                "key": row.key.replace("'", "") + (", memory" if row.quantity == "peak_memory" else ""),
+                "key": name(row.key, row.quantity).replace("'", ""),
                 "word": row.word,
                 "most": "" if row.at_most is None else f"+{percent(row.at_most)}",
             }
