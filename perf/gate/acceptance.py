@@ -51,13 +51,25 @@ class Acceptance:
 def read(text: str) -> list[Acceptance]:
     """The acceptances in the text of `perf/accepted.json`. Raises `click.ClickException` if it is not of its form."""
     try:
-        found = [
-            Acceptance(one["commit"], one["reason"], tuple(Row(**row) for row in one["rows"]))
+        return [
+            Acceptance(one["commit"], _words(one["reason"]), tuple(_row(row) for row in one["rows"]))
             for one in json.loads(text)
         ]
     except (ValueError, TypeError, KeyError) as error:
         raise click.ClickException(f"{FILE} cannot be read: {type(error).__name__}: {error}") from None
-    return found
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"reason is {value!r}; allowed: text")
+    return value
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    row = Row(**fields)
+    if not isinstance(row.at_most, float | int | None):
+        raise TypeError(f"at_most is {row.at_most!r}; allowed: a number or null")
+    return row
 
 
 def in_checkout() -> list[Acceptance]:

@@ -132,7 +132,21 @@ def test_bad_input_is_one_clear_line(
     assert not (repository.folder / acceptance.FILE).exists()
 
 
-def test_a_file_of_another_form_is_one_clear_line(here: Repository) -> None:
-    (here.folder / acceptance.FILE).write_text('[{"commit": "abc"}]')
-    with pytest.raises(click.ClickException, match=r"perf/accepted.json cannot be read: KeyError: 'reason'"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('[{"commit": "abc"}]', "KeyError: 'reason'"),
+        ('[{"commit": "abc", "reason": 3, "rows": []}]', "TypeError: reason is 3; allowed: text"),
+        (
+            '[{"commit": "a", "reason": "b", "rows": '
+            '[{"key": "k", "quantity": "time", "word": "SLOWER", "at_most": "3 %"}]}]',
+            "TypeError: at_most is '3 %'; allowed: a number or null",
+        ),
+    ],
+)
+def test_a_file_of_another_form_is_one_clear_line_before_anything_is_measured(
+    here: Repository, content: str, said: str
+) -> None:
+    (here.folder / acceptance.FILE).write_text(content)
+    with pytest.raises(click.ClickException, match=f"perf/accepted.json cannot be read: {said}"):
         acceptance.between(checkouts.resolve("base"), checkouts.working_tree())
