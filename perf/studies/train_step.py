@@ -32,7 +32,7 @@ FEWEST = 3  # processes behind an interval
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
 @click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
-@click.option("--processes", type=click.IntRange(2), help="At most, for each pair. Default: 12; 3 on a CPU.")
+@click.option("--processes", type=click.IntRange(2), help="At most. Default: 12; 3 on a CPU.")
 @out_option
 def command(
     sizes: tuple[str, ...],
@@ -52,9 +52,10 @@ def command(
     python -m perf study train-step --size small --context 512
     python -m perf study train-step --size small --against my_package.peers:build_step
 
-    Two arms in one process take single steps in turn, A B B A, so that the drift of the machine hits both; then again
-    in fresh processes, three at least, until the 95 % interval of the ratio is narrow enough. A peer of your own:
-    build_step(config, context_length, batch) returns a function that takes one step on the GPU.
+    All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
+    then again in fresh processes, three at least, until the 95 % interval of each ratio is narrow enough. Arms that
+    do not fit together go in pairs. A peer of your own: build_step(config, context_length, batch) returns a function
+    that takes one step on the GPU.
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
@@ -86,25 +87,39 @@ def command(
 def measure(
     cells: list[Cell], ours: str, against: tuple[str, ...], rounds: int, processes: int, half_width: float
 ) -> Iterator[dict[str, Any]]:
-    """A row for each cell and other arm, with the samples of every process."""
+    """A row for each cell and other arm, with the samples of every process.
+
+    Of all arms together; in pairs where that fails: they do not fit, or one of them does not run.
+    """
     from tqdm import tqdm
 
-    with tqdm(total=len(cells) * len(against), unit="pair", leave=False, disable=None) as bar:
-        for cell, other in itertools.product(cells, against):
-            bar.set_postfix_str(f"{cell.size} {cell.context_length} {other}")
-            row: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch}
-            row |= {"ours": ours, "against": other, "status": "ok", "ours_s": [], "against_s": []}
-            for number in range(processes):
-                found = _in_a_fresh_process((ours, other), cell, rounds, number % 2)
-                if found["status"] != "ok":
-                    row["status"] = found["status"]
-                    break
-                row["ours_s"].append(found["ours_s"])
-                row["against_s"].append(found["against_s"])
-                if number + 1 >= FEWEST and ratio_of(row)[1] <= half_width:
-                    break
+    with tqdm(total=len(cells), unit="model", leave=False, disable=None) as bar:
+        for cell in cells:
+            bar.set_postfix_str(f"{cell.size} {cell.context_length}")
+            rows = _together(cell, ours, against, rounds, processes, half_width)
+            if len(against) > 1 and rows[0]["status"] != "ok":
+                pairs = (_together(cell, ours, (other,), rounds, processes, half_width) for other in against)
+                rows = list(itertools.chain.from_iterable(pairs))
+            yield from rows
             bar.update()
-            yield row
+
+
+def _together(
+    cell: Cell, ours: str, others: tuple[str, ...], rounds: int, processes: int, half_width: float
+) -> list[dict[str, Any]]:
+    model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch}
+    rows = [model | {"ours": ours, "against": other, "status": "ok", "ours_s": [], "against_s": []} for other in others]
+    names = (ours, *others)
+    for number in range(processes):
+        found = _in_a_fresh_process(names, cell, rounds, number % len(names))
+        if found["status"] != "ok":
+            return [row | {"status": found["status"]} for row in rows]
+        for row, samples_s in zip(rows, found["samples_s"][1:], strict=True):
+            row["ours_s"].append(found["samples_s"][0])
+            row["against_s"].append(samples_s)
+        if number + 1 >= FEWEST and all(ratio_of(row)[1] <= half_width for row in rows):
+            break
+    return rows
 
 
 def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
@@ -210,7 +225,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     plt.close(figure)
 
 
-def _in_a_fresh_process(names: tuple[str, str], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
     context = get_context("forkserver")
     context.set_forkserver_preload(["perf.studies.train_step_arms", "torch._inductor.compile_fx"])  # seconds, once
     with ProcessPoolExecutor(1, mp_context=context) as pool:

@@ -1,4 +1,4 @@
-"""A fresh process with two ways to run a training step in it, timed in turn."""
+"""A fresh process with several ways to run a training step in it, timed in turn."""
 
 import importlib
 from collections.abc import Callable
@@ -36,10 +36,10 @@ def check_arm(name: str) -> None:
         raise ValueError(f"{name!r} was given; allowed: module:function, or {grammar}")
 
 
-def samples_of(names: tuple[str, str], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
-    """Seconds of `rounds` steps of each arm, A B B A, after both have warmed up; or the memory that was not there.
+def samples_of(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+    """Seconds of `rounds` steps of each arm, in turn, after all have warmed up; or the memory that was not there.
 
-    `built_first` is the index of the arm that allocates first, which processes take in turn.
+    `built_first` is the index of the arm that allocates first, the next one follows; processes go through them all.
     """
     import torch
 
@@ -49,20 +49,19 @@ def samples_of(names: tuple[str, str], cell: Cell, rounds: int, built_first: int
     make: Callable[[], Clock] = GpuWallClock if on_gpu else WallClock
     arms: dict[int, tuple[Clock, Workload]] = {}
     try:
-        for index in (built_first, 1 - built_first):
-            step = _step_of(names[index], cell)
-            arms[index] = make(), Workload(run=step, check=lambda: 0.0, floor=Floor())
+        for index in (*range(built_first, len(names)), *range(built_first)):
+            arms[index] = make(), Workload(run=_step_of(names[index], cell), check=lambda: 0.0, floor=Floor())
             arms[index][0].warm_up(arms[index][1])
             if on_gpu:
-                torch.cuda.empty_cache()  # what warming up left is the other arm's, which may need it
+                torch.cuda.empty_cache()  # what warming up left is the next arm's, which may need it
         for clock, work in arms.values():
             clock.warm_up(work)
-        first, second = alternate([arms[0], arms[1]], "warm", rounds)
+        samples_s = alternate([arms[index] for index in range(len(names))], "warm", rounds)
     except torch.OutOfMemoryError as error:
         return {"status": f"out of memory: {asked_for(error)}"}
     except Exception as error:
         return {"status": f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:100]}"}
-    return {"status": "ok", "ours_s": first, "against_s": second}
+    return {"status": "ok", "samples_s": samples_s}
 
 
 def _step_of(name: str, cell: Cell) -> Callable[[], Any]:

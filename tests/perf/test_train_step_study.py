@@ -84,7 +84,7 @@ def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
 
     def found(names, cell, rounds, first):
         built_first.append(first)
-        return {"status": "ok", "ours_s": [1.0 + 0.01 * (len(built_first) == 1)], "against_s": [1.0]}
+        return {"status": "ok", "samples_s": [[1.0 + 0.01 * (len(built_first) == 1)], [1.0]]}
 
     monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
     (few,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
@@ -104,11 +104,24 @@ def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_mea
     assert "too wide for a verdict" in sentence
 
 
-def test_out_of_memory_is_a_row_and_the_others_go_on(monkeypatch):
+def test_all_arms_are_in_each_process_and_each_allocates_first_in_turn(monkeypatch):
+    asked = []
+
     def found(names, cell, rounds, first):
-        if names[1] == "large":
+        asked.append((names, first))
+        return {"status": "ok", "samples_s": [[1.0], [2.0], [4.0]]}
+
+    monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
+    rows = list(train_step.measure([Cell("small", 512, 4)], "a", ("b", "c"), 1, 3, 0.02))
+    assert asked == [(("a", "b", "c"), first) for first in (0, 1, 2)]
+    assert [(row["against"], row["against_s"]) for row in rows] == [("b", [[2.0]] * 3), ("c", [[4.0]] * 3)]
+
+
+def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row(monkeypatch):
+    def found(names, cell, rounds, first):
+        if "large" in names:
             return {"status": "out of memory: asked for 2.00 GiB"}
-        return {"status": "ok", "ours_s": [1.0], "against_s": [1.0]}
+        return {"status": "ok", "samples_s": [[1.0], [1.0]]}
 
     monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
     rows = list(train_step.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))

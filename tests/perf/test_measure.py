@@ -1,0 +1,62 @@
+"""A visit inside a worker: what belongs to a case's first one, and what is done once for all of its clocks."""
+
+from pathlib import Path
+
+import pytest
+
+from perf.harness import measure
+from perf.harness.case import Case
+from perf.harness.clock import WallClock
+from perf.workloads.workload import Floor, Workload, WrongResult
+
+CEILINGS = {"matmul_flops_per_s": {}, "copy_bytes_per_s": 1e15}
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """A worker whose work writes down that it was checked: with which parameters."""
+    log = []
+
+    def build(name, params, device):
+        def check():
+            log.append(params)
+            if params.get("wrong"):
+                raise WrongResult("off by 1")
+            return 0.25
+
+        return Workload(run=lambda: sum(range(1000)), check=check, floor=Floor(flops=7.0))
+
+    monkeypatch.setattr(measure, "build", build)
+    worker = measure.Worker("cpu", Path(__file__).parents[2])
+    worker._makers["other"] = WallClock
+
+    def visit(first=True, **params):
+        case = Case("a.B", "controls", params, "cpu", params.get("clock", "wall"), "warm")
+        stop = {"max_samples": 3, "max_seconds": 1e-3}
+        return worker.answer({"case": case.to_json(), "first": first, "stop": stop, "ceilings": CEILINGS})
+
+    return visit, log
+
+
+def test_a_cell_is_examined_once_for_all_of_its_clocks(checks):
+    visit, log = checks
+    first, second = visit(n=1, clock="wall"), visit(n=1, clock="other")
+    assert len(log) == 1
+    assert first["error"] == second["error"] == 0.25
+    assert first["floor"] == second["floor"]
+    assert first["samples_ns"]
+    assert second["samples_ns"]
+    visit(n=2, clock="other")
+    assert len(log) == 2
+
+
+def test_later_visits_examine_nothing(checks):
+    visit, log = checks
+    assert "error" not in visit(first=False, n=1)
+    assert not log
+
+
+def test_a_cell_that_failed_fails_with_its_other_clock_too(checks):
+    visit, log = checks
+    assert [visit(n=1, wrong=True, clock=clock)["status"] for clock in ("wall", "other")] == ["wrong", "wrong"]
+    assert len(log) == 2
