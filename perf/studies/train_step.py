@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -226,6 +227,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
 
 
 def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else a process that imports the compiler cannot be forked
     context = get_context("forkserver")
     context.set_forkserver_preload(["perf.studies.train_step_arms", "torch._inductor.compile_fx"])  # seconds, once
     with ProcessPoolExecutor(1, mp_context=context) as pool:
