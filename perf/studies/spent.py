@@ -57,21 +57,27 @@ _ALIGN = ("left", "right", "right", "right")
 
 
 def spent(lines: list[dict[str, Any]]) -> tuple[int, Counter[str]]:
-    """Number of cases measured in one session, and its seconds by purpose."""
+    """Number of cases measured in one session, and its seconds by purpose.
+
+    What a run that died had measured belongs to the run that went on from there; without one, to none.
+    """
     seconds: Counter[str] = Counter(dict.fromkeys(PURPOSES, 0.0))
+    run: Counter[str] = Counter()
     cases = 0
     for line in lines:
         if line["kind"] == "run":
             cases += line["cases"]
-            seconds["rest"] += line["seconds"]
+            seconds.update(run)
+            seconds["rest"] += max(0.0, line["seconds"] - run.total())
+            run.clear()
         elif line["kind"] == "process":
-            seconds["start"] += line.get("started_in_s", 0.0)
+            run["start"] += line.get("started_in_s", 0.0)
         elif line["kind"] == "visit":
+            timed = sum(line.get("samples_ns", ())) * 1e-9
+            run["timed"] += timed
+            run["sample"] -= timed
             for purpose, milliseconds in line.get("spent_ms", {}).items():
-                seconds[purpose] += milliseconds * 1e-3
-            seconds["timed"] += sum(line.get("samples_ns", ())) * 1e-9
-    seconds["sample"] -= seconds["timed"]
-    seconds["rest"] -= sum(seconds[purpose] for purpose in PURPOSES if purpose != "rest")
+                run[purpose] += milliseconds * 1e-3
     return cases, seconds
 
 

@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,11 +16,14 @@ from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.train_step_arms import Cell, check_arm, samples_of
+from perf.studies.train_step_ratios import best, bound_of, is_settled, milliseconds, ratio_of
 from perf.workloads import measured
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
 AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
 FEWEST = 3  # processes behind an interval
+SAMPLES = ("ours_s", "against_s", "against_busy_s")
+"""Of a row: seconds of every step, a list for each process."""
 
 
 @click.command()
@@ -54,9 +56,10 @@ def command(
     python -m perf study train-step --size small --against my_package.peers:build_step
 
     All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
-    then again in fresh processes, three at least, until the 95 % interval of each ratio is narrow enough. Arms that
-    do not fit together go in pairs. A peer of your own: build_step(config, context_length, batch) returns a function
-    that takes one step on the GPU.
+    then again in fresh processes, three at least, until the 95 % interval of the ratio to the best is narrow enough.
+    Where another arm waits for its host, it hardly ever is; then the ratio to the time for which the GPU is busy with
+    that arm's step is asked for instead, which no host can undercut. Arms that do not fit together go in pairs. A peer
+    of your own: build_step(config, context_length, batch) returns a function that takes one step on the GPU.
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
@@ -108,43 +111,21 @@ def measure(
 def _together(
     cell: Cell, ours: str, others: tuple[str, ...], rounds: int, processes: int, half_width: float
 ) -> list[dict[str, Any]]:
-    model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch}
-    rows = [model | {"ours": ours, "against": other, "status": "ok", "ours_s": [], "against_s": []} for other in others]
+    model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch, "ours": ours}
+    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
     names = (ours, *others)
     for number in range(processes):
         found = _in_a_fresh_process(names, cell, rounds, number % len(names))
         if found["status"] != "ok":
             return [row | {"status": found["status"]} for row in rows]
-        for row, samples_s in zip(rows, found["samples_s"][1:], strict=True):
+        for arm, row in enumerate(rows, 1):
             row["ours_s"].append(found["samples_s"][0])
-            row["against_s"].append(samples_s)
-        if number + 1 >= FEWEST and all(ratio_of(row)[1] <= half_width for row in rows):
+            row["against_s"].append(found["samples_s"][arm])
+            if found["busy_s"]:
+                row["against_busy_s"].append(found["busy_s"][arm])
+        if number + 1 >= FEWEST and is_settled(rows, half_width):
             break
     return rows
-
-
-def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
-    """Our time over the other's, and the relative half-width of its 95 % interval.
-
-    A process gives the median ratio of neighbouring samples, and the interval is of the logarithms of the processes:
-    what differs between two builds of the same arms is part of it. It is Student's; from five processes on that of the
-    mean without the fifth at either end (Tukey and McLaughlin 1963), since one process in ten has a slow host.
-    """
-    from scipy.stats import mstats
-
-    logs = [
-        statistics.median(math.log(a / b) for a, b in zip(ours, against, strict=True))
-        for ours, against in zip(row["ours_s"], row["against_s"], strict=True)
-    ]
-    if len(logs) < 2:
-        return math.exp(logs[0]), math.inf
-    low, high = mstats.trimmed_mean_ci(logs, limits=(0.2, 0.2) if len(logs) >= 5 else None)
-    return math.exp((low + high) / 2), math.expm1((high - low) / 2)
-
-
-def milliseconds(row: dict[str, Any], arm: str) -> float:
-    """Median over all processes; `arm` is ours or against."""
-    return statistics.median(itertools.chain.from_iterable(row[f"{arm}_s"])) * 1e3
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -164,6 +145,12 @@ def table(rows: list[dict[str, Any]]) -> str:
                 "ratio": f"{ratio:.3f} ± {half:.1%}",
                 "processes": len(row["ours_s"]),
             }
+            if row["against_busy_s"]:
+                ratio, half = bound_of(row)
+                cells |= {
+                    "its GPU's ms": f"{milliseconds(row, 'against_busy'):.2f}",
+                    "at most": f"{ratio:.3f} ± {half:.1%}",
+                }
         else:
             cells["ours, ms"] = row["status"]
         shown.append(cells)
@@ -179,15 +166,20 @@ def tflops(row: dict[str, Any], ms: float) -> float:
 def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
     """For every model, the best of the others beside ours; or that it was not measured well enough to say."""
     timed = [row for row in rows if row["status"] == "ok"]
-    for _, group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
-        best = max(group, key=lambda row: ratio_of(row)[0])
-        ratio, half = ratio_of(best)
-        where = f"{best['size']}, context {best['context']}"
-        if half > half_width:
-            yield f"{where}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
-            continue
-        verdict = f"{1 / ratio:.2f} times as fast as" if ratio < 1 else f"{ratio:.2f} times as slow as"
-        yield f"{where}: {best['ours']} is {verdict} the best of the others, {best['against']}."
+    for (size, context), group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
+        mine = list(group)
+        ours = mine[0]["ours"]
+        (ratio, half, fastest), (bound, bound_half, busiest) = best(mine, ratio_of), best(mine, bound_of)
+        if half <= half_width:
+            verdict = f"{1 / ratio:.2f} times as fast as" if ratio < 1 else f"{ratio:.2f} times as slow as"
+            yield f"{size}, context {context}: {ours} is {verdict} the best of the others, {fastest}."
+        elif bound_half <= half_width and bound < 1:
+            yield (
+                f"{size}, context {context}: {ours} takes at most {bound:.3f} of the time of the best of the others: "
+                f"for so long is the GPU busy with {busiest}. With its waits for this host: {ratio:.3f} ± {half:.1%}."
+            )
+        else:
+            yield f"{size}, context {context}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:

@@ -10,6 +10,8 @@ from perf.studies.lm import ATTENTIONS, OURS, PRECISIONS, VARIANTS, Setting, ask
 from perf.workloads import measured
 from perf.workloads.workload import Floor, Workload
 
+BUSY_STEPS = 3
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -39,11 +41,12 @@ def check_arm(name: str) -> None:
 def samples_of(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
     """Seconds of `rounds` steps of each arm, in turn, after all have warmed up; or the memory that was not there.
 
+    On a GPU also of how much of a step it is busy, `BUSY_STEPS` of each arm, last, since the profiler slows launches.
     `built_first` is the index of the arm that allocates first, the next one follows; processes go through them all.
     """
     import torch
 
-    from perf.harness.cuda_clocks import GpuWallClock
+    from perf.harness.cuda_clocks import BusyClock, GpuWallClock
 
     on_gpu = torch.cuda.is_available()
     make: Callable[[], Clock] = GpuWallClock if on_gpu else WallClock
@@ -57,11 +60,13 @@ def samples_of(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int
         for clock, work in arms.values():
             clock.warm_up(work)
         samples_s = alternate([arms[index] for index in range(len(names))], "warm", rounds)
+        works = [arms[index][1] for index in range(len(names))]
+        busy_s = [BusyClock().batch(work, "warm", BUSY_STEPS) for work in works] if on_gpu else []
     except torch.OutOfMemoryError as error:
         return {"status": f"out of memory: {asked_for(error)}"}
     except Exception as error:
         return {"status": f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:100]}"}
-    return {"status": "ok", "samples_s": samples_s}
+    return {"status": "ok", "samples_s": samples_s, "busy_s": busy_s}
 
 
 def _step_of(name: str, cell: Cell) -> Callable[[], Any]:

@@ -77,6 +77,16 @@ def test_the_time_of_a_run_is_all_accounted_for():
     )
 
 
+def test_what_a_run_that_died_had_measured_is_of_the_run_that_went_on_or_of_none():
+    visit = {"kind": "visit", "spent_ms": {"build": 3000.0}}
+    whole = [visit, {"kind": "run", "cases": 1, "seconds": 4.0}]
+    assert spent.spent([*whole, visit]) == spent.spent(whole)
+    cases, seconds = spent.spent([*whole, visit, visit, {"kind": "run", "cases": 2, "seconds": 4.0}])
+    assert cases == 3
+    assert seconds["build"] == 9.0
+    assert seconds["rest"] == 1.0, "never less than nothing"
+
+
 def test_rows_are_written_with_their_machine_and_command(tmp_path):
     whole = document.document("cpu", [{"x": 1}])
     document.write(tmp_path / "new" / "study.json", whole)
