@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, PRECISIONS, VARIANTS
 from perf.studies.ranked import (
     default_device,
@@ -66,7 +66,7 @@ def command(
         for bucket in (swept if strategy in SWEPT else swept[:1])
         for mode in ("step", "exposed")
     ]
-    rows = paired(list(measured_rows("data_parallel", settings, device)))
+    rows = paired(kept(measured_rows("data_parallel", settings, device), device, out and out / "ddp.json"))
     whole = document(device, rows)
     click.echo(heading(whole))
     click.echo(f"Batch 4 a rank, {common['precision']}, {common['variant']}; medians of the slowest rank, ms")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,26 @@ def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         del arguments[at : at + 2]
     command = " ".join(["python -m perf", *arguments])
     return {"command": command, "device": device.identity(kind), "software": device.software(), "rows": rows}
+
+
+def kept(
+    rows: Iterable[dict[str, Any]],
+    kind: str,
+    path: Path | None,
+    written: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
+) -> list[dict[str, Any]]:
+    """All of `rows`; with each, those until then are in `path` as `written`: a study that is interrupted loses nothing.
+
+    Raises `click.ClickException` with one line before the first row if `path` cannot be written.
+    """
+    found: list[dict[str, Any]] = []
+    if path:
+        write(path, document(kind, found))
+    for row in rows:
+        found.append(row)
+        if path:
+            write(path, document(kind, [written(one) for one in found]))
+    return found
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

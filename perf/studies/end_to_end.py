@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perf.studies.attention_memory import held_workspaces
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import (
     ON_A_CPU,
     Setting,
@@ -45,7 +45,8 @@ def command(warm_up: int, steps: int, out: Path | None, **options: Any) -> None:
                 f"{setting.variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
                 param_hint="--variant",
             )
-    rows = list(rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps)))
+    measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
+    rows = kept(measured, device_kind(), out and out / "end-to-end.json")
     whole = document(device_kind(), rows)
     click.echo(heading(whole))
     click.echo(f"Batch {options['batch']}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
@@ -57,7 +58,6 @@ def command(warm_up: int, steps: int, out: Path | None, **options: Any) -> None:
     if device_kind() == "cpu":
         click.echo(ON_A_CPU)
     if out:
-        write(out / "end-to-end.json", whole)
         draw(rows, out / "end-to-end.png", heading(whole))
 
 

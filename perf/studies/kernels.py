@@ -12,7 +12,7 @@ import click
 
 from perf.harness import profiler
 from perf.studies import kernels_nsys
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.end_to_end import PHASES, phases_of
 from perf.studies.kernels_profile import annotated, busy_s, kind_of, phase, profiled, shortened, summary
 from perf.studies.kernels_results import PARTS, draw, echo_tables, sentence
@@ -62,7 +62,8 @@ def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **
                 f"{setting.variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
                 param_hint="--variant",
             )
-    rows = list(rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps)))
+    measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
+    rows = kept(measured, device_kind(), out and out / "kernels.json", written)
     if on_gpu:
         rows = with_gains(settings, rows, steps)
     whole = document(device_kind(), rows)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, Setting, asked_for, device_kind, model_options, rows_of, settings_of
 from perf.studies.memory_recording import (
     FORWARD,
@@ -61,7 +61,9 @@ def command(out: Path | None, **options: Any) -> None:
     if out:
         _make(out)
     held = workspaces() if kind == "cuda" else None
-    rows = list(rows_of(settings, lambda train, setting: measure(train, setting, out)))
+    rows = kept(
+        rows_of(settings, lambda train, setting: measure(train, setting, out)), kind, out and out / "memory.json"
+    )
     whole = document(kind, rows) | {"workspaces": held}
     click.echo(heading(whole))
     click.echo(about(held))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.ranked import (
     default_device,
@@ -59,7 +59,7 @@ def command(
             shardings or SHARDINGS,
         )
     ]
-    rows = list(measured_rows("sharded_optimizer", settings, device))
+    rows = kept(measured_rows("sharded_optimizer", settings, device), device, out and out / "sharding.json")
     whole = document(device, rows)
     click.echo(heading(whole))
     click.echo(f"Batch 4 a rank, {common['precision']}, {common['variant']}; step: median of the slowest rank")
@@ -69,7 +69,6 @@ def command(
     if device == "cpu":
         click.echo(ON_A_CPU)
     if out:
-        write(out / "sharding.json", whole)
         draw(rows, out / "sharding.png", heading(whole))
 
 

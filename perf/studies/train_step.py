@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.train_step_arms import Cell, check_arm, samples_of
@@ -74,7 +74,8 @@ def command(
         for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
     ]
     processes = processes or (12 if kind == "cuda" else FEWEST)
-    rows = list(measure(cells, ours, against, rounds, processes, half_width / 100))
+    found = measure(cells, ours, against, rounds, processes, half_width / 100)
+    rows = kept(found, kind, out and out / "train-step.json")
     whole = document(kind, rows)
     click.echo(heading(whole))
     click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and over each other arm's, 95 % interval")
@@ -84,7 +85,6 @@ def command(
     if kind == "cpu":
         click.echo(ON_A_CPU)
     if out:
-        write(out / "train-step.json", whole)
         draw(rows, out / "train-step.png", heading(whole))
 
 

@@ -62,6 +62,28 @@ def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
     assert len(a) == len(b) == 4
 
 
+def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
+    def rows():
+        yield {"x": 1}
+        yield {"x": 2}
+        raise KeyboardInterrupt
+
+    path = tmp_path / "study.json"
+    with pytest.raises(KeyboardInterrupt):
+        document.kept(rows(), "cpu", path, lambda row: row | {"y": 3})
+    assert json.loads(path.read_text())["rows"] == [{"x": 1, "y": 3}, {"x": 2, "y": 3}]
+    assert list(tmp_path.iterdir()) == [path]
+    assert document.kept(iter([{"x": 1}]), "cpu", None) == [{"x": 1}]
+
+
+def test_a_place_that_cannot_be_written_is_one_line_before_anything_is_measured(tmp_path):
+    (tmp_path / "file").write_text("")
+    rows = iter([{"x": 1}])
+    with pytest.raises(click.ClickException, match="cannot be written"):
+        document.kept(rows, "cpu", tmp_path / "file" / "study.json")
+    assert next(rows) == {"x": 1}
+
+
 def test_the_time_of_a_run_is_all_accounted_for():
     lines = [
         {"kind": "process", "started_in_s": 5.0},
