@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from perf.harness.locked_clock import locked_mhz, unlocked
+
 # NVML's clock event reasons under which a sample does not count: the hardware slowed itself down for heat or supply.
 # The software power cap (0x4) is not among them: it is where an H200 lives during a large matmul.
 THROTTLED = {
@@ -24,12 +26,13 @@ def machine() -> dict[str, str]:
     """asv's description of this machine, from values that never change on it.
 
     Every value here is part of a series' identity, so nothing that moves (RAM, kernel, host name, driver) is in it.
+    A locked clock is: times of both kinds never make one series.
     """
     import torch
 
     if torch.cuda.is_available():
         gpu, count = torch.cuda.get_device_name(), torch.cuda.device_count()
-        name = _slug(gpu) + (f"-x{count}" if count > 1 else "")
+        name = _slug(gpu) + (f"-x{count}" if count > 1 else "") + (f"-{mhz}mhz" if (mhz := locked_mhz()) else "")
         identity = {"gpu": gpu, "num_gpu": str(count), "cpu": ""}
     else:
         cpu = _cpu_model()
@@ -128,9 +131,12 @@ class Nvml:
         return self._library.nvmlDeviceGetClockInfo(self._handle, self._library.NVML_CLOCK_SM)
 
     def throttling(self) -> list[str]:
-        """Why the hardware is slowing itself down just now; nothing if it is not. Takes 0.1 ms."""
+        """Why the device is slow just now, or not at its locked clock; nothing if it is not. Takes 0.1 ms."""
         reasons = self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        return [text for bit, text in THROTTLED.items() if reasons & bit]
+        found = [text for bit, text in THROTTLED.items() if reasons & bit]
+        if locked_mhz() and (wrong := unlocked(self.sm_mhz())):
+            found.append(wrong)
+        return found
 
     def others(self) -> list[int]:
         """Process IDs of what else computes on it."""

@@ -18,6 +18,7 @@ from perf.harness.clock import Clock, Stop, WallClock, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
+from perf.harness.locked_clock import unlocked
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.preflight import busy_or_broken_gpus
 from perf.harness.ranks import RankClock, Ranks
@@ -74,6 +75,8 @@ class Worker:
             self._nvml = device.Nvml.open(identity["uuid"])
             self._l2_bytes = identity["l2_bytes"]
         self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
+        if self._nvml and (wrong := unlocked(self._nvml.sm_mhz())):  # that load has only just ended
+            troubles.append(f"GPU 0 has its {wrong}: nvidia-smi -lgc locks it")
         gc.collect()
         gc.freeze()  # what is here now stays: later collections need not look at it (0.1 s each, with torch loaded)
         return {
