@@ -8,14 +8,14 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from perf.files import write_aside
 from perf.gate.checkouts import ROOT, WORKING_TREE, git
 from perf.gate.evidence import Arm
-from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
+from perf.gate.verdicts import BAD, Judgement, Quantity, Verdict, Word
 from perf.gate.wording import name
 
 FILE = "perf/accepted.json"
@@ -69,6 +69,9 @@ def _row(fields: dict[str, Any]) -> Row:
     row = Row(**fields)
     if not isinstance(row.at_most, float | int | None):
         raise TypeError(f"at_most is {row.at_most!r}; allowed: a number or null")
+    for field, allowed in (("quantity", get_args(Quantity)), ("word", BAD)):
+        if getattr(row, field) not in allowed:
+            raise ValueError(f"{field} is {getattr(row, field)!r}; allowed: {', '.join(allowed)}")
     return row
 
 

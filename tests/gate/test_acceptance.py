@@ -142,6 +142,14 @@ def test_bad_input_is_one_clear_line(
             '[{"key": "k", "quantity": "time", "word": "SLOWER", "at_most": "3 %"}]}]',
             "TypeError: at_most is '3 %'; allowed: a number or null",
         ),
+        (
+            '[{"commit": "a", "reason": "b", "rows": [{"key": "k", "quantity": "t", "word": "SLOWER", "at_most": 1}]}]',
+            "ValueError: quantity is 't'; allowed: time, peak_memory",
+        ),
+        (
+            '[{"commit": "a", "reason": "b", "rows": [{"key": "k", "quantity": "time", "word": "slow", "at_most": 1}]}]',
+            "ValueError: word is 'slow'; allowed: BROKEN, SLOWER, LARGER",
+        ),
     ],
 )
 def test_a_file_of_another_form_is_one_clear_line_before_anything_is_measured(
