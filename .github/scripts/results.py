@@ -24,7 +24,7 @@ STORE = ("perf/results", "perf/records")
 MACHINE = r"[a-z0-9][a-z0-9._-]{0,80}"
 JSON_FILE = re.compile(rf"perf/results/(benchmarks|{MACHINE}/(machine|[0-9a-f]{{8}}-[\w.+-]{{1,120}}))\.json", re.ASCII)
 RECORDS_FILE = re.compile(rf"perf/records/{MACHINE}/[0-9a-f]{{40}}\.jsonl\.gz", re.ASCII)
-KEPT_FILE = re.compile(rf"perf/records/{MACHINE}/(gate|self-test)/[0-9]{{8}}T[0-9]{{6}}Z\.json", re.ASCII)
+KEPT_FILE = re.compile(rf"perf/records/{MACHINE}/(gate|environment|self-test)/[0-9]{{8}}T[0-9]{{6}}Z\.json", re.ASCII)
 MAX_FILES, MAX_BYTES, MAX_UNPACKED = 2000, 4 * 2**20, 128 * 2**20
 ATTEMPTS = 5
 

@@ -229,6 +229,13 @@ def test_results_go_on_top_of_what_was_pushed_meanwhile(small):
     small.pull()
 
 
+@pytest.mark.parametrize("kind", ["gate", "environment", "self-test"])
+def test_what_a_gate_keeps_is_stored(small, kind):
+    name = f"perf/records/throw-away/{kind}/{TIME}.json"
+    assert stored(small, name, b"{}").outcome == "success"
+    assert small.files_on_main() == [name]
+
+
 def test_other_results_of_the_same_commit_are_never_overwritten(small):
     base = small.main()
     path = small.checkout / "perf" / "results" / "throw-away" / "machine.json"
