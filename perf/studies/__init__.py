@@ -20,6 +20,7 @@ STUDIES = (
     "ddp",
     "ddp-equivalence",
     "overlap",
+    "parallel-step",
     "sharding",
 )
 """Each is a module of this package, with dashes for underscores, that holds its `command`."""

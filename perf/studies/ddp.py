@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, kept, out_option, write
-from perf.studies.lm import ON_A_CPU, PRECISIONS, VARIANTS
+from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.ranked import (
+    UNSCALED,
     default_device,
     measured_rows,
     step_axes,
@@ -21,8 +22,7 @@ from perf.studies.ranked import (
 from perf.workloads import measured
 from perf.workloads.data_parallel import STRATEGIES
 
-SWEPT = ("bucketed", "torch")
-UNSCALED = tuple(one for one in PRECISIONS if one != "fp16")  # whose loss scaling would have to agree over the ranks
+SWEPT = ("bucketed", "torch", "torch_static")
 
 
 @click.command()
@@ -39,6 +39,7 @@ def command(
     contexts: tuple[int, ...],
     precision: str | None,
     variant: str | None,
+    batch: int,
     out: Path | None,
 ) -> None:
     """What does data parallelism add to a step? Four strategies and torch's DDP; five minutes on two GPUs.
@@ -46,13 +47,13 @@ def command(
     \b
     python -m perf study ddp --world-size 2 --strategy naive --strategy bucketed --context 1024
 
-    Batch 4 on every rank. step is the slowest rank's, exposed what it takes more than the same step without
-    communication, the two in turn. Bucket sizes are swept for ours and for torch's, and the course's model of their
-    cost is fitted to ours: overhead = s / (n w) + n o.
+    step is the slowest rank's, exposed what it takes more than the same step without communication, the two in turn.
+    Bucket sizes are swept for ours and for torch's, and the course's model of their cost is fitted to ours:
+    overhead = s / (n w) + n o. Each setting once: `study parallel-step` holds two beside each other until it is sure.
     """
     device = default_device()
     on_gpu = device == "cuda"
-    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant)
+    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
     swept = buckets or ((1, 10, 25, 100, 1000) if on_gpu else (0.01, 0.1, 1.0))
     settings = [
         {"strategy": strategy, "bucket_size_mb": bucket, "size": size, "context_length": context, **common}
@@ -69,7 +70,7 @@ def command(
     rows = paired(kept(measured_rows("data_parallel", settings, device), device, out and out / "ddp.json"))
     whole = document(device, rows)
     click.echo(heading(whole))
-    click.echo(f"Batch 4 a rank, {common['precision']}, {common['variant']}; medians of the slowest rank, ms")
+    click.echo(f"Batch {batch} a rank, {common['precision']}, {common['variant']}; medians of the slowest rank, ms")
     click.echo(table(rows))
     for sentence in answers(rows):
         click.echo(sentence)

@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from perf.case_profile import ROOT, make_working_tree_importable
 from perf.harness.case import Case
-from perf.harness.ranks import Ranks
+from perf.harness.measure import one_line
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS
-from perf.studies.ranked import default_device
+from perf.studies.ranked import default_device, held_ranks
 from perf.workloads.data_parallel import STRATEGIES
 
 KINDS = ("compute", "communication")
@@ -59,21 +58,19 @@ def command(
         "world_size": world_size,
         "mode": "step",
     }
-    make_working_tree_importable()
-    rows, ranks = [], None
+    rows = []
     try:
-        ranks = Ranks(device, world_size, ROOT)
-        for strategy in strategies or ("naive", "overlapped"):
-            work = ranks.build(Case("study", "data_parallel", {"strategy": strategy} | params, device, "ranks", "warm"))
-            for _ in range(3):  # torch's DDP orders its buckets anew after the first
-                work.run()
-            ranks.ask("spans")  # the profiler's own first time
-            rows += [{"strategy": strategy, "rank": rank} | params | spans for rank, spans in enumerate(ranks.spans())]
+        with held_ranks(device) as ranks_of:
+            ranks = ranks_of(world_size)
+            for strategy in strategies or ("naive", "overlapped"):
+                case = Case("study", "data_parallel", {"strategy": strategy} | params, device, "ranks", "warm")
+                work = ranks.build(case)
+                for _ in range(3):  # torch's DDP orders its buckets anew after the first
+                    work.run()
+                ranks.ask("spans")  # the profiler's own first time
+                rows += [{"strategy": strategy, "rank": rank} | params | own for rank, own in enumerate(ranks.spans())]
     except Exception as error:
-        raise click.ClickException((str(error).strip().splitlines() or [""])[0]) from None
-    finally:
-        if ranks is not None and ranks.alive:
-            ranks.close()
+        raise click.ClickException(one_line(error)) from None
     whole = document(device, rows)
     click.echo(heading(whole))
     where = f"{params['size']}, context {params['context_length']}, {world_size} ranks"

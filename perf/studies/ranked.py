@@ -1,5 +1,6 @@
 """What the studies over several ranks share: cases measured on processes of their own, a failure as a row."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -8,13 +9,16 @@ import click
 from perf.case_profile import ROOT, make_working_tree_importable
 from perf.harness.case import Case
 from perf.harness.clock import Stop, visit
+from perf.harness.measure import one_line
 from perf.harness.ranks import RankClock, Ranks
-from perf.studies.lm import SIZES, device_kind
+from perf.studies.lm import PRECISIONS, SIZES, device_kind
 from perf.workloads.workload import Unavailable, WrongResult
 
 STOP = Stop(min_samples=10, max_samples=40, max_seconds=2.0)
 
 Device = Literal["cuda", "cpu"]
+
+UNSCALED = tuple(one for one in PRECISIONS if one != "fp16")  # whose loss scaling would have to agree over the ranks
 
 
 def world_size_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,9 +33,10 @@ _HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
 def step_options(
     precisions: Sequence[str], variants: Sequence[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """--size and --context, repeatable, --precision and --variant of a training step; `step_axes` takes them."""
+    """--size and --context, repeatable, --precision, --variant and --batch of a step; `step_axes` takes them."""
     context_help = "Default: 512; 64 on a CPU."
     options = (
+        click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Of every rank."),
         click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
         click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
         click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help=context_help),
@@ -49,9 +54,14 @@ def step_options(
 
 
 def step_axes(
-    device: Device, sizes: tuple[str, ...], contexts: tuple[int, ...], precision: str | None, variant: str | None
-) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, str]]:
-    """Sizes, context lengths, and precision and variant by name: what was asked for, or what suits the device."""
+    device: Device,
+    sizes: tuple[str, ...],
+    contexts: tuple[int, ...],
+    precision: str | None,
+    variant: str | None,
+    batch: int,
+) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, Any]]:
+    """Sizes, context lengths, and the rest by name: what was asked for, or what suits the device."""
     on_gpu = device == "cuda"
     return (
         sizes or (("xl",) if on_gpu else ("tiny",)),
@@ -59,6 +69,7 @@ def step_axes(
         {
             "precision": precision or ("bf16" if on_gpu else "fp32"),
             "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
+            "batch": batch,
         },
     )
 
@@ -72,30 +83,43 @@ def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
     return tuple(size for size in (2, 4, 6) if size <= torch.cuda.device_count()) if device == "cuda" else (2,)
 
 
+@contextlib.contextmanager
+def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
+    """Gives the ranks of a world size: those of before, if they live and are as many. They end with the block."""
+    make_working_tree_importable()
+    held: list[Ranks] = []
+
+    def end() -> None:
+        if held and held[-1].alive:
+            held[-1].close()
+
+    def ranks_of(world_size: int) -> Ranks:
+        if not held or not held[-1].alive or held[-1].world_size != world_size:
+            end()
+            held.append(Ranks(device, world_size, ROOT))
+        return held[-1]
+
+    try:
+        yield ranks_of
+    finally:
+        end()
+
+
 def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[dict[str, Any]]:
     """Each setting (params of a workload) with samples_s, facts and status; a world size shares its processes."""
     from tqdm import tqdm
 
-    make_working_tree_importable()
-    ranks: Ranks | None = None
-    try:
+    with held_ranks(device) as ranks_of:
         for params in tqdm(settings, unit="case", leave=False, disable=None):
             try:
-                if ranks is None or not ranks.alive or ranks.world_size != params["world_size"]:
-                    if ranks is not None and ranks.alive:
-                        ranks.close()
-                    ranks = Ranks(device, params["world_size"], ROOT)
-                yield (
-                    {"device": device}
-                    | params
-                    | _measure(ranks, Case("study", workload, params, device, "ranks", "warm"))
-                )
-            except (Unavailable, WrongResult, RuntimeError) as error:
-                status = (str(error).strip().splitlines() or [""])[0]
-                yield {"device": device} | params | {"status": status}
-    finally:
-        if ranks is not None and ranks.alive:
-            ranks.close()
+                case = Case("study", workload, params, device, "ranks", "warm")
+                yield {"device": device} | params | _measure(ranks_of(params["world_size"]), case)
+            except REFUSALS as error:
+                yield {"device": device} | params | {"status": one_line(error)}
+
+
+REFUSALS = (Unavailable, WrongResult, RuntimeError)
+"""What ranks raise."""
 
 
 def default_device() -> Device:

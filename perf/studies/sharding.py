@@ -37,6 +37,7 @@ def command(
     contexts: tuple[int, ...],
     precision: str | None,
     variant: str | None,
+    batch: int,
     out: Path | None,
 ) -> None:
     """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
@@ -49,7 +50,7 @@ def command(
     made, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n divided.
     """
     device = default_device()
-    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant)
+    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
     settings = [
         {"sharding": sharding, "size": size, "context_length": context, **common, "world_size": world_size}
         for world_size, size, context, sharding in itertools.product(
@@ -62,7 +63,7 @@ def command(
     rows = kept(measured_rows("sharded_optimizer", settings, device), device, out and out / "sharding.json")
     whole = document(device, rows)
     click.echo(heading(whole))
-    click.echo(f"Batch 4 a rank, {common['precision']}, {common['variant']}; step: median of the slowest rank")
+    click.echo(f"Batch {batch} a rank, {common['precision']}, {common['variant']}; step: median of the slowest rank")
     click.echo(table(rows))
     for sentence in answers(rows):
         click.echo(sentence)

@@ -1,7 +1,6 @@
 """How fast is the whole training step, beside another way to run it?"""
 
 import itertools
-import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,13 +14,13 @@ import click
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
+from perf.studies.ratio_figure import draw
+from perf.studies.ratios import FEWEST, best, bound_of, is_settled, milliseconds, ratio_of
 from perf.studies.train_step_arms import Cell, check_arm, samples_of
-from perf.studies.train_step_ratios import best, bound_of, is_settled, milliseconds, ratio_of
 from perf.workloads import measured
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
 AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
-FEWEST = 3  # processes behind an interval
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
 """Of a row: seconds of every step, a list for each process."""
 
@@ -85,7 +84,7 @@ def command(
     if kind == "cpu":
         click.echo(ON_A_CPU)
     if out:
-        draw(rows, out / "train-step.png", heading(whole))
+        draw(rows, lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
 
 
 def measure(
@@ -180,42 +179,6 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
             )
         else:
             yield f"{size}, context {context}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
-
-
-def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Ratios with their intervals, a line per model, a colour per other arm."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    timed = [row for row in rows if row["status"] == "ok"]
-    if not timed:
-        return
-    labels = list(dict.fromkeys(f"{row['size']}, {row['context']}" for row in timed))
-    others = list(dict.fromkeys(row["against"] for row in timed))
-    figure, axes = plt.subplots(figsize=(6.5, 1.4 + 0.32 * len(labels)), layout="constrained")
-    for number, other in enumerate(others):
-        mine = [row for row in timed if row["against"] == other]
-        ratios = [ratio_of(row) for row in mine]
-        axes.errorbar(
-            [ratio for ratio, _ in ratios],
-            [labels.index(f"{row['size']}, {row['context']}") + 0.15 * number for row in mine],
-            xerr=[ratio * half if math.isfinite(half) else 0.0 for ratio, half in ratios],
-            fmt="o",
-            markersize=4,
-            capsize=3,
-            label=other,
-        )
-    axes.axvline(1.0, color="grey", linewidth=0.8)
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"time of {timed[0]['ours']} over that of", fontsize=8)
-    axes.set_title(title, fontsize=8)
-    figure.legend(fontsize=8, loc="outside lower center", ncols=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:

@@ -5,21 +5,22 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import SIZES, batch_of
+from perf.workloads.transformer_oracle import BATCH, SIZES, batch_of
 from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, hold, restore, slope_and_norm, update_error
 from perf.workloads.workload import Workload, WrongResult
 
 OURS = {"naive": "NaiveDDP", "flat": "FlatDDP", "overlapped": "OverlappedDDP", "bucketed": "BucketedDDP"}
-STRATEGIES = (*OURS, "torch")
+STRATEGIES = (*OURS, "torch", "torch_static")
 # Of a sum over the ranks, relative to the gradient's norm: float32, and bfloat16 where the matrices are.
 GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-4, "bf16": 1e-4, "bf16_weights": 1e-2}
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: strategy, bucket_size_mb, size, context_length, precision, variant, world_size, mode.
+    """`params`: strategy, bucket_size_mb, size, context_length, precision, variant, world_size, mode; batch, else 4.
 
-    mode step: the whole step. mode exposed: what it takes more than the same step without communication. Batch
-    4 on every rank; attention is PyTorch's. strategy "torch" is its own DistributedDataParallel.
+    mode step: the whole step. mode exposed: what it takes more than the same step without communication. The batch is
+    that of every rank; attention is PyTorch's. strategy "torch" is its own DistributedDataParallel, "torch_static" the
+    same told that every step is alike.
     """
     import torch
     import torch.distributed as dist
@@ -33,7 +34,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         compile_any_number_of_shapes()
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
-    ids, targets = batch_of(size, context_length, device)
+    batch = params.get("batch", BATCH)
+    ids, targets = batch_of(size, context_length, device, batch)
     ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
     net, finish = _wrapped(strategy, params["bucket_size_mb"], model if train.run is None else train.run)
@@ -55,6 +57,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         train.optimizer_step()
         return loss.detach()
 
+    if strategy == "torch_static":
+        step()  # what is static is learnt from its first backward, which no_sync() must not be
     is_difference = params["mode"] == "exposed"
     if variant.endswith("cuda_graph"):
         step = _captured(step, model)
@@ -88,7 +92,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     return Workload(
         run=step,
         check=check,
-        floor=floor(size, context_length, precision, "step"),
+        floor=floor(size, context_length, precision, "step", batch),
         without=alone if is_difference else None,
         facts=facts,
     )
@@ -98,9 +102,12 @@ def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Cal
     """The model, compiled or not, in its data parallelism, and what to call after a backward."""
     import torch
 
-    if strategy == "torch":
+    if strategy.startswith("torch"):
         parallel = torch.nn.parallel.DistributedDataParallel(
-            model, bucket_cap_mb=bucket_size_mb, gradient_as_bucket_view=True
+            model,
+            bucket_cap_mb=bucket_size_mb,
+            gradient_as_bucket_view=True,
+            static_graph=strategy == "torch_static",
         )
         return parallel, lambda: None
     cls = measured("distributed.ddp", OURS[strategy])

@@ -79,10 +79,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
     return Workload(run=run, check=check, floor=floor(size, context_length, precision, mode), prepare=prepare)
 
 
-def floor(size: Size, context_length: int, precision: str, mode: str) -> Floor:
+def floor(size: Size, context_length: int, precision: str, mode: str, batch: int = BATCH) -> Floor:
     """Two FLOPs per weight and token forward, twice that backward, causal attention at half of its square."""
-    tokens = BATCH * context_length
-    pairs = BATCH * context_length * (context_length + 1) / 2
+    tokens = batch * context_length
+    pairs = batch * context_length * (context_length + 1) / 2
     forward = 2 * size.matmul_parameters * tokens + 4 * pairs * size.d_model * size.num_layers
     passes = {"forward": 1, "backward": 2, "optimizer": 0, "step": 3}[mode]
     weights = 4 * size.parameters

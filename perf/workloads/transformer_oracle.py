@@ -52,12 +52,12 @@ class Exact:
     """Derivative of the loss along `direction`: the gradient, projected."""
 
 
-def batch_of(size: Size, context_length: int, device: str) -> tuple[Any, Any]:
-    """ids and targets, (BATCH, context_length) each: the same random tokens every time."""
+def batch_of(size: Size, context_length: int, device: str, batch: int = BATCH) -> tuple[Any, Any]:
+    """ids and targets, (batch, context_length) each: the same random tokens every time."""
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
-    shape = (2, BATCH, context_length)
+    shape = (2, batch, context_length)
     ids, targets = torch.randint(size.vocab_size, shape, generator=generator, device=device)
     return ids, targets
 

@@ -41,7 +41,14 @@ def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
     done = study("ddp", "--context", "16", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "ddp.json").read_text())["rows"]
-    assert [row["strategy"] for row in rows] == ["naive", "flat", "overlapped", *["bucketed"] * 3, *["torch"] * 3]
+    assert [row["strategy"] for row in rows] == [
+        "naive",
+        "flat",
+        "overlapped",
+        *["bucketed"] * 3,
+        *["torch"] * 3,
+        *["torch_static"] * 3,
+    ]
     assert all(row["status"] == "ok" and row["step_s"] and row["exposed_s"] for row in rows)
     assert "has the shortest step" in done.output
     assert "by the model the best bucket has" in done.output

@@ -47,7 +47,7 @@ def call_compiled_models(rank):
 
 
 def test_a_compiled_model_is_what_runs():
-    assert spawn(call_compiled_models, 2) == [[1] * 9] * 2
+    assert spawn(call_compiled_models, 2) == [[1] * 10] * 2
 
 
 def check_captured_steps(rank):
@@ -89,7 +89,7 @@ def check_captured_steps(rank):
 
 def test_the_checks_look_at_the_gradients_of_the_step_that_was_replayed_last():
     for errors in spawn(check_captured_steps, 2):
-        assert len(errors) == 10 and max(errors) < 1e-5
+        assert len(errors) == 12 and max(errors) < 1e-5
 
 
 def take_both_arms(rank):
@@ -118,7 +118,26 @@ def test_the_arm_without_communication_takes_the_same_step_without_communication
     for strategy, ((weights, calls), (weights_without, calls_without)) in found.items():
         torch.testing.assert_close(weights_without, weights, rtol=0, atol=0)
         assert calls_without == 0
-        assert calls > 0 or strategy == "torch"  # whose calls are not Python's
+        assert calls > 0 or strategy.startswith("torch")  # whose calls are not Python's
+
+
+def batches(rank):
+    """Sequences that the model saw in a step of batch 2, and its floor's FLOPs over those of batch 4; per workload."""
+    found, seen, make_train_step = [], [], training.make_train_step
+
+    def noted(model, ids, targets, **kwargs):
+        seen.append(len(ids))
+        return make_train_step(model, ids, targets, **kwargs)
+
+    with patch.object(training, "make_train_step", noted):
+        for workload, params in (OF_STRATEGIES[0], OF_SHARDINGS[0]):
+            usual, small = build(workload, params, "cpu"), build(workload, params | {"batch": 2}, "cpu")
+            found.append((*seen[-2:], small.floor.flops / usual.floor.flops))
+    return found
+
+
+def test_the_batch_of_a_rank_is_four_unless_it_is_another():
+    assert spawn(batches, 1) == [[(4, 2, 0.5)] * 2]
 
 
 def count_all_reduces(rank):

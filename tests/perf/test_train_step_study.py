@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.studies import train_step, train_step_ratios
+from perf.studies import ratios, train_step
 from perf.studies.train_step_arms import Cell
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
@@ -39,7 +39,7 @@ def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
     assert done.exit_code == 0, done.output
     own, foreign = json.loads((tmp_path / "train-step.json").read_text())["rows"]
     assert [len(samples) for samples in own["ours_s"]] == [2, 2]
-    assert train_step_ratios.ratio_of(foreign)[0] > 2
+    assert ratios.ratio_of(foreign)[0] > 2
     assert "too wide for a verdict" in done.output or "times as" in done.output
     assert (tmp_path / "train-step.png").stat().st_size > 0
 
@@ -57,27 +57,27 @@ def test_our_arms_take_a_model_of_ones_own_and_what_fails_is_a_row():
 
 def test_the_ratio_is_of_neighbours_so_that_drift_cancels():
     drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
-    ratio, half = train_step_ratios.ratio_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
+    ratio, half = ratios.ratio_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
     assert ratio == pytest.approx(0.9)
     assert half == pytest.approx(0, abs=1e-12)
 
 
 def test_one_process_with_a_slow_host_does_not_decide():
-    ratios = [0.58, 0.584, 0.475, 0.577, 0.58, 0.572]
-    ratio, half = train_step_ratios.ratio_of(row([[one] for one in ratios], [[1.0]] * 6))
+    found = [0.58, 0.584, 0.475, 0.577, 0.58, 0.572]
+    ratio, half = ratios.ratio_of(row([[one] for one in found], [[1.0]] * 6))
     assert ratio == pytest.approx(0.577, abs=1e-3)
     assert half < 0.02
 
 
 def test_the_interval_is_students_over_processes():
     processes = [[0.9], [1.0], [1.1]]
-    ratio, half = train_step_ratios.ratio_of(row(processes, [[1.0]] * 3))
+    ratio, half = ratios.ratio_of(row(processes, [[1.0]] * 3))
     logs = [math.log(one) for (one,) in processes]
     mean = sum(logs) / 3
     error = (sum((log - mean) ** 2 for log in logs) / 2 / 3) ** 0.5
     assert ratio == pytest.approx(math.exp(mean))
     assert math.log1p(half) == pytest.approx(4.302653 * error)
-    assert train_step_ratios.ratio_of(row([[1.0]], [[2.0]])) == (pytest.approx(0.5), math.inf)
+    assert ratios.ratio_of(row([[1.0]], [[2.0]])) == (pytest.approx(0.5), math.inf)
 
 
 def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
@@ -89,10 +89,10 @@ def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
 
     monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
     (few,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
-    assert len(few["ours_s"]) == train_step.FEWEST
+    assert len(few["ours_s"]) == ratios.FEWEST
     assert built_first == [0, 1, 0]
     (many,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
-    assert len(many["ours_s"]) >= train_step.FEWEST
+    assert len(many["ours_s"]) >= ratios.FEWEST
 
 
 def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_measured():
@@ -118,8 +118,8 @@ def host_bound(busy_s):
 def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatch):
     monkeypatch.setattr(train_step, "_in_a_fresh_process", host_bound(1.25))
     (one,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
-    assert len(one["ours_s"]) == train_step.FEWEST
-    assert train_step_ratios.bound_of(one) == (pytest.approx(0.8), pytest.approx(0, abs=1e-12))
+    assert len(one["ours_s"]) == ratios.FEWEST
+    assert ratios.bound_of(one) == (pytest.approx(0.8), pytest.approx(0, abs=1e-12))
     (sentence,) = train_step.answers([one], 0.02)
     assert "a takes at most 0.800 of the time of the best of the others" in sentence
     assert "0.800 ± 0.0%" in train_step.table([one])

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+FEWEST = 3  # processes behind an interval
+
 
 def is_settled(rows: list[dict[str, Any]], half_width: float) -> bool:
     """Whether the ratio to the best is known so well; or a bound on it below 1."""

@@ -1,0 +1,45 @@
+"""The picture of ratios: how our time compares with that of each other arm, and how well that is known."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from perf.studies.ratios import ratio_of
+
+
+def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], path: Path, title: str) -> None:
+    """Ratios with their intervals: a line for each label, a colour for each other arm. No picture without a ratio."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timed = [row for row in rows if row["status"] == "ok"]
+    if not timed:
+        return
+    labels = list(dict.fromkeys(map(label, timed)))
+    others = list(dict.fromkeys(row["against"] for row in timed))
+    figure, axes = plt.subplots(figsize=(6.5, 1.4 + 0.32 * len(labels)), layout="constrained")
+    for number, other in enumerate(others):
+        mine = [row for row in timed if row["against"] == other]
+        ratios = [ratio_of(row) for row in mine]
+        axes.errorbar(
+            [ratio for ratio, _ in ratios],
+            [labels.index(label(row)) + 0.15 * number for row in mine],
+            xerr=[ratio * half if math.isfinite(half) else 0.0 for ratio, half in ratios],
+            fmt="o",
+            markersize=4,
+            capsize=3,
+            label=other,
+        )
+    axes.axvline(1.0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.invert_yaxis()
+    ours = list(dict.fromkeys(row["ours"] for row in timed))
+    axes.set_xlabel(f"time of {ours[0] if len(ours) == 1 else 'ours'} over that of", fontsize=8)
+    axes.set_title(title, fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
