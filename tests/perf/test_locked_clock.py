@@ -1,5 +1,6 @@
 """A locked clock: a machine of its own, and measured at that clock or not at all."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from perf.harness.device import Nvml
 from perf.harness.measure import Worker
 
 HANDLE = "a GPU"
+ROOT = Path(__file__).parents[2]
 
 
 class Driver:
@@ -56,7 +58,7 @@ def test_an_unlocked_clock_may_be_any() -> None:
 
 
 @pytest.mark.parametrize("sm_mhz", [1980, 1500])
-def test_nothing_is_measured_at_another_clock(locked: None, monkeypatch: Any, tmp_path: Any, sm_mhz: int) -> None:
+def test_nothing_is_measured_at_another_clock(locked: None, monkeypatch: Any, sm_mhz: int) -> None:
     gpu = SimpleNamespace(sm_mhz=lambda: sm_mhz)
     monkeypatch.setattr(measure, "missing_device", lambda kind: "")
     monkeypatch.setattr(measure, "busy_or_broken_gpus", list)
@@ -64,7 +66,7 @@ def test_nothing_is_measured_at_another_clock(locked: None, monkeypatch: Any, tm
     monkeypatch.setattr(measure.device.Nvml, "open", lambda uuid: gpu)
     monkeypatch.setattr(measure.ceilings, "measure", lambda clock: {})
     monkeypatch.setattr(Worker, "_clock", lambda worker, name: None)
-    said = Worker("cuda", tmp_path).greeting()["troubles"]
+    said = Worker("cuda", ROOT).greeting()["troubles"]
     wrong = "GPU 0 has its clock at 1980 MHz, not at the 1500 of PERF_LOCKED_MHZ: nvidia-smi -lgc locks it"
     assert said == ([wrong] if sm_mhz == 1980 else [])
 
