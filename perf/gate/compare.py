@@ -15,7 +15,7 @@ from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
 from perf.gate.verdicts import Judgement, Report
 from perf.harness.injection import Injection
-from perf.harness.preflight import full_disks, objection
+from perf.harness.preflight import asked_apart, full_disks, objection
 from perf.harness.progress import TerminalBar
 
 
@@ -25,6 +25,8 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
 
     begin = time.monotonic()
     accepted = acceptance.between(*arms)
+    if any(one.case.device == "cuda" for one in evidence) and (reason := objection(asked_apart())):
+        raise click.ClickException(reason)  # before tests of minutes; every measuring process asks again
     click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
     ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
     if not ended.passed:

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -38,16 +40,32 @@ def existing(folder: Path) -> Path:
 
 
 def busy_or_broken_gpus() -> list[str]:
-    """Reasons of every GPU that torch sees; ask before this process uses one, for it would find itself there."""
+    """Reasons of every GPU that torch sees; who started this process is no reason."""
     import torch
 
-    found = []
+    found, ours = [], _ancestors()
     for index in range(torch.cuda.device_count()):
         nvml = Nvml.open(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
         if nvml is None:
             continue
-        found += [f"{_named(pid)} uses GPU {index}: stop it first" for pid in nvml.others()]
+        found += [f"{_named(pid)} uses GPU {index}: stop it first" for pid in nvml.others() if pid not in ours]
         found += [f"GPU {index} {damage}" for damage in nvml.damages()]
+    return found
+
+
+def asked_apart() -> list[str]:
+    """`busy_or_broken_gpus` of a process that ends with its answer, since asking torch takes hold of the GPUs."""
+    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def _ancestors() -> set[int]:
+    pid, found = os.getpid(), set[int]()
+    try:
+        while pid := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]):
+            found.add(pid)
+    except OSError:  # not ours to read, or no Linux
+        pass
     return found
 
 
@@ -60,3 +78,8 @@ def _named(pid: int) -> str:
     if WORKERS in words:
         return f"process {pid}, left behind by an earlier run ({words[-80:]}),"
     return f"process {pid} ({words[:80]})" if words else f"process {pid}"
+
+
+if __name__ == "__main__":
+    for reason in busy_or_broken_gpus():
+        print(reason)

@@ -1,5 +1,6 @@
 """What refuses a measurement before it begins, in one line."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from perf import doctor
-from perf.gate.evidence import Evidence
+from perf.gate import compare
+from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import Measuring
 from perf.harness import preflight, supervisor
 from perf.harness.case import Case
@@ -87,6 +89,31 @@ def test_nothing_is_said_of_a_gpu_that_is_ours_and_sound(driver: Any) -> None:
     driver([os.getpid()])
     assert preflight.busy_or_broken_gpus() == []
     assert doctor._trouble("trouble") == doctor.Check("trouble", "none")
+
+
+def test_who_started_this_process_is_no_trouble(driver: Any) -> None:
+    driver([os.getppid()])
+    assert preflight.busy_or_broken_gpus() == []
+
+
+def test_a_gate_refuses_before_it_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[tuple[str, ...]] = []
+
+    def answer(command: list[str], **_: Any) -> Any:
+        answers.append(tuple(command[1:]))
+        return SimpleNamespace(stdout="process 7 uses GPU 0: stop it first\n")
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    monkeypatch.setattr(compare.acceptance, "between", lambda *arms: [])
+    arm = Arm("a" * 40, "A commit")
+    on_gpu = Evidence(dataclasses.replace(CASE, device="cuda"), (0.1, 0.0), False)
+    with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0: stop it first"):
+        compare.compare((arm, arm), [on_gpu], budget_s=1, tests=True, command="")
+    assert answers == [("-m", "perf.harness.preflight")], "and no test"
+
+
+def test_asked_apart_it_answers_what_this_machine_has() -> None:
+    assert torch.cuda.is_available() or preflight.asked_apart() == []
 
 
 def test_what_this_gpu_or_driver_cannot_tell_is_no_trouble(driver: Any) -> None:
