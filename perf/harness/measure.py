@@ -165,6 +165,7 @@ class Worker:
             spent.on("explain")
             del work  # only one at a time has to fit
             found |= peak_memory(make, self._leftovers)
+            self._leftovers.release()  # a compiled model is part of a cycle, and two may not fit
             spent.on("memory")
         return found
 

@@ -16,8 +16,7 @@ from perf.harness.case import Case
 from perf.harness.clock import Clock, alternate
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
-from perf.harness.measure import Worker, package_digest
-from perf.harness.memory import peak_memory
+from perf.harness.measure import Spent, Worker, package_digest
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.records import best_ceilings
 from perf.harness.side_by_side import load
@@ -82,19 +81,7 @@ class PairWorker(Worker):
         if not first:
             return {}
         with self._arm(case, arm) as ranks:
-            make = self._maker(case, arm, ranks, injection)
-            work = make()
-            work.prepare()
-            work.run()
-            self._synchronize()
-            found: dict[str, Any] = {"error": work.check()}
-            if ranks:
-                return found | ranks.memory()
-            if self._device == "cuda" and case.clock != "first_call":
-                del work
-                found |= peak_memory(make, self._leftovers)
-                found |= self._explain(make())
-            return found
+            return self._examine(case, self._maker(case, arm, ranks, injection), ranks, Spent())
 
     def _take_turns(self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None) -> dict[str, Any]:
         """Both arms built, warmed up and sampled: A B B A."""

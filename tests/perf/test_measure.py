@@ -60,3 +60,33 @@ def test_a_cell_that_failed_fails_with_its_other_clock_too(checks):
     visit, log = checks
     assert [visit(n=1, wrong=True, clock=clock)["status"] for clock in ("wall", "other")] == ["wrong", "wrong"]
     assert len(log) == 2
+
+
+def test_only_one_work_at_a_time_is_held_on_a_gpu(monkeypatch):
+    """A compiled model is part of a cycle: without a collection the next one is built beside it."""
+    log = []
+
+    class Works:
+        def release(self):
+            log.append("release")
+
+    class Held:
+        def __del__(self):
+            log.append("gone")
+
+    def make():
+        held = Held()
+        return Workload(run=lambda: log.append("run"), check=lambda: held and 0.0, floor=Floor())
+
+    def peak_memory(build, leftovers):
+        log.append("memory")
+        return {"peak_bytes": 7}
+
+    monkeypatch.setattr(measure, "peak_memory", peak_memory)
+    monkeypatch.setattr(measure.Worker, "_synchronize", lambda worker: None)
+    worker = measure.Worker("cpu", Path(__file__).parents[2])
+    worker._device, worker._leftovers = "cuda", Works()
+    worker._explain = lambda work: log.append("explain") or {"kernels": []}
+    found = worker._examine(Case("a.B", "controls", {}, "cuda", "gpu_wall", "warm"), make, None, measure.Spent())
+    assert log == ["run", "explain", "gone", "memory", "release"]
+    assert found["peak_bytes"] == 7
