@@ -21,7 +21,8 @@ from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
 from perf.report.attention_facts import CLOCKS
-from perf.report.attention_rows import attained, estimate
+from perf.report.attention_rows import attained
+from perf.report.estimate import estimate
 from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,9 +14,11 @@ from click import ClickException
 
 from perf.gate import acceptance
 from perf.harness import records
-from perf.report import attention_page, offline, trust_page, trust_records
+from perf.harness.case import case_key
+from perf.report import attention_page, offline, pages, step_page, trust_page, trust_records
 from perf.report.attention_catalogue import SECTIONS
 from perf.report.attention_history import Series, series_of
+from perf.report.step_rows import PHASES, VARIANTS, Cell
 from perf.selection import asv_classes
 
 
@@ -40,13 +42,39 @@ class AttentionSite(OutputPublisher):
             raise UserError(str(error)) from None
 
 
+class StepSite(OutputPublisher):
+    """Writes step.html and links it: each phase of a training step, and the ways to run one."""
+
+    name = "step"
+    button_label = "Training step"
+    description = "Where a training step's time and memory go, and what each way to run it takes"
+    order = 11
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        directory, published = _records(conf), _published(conf, repo, revisions)
+        machines, silent = [], []
+        for name in _machines(directory, graphs):
+            commits = sorted(published.intersection(records.commits(directory, name)), key=lambda one: -revisions[one])
+            cells = _newest_cells(directory, name, commits, (PHASES, *VARIANTS))
+            used = {cell.commit: _describe(repo, cell.commit) for found in cells.values() for cell in found}
+            if not used:
+                silent.append(name)
+                continue
+            variants = [cell for benchmark in VARIANTS for cell in cells[benchmark]]
+            machines.append(step_page.Machine(name, cells[PHASES], variants, used, frozenset(benchmarks)))
+        page = step_page.render(conf.project, machines, silent, conf.show_commit_url)
+        _add_page(cls, Path(conf.html_dir), page)
+
+
 class TrustSite(OutputPublisher):
     """Writes trust.html and links it: what the gate's self-tests on file say, machine by machine."""
 
     name = "trust"
     button_label = "Trust"
     description = "How far the gate's verdicts may be believed: false alarms, planted slow-downs found"
-    order = 11
+    order = 12
 
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
@@ -90,8 +118,7 @@ def _collect(
 ) -> tuple[list[attention_page.Measured], list[tuple[str, str]]]:
     """What each machine measured at its newest commit that is published, and the machines that have nothing."""
     directory = _records(conf)
-    published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
-    published &= revisions.keys()
+    published = _published(conf, repo, revisions)
     measured: list[attention_page.Measured] = []
     silent: list[tuple[str, str]] = []
     for machine in _machines(directory, graphs):
@@ -119,6 +146,25 @@ def _collect(
     return sorted(measured, key=lambda one: (order.index(one.benchmark), one.machine)), silent
 
 
+def _published(conf: Any, repo: Any, revisions: dict[str, int]) -> set[str]:
+    commits = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
+    return commits & revisions.keys()
+
+
+def _newest_cells(directory: Path, machine: str, commits: list[str], wanted: tuple[str, ...]) -> dict[str, list[Cell]]:
+    """Of each asv class every case, at the first of these commits that has a result of it; in the grid's order.
+
+    A commit may have a part of a class, as where somebody asked for a few cases; those of commits before stay.
+    """
+    found: dict[str, dict[str, Cell]] = {benchmark: {} for benchmark in wanted}
+    for commit in commits:
+        for result in records.read_commit(directory, machine, commit):
+            if result.benchmark in found:
+                key = case_key(result.benchmark, result.params.values())
+                found[result.benchmark].setdefault(key, Cell(result, commit))
+    return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
+
+
 def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:
     """For each benchmark that the page knows: the first of these commits that has results of it, and those."""
     wanted = set(SECTIONS)
@@ -140,8 +186,8 @@ def _history(graphs: Any, benchmarks: Any, benchmark: str, machine: str) -> tupl
     return tuple(series_of(graphs, found, machine, section.ours)) if found else ()
 
 
-def _describe(repo: Any, commit: str) -> attention_page.Commit:
+def _describe(repo: Any, commit: str) -> pages.Commit:
     """Subject and date from git. asv has no public way to ask for the subject."""
     when = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC)
     subject = repo._run_git(["log", "-1", "--format=%s", commit], dots=False).strip()
-    return attention_page.Commit(commit, subject, f"{when:%Y-%m-%d}")
+    return pages.Commit(commit, subject, f"{when:%Y-%m-%d}")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from perf import units
 from perf.harness.records import CaseResult
@@ -20,21 +19,12 @@ _HEADLINE = ("reference", "sdpa", "sdpa_flash", "sdpa_cudnn", FASTEST)
 
 
 @dataclass(frozen=True)
-class Commit:
-    """A commit as a reader knows it."""
-
-    hash: str
-    subject: str
-    date: str
-
-
-@dataclass(frozen=True)
 class Measured:
     """What one machine recorded of one benchmark at its newest commit."""
 
     machine: str
     benchmark: str
-    commit: Commit
+    commit: pages.Commit
     results: list[CaseResult]
     series: frozenset[str]
     """Names of asv's benchmarks that have a graph to link to."""
@@ -44,7 +34,7 @@ class Measured:
     def link(self, method: str, params: dict[str, Any]) -> str:
         """asv's graph of one series, "" if there is none."""
         series = f"{self.benchmark}.{method}"
-        return permalink(series, self.machine, params) if series in self.series else ""
+        return pages.permalink(series, self.machine, params) if series in self.series else ""
 
 
 def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[str, str]], show_commit_url: str) -> str:
@@ -60,12 +50,6 @@ def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[st
         viewbox=f"0 0 {attention_history.WIDTH} {attention_history.HEIGHT}",
         show_commit_url=show_commit_url,
     )
-
-
-def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
-    """asv's history graph of one series. asv knows a parameter's values by their repr."""
-    query = {"machine": machine} | {f"p-{axis}": repr(value) for axis, value in params.items()}
-    return f"index.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
 
 
 def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:

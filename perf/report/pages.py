@@ -1,17 +1,35 @@
 """What our pages share: where they link to each other, and how a template becomes HTML."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGES = (
     ("index.html", "History"),
     ("attention.html", "Attention"),
+    ("step.html", "Training step"),
     ("trust.html", "Trust"),
     ("index.html#/regressions", "Regressions"),
 )
 """File and label of each, in the order of the bar on top."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as a reader knows it."""
+
+    hash: str
+    subject: str
+    date: str
+
+
+def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
+    """asv's history graph of one series. asv knows a parameter's values by their repr."""
+    query = {"machine": machine} | {f"p-{axis}": repr(value) for axis, value in params.items()}
+    return f"index.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
 
 
 def render(template: str, *, show_commit_url: str, **values: Any) -> str:

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from perf.harness.records import read_commit
-from perf.report.attention_page import Commit, Measured, render
+from perf.report.attention_page import Measured, render
+from perf.report.pages import Commit
 from tests.report import synthetic
 
 COMMIT = Commit("0123456789abcdef" * 2 + "01234567", "Tile <sizes>", "2026-01-02")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.report import self_tests, synthetic
+from tests.report import self_tests, steps, synthetic
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = ["First kernels", "Tile sizes per head size", "Skip masked tiles", "Exp2", "Split backward", "Pipelining"]
@@ -56,6 +56,9 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
             synthetic.write_results(results, suite, commit, number)
         for commit in hashes[-3:-1]:
             synthetic.write_records(directory / "perf" / "records", suite, commit)
+    for sizes, commit in ((("small", "xl"), hashes[0]), (("small",), hashes[1])):
+        cases = [case for size in sizes for case in steps.phases(size)]
+        steps.write_records(directory / "perf" / "records", [*cases, steps.full(cases[0])], commit)
     for number, commit in enumerate(hashes[:2]):
         found = self_tests.document(rows=30, commit=commit, contaminated=("5 % on the host",) if number else ())
         found["parts"][0]["verdicts"][8] |= {"key": f"a.B({self_tests.HOSTILE})", "reason": self_tests.HOSTILE}

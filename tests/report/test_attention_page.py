@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from perf import units
-from perf.report.attention_page import permalink, render
+from perf.report.attention_page import render
+from perf.report.pages import permalink
 from tests.report import synthetic
 from tests.report.pages import page_of, text_of
 

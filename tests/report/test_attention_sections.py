@@ -10,7 +10,8 @@ import pytest
 from perf.harness.case import ClockName
 from perf.report.attention_catalogue import LABELS, SECTIONS
 from perf.report.attention_facts import CLOCKS
-from perf.report.attention_page import Commit, Measured, render
+from perf.report.attention_page import Measured, render
+from perf.report.pages import Commit
 from perf.selection import asv_classes
 from tests.report import synthetic
 from tests.report.pages import COMMIT, measured, page_of, text_of

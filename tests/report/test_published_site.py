@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,4 +41,14 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> No
         assert pictures, "our page has no history"
         pictures[-1].click()
         browser.plotted_points(driver, at_least=COMMITS)
+        browser.open_page(driver, "step")
+        bars = driver.find_elements("css selector", "table.cases .parts")
+        assert bars, "no step of a model"
+        assert all(abs(sum(one.rect["width"] for one in _parts(bar)) - bar.rect["width"]) < 4 for bar in bars[:8])
+        driver.find_element("css selector", "table.cases a[href*='transformer.Transformer.track_time']").click()
+        browser.plotted_points(driver, at_least=1)
         browser.assert_stayed_home(driver, site)
+
+
+def _parts(bar: Any) -> list[Any]:
+    return bar.find_elements("css selector", "span")

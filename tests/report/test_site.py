@@ -24,7 +24,12 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
     known = json.loads((tmp_path / "html" / "index.json").read_text())
-    assert [page[:2] for page in known["pages"][-2:]] == [["attention", "Attention"], ["trust", "Trust"]]
+    ours = [["attention", "Attention"], ["step", "Training step"], ["trust", "Trust"]]
+    assert [page[:2] for page in known["pages"][-3:]] == ours
+    step = text_of((tmp_path / "html" / "step.html").read_text(encoding="utf-8"))
+    assert "xl 512 bf16 80.0 ms" in step, "of the commit before: the newest has small alone"
+    assert step.index("small 512") < step.index("xl 512")
+    assert "nvidia-b200 has no records of training steps." in step
     trust = text_of((tmp_path / "html" / "trust.html").read_text(encoding="utf-8"))
     assert "Identical code was called slower in 0 of 60 rows" in trust
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust

@@ -109,7 +109,7 @@ def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str,
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["attention", "trust"])
+@pytest.mark.parametrize("page", ["attention", "step", "trust"])
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

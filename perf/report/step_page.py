@@ -1,0 +1,131 @@
+"""The page about training steps: where a step's time and memory go, and what each way to run it takes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf import units
+from perf.report import attention_facts, pages
+from perf.report.attention_catalogue import status
+from perf.report.step_rows import MODES, Cell, Phases, Ways, phases_of, ways_of
+
+BASELINE = ("bf16", "eager", "sdpa")
+"""What each way is held against: plain PyTorch, with its own attention."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one machine has measured of training steps."""
+
+    name: str
+    phases: Sequence[Cell]
+    variants: Sequence[Cell]
+    commits: dict[str, pages.Commit]
+    series: frozenset[str]
+    """Names of asv's benchmarks that have a graph to link to."""
+
+    def link(self, cell: Any, method: str) -> str:
+        """asv's graph of one case, "" if there is none."""
+        series = f"{cell.benchmark}.{method}"
+        return pages.permalink(series, self.name, cell.params) if series in self.series else ""
+
+
+def render(project: str, machines: Iterable[Machine], silent: Iterable[str], show_commit_url: str) -> str:
+    """The whole page. `silent` names machines that have measured none."""
+    return pages.render(
+        "step.html",
+        project=project,
+        machines=[_machine(one) for one in machines],
+        silent=list(silent),
+        modes=MODES,
+        show_commit_url=show_commit_url,
+    )
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    phases, ways = phases_of(one.phases), ways_of(one.variants)
+    scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
+    columns = list(dict.fromkeys(way for row in ways for way in sorted(row.cells, key=_order(ways))))
+    used = [cell.commit for cell in (*one.phases, *one.variants)]
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "rate_unit": unit,
+        "phases": [_phases(one, row, scale) for row in phases],
+        "columns": [", ".join(way) for way in columns],
+        "ways": [_ways(one, row, columns) for row in ways],
+        "failures": _failures([*one.phases, *one.variants]),
+        "commits": [one.commits[commit] for commit in dict.fromkeys(used)],
+        "facts": attention_facts.facts([cell.result for cell in (*one.phases, *one.variants)]),
+    }
+
+
+def _order(rows: Sequence[Ways]) -> Any:
+    """Ways as the grid has them, variant by variant."""
+    seen: list[dict[str, int]] = [{}, {}, {}]
+    for row in rows:
+        for way in row.cells:
+            for values, value in zip(seen, way, strict=True):
+                values.setdefault(value, len(values))
+    return lambda way: (seen[1][way[1]], seen[0][way[0]], seen[2][way[2]])
+
+
+def _phases(one: Machine, row: Phases, scale: float) -> dict[str, Any]:
+    step, rate = row.wall.get("step"), row.flops_per_s
+    peaks = {
+        mode: result.peak_bytes for mode, result in row.wall.items() if result.status == "ok" and result.peak_bytes
+    }
+    return {
+        "size": row.size,
+        "context_length": row.context_length,
+        "precision": row.precision,
+        "commit": row.commit,
+        "times": {mode: _time(one, row.wall.get(mode), row.seconds("wall", mode)) for mode in MODES},
+        "busy": units.percent(row.busy_share) if row.busy_share else "",
+        "busy_value": row.busy_share or "",
+        "parts": [(name, round(100 * share, 2), units.percent(share)) for name, share in row.parts.items()],
+        "rate": units.digits(rate / scale) if rate else "",
+        "rate_value": rate or "",
+        "peaks": [
+            {
+                "text": units.memory(peaks[mode]) if mode in peaks else "",
+                "value": peaks.get(mode, ""),
+                "href": one.link(row.wall[mode], "track_peak_memory") if mode in peaks else "",
+            }
+            for mode in ("forward", "step")
+        ],
+        "name": f"{row.size}, context {row.context_length}, {row.precision}" + ("" if step else ", no step"),
+    }
+
+
+def _time(one: Machine, result: Any, seconds: float | None) -> dict[str, Any]:
+    cell = {"text": "", "value": "", "href": "", "title": "", "status": "", "gain": "", "fastest": False}
+    if result is None:
+        return cell | {"title": "not measured"}
+    if seconds is None:
+        return cell | {"title": result.reason, "status": status(result.status)[1]}
+    return cell | {"text": units.seconds(seconds), "value": seconds, "href": one.link(result, "track_time")}
+
+
+def _ways(one: Machine, row: Ways, columns: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    baseline, fastest = row.time(BASELINE), row.fastest
+    cells = []
+    for way in columns:
+        found, result = row.time(way), row.cells[way].result if way in row.cells else None
+        cell = _time(one, result, found.median if found else None)
+        gain = units.times(baseline.median / found.median) if baseline and found and way != BASELINE else ""
+        cells.append(cell | {"gain": gain, "fastest": way == fastest})
+    return {"size": row.size, "context_length": row.context_length, "cells": cells}
+
+
+def _failures(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Cases without a number by reason, each reason with the cases that have it."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        if cell.result.status != "ok":
+            shown = [str(value) for axis, value in cell.result.params.items() if axis != "clock"]
+            groups.setdefault((cell.result.status, cell.result.reason), []).append(", ".join(shown))
+    return [
+        {"status": status(name)[0], "reason": reason, "cases": list(dict.fromkeys(cases))}
+        for (name, reason), cases in groups.items()
+    ]

@@ -1,0 +1,63 @@
+"""Made-up measurements of training steps, through the harness's journal."""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from perf.harness.records import Journal, read_commit
+from perf.report.pages import Commit
+from perf.report.step_rows import PHASES, VARIANTS, Cell
+from tests.report.synthetic import H200
+
+COMMIT = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
+BUSY_MS = {"forward": 20.0, "backward": 40.0, "optimizer": 10.0, "step": 60.0}
+HOSTILE = "2 GiB <script>alert(1)</script>"
+
+
+def phases(size: str = "small", **fixed: Any) -> list[dict[str, Any]]:
+    """Visits of one model by both clocks: busy for `BUSY_MS`, and a third more by the wall clock."""
+    found = []
+    for mode, clock in itertools.product(BUSY_MS, ("gpu_wall", "device_busy")):
+        params = {"size": size, "context_length": 512, "precision": "bf16", "variant": "eager"}
+        params |= {"attention": "reference", "mode": mode, "clock": clock} | fixed
+        milliseconds = BUSY_MS[mode] * (4 / 3 if clock == "gpu_wall" else 1)
+        found.append({"benchmark": PHASES, "params": params, "clock": clock, "ms": milliseconds, "bytes": 2**30})
+    return found
+
+
+def way(precision: str, variant: str, attention: str, ms: float, size: str = "small") -> dict[str, Any]:
+    """A visit to one way to run a step."""
+    params = {"size": size, "context_length": 512, "precision": precision, "variant": variant}
+    params |= {"attention": attention, "mode": "step"}
+    return {"benchmark": VARIANTS[0], "params": params, "clock": "gpu_wall", "ms": ms, "bytes": 2**31}
+
+
+def full(one: dict[str, Any]) -> dict[str, Any]:
+    """The same where it does not fit."""
+    return one | {"status": "out_of_memory", "reason": HOSTILE}
+
+
+def write_records(directory: Path, cases: Iterable[dict[str, Any]], commit: str = COMMIT.hash) -> None:
+    """One session with three visits to each case."""
+    journal = Journal(directory, H200, commit)
+    device, versions = {"name": "NVIDIA H200", "sm_count": 132}, {"python": "3.12.3", "torch": "2.11.0"}
+    session = {"kind": "session", "id": "s", "started_at": "2026-01-02T03:04:05+00:00", "day": "2026-01-02"}
+    session |= {"harness": "2", "effort": "full", "machine": H200, "commit": commit}
+    journal.write(session | {"device": device, "software": versions})
+    for visit, case in itertools.product(range(4), list(cases)):
+        line = {"kind": "visit", "session": "s", "visit": visit, "status": "ok", "reason": "", "cache": "warm"}
+        line |= {name: case[name] for name in ("benchmark", "params", "clock")}
+        if case.get("status"):
+            line |= {"status": case["status"], "reason": case["reason"]}
+        else:
+            line |= {"samples_ns": [round(case["ms"] * 1e6)] * 5, "peak_bytes": case["bytes"]}
+            line["floor"] = {"flops": 8e12, "bytes_read": 0, "bytes_written": 0}
+        journal.write(line)
+    journal.close()
+
+
+def cells(directory: Path, cases: Iterable[dict[str, Any]], commit: str = COMMIT.hash) -> list[Cell]:
+    """What the publisher finds of them."""
+    write_records(directory, cases, commit)
+    return [Cell(result, commit) for result in read_commit(directory, H200, commit)]
