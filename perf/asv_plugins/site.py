@@ -3,6 +3,7 @@
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,10 +55,11 @@ class StepSite(OutputPublisher):
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
         """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
         directory, published = _records(conf), _published(conf, repo, revisions)
+        sizes = {benchmark: _size(benchmarks, benchmark) for benchmark in (PHASES, *VARIANTS)}
         machines, silent = [], []
         for name in _machines(directory, graphs):
             commits = sorted(published.intersection(records.commits(directory, name)), key=lambda one: -revisions[one])
-            cells = _newest_cells(directory, name, commits, (PHASES, *VARIANTS))
+            cells = _newest_cells(directory, name, commits, sizes)
             used = {cell.commit: _describe(repo, cell.commit) for found in cells.values() for cell in found}
             if not used:
                 silent.append(name)
@@ -151,18 +153,27 @@ def _published(conf: Any, repo: Any, revisions: dict[str, int]) -> set[str]:
     return commits & revisions.keys()
 
 
-def _newest_cells(directory: Path, machine: str, commits: list[str], wanted: tuple[str, ...]) -> dict[str, list[Cell]]:
+def _newest_cells(directory: Path, machine: str, commits: list[str], sizes: dict[str, float]) -> dict[str, list[Cell]]:
     """Of each asv class every case, at the first of these commits that has a result of it; in the grid's order.
 
-    A commit may have a part of a class, as where somebody asked for a few cases; those of commits before stay.
+    A commit may have a part of a class, as where somebody asked for a few cases; those of commits before stay. `sizes`
+    are the numbers of cases by class: no more commits are read than it takes to have them all.
     """
-    found: dict[str, dict[str, Cell]] = {benchmark: {} for benchmark in wanted}
+    found: dict[str, dict[str, Cell]] = {benchmark: {} for benchmark in sizes}
     for commit in commits:
         for result in records.read_commit(directory, machine, commit):
             if result.benchmark in found:
                 key = case_key(result.benchmark, result.params.values())
                 found[result.benchmark].setdefault(key, Cell(result, commit))
+        if all(len(cells) >= sizes[benchmark] for benchmark, cells in found.items()):
+            break
     return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
+
+
+def _size(benchmarks: Any, benchmark: str) -> float:
+    """Cases of an asv class; of one that asv does not know any more, none is known to be the last."""
+    known = benchmarks.get(f"{benchmark}.track_time")
+    return math.prod(map(len, known["params"])) if known else math.inf
 
 
 def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:
