@@ -1,6 +1,6 @@
 """The page about training steps: where a step's time and memory go, and what each way to run it takes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,29 +45,19 @@ def render(project: str, machines: Iterable[Machine], silent: Iterable[str], sho
 def _machine(one: Machine) -> dict[str, Any]:
     phases, ways = phases_of(one.phases), ways_of(one.variants)
     scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
-    columns = list(dict.fromkeys(way for row in ways for way in sorted(row.cells, key=_order(ways))))
+    variants = list(dict.fromkeys(variant for row in ways for _, variant, _ in row.cells))
     used = [cell.commit for cell in (*one.phases, *one.variants)]
     return {
         "id": pages.ident(one.name),
         "name": one.name,
         "rate_unit": unit,
         "phases": [_phases(one, row, scale) for row in phases],
-        "columns": [", ".join(way) for way in columns],
-        "ways": [_ways(one, row, columns) for row in ways],
+        "variants": variants,
+        "ways": [line for row in ways for line in _ways(one, row, variants)],
         "failures": _failures([*one.phases, *one.variants]),
         "commits": [one.commits[commit] for commit in dict.fromkeys(used)],
         "facts": attention_facts.facts([cell.result for cell in (*one.phases, *one.variants)]),
     }
-
-
-def _order(rows: Sequence[Ways]) -> Any:
-    """Ways as the grid has them, variant by variant."""
-    seen: list[dict[str, int]] = [{}, {}, {}]
-    for row in rows:
-        for way in row.cells:
-            for values, value in zip(seen, way, strict=True):
-                values.setdefault(value, len(values))
-    return lambda way: (seen[1][way[1]], seen[0][way[0]], seen[2][way[2]])
 
 
 def _phases(one: Machine, row: Phases, scale: float) -> dict[str, Any]:
@@ -107,15 +97,22 @@ def _time(one: Machine, result: Any, seconds: float | None) -> dict[str, Any]:
     return cell | {"text": units.seconds(seconds), "value": seconds, "href": one.link(result, "track_time")}
 
 
-def _ways(one: Machine, row: Ways, columns: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+def _ways(one: Machine, row: Ways, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A row for each precision and attention of one model, a cell for each variant."""
     baseline, fastest = row.time(BASELINE), row.fastest
-    cells = []
-    for way in columns:
-        found, result = row.time(way), row.cells[way].result if way in row.cells else None
-        cell = _time(one, result, found.median if found else None)
-        gain = units.times(baseline.median / found.median) if baseline and found and way != BASELINE else ""
-        cells.append(cell | {"gain": gain, "fastest": way == fastest})
-    return {"size": row.size, "context_length": row.context_length, "cells": cells}
+    for precision, attention in dict.fromkeys((precision, attention) for precision, _, attention in row.cells):
+        cells = []
+        for variant in variants:
+            way = precision, variant, attention
+            found, result = row.time(way), row.cells[way].result if way in row.cells else None
+            gain = units.times(baseline.median / found.median) if baseline and found and way != BASELINE else ""
+            cell = _time(one, result, found.median if found else None)
+            cells.append(cell | {"gain": gain, "fastest": way == fastest})
+        yield {
+            "axes": (row.size, row.context_length, precision, attention),
+            "name": f"{row.size}, context {row.context_length}, {precision}, {attention}",
+            "cells": cells,
+        }
 
 
 def _failures(cells: Sequence[Cell]) -> list[dict[str, Any]]:
