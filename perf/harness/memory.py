@@ -31,9 +31,10 @@ class Leftovers:
 def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str, Any]:
     """`peak_bytes` and `largest_allocations` of `build()`'s tensors and one run of them, by torch's CUDA allocator.
 
-    Inputs count, since a user has to hold them; what the process held before (cuBLAS workspaces, the flush buffer)
-    does not. The work must have run once before, so that such workspaces exist already. Allocated, not reserved:
-    what the allocator keeps in reserve depends on what ran before (36 to 39 GB for identical work have been seen).
+    Of a second run, where the first makes what all others hold. Inputs count, since a user has to hold them; what the
+    process held before (cuBLAS workspaces, the flush buffer) does not. The work must have run once before, so that such
+    workspaces exist already. Allocated, not reserved: what the allocator keeps in reserve depends on what ran before
+    (36 to 39 GB for identical work have been seen).
     """
     import torch
 
@@ -42,6 +43,9 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000, clear_history=True)
     try:
         work = build()
+        if work.settles:
+            work.prepare()
+            work.run()
         work.prepare()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -94,6 +94,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         check=check,
         floor=floor(size, context_length, precision, "step", batch),
         without=alone if is_difference else None,
+        settles=True,
         facts=facts,
     )
 

@@ -95,7 +95,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
             found["after_step_bytes"] = _peak(device)
         return found
 
-    return Workload(run=step, check=check, floor=floor(size, context_length, precision, "step", batch), facts=facts)
+    exact = floor(size, context_length, precision, "step", batch)
+    return Workload(run=step, check=check, floor=exact, settles=True, facts=facts)
 
 
 def _optimizer(sharding: str, model: Any) -> Any:

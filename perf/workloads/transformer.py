@@ -76,7 +76,13 @@ def build(params: dict[str, Any], device: str) -> Workload:
             error = max(error, hold("AdamW's update", update_error(model, train.optimizer), UPDATE_TOLERANCE))
         return error
 
-    return Workload(run=run, check=check, floor=floor(size, context_length, precision, mode), prepare=prepare)
+    return Workload(
+        run=run,
+        check=check,
+        floor=floor(size, context_length, precision, mode),
+        prepare=prepare,
+        settles=mode == "step",
+    )
 
 
 def floor(size: Size, context_length: int, precision: str, mode: str, batch: int = BATCH) -> Floor:

@@ -34,6 +34,9 @@ class Workload:
     without: Callable[[], Any] | None = None
     """The same without what is asked about: if given, a sample is the time of `run` less that of this, in turn."""
 
+    settles: bool = False
+    """Whether the first run makes what all others hold, an optimizer's state: its memory is that of the second."""
+
     facts: Callable[[], dict[str, float]] = dict
     """Numbers beside the time, by name: bytes that a step communicates, say. Called after a run."""
 

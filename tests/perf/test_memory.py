@@ -7,6 +7,7 @@ import torch
 
 from perf.harness.memory import Leftovers, largest_at_peak, peak_memory
 from perf.workloads import build
+from perf.workloads.workload import Floor, Workload
 
 CASE = {"seq_len": 2048, "d": 64, "dtype": "bfloat16", "mode": "forward_backward", "impl": "reference"}
 
@@ -40,6 +41,26 @@ def test_what_lived_before_the_run_counts_where_the_run_adds_nothing():
 def peak():
     build("attention", CASE, "cuda").run()
     return peak_memory(lambda: build("attention", CASE, "cuda"), Leftovers())
+
+
+@pytest.mark.parametrize(("settles", "order"), [(False, "prepare run"), (True, "prepare run prepare run")])
+def test_the_peak_is_of_the_last_run_alone(monkeypatch, settles, order):
+    """A first step is far below all others: the moments come with its end, when the activations are gone."""
+    log, history = [], "torch.cuda.memory._record_memory_history"
+    monkeypatch.setattr(history, lambda **_: None)
+    monkeypatch.setattr("torch.cuda.memory._snapshot", lambda: {"device_traces": []})
+    for name in ("synchronize", "memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 0)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: log.append("reset"))
+    made = Workload(
+        run=lambda: log.append("run"),
+        check=lambda: 0.0,
+        floor=Floor(),
+        prepare=lambda: log.append("prepare"),
+        settles=settles,
+    )
+    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == 0
+    assert log == [*order.split()[:-1], "reset", "run"]
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cs336_systems import configs, training, transformer
+from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from perf.workloads import build
 from perf.workloads.transformer import MODES
@@ -109,6 +110,19 @@ def test_every_variant_passes_on_a_gpu(variant, precision):
     work = build("transformer", CASE | {"mode": "step", "variant": variant, "precision": precision}, "cuda")
     work.run()
     assert work.check() < 2e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_peak_of_a_step_is_that_of_training(precision):
+    from perf.harness.memory import Leftovers, peak_memory
+
+    case = CASE | {"size": "small", "context_length": 512, "mode": "step", "precision": precision}
+    build("transformer", case, "cuda").run()
+    found = peak_memory(lambda: build("transformer", case, "cuda"), Leftovers())["peak_bytes"]
+    assert found == pytest.approx(
+        peak_step_bytes(configs.MODEL_CONFIGS["small"], 4, 512, precision=precision), rel=0.05
+    )
 
 
 @pytest.mark.gpu
