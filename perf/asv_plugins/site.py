@@ -1,4 +1,4 @@
-"""asv publishers: the site works without the internet, and has our pages about attention and about trust.
+"""asv publishers: the site works without the internet, and has our pages: attention, training steps, trust.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
@@ -58,14 +58,15 @@ class StepSite(OutputPublisher):
         sizes = {benchmark: _size(benchmarks, benchmark) for benchmark in (PHASES, *VARIANTS)}
         machines, silent = [], []
         for name in _machines(directory, graphs):
-            commits = sorted(published.intersection(records.commits(directory, name)), key=lambda one: -revisions[one])
+            commits = _newest_first(published.intersection(records.commits(directory, name)), revisions)
             cells = _newest_cells(directory, name, commits, sizes)
-            used = {cell.commit: _describe(repo, cell.commit) for found in cells.values() for cell in found}
+            phases, variants = cells[PHASES], [cell for benchmark in VARIANTS for cell in cells[benchmark]]
+            used = dict.fromkeys(cell.commit for cell in (*phases, *variants))
             if not used:
                 silent.append(name)
                 continue
-            variants = [cell for benchmark in VARIANTS for cell in cells[benchmark]]
-            machines.append(step_page.Machine(name, cells[PHASES], variants, used, frozenset(benchmarks)))
+            described = [_describe(repo, commit) for commit in used]
+            machines.append(step_page.Machine(name, phases, variants, described, frozenset(benchmarks)))
         page = step_page.render(conf.project, machines, silent, conf.show_commit_url)
         _add_page(cls, Path(conf.html_dir), page)
 
@@ -125,7 +126,7 @@ def _collect(
     silent: list[tuple[str, str]] = []
     for machine in _machines(directory, graphs):
         found = records.commits(directory, machine)
-        commits = sorted(published.intersection(found), key=lambda commit: -revisions[commit])
+        commits = _newest_first(published.intersection(found), revisions)
         newest = [
             attention_page.Measured(
                 machine,
@@ -151,6 +152,10 @@ def _collect(
 def _published(conf: Any, repo: Any, revisions: dict[str, int]) -> set[str]:
     commits = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
     return commits & revisions.keys()
+
+
+def _newest_first(commits: set[str], revisions: dict[str, int]) -> list[str]:
+    return sorted(commits, key=lambda commit: -revisions[commit])
 
 
 def _newest_cells(directory: Path, machine: str, commits: list[str], sizes: dict[str, float]) -> dict[str, list[Cell]]:

@@ -70,13 +70,11 @@ class RankWork:
         return {"error": self._held.check()}
 
     def _memory(self) -> dict[str, Any]:
-        """Like any case's, of this rank; on a CPU nothing."""
+        """Like any case's, of this rank; on a CPU nothing. What was built is gone: build again."""
         if self._device == "cpu":
             return {}
         self._work = None
-        found = peak_memory(self._new_work, self._leftovers)
-        self._work = self._new_work()
-        return found
+        return peak_memory(self._new_work, self._leftovers)
 
     def _spans(self) -> dict[str, Any]:
         """Of one run, after a barrier: when this rank computed and communicated, seconds from its first work."""

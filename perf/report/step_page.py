@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf import units
+from perf.harness.records import CaseResult
 from perf.report import attention_facts, pages
 from perf.report.attention_catalogue import status
 from perf.report.step_rows import MODES, Cell, Phases, Ways, phases_of, ways_of
@@ -20,14 +21,16 @@ class Machine:
     name: str
     phases: Sequence[Cell]
     variants: Sequence[Cell]
-    commits: dict[str, pages.Commit]
+    commits: Sequence[pages.Commit]
+    """Those that the cells are of."""
+
     series: frozenset[str]
     """Names of asv's benchmarks that have a graph to link to."""
 
-    def link(self, cell: Any, method: str) -> str:
+    def link(self, result: CaseResult, method: str) -> str:
         """asv's graph of one case, "" if there is none."""
-        series = f"{cell.benchmark}.{method}"
-        return pages.permalink(series, self.name, cell.params) if series in self.series else ""
+        series = f"{result.benchmark}.{method}"
+        return pages.permalink(series, self.name, result.params) if series in self.series else ""
 
 
 def render(project: str, machines: Iterable[Machine], silent: Iterable[str], show_commit_url: str) -> str:
@@ -45,8 +48,8 @@ def render(project: str, machines: Iterable[Machine], silent: Iterable[str], sho
 def _machine(one: Machine) -> dict[str, Any]:
     phases, ways = phases_of(one.phases), ways_of(one.variants)
     scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
+    results = [cell.result for cell in (*one.phases, *one.variants)]
     variants = list(dict.fromkeys(variant for row in ways for _, variant, _ in row.cells))
-    used = [cell.commit for cell in (*one.phases, *one.variants)]
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -54,9 +57,9 @@ def _machine(one: Machine) -> dict[str, Any]:
         "phases": [_phases(one, row, scale) for row in phases],
         "variants": variants,
         "ways": [line for row in ways for line in _ways(one, row, variants)],
-        "failures": _failures([*one.phases, *one.variants]),
-        "commits": [one.commits[commit] for commit in dict.fromkeys(used)],
-        "facts": attention_facts.facts([cell.result for cell in (*one.phases, *one.variants)]),
+        "failures": _failures(results),
+        "commits": one.commits,
+        "facts": attention_facts.facts(results),
     }
 
 
@@ -88,7 +91,7 @@ def _phases(one: Machine, row: Phases, scale: float) -> dict[str, Any]:
     }
 
 
-def _time(one: Machine, result: Any, seconds: float | None) -> dict[str, Any]:
+def _time(one: Machine, result: CaseResult | None, seconds: float | None) -> dict[str, Any]:
     cell = {"text": "", "value": "", "href": "", "title": "", "status": "", "gain": "", "fastest": False}
     if result is None:
         return cell | {"title": "not measured"}
@@ -115,13 +118,13 @@ def _ways(one: Machine, row: Ways, variants: Sequence[str]) -> Iterator[dict[str
         }
 
 
-def _failures(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _failures(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """Cases without a number by reason, each reason with the cases that have it."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        if cell.result.status != "ok":
-            shown = [str(value) for axis, value in cell.result.params.items() if axis != "clock"]
-            groups.setdefault((cell.result.status, cell.result.reason), []).append(", ".join(shown))
+    for result in results:
+        if result.status != "ok":
+            shown = [str(value) for axis, value in result.params.items() if axis != "clock"]
+            groups.setdefault((result.status, result.reason), []).append(", ".join(shown))
     return [
         {"status": status(name)[0], "reason": reason, "cases": list(dict.fromkeys(cases))}
         for (name, reason), cases in groups.items()

@@ -59,9 +59,9 @@ def samples_of(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int
                 torch.cuda.empty_cache()  # what warming up left is the next arm's, which may need it
         for clock, work in arms.values():
             clock.warm_up(work)
-        samples_s = alternate([arms[index] for index in range(len(names))], "warm", rounds)
-        works = [arms[index][1] for index in range(len(names))]
-        busy_s = [BusyClock().batch(work, "warm", BUSY_STEPS) for work in works] if on_gpu else []
+        in_order = [arms[index] for index in range(len(names))]
+        samples_s = alternate(in_order, "warm", rounds)
+        busy_s = [BusyClock().batch(work, "warm", BUSY_STEPS) for _, work in in_order] if on_gpu else []
     except torch.OutOfMemoryError as error:
         return {"status": f"out of memory: {asked_for(error)}"}
     except Exception as error:

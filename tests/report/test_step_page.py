@@ -15,7 +15,7 @@ SERIES = frozenset({f"{PHASES}.track_time", f"{PHASES}.track_peak_memory"})
 
 
 def page_of(phases, variants=(), series=SERIES, **more):
-    known = {steps.COMMIT.hash: steps.COMMIT} | more.get("commits", {})
+    known = [steps.COMMIT, *more.get("commits", ())]
     return render("demo", [Machine(H200, phases, variants, known, series)], [], "https://code.example/commit/")
 
 
@@ -93,7 +93,7 @@ def test_rows_name_their_commit_where_there_are_several(tmp_path: Path) -> None:
     cells = steps.cells(tmp_path / "new", steps.phases())
     assert "commit</th>" not in page_of(cells)
     older = steps.cells(tmp_path / "old", steps.phases("xl"), "b" * 40)
-    page = page_of([*cells, *older], commits={"b" * 40: Commit("b" * 40, "Older", "2026-01-01")})
+    page = page_of([*cells, *older], commits=[Commit("b" * 40, "Older", "2026-01-01")])
     assert "commit</th>" in page
     assert page.count("<code>bbbbbbbb</code>") == 2
 
