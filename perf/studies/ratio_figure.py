@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perf.studies.ratios import ratio_of
+from perf.studies.ratios import bound_of, ratio_of
 
 
 def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], path: Path, title: str) -> None:
-    """Ratios with their intervals: a line for each label, a colour for each other arm. No picture without a ratio."""
+    """Ratios with their intervals: a line for each label, a colour for each other arm. No picture without a ratio.
+
+    Hollow where a ratio is to the time for which the GPU is busy with the other arm.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -23,16 +26,21 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
     figure, axes = plt.subplots(figsize=(6.5, 1.4 + 0.32 * len(labels)), layout="constrained")
     for number, other in enumerate(others):
         mine = [row for row in timed if row["against"] == other]
-        ratios = [ratio_of(row) for row in mine]
-        axes.errorbar(
-            [ratio for ratio, _ in ratios],
-            [labels.index(label(row)) + 0.15 * number for row in mine],
-            xerr=[ratio * half if math.isfinite(half) else 0.0 for ratio, half in ratios],
-            fmt="o",
-            markersize=4,
-            capsize=3,
-            label=other,
-        )
+        for of, words, filled in ((ratio_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
+            found = [(labels.index(label(row)) + 0.15 * number, *of(row)) for row in mine]
+            found = [(line, ratio, half) for line, ratio, half in found if math.isfinite(ratio)]
+            if found:
+                axes.errorbar(
+                    [ratio for _, ratio, _ in found],
+                    [line for line, _, _ in found],
+                    xerr=[ratio * half if math.isfinite(half) else 0.0 for _, ratio, half in found],
+                    fmt="o",
+                    fillstyle=filled,
+                    color=f"C{number}",
+                    markersize=4,
+                    capsize=3,
+                    label=words,
+                )
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()

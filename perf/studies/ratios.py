@@ -36,9 +36,9 @@ def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
 def bound_of(row: dict[str, Any]) -> tuple[float, float]:
     """Our time over that for which the GPU is busy with the other's step, which takes no less on any host.
 
-    With its half-width, as `ratio_of`; (inf, inf) on a CPU.
+    With its half-width, as `ratio_of`; (inf, inf) where that was not measured.
     """
-    if not row["against_busy_s"]:
+    if not row.get("against_busy_s"):
         return math.inf, math.inf
     return _over_processes(
         [

@@ -1,6 +1,7 @@
 """The numbers in the sentences of the answers to the course are those of the rows."""
 
 import statistics
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,11 @@ from perf.studies.answers.rows import GIB, MIB, SIZES, by
 from perf.studies.answers.tables import DIMS, step_s
 from perf.studies.attention_memory import first_that_fails, predicted
 from perf.studies.precision_results import smoothed
+from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
+from perf.studies.train_step import tflops
 
 WORDS = " ".join((page.FOLDER / "README.md").read_text().split())
+FRONT = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
 FOUND = page.documents(page.FOLDER)
 STEPS = by(FOUND["end-to-end"]["rows"], "size", "context", "precision")
 PROFILES = by(FOUND["kernels"]["rows"], "size", "context")
@@ -287,6 +291,27 @@ def claims_of_compilation():
     yield f"a first step of {span(first['compiled_blocks'], 0)} s instead of {span(first['compiled'], 0)} s"
 
 
+def claims_of_the_fastest_step():
+    cells = {(row["size"], row["context"]): [] for row in FOUND["train-step"]["rows"]}
+    for row in FOUND["train-step"]["rows"]:
+        cells[row["size"], row["context"]].append(row)
+    ratios = {cell: best(rows, ratio_of)[0] for cell, rows in cells.items()}
+    busy = [ratios[cell] for cell in (("2.7B", 512), ("2.7B", 1024), ("xl", 1024))]
+    bounds = [best(rows, bound_of)[0] * 100 for rows in cells.values()]
+    assert len(cells) == 10 and max(ratios.values()) < 1 and min(ratios.values()) > 1 / 3
+    yield f"by {100 * (1 - max(busy)):.0f} to {100 * (1 - min(busy)):.0f} % of the other's time"
+    yield f"with all of its waits, takes {span(bounds, 0)} % of that"
+    shares = [100 * ratio for ratio in ratios.values()]
+    rates = {cell: milliseconds(rows[-1], "ours") for cell, rows in cells.items()}
+    sentence = (
+        f"such a step takes {span(bounds, 0)} % of the time for which a plain PyTorch model with autocast, SDPA and "
+        f"fused AdamW, compiled, keeps an H200 busy, and {span(shares, 0)} % of what it "
+        f"takes with its waits for the host: small at 512 {rates['small', 512]:.2f} ms, 2.7B at 1024 "
+        f"{rates['2.7B', 1024]:.1f} ms, {tflops(cells['2.7B', 1024][-1], rates['2.7B', 1024]):.0f} TFLOP/s"
+    )
+    assert sentence in FRONT
+
+
 CLAIMS = (
     claims_of_steps,
     claims_of_warm_up,
@@ -297,6 +322,7 @@ CLAIMS = (
     claims_of_memory,
     claims_of_attention,
     claims_of_compilation,
+    claims_of_the_fastest_step,
 )
 
 
