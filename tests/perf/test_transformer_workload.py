@@ -1,6 +1,7 @@
 """A Transformer case with a fault in its model, its gradient or its optimizer gets no time."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from cs336_systems import configs, training, transformer
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
+from perf.harness import records
 from perf.workloads import build
 from perf.workloads.transformer import MODES
 from perf.workloads.transformer_oracle import SIZES
@@ -123,6 +125,20 @@ def test_the_peak_of_a_step_is_that_of_training(precision):
     assert found == pytest.approx(
         peak_step_bytes(configs.MODEL_CONFIGS["small"], 4, 512, precision=precision), rel=0.05
     )
+
+
+def test_the_peaks_of_the_committed_results_are_as_predicted():
+    folder = Path(__file__).parents[2] / "perf" / "records"
+    cells = {}
+    for machine in records.machines(folder):
+        for commit in records.commits(folder, machine):
+            for case in records.read_commit(folder, machine, commit):
+                if case.benchmark == "transformer.Transformer" and case.params["mode"] == "step" and case.peak_bytes:
+                    cells[tuple(case.params.values())[:3]] = case.peak_bytes
+    assert len(cells) >= 6
+    for (size, context, precision), found in cells.items():
+        predicted = peak_step_bytes(configs.MODEL_CONFIGS[size], 4, context, precision=precision)
+        assert found == pytest.approx(predicted, rel=0.05), (size, context, precision)
 
 
 @pytest.mark.gpu
