@@ -13,7 +13,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from perf.harness.lock import measuring
-with measuring("python -m perf gate main", folder=Path(sys.argv[1])):
+with measuring("python -m perf gate main", folder=Path(sys.argv[1]), gpus=sys.argv[2:]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -62,3 +62,40 @@ def test_who_waits_is_told_why_and_gets_it_in_the_end(tmp_path: Path, monkeypatc
 
         with measuring("x", wait=wait, folder=tmp_path):
             assert "python -m perf gate main" in told[0]
+
+
+def test_gpus_are_held_one_by_one(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path), "GPU-2", "GPU-1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with measuring("x", folder=tmp_path, gpus=["GPU-0", "GPU-3"]):
+            pass
+        refused = pytest.raises(Busy, match=rf"runs on GPU-2 \(process {holder.pid}: ")
+        with refused, measuring("x", folder=tmp_path, gpus=["GPU-0", "GPU-2"]):
+            pass
+        with measuring("x", folder=tmp_path, gpus=["GPU-0"]):
+            pass  # what the refused one had taken is free again
+        holder.stdin.close()
+
+
+def test_without_a_driver_no_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock.ctypes, "CDLL", _raises_os_error)
+    assert lock.visible_gpus() == []
+
+
+@pytest.mark.gpu
+def test_the_gpus_seen_are_torchs() -> None:
+    import torch
+
+    uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(torch.cuda.device_count())]
+    assert lock.visible_gpus() == uuids
+
+
+def _raises_os_error(name: str) -> None:
+    raise OSError(f"{name}: cannot open shared object file")
