@@ -16,7 +16,13 @@ os.environ["PERF_PREFLIGHT"] = "off"  # tests share the GPU; those of the prefli
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nccl", action="store_true", help="ranks of tests/distributed and tests/optimizer on GPUs")
     parser.addoption("--slow", action="store_true", help="also the tests marked slow; on a GPU machine they always run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--nccl"):
+        os.environ["TESTS_ON_NCCL"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

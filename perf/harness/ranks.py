@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 import selectors
 import signal
 import subprocess
@@ -122,8 +123,8 @@ class Ranks:
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         log = self._logs[rank]
         log.seek(0)
-        words = log.read().decode(errors="replace").strip().splitlines()
-        return {"status": "died", "reason": f"its process died ({how}){f': {words[-1][:200]}' if words else ''}"}
+        words = _last_words(log.read().decode(errors="replace"))
+        return {"status": "died", "reason": f"its process died ({how}){f': {words}' if words else ''}"}
 
 
 class RankClock:
@@ -155,6 +156,13 @@ class RankClock:
             for name in ("samples_s", "without_s")
         )
         return [time - other for time, other in zip(slowest, without, strict=True)] if without else slowest
+
+
+def _last_words(log: str) -> str:
+    """Why a process died, from what it wrote: of C++ errors, which end in a list of frames, what they say."""
+    said = re.search(r"Watchdog caught .*", log) or re.search(r"(?<=what\(\):).*", log)  # NCCL's timeout; any other
+    words = said[0] if said else (log.strip().splitlines() or [""])[-1]
+    return words.strip()[:200]
 
 
 def _require_devices(device: str, world_size: int) -> None:

@@ -27,8 +27,10 @@ BATCH_SIZE = 24  # divides over 1 to 4 ranks
 def batch(step: int, rank: int = 0, world_size: int = 1) -> tuple[Tensor, Tensor]:
     """A rank's share of the inputs and labels of a step."""
     generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(BATCH_SIZE, FEATURES_IN, generator=generator)
-    labels = torch.randn(BATCH_SIZE, FEATURES_OUT, generator=generator)
+    inputs, labels = (
+        torch.randn(BATCH_SIZE, features, generator=generator, device="cpu").to(torch.get_default_device())
+        for features in (FEATURES_IN, FEATURES_OUT)
+    )
     return inputs.chunk(world_size)[rank], labels.chunk(world_size)[rank]
 
 
@@ -54,8 +56,11 @@ def train(net: nn.Module, rank: int = 0, world_size: int = 1, *, steps: int = 5,
 
 
 def seeded(build: Callable[..., nn.Module], seed: int = 0) -> nn.Module:
+    """Made on the CPU, so that its values are the same on every device."""
     torch.manual_seed(seed)
-    return build()
+    with torch.device("cpu"):
+        module = build()
+    return module.to(torch.get_default_device())
 
 
 def values(net: nn.Module) -> dict[str, Tensor]:

@@ -23,8 +23,8 @@ def network(dtype=torch.float32, seed=0):
 def loss_of(model, step, part=slice(None)):
     """Of a batch of 12 that is the same on every rank, or of a part of it."""
     generator = torch.Generator().manual_seed(step)
-    dtype = next(model.parameters()).dtype
-    x, y = (torch.randn(12, n, generator=generator).to(dtype)[part] for n in (7, 5))
+    weight = next(model.parameters())
+    x, y = (torch.randn(12, n, generator=generator, device="cpu").to(weight)[part] for n in (7, 5))
     return nn.functional.mse_loss(model(x), y)
 
 

@@ -238,7 +238,8 @@ def strided():
 
 
 def strided_loss(model, step):
-    return model(torch.randn(5, 6, generator=torch.Generator().manual_seed(step))).square().sum()
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(step), device="cpu")
+    return model(inputs.to(model[0].weight)).square().sum()
 
 
 def train_strided(rank):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import time
@@ -32,8 +33,12 @@ STEP = {
 }
 
 
-def case(**params):
-    return Case("smoke.SmokeDataParallel", "data_parallel", STEP | params, "cpu", "ranks", "warm")
+TWO_GPUS = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")]
+DEVICES = ["cpu", pytest.param("cuda", marks=TWO_GPUS)]
+
+
+def case(device="cpu", **params):
+    return Case("smoke.SmokeDataParallel", "data_parallel", STEP | params, device, "ranks", "warm")
 
 
 def request(one, first=True):
@@ -112,6 +117,40 @@ def test_a_death_is_the_reason_even_if_what_it_meant_to_another_rank_is_noticed_
     with pytest.raises(RuntimeError, match=r"rank [12]: its process died \(SIGKILL\): last words"):
         made.ask("run")
     assert not made.alive
+
+
+NCCL_TIMEOUT = """
+[rank0]:[E1122 00:00:00.000000000 ProcessGroupNCCL.cpp:685] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=4000) ran for 4005 ms before timing out.
+[rank0]:[E1122 00:00:00.000000001 ProcessGroupNCCL.cpp:2106] Process group watchdog thread terminated with exception: \
+[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)
+Exception raised from checkTimeout at ProcessGroupNCCL.cpp:688 (most recent call first):
+frame #0: c10::Error::Error + 0x80 (0x7f00)
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [Rank 0] Process group watchdog thread terminated with exception
+frame #1: clone + 0x44 (0x7f01)
+"""
+CUDA_ERROR = """
+terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: an illegal memory access was encountered
+frame #0: clone + 0x44 (0x7f01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (
+            NCCL_TIMEOUT,
+            r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=5, OpType=ALLREDUCE, .*4000\).*",
+        ),
+        (CUDA_ERROR, r"CUDA error: an illegal memory access was encountered"),
+        ("one\nTypeError: two\n", r"TypeError: two"),
+        ("", r""),
+    ],
+)
+def test_last_words_say_why_and_not_where(log, words):
+    assert re.fullmatch(words, ranks._last_words(log))
 
 
 KINDS = {
@@ -218,7 +257,8 @@ FAULTS = {
     "killed": ("os.kill(os.getpid(), 9)", r"rank 1: its process died \(SIGKILL\)"),
     "absent": (
         "threading.Event().wait()",
-        r"rank 0: RuntimeError: rank 0: all-reduce 1 of 21 \(.*lm_head.*\) failed: .*Timed out",
+        r"rank 0: RuntimeError: rank 0: all-reduce 1 of 21 \(.*lm_head.*\) failed: .*Timed out"
+        r"|rank 0: its process died \(SIGABRT\): Watchdog caught collective operation timeout: .*ALLREDUCE",  # NCCL's
     ),
     "another model": ("", r"rank \d: RuntimeError: rank 1 holds .*, rank 0 .*; allowed: the same model on every rank"),
     "another gradient": (
@@ -236,7 +276,7 @@ def faulty(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(ranks, "LIMIT_S", 4.0)
 
-    def make(fault):
+    def make(fault, device):
         path = tmp_path / "cs336_systems" / "distributed" / "ddp.py"
         head = "def finish_gradient_synchronization(self) -> None:"
         broken = f"if dist.get_rank() == 1 or {fault == 'no synchronization'}: {FAULTS[fault][0] or 'pass'}"
@@ -248,17 +288,18 @@ def faulty(tmp_path, monkeypatch):
             )
         assert source.count(broken) == 1
         path.write_text(source.replace("import contextlib", "import contextlib, os, threading"))
-        return Ranks("cpu", 2, tmp_path)
+        return Ranks(device, 2, tmp_path)
 
     return make
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_one_rank_is_a_reason_and_leaves_nothing_behind(fault, faulty):
-    made = faulty(fault)
+def test_a_fault_of_one_rank_is_a_reason_and_leaves_nothing_behind(fault, device, faulty):
+    made = faulty(fault, device)
     processes = list(made._processes)
     with pytest.raises((RuntimeError, WrongResult), match=FAULTS[fault][1]):
-        made.build(case(strategy="naive")).check()
+        made.build(case(device, strategy="naive")).check()
     assert not made.alive
     assert all(process.poll() is not None for process in processes)
     assert not Path(made._folder.name).exists()
