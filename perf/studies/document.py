@@ -1,6 +1,8 @@
 """What a study leaves behind: who measured with what, and its rows, for a machine to read."""
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,8 +13,24 @@ import click
 from perf.files import write_aside
 from perf.harness import device
 
+
+def _writable(context: click.Context, parameter: click.Parameter, folder: Path | None) -> Path | None:
+    """The folder, made; said before anything is measured."""
+    if folder:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.ClickException(f"{folder} cannot be written: {error.strerror}") from None
+        if not os.access(folder, os.W_OK):
+            raise click.ClickException(f"{folder} cannot be written: {os.strerror(errno.EACCES)}")
+    return folder
+
+
 out_option = click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="A folder for the rows (NAME.json) and figures."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    callback=_writable,
+    help="A folder for the rows (NAME.json) and figures.",
 )
 
 
@@ -40,13 +58,8 @@ def kept(
     path: Path | None,
     written: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
 ) -> list[dict[str, Any]]:
-    """All of `rows`; with each, those until then are in `path` as `written`: a study that is interrupted loses nothing.
-
-    Raises `click.ClickException` with one line before the first row if `path` cannot be written.
-    """
+    """All of `rows`; with each, those until then are in `path` as `written`: who interrupts a study loses nothing."""
     found: list[dict[str, Any]] = []
-    if path:
-        write(path, document(kind, found))
     for row in rows:
         found.append(row)
         if path:

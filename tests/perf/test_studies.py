@@ -4,11 +4,13 @@ import ast
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 
 import click
 import pandas
 import pytest
+from click.testing import CliRunner
 
 from perf.harness.clock import WallClock, alternate
 from perf.studies import document, noise, spent
@@ -77,11 +79,20 @@ def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_one_line_before_anything_is_measured(tmp_path):
+    measured = []
+
+    @click.command()
+    @document.out_option
+    def study(out):
+        measured.append(out)
+
     (tmp_path / "file").write_text("")
-    rows = iter([{"x": 1}])
-    with pytest.raises(click.ClickException, match="cannot be written"):
-        document.kept(rows, "cpu", tmp_path / "file" / "study.json")
-    assert next(rows) == {"x": 1}
+    done = CliRunner().invoke(study, ["--out", str(tmp_path / "file" / "folder")])
+    assert (done.exit_code, measured) == (1, [])
+    assert re.fullmatch(r"Error: .*folder.* cannot be written: Not a directory\n", done.output)
+    new = tmp_path / "new" / "folder"
+    assert CliRunner().invoke(study, ["--out", str(new)]).exit_code == 0
+    assert (measured, list(new.iterdir())) == ([new], [])
 
 
 def test_the_time_of_a_run_is_all_accounted_for():
