@@ -12,40 +12,14 @@ import click
 
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
+from perf.gate.parts import CPU_PARTS, PARTS, Part
 from perf.gate.rate import Rate
 from perf.gate.report import keep
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
-from perf.harness.injection import Injection
 
 OUT_OF_REACH = ("first_call",)
 """Clocks that time a process that is gone: nothing is planted there."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One gate of a commit against itself."""
-
-    name: str
-    injection: Injection | None
-    """What slows the head down; None: nothing does."""
-
-    expected: Word
-    """What each row should be called."""
-
-
-PARTS = (
-    Part("identical code", None, "SAME"),
-    Part("1 % on the device", Injection("device", 0.01), "SLOWER"),
-    Part("2 % on the device", Injection("device", 0.02), "SLOWER"),
-    Part("5 % on the device", Injection("device", 0.05), "SLOWER"),
-    Part("5 % on the host", Injection("host", 0.05), "SLOWER"),
-    Part("1 MiB of memory", Injection("memory", 2**20), "LARGER"),
-)
-
-
-CPU_PARTS = (PARTS[0], Part("30 % on the host", Injection("host", 0.3), "SLOWER"))
-"""What a CPU can show: its rows call 10 % negligible, and its memory is not counted."""
 
 
 def parts() -> tuple[Part, ...]:
@@ -65,12 +39,18 @@ class Ended:
     @property
     def asked(self) -> list[Verdict]:
         """The rows that the part is about: bytes if it plants bytes, else times, where they can be planted."""
-        quantity = "peak_memory" if self.part.expected == "LARGER" else "time"
+        quantity = "peak_memory" if self.part.wanted == "LARGER" else "time"
         clocks = {one.case.key: one.case.clock for one in self.evidence}
         out_of_reach = OUT_OF_REACH if self.part.injection else ()
         return [
             one for one in self.judgement.verdicts if one.quantity == quantity and clocks[one.key] not in out_of_reach
         ]
+
+    @property
+    def rate(self) -> Rate:
+        """Of rows found; of identical code falsely, and of those that could have shown a slow-down at all."""
+        could = [one for one in self.asked if self.part.injection or one.smallest_visible is not None]
+        return Rate(sum(one.word == self.part.wanted for one in could), len(could))
 
     def count(self, word: Word) -> int:
         """How many of them were called so."""
@@ -84,7 +64,7 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], *, budget_s: float) -> N
     ended = []
     for part in parts():
         evidence = rows()
-        click.echo(f"{part.name}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
+        click.echo(f"{part.title}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
         begin = time.monotonic()
         run = measure((arm, arm), evidence, budget_s=budget_s, injection=part.injection)
         ended.append(Ended(part, judge(evidence), evidence, round(time.monotonic() - begin, 1)))
@@ -94,22 +74,21 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], *, budget_s: float) -> N
 
 
 def table(ended: Sequence[Ended]) -> str:
-    """A row a part; of the expected word the rate, with an exact 95 % bound (Clopper and Pearson 1934)."""
+    """A row a part; of the wanted word the rate, with an exact 95 % bound (Clopper and Pearson 1934)."""
     from tabulate import tabulate
 
     rows = []
     for one in ended:
-        wrong: Word = "SLOWER" if one.part.injection is None else one.part.expected
         rows.append(
             {
-                "planted": one.part.name,
+                "planted": one.part.title,
                 "rows": len(one.asked),
                 "SLOWER": one.count("SLOWER"),
                 "LARGER": one.count("LARGER"),
                 "FASTER": one.count("FASTER"),
                 "AMBIGUOUS": one.count("AMBIGUOUS"),
                 "SAME": one.count("SAME"),
-                "": Rate(one.count(wrong), len(one.asked)).words(at_most=one.part.injection is None),
+                "": one.rate.words(at_most=one.part.injection is None),
                 "controls": "moved" if one.judgement.contaminated else "held",
                 "took": f"{one.seconds:.0f} s",
             }
@@ -140,7 +119,7 @@ def _part(one: Ended) -> dict[str, Any]:
         if row.visits
     }
     return {
-        "name": one.part.name,
+        "name": one.part.title,
         "injection": asdict(one.part.injection) if one.part.injection else None,
         "contaminated": one.judgement.contaminated,
         "seconds": one.seconds,

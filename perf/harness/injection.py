@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from perf.workloads.workload import Workload
 
-KINDS = ("device", "host", "memory")
+KINDS = {"device": "on the device", "host": "on the host", "memory": "of memory"}
+"""Each in words that follow a size."""
+
 SPIN_CYCLES = 2_000_000  # 1 ms: long against the launch of the kernel that spins
 
 
@@ -22,6 +24,12 @@ class Injection:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} was given; allowed: {', '.join(KINDS)}")
+
+    @property
+    def title(self) -> str:
+        """ "2 % on the device"."""
+        size = f"{self.size / 2**20:g} MiB" if self.kind == "memory" else f"{100 * self.size:g} %"
+        return f"{size} {KINDS[self.kind]}"
 
     def enlarged(self, work: Workload, device: str) -> Workload:
         """`work` holding the bytes during its call; as it is, if it is not memory that is injected."""

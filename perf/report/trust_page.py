@@ -83,8 +83,8 @@ def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
         "id": pages.ident(one.name),
         "name": one.name,
         "tests": len(one.tests),
-        "identical": next((_part(part) for part in pooled if not part.kind), None),
-        "planted": [_part(part) for part in pooled if part.kind],
+        "identical": next((_part(part) for part in pooled if not part.injection), None),
+        "planted": [_part(part) for part in pooled if part.injection],
         "facts": _facts(one.tests),
         "contaminated": [
             {
@@ -117,7 +117,7 @@ def _accepted(one: Acceptance) -> dict[str, Any]:
 
 
 def _part(one: Pooled) -> dict[str, Any]:
-    at_most = not one.kind
+    at_most = not one.injection
     first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
     return {
         "title": _unbroken(one.title),

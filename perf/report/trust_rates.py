@@ -4,19 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from perf.gate.parts import Part
 from perf.gate.rate import Rate
-from perf.report.trust_records import PLANTED, Part, SelfTest
+from perf.report.trust_records import Ended, SelfTest
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """One kind of part, over all self-tests in which its controls held."""
-
-    kind: str
-    size: float
-    title: str
-    wanted: str
-    """The word that is counted: found, or among identical code false."""
+class Pooled(Part):
+    """A part, over all self-tests in which its controls held; its wanted word is counted."""
 
     rate: Rate
     """Of rows. Among identical code of those that could have shown a slow-down at all, since no other can be wrong;
@@ -40,30 +35,25 @@ class Pooled:
 
 def pool(tests: Iterable[SelfTest]) -> list[Pooled]:
     """Parts without contamination, pooled by what they plant: nothing first, then by kind and size."""
-    by_planted: dict[tuple[str, float], list[tuple[SelfTest, Part]]] = {}
+    by_part: dict[Part, list[tuple[SelfTest, Ended]]] = {}
     for test in tests:
-        for part in test.parts:
-            if not part.contaminated:
-                by_planted.setdefault((part.kind, part.size), []).append((test, part))
-    order = ["", *PLANTED]
-    return [_pool(by_planted[key]) for key in sorted(by_planted, key=lambda key: (order.index(key[0]), key[1]))]
+        for one in test.parts:
+            if not one.contaminated:
+                by_part.setdefault(Part(one.injection), []).append((test, one))
+    return [_pool(part, by_part[part]) for part in sorted(by_part, key=lambda part: part.place)]
 
 
-def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Part]]:
+def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Ended]]:
     """The parts that do not count, oldest first."""
     return [(test, part) for test in tests for part in test.parts if part.contaminated]
 
 
-def _pool(parts: Sequence[tuple[SelfTest, Part]]) -> Pooled:
-    part = parts[0][1]
-    each = [[row for row in one.verdicts if part.kind or row.smallest_visible is not None] for _, one in parts]
+def _pool(part: Part, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
+    each = [[row for row in one.verdicts if part.injection or row.smallest_visible is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
     hits = [sum(row.word == part.wanted for row in some) for some in each]
     return Pooled(
-        kind=part.kind,
-        size=part.size,
-        title=part.title,
-        wanted=part.wanted,
+        injection=part.injection,
         rate=Rate(sum(hits), len(counting)),
         faster=sum(row.word == "FASTER" for row in rows),
         ambiguous=sum(row.word == "AMBIGUOUS" for row in counting),

@@ -10,12 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from perf.gate.parts import Part
 from perf.gate.verdicts import Quantity, Verdict, Word
 
 VERSION = 1
-PLANTED = {"device": "on the device", "host": "on the host", "memory": "of memory"}
-"""Kinds of slow-downs, in words that follow a size."""
-
 _MOST_WORDS = 160
 """Characters of an error that a page shows."""
 
@@ -25,14 +23,8 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True)
-class Part:
-    """One gate of a commit against itself."""
-
-    kind: str
-    """Of what was planted, a key of `PLANTED`; "" if nothing was."""
-
-    size: float
-    """Share of the time of a call; of memory, bytes."""
+class Ended(Part):
+    """A part, and what became of it."""
 
     contaminated: str
     """What the controls did, if they moved; "" if they held."""
@@ -40,19 +32,6 @@ class Part:
     verdicts: tuple[Verdict, ...]
     changes: dict[str, tuple[float, ...]]
     """log(head / base) of each visit, by the row's key; controls included. Of identical code only."""
-
-    @property
-    def title(self) -> str:
-        """ "2 % on the device"."""
-        if not self.kind:
-            return "identical code"
-        size = f"{self.size / 2**20:g} MiB" if self.kind == "memory" else f"{100 * self.size:g} %"
-        return f"{size} {PLANTED[self.kind]}"
-
-    @property
-    def wanted(self) -> Word:
-        """The word that finds what was planted; among identical code, the false one."""
-        return "LARGER" if self.kind == "memory" else "SLOWER"
 
 
 @dataclass(frozen=True)
@@ -67,7 +46,7 @@ class SelfTest:
 
     device: dict[str, Any]
     software: dict[str, Any]
-    parts: tuple[Part, ...]
+    parts: tuple[Ended, ...]
 
 
 def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str, str]]]:
@@ -108,17 +87,20 @@ def parse(text: str) -> SelfTest:
         raise Unreadable(f"is not of the form of version {VERSION}: {error}") from None
 
 
-def _part(one: dict[str, Any]) -> Part:
-    injection = one["injection"] or {"kind": "", "size": 0}
-    kind, size = _text(injection["kind"]), _number(injection["size"])
-    if kind and kind not in PLANTED:
-        raise Unreadable(f"plants {kind!r}, of which this page knows nothing")
-    return Part(
-        kind,
-        size,
+def _part(one: dict[str, Any]) -> Ended:
+    planted = one["injection"]
+    try:
+        part = Part.planting(_text(planted["kind"]), _number(planted["size"])) if planted else Part(None)
+    except Unreadable:
+        raise
+    except ValueError as error:
+        raise Unreadable(f"plants what this page does not know: {error}") from None
+    visits = {} if planted else one["visits"]
+    return Ended(
+        part.injection,
         _text(one["contaminated"]),
         tuple(_verdict(verdict) for verdict in one["verdicts"]),
-        {} if kind else {key: tuple(_number(change) for _, change in visits) for key, visits in one["visits"].items()},
+        {key: tuple(_number(change) for _, change in some) for key, some in visits.items()},
     )
 
 

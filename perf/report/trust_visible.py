@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.verdicts import Verdict
-from perf.report.trust_records import Part, SelfTest
+from perf.report.trust_records import Ended, SelfTest
 
 Negligible = Mapping[str, tuple[float, float]]
 """Changes that a class (`module.Class`) calls negligible: up to this share, or up to these seconds."""
@@ -40,13 +40,13 @@ class Spread:
     """95 % of them did."""
 
 
-def newest(tests: Sequence[SelfTest]) -> tuple[SelfTest, Part] | None:
+def newest(tests: Sequence[SelfTest]) -> tuple[SelfTest, Ended] | None:
     """The newest part on identical code whose controls held."""
-    found = [(test, part) for test in tests for part in test.parts if not part.kind and not part.contaminated]
+    found = [(test, part) for test in tests for part in test.parts if not part.injection and not part.contaminated]
     return found[-1] if found else None
 
 
-def rows(part: Part, negligible: Negligible) -> list[Row]:
+def rows(part: Ended, negligible: Negligible) -> list[Row]:
     """What shows best first; last what would have shown nothing."""
     found = [Row(one, _floor(one, negligible)) for one in part.verdicts if one.quantity == "time"]
     return sorted(found, key=lambda row: (row.verdict.smallest_visible or math.inf, row.verdict.key))
@@ -57,7 +57,7 @@ def spreads(tests: Iterable[SelfTest]) -> list[Spread]:
     by_class: dict[str, dict[str, list[float]]] = {}
     for test in tests:
         for part in test.parts:
-            if part.kind or part.contaminated:
+            if part.injection or part.contaminated:
                 continue
             for key, changes in part.changes.items():
                 by_class.setdefault(benchmark_of(key), {}).setdefault(key, []).extend(changes)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from perf.gate.evidence import Evidence
-from perf.gate.self_test import CPU_PARTS, PARTS, Ended, table
+from perf.gate.parts import CPU_PARTS, PARTS
+from perf.gate.rate import Rate
+from perf.gate.self_test import Ended, table
 from perf.gate.verdicts import Judgement
 from perf.harness.case import Case
 from tests.gate.reports import KEY, memory, verdict
@@ -27,10 +29,21 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     assert ROW.case.key == KEY
     rows = (verdict("SLOWER"), verdict("SAME"), memory("LARGER", 1, 2), memory("SAME", 1, 1))
     ended = [Ended(part, Judgement(rows, ""), [ROW], 60.0) for part in PARTS]
+    assert [one.part.title for one in ended] == [
+        "identical code",
+        "1 % on the device",
+        "2 % on the device",
+        "5 % on the device",
+        "5 % on the host",
+        "1 MiB of memory",
+    ]
     lines = {cells[0]: cells[1:] for cells in (re.split(r"  +", line) for line in table(ended).splitlines())}
     assert lines["identical code"][:2] == ["2", "1"]
     assert "50.0 %, at most 97.5 %" in lines["identical code"]
     assert "50.0 %, at least 2.5 %" in lines["2 % on the device"]
+    unmeasured = Judgement((*rows, verdict("AMBIGUOUS", smallest_visible=None)), "")
+    rates = [Ended(part, unmeasured, [ROW], 60.0).rate for part in PARTS[:2]]
+    assert rates == [Rate(1, 2), Rate(1, 3)], "what cannot be wrong is no proof, and what was not measured not found"
     assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]
 
 
@@ -55,7 +68,7 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     assert str(path) in done.stdout
     document = json.loads(path.read_text())
     assert document["commit"] == head
-    assert [part["name"] for part in document["parts"]] == [part.name for part in CPU_PARTS]
+    assert [part["name"] for part in document["parts"]] == [part.title for part in CPU_PARTS]
     for part in document["parts"]:
         assert len(part["verdicts"]) == 1
         assert all(len(visits) >= 2 for visits in part["visits"].values())

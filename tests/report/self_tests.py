@@ -11,7 +11,8 @@ from unittest import mock
 
 from perf.gate import self_test
 from perf.gate.evidence import Arm, Evidence, PairedVisit
-from perf.gate.self_test import PARTS, Ended
+from perf.gate.parts import PARTS
+from perf.gate.self_test import Ended
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness.case import Case
 
@@ -50,8 +51,8 @@ def document(
     evidence = [_evidence(number) for number in range(rows)]
     ended = []
     for part in PARTS:
-        verdicts = tuple(_verdict(number, one, say(number, part.name), reason) for number, one in enumerate(evidence))
-        moved = "controls.Controls('matmul', 'cold') moved by +3.1 %" if part.name in contaminated else ""
+        verdicts = tuple(_verdict(number, one, say(number, part.title), reason) for number, one in enumerate(evidence))
+        moved = "controls.Controls('matmul', 'cold') moved by +3.1 %" if part.title in contaminated else ""
         ended.append(Ended(part, Judgement(verdicts, moved), evidence, 60.0))
     kept: list[str] = []
     with mock.patch.object(self_test, "keep", lambda kind, text: kept.append(text)):

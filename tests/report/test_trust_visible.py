@@ -7,8 +7,9 @@ import math
 import pytest
 
 from perf.gate.verdicts import Verdict
+from perf.harness.injection import Injection
 from perf.report import trust_visible
-from perf.report.trust_records import Part, parse
+from perf.report.trust_records import Ended, parse
 from perf.report.trust_visible import Axis
 from perf.selection import asv_classes
 from tests.gate.reports import verdict
@@ -17,8 +18,8 @@ from tests.report import self_tests
 NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7)}
 
 
-def part_of(*verdicts: Verdict) -> Part:
-    return Part("", 0, "", verdicts, {})
+def part_of(*verdicts: Verdict) -> Ended:
+    return Ended(None, "", verdicts, {})
 
 
 def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
@@ -39,7 +40,7 @@ def test_the_newest_part_that_counts_is_shown() -> None:
     found = trust_visible.newest([*tests, moved])
     assert found is not None
     assert found[0].commit == "b" * 40
-    assert not found[1].kind
+    assert not found[1].injection
     assert trust_visible.newest([moved]) is None
     assert trust_visible.newest([]) is None
 
@@ -59,7 +60,7 @@ def test_visits_of_a_class_are_taken_together() -> None:
     assert (known.half, known.most, known.median) == pytest.approx((0.105, 0.19, 0.105))
     wild = dataclasses.replace(part, changes={"a.B(1)": (1e300, -1e300)}, contaminated="")
     assert trust_visible.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
-    for ignored in ({"contaminated": "moved"}, {"kind": "host"}, {"changes": {"a.B(1)": ()}}):
+    for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"changes": {"a.B(1)": ()}}):
         assert not trust_visible.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
 
 

@@ -1,0 +1,47 @@
+"""The parts of a self-test: what is planted in one arm, and the word that finds it."""
+
+from dataclasses import dataclass
+
+from perf.gate.verdicts import Word
+from perf.harness.injection import KINDS, Injection
+
+
+@dataclass(frozen=True)
+class Part:
+    """One gate of a commit against itself."""
+
+    injection: Injection | None
+    """What slows the head down; None: nothing does."""
+
+    @classmethod
+    def planting(cls, kind: str, size: float) -> "Part":
+        """That plants so much of this kind. Raises `ValueError` for an unknown kind."""
+        return cls(Injection(kind, size))  # type: ignore[arg-type]
+
+    @property
+    def title(self) -> str:
+        """ "2 % on the device"."""
+        return self.injection.title if self.injection else "identical code"
+
+    @property
+    def wanted(self) -> Word:
+        """The word that finds what was planted; among identical code, the false one."""
+        return "LARGER" if self.injection and self.injection.kind == "memory" else "SLOWER"
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """In a table: nothing planted first, then by kind and size."""
+        return (list(KINDS).index(self.injection.kind), self.injection.size) if self.injection else (-1, 0.0)
+
+
+PARTS = (
+    Part(None),
+    Part(Injection("device", 0.01)),
+    Part(Injection("device", 0.02)),
+    Part(Injection("device", 0.05)),
+    Part(Injection("host", 0.05)),
+    Part(Injection("memory", 2**20)),
+)
+
+CPU_PARTS = (Part(None), Part(Injection("host", 0.3)))
+"""What a CPU can show: its rows call 10 % negligible, and its memory is not counted."""
