@@ -21,6 +21,16 @@ def residual_stream_bytes(config: ModelConfig, batch: int, seq_len: int) -> int:
     return 4 * batch * seq_len * config.d_model
 
 
+def hidden_bytes(config: ModelConfig, batch: int, seq_len: int) -> int:
+    """4 BTf: one of the SwiGLU's tensors, float32."""
+    return 4 * batch * seq_len * config.d_ff
+
+
+def logits_bytes(config: ModelConfig, batch: int, seq_len: int) -> int:
+    """4 BTV: float32."""
+    return 4 * batch * seq_len * config.vocab_size
+
+
 def is_autocast(precision: str) -> bool:
     """Whether products are in half precision. Raises `ValueError` for what is none of `PRECISIONS`."""
     if precision not in PRECISIONS:

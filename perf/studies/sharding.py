@@ -75,10 +75,9 @@ def command(
 
 def states_bytes(row: dict[str, Any]) -> float:
     """Parameters, gradients and moments by the formula: 8P + 8P, or 8P + 8P/n; 4P + 12P/n where gradients go too."""
-    single = 4 * measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[row["size"]])
-    ranks = row["world_size"]
-    divided = {"none": 4.0, "sharded": 2 + 2 / ranks, "torch": 2 + 2 / ranks, "sharded_reducing": 1 + 3 / ranks}
-    return divided[row["sharding"]] * single
+    parameters = measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[row["size"]])
+    divided = {"none": "nothing", "sharded": "moments", "torch": "moments", "sharded_reducing": "gradients"}
+    return measured("accounting.sharding", "state_bytes")(parameters, row["world_size"], divided[row["sharding"]])
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -43,11 +43,14 @@ def test_it_is_within_four_thirds_of_the_best_partition():
         assert 3 * max(loads_of(sizes, partition(sizes, zeros), zeros)) <= 4 * best, sizes
 
 
-def test_the_tensors_of_the_xl_model_are_balanced_within_one_percent():
+@pytest.mark.parametrize(("num_ranks", "greedy", "in_turn"), [(2, 1.0, 1.016), (4, 1.0006, 1.016), (8, 1.0044, 1.048)])
+def test_the_tensors_of_the_xl_model_are_balanced(num_ranks, greedy, in_turn):
     with torch.device("meta"):
         model = TransformerLM(MODEL_CONFIGS["xl"], 16)
     sizes = [parameter.numel() for parameter in model.parameters()]
-    for num_ranks in (2, 3, 4, 8):
-        loads = loads_of(sizes, partition(sizes, [0] * num_ranks), [0] * num_ranks)
-        assert sum(loads) == 1_998_235_200
-        assert max(loads) / (sum(loads) / num_ranks) <= 1.01, num_ranks
+    assert sum(sizes) == 1_998_235_200
+    zeros = [0] * num_ranks
+    owners = {"greedy": partition(sizes, zeros), "in turn": [index % num_ranks for index in range(len(sizes))]}
+    most = {name: max(loads_of(sizes, by, zeros)) / (sum(sizes) / num_ranks) for name, by in owners.items()}
+    assert most["greedy"] == pytest.approx(greedy, abs=5e-5)
+    assert most["in turn"] == pytest.approx(in_turn, abs=5e-4)
