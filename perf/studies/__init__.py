@@ -5,6 +5,7 @@ import importlib
 import click
 
 STUDIES = (
+    "accounting",
     "clock",
     "noise",
     "precision",

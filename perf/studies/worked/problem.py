@@ -1,0 +1,69 @@
+"""A worked problem, and how it reads in a terminal."""
+
+import importlib
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from perf.workloads import package
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure."""
+
+    what: str
+    formula: str
+    substituted: str = ""
+    """The formula with its numbers; "" where that says nothing more."""
+
+    result: str = ""
+    """ "" where the formula is the answer."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of the course."""
+
+    name: str
+    """As the course calls it."""
+
+    points: int
+    edition: str
+    """2025, 2026 or 2025 and 2026."""
+
+    given: str
+    lines: tuple[Line, ...]
+    answer: str
+    """In words."""
+
+
+def closed_forms(module: str) -> ModuleType:
+    """`cs336_systems.accounting.<module>`."""
+    return importlib.import_module(f"{package()}.accounting.{module}")
+
+
+def text(problem: Problem) -> Iterator[str]:
+    """Lines for a terminal."""
+    points = f"{problem.points} point{'s' if problem.points > 1 else ''}"
+    yield f"{problem.name} ({problem.edition}, {points})"
+    yield from textwrap.wrap(problem.given, WIDTH)
+    for line in problem.lines:
+        right = line.result or line.formula
+        yield f"  {line.what} {'.' * max(2, WIDTH - 4 - len(line.what) - len(right))} {right}"
+        if line.result:
+            yield f"      {line.formula}{f' = {line.substituted}' if line.substituted else ''}"
+    yield from textwrap.wrap(problem.answer, WIDTH)
+
+
+def gib(value: float, decimals: int = 2) -> str:
+    """GiB."""
+    return f"{value / 2**30:,.{decimals}f} GiB"
+
+
+def mib(value: float, decimals: int = 0) -> str:
+    """MiB."""
+    return f"{value / 2**20:,.{decimals}f} MiB"
