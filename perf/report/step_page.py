@@ -79,16 +79,23 @@ def _phases(one: Machine, row: Phases, scale: float) -> dict[str, Any]:
         "parts": [(name, round(100 * share, 2), units.percent(share)) for name, share in row.parts.items()],
         "rate": units.digits(rate / scale) if rate else "",
         "rate_value": rate or "",
+        "utilization": units.percent(row.utilization) if row.utilization else "",
         "peaks": [
             {
                 "text": units.memory(peaks[mode]) if mode in peaks else "",
                 "value": peaks.get(mode, ""),
                 "href": one.link(row.wall[mode], "track_peak_memory") if mode in peaks else "",
+                "off": _off(peaks.get(mode), row.predicted_step_bytes) if mode == "step" else "",
             }
             for mode in ("forward", "step")
         ],
         "name": f"{row.size}, context {row.context_length}, {row.precision}" + ("" if step else ", no step"),
     }
+
+
+def _off(found: int | None, predicted: int | None) -> str:
+    """ "+0.8 %"."""
+    return f"{100 * (found / predicted - 1):+.1f}\u00a0%" if found and predicted else ""
 
 
 def _time(one: Machine, result: CaseResult | None, seconds: float | None) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from typing import Any
 
 from perf.harness.records import CaseResult
 from perf.report.estimate import Estimate, estimate
-from perf.workloads.transformer_oracle import SIZES
+from perf.workloads import measured
+from perf.workloads.transformer_oracle import BATCH, SIZES
+from perf.workloads.workload import Unavailable
 
 PHASES = "transformer.Transformer"
 VARIANTS = ("transformer.TransformerVariants", "transformer.TransformerCompiled")
@@ -63,6 +65,24 @@ class Phases:
         """Of the whole step, by the wall clock."""
         wall = self.seconds("wall", "step")
         return self.wall["step"].flops / wall if wall else None
+
+    @property
+    def utilization(self) -> float | None:
+        """That rate over the best matmul seen on the device (MFU); of half precision, whose ceiling is measured."""
+        rate = self.flops_per_s
+        ceiling = self.wall["step"].session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if rate else None
+        return rate / ceiling if rate and ceiling and self.precision.startswith("bf16") else None
+
+    @property
+    def predicted_step_bytes(self) -> int | None:
+        """The peak of a step by its closed form; None for a model or a precision that has none."""
+        try:
+            config = measured("configs", "ModelConfig")(*SIZES[self.size])
+            return measured("accounting.peak", "peak_step_bytes")(
+                config, BATCH, self.context_length, precision=self.precision
+            )
+        except (KeyError, ValueError, Unavailable):
+            return None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tests.report.synthetic import H200
 
 COMMIT = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
 BUSY_MS = {"forward": 20.0, "backward": 40.0, "optimizer": 10.0, "step": 60.0}
+CEILING = 4e14
 HOSTILE = "2 GiB <script>alert(1)</script>"
 
 
@@ -45,6 +46,8 @@ def write_records(directory: Path, cases: Iterable[dict[str, Any]], commit: str 
     session = {"kind": "session", "id": "s", "started_at": "2026-01-02T03:04:05+00:00", "day": "2026-01-02"}
     session |= {"harness": "2", "effort": "full", "machine": H200, "commit": commit}
     journal.write(session | {"device": device, "software": versions})
+    ceilings = {"matmul_flops_per_s": {"bfloat16": CEILING, "float32": CEILING / 2}, "copy_bytes_per_s": 4e12}
+    journal.write({"kind": "process", "session": "s", "package_digest": "0", "ceilings": ceilings})
     for visit, case in itertools.product(range(4), list(cases)):
         line = {"kind": "visit", "session": "s", "visit": visit, "status": "ok", "reason": "", "cache": "warm"}
         line |= {name: case[name] for name in ("benchmark", "params", "clock")}

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from cs336_systems.accounting.peak import peak_step_bytes
+from cs336_systems.configs import MODEL_CONFIGS
+from perf import units
 from perf.report.pages import Commit, permalink
 from perf.report.step_page import Machine, render
 from perf.report.step_rows import PHASES, phases_of, ways_of
@@ -26,6 +29,24 @@ def test_a_model_is_one_row_whose_parts_share_the_steps_time(tmp_path: Path) -> 
     parts = {"forward": 0.75 * 2 / 7, "backward": 0.75 * 4 / 7, "optimizer": 0.75 / 7, "waiting": 0.25}
     assert row.parts == pytest.approx(parts)
     assert row.flops_per_s == pytest.approx(1e14)
+
+
+def test_a_step_is_held_against_the_ceiling_and_the_closed_form(tmp_path: Path) -> None:
+    predicted = peak_step_bytes(MODEL_CONFIGS["small"], 4, 512, precision="bf16")
+    cases = [one | {"bytes": round(1.02 * predicted)} for one in steps.phases()]
+    cells = steps.cells(tmp_path / "bf16", cases)
+    (row,) = phases_of(cells)
+    assert row.predicted_step_bytes == predicted
+    assert row.utilization == pytest.approx(1e14 / steps.CEILING)
+    text = text_of(page_of(cells))
+    assert "100 25 %" in text
+    assert f"{units.memory(1.02 * predicted)} +2.0 %" in text
+    exact = [one | {"params": one["params"] | {"precision": "fp32"}} for one in cases]
+    (row,) = phases_of(steps.cells(tmp_path / "fp32", exact))
+    assert row.utilization is None, "the ceiling of float32 is TF32's"
+    unknown = [one | {"params": one["params"] | {"size": "7B"}} for one in cases]
+    (row,) = phases_of(steps.cells(tmp_path / "7B", unknown))
+    assert row.predicted_step_bytes is None
 
 
 def test_a_phase_without_a_time_leaves_the_others(tmp_path: Path) -> None:
