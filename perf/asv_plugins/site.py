@@ -1,8 +1,9 @@
-"""asv publishers: the site works without the internet, and has our pages: attention, training steps, trust.
+"""asv publishers: the site works without the internet, and has our pages: overview, attention, steps, trust.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,11 +17,59 @@ from click import ClickException
 from perf.gate import acceptance
 from perf.harness import records
 from perf.harness.case import case_key
-from perf.report import attention_page, offline, pages, step_page, trust_page, trust_records
+from perf.report import (
+    attention_page,
+    gates,
+    offline,
+    overview_page,
+    overview_rows,
+    pages,
+    step_page,
+    trust_page,
+    trust_records,
+)
 from perf.report.attention_catalogue import SECTIONS
 from perf.report.attention_history import Series, series_of
 from perf.report.step_rows import PHASES, VARIANTS, Cell
 from perf.selection import asv_classes
+
+
+class OverviewSite(OutputPublisher):
+    """Writes overview.html and links it: what every machine measures, and what its last gates said."""
+
+    name = "overview"
+    button_label = "Overview"
+    description = "What is measured, up to which commit, and the newest verdicts"
+    order = 9
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        directory = _records(conf)
+        commits = {revision: commit for commit, revision in revisions.items()}
+        about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
+        described = functools.cache(lambda revision: _describe(repo, commits[revision]))
+        machines = []
+        for name in _machines(directory, graphs):
+            classes = overview_rows.classes_of(graphs, benchmarks, name)
+            measured = [
+                overview_page.Measured(
+                    benchmark=one.benchmark,
+                    method=one.method,
+                    about=about.get(one.benchmark, ""),
+                    cells=one.cells,
+                    grid=one.grid,
+                    commits=len(one.revisions),
+                    newest=described(max(one.revisions)),
+                )
+                for one in classes
+            ]
+            commits_of_all = len(set().union(*(one.revisions for one in classes)))
+            found, skipped = gates.read(directory, name)
+            hardware = _hardware(graphs, name)
+            machines.append(overview_page.Machine(name, hardware, commits_of_all, measured, found, skipped))
+        machines.sort(key=lambda one: -sum(each.cells for each in one.measured))
+        _add_page(cls, Path(conf.html_dir), overview_page.render(conf.project, machines, conf.show_commit_url))
 
 
 class AttentionSite(OutputPublisher):
@@ -114,6 +163,15 @@ def _records(conf: Any) -> Path:
 def _machines(directory: Path, graphs: Any) -> list[str]:
     """Those with records, and those with results only."""
     return sorted({*records.machines(directory), *(graph.params.get("machine", "") for _, graph in graphs)} - {""})
+
+
+def _hardware(graphs: Any, machine: str) -> str:
+    """Its GPU, or its CPU, as asv's machine file says."""
+    for _, graph in graphs:
+        if graph.params.get("machine") == machine:
+            number, gpu = graph.params.get("num_gpu", ""), graph.params.get("gpu", "")
+            return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
+    return ""
 
 
 def _collect(

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGES = (
+    ("overview.html", "Overview"),
     ("index.html", "History"),
     ("attention.html", "Attention"),
     ("step.html", "Training step"),

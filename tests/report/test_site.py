@@ -40,6 +40,9 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust
     assert "nvidia-b200 has no self-test on file" in trust
     assert "1.0 % SAME" in trust, "the floors are those of our classes"
+    overview = text_of((tmp_path / "html" / "overview.html").read_text(encoding="utf-8"))
+    assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06 history" in overview
+    assert overview.index("nvidia-h200") < overview.index("cpu-laptop"), "who measures most comes first"
     assert 'href="trust.html"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
 
 

@@ -1,0 +1,104 @@
+"""The overview: what is measured on each machine, up to which commit, and what the last gates said."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from perf.gate.wording import change, headline, in_order, name
+from perf.report import pages
+from perf.report.gates import Gate
+
+OWN_PAGES = {"attention": "attention.html", "transformer": "step.html"}
+"""Of a benchmark's module."""
+
+MOST_GATES = 10
+MOST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One asv class on one machine."""
+
+    benchmark: str
+    """`module.Class`."""
+
+    method: str
+    """Whose history stands for the class."""
+
+    about: str
+    """The first line of the class's docstring; "" if it is gone."""
+
+    cells: int
+    """With a number, at whatever commit."""
+
+    grid: int
+    commits: int
+    newest: pages.Commit
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, its hardware in a few words, and its gates, newest first."""
+
+    name: str
+    hardware: str
+    commits: int
+    """With a number of any class."""
+
+    measured: Sequence[Measured]
+    gates: Sequence[Gate]
+    skipped: Sequence[tuple[str, str]]
+    """Names of files that are no gate that can be read, each with the reason."""
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    return pages.render(
+        "overview.html",
+        project=project,
+        machines=[_machine(one) for one in machines],
+        show_commit_url=show_commit_url,
+    )
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "hardware": one.hardware,
+        "measured": [_measured(each) for each in one.measured],
+        "cells": sum(each.cells for each in one.measured),
+        "commits": one.commits,
+        "gates": [_gate(each) for each in one.gates[:MOST_GATES]],
+        "more": max(0, len(one.gates) - MOST_GATES),
+        "skipped": one.skipped,
+    }
+
+
+def _measured(one: Measured) -> dict[str, Any]:
+    return {
+        "name": one.benchmark,
+        "about": one.about,
+        "href": OWN_PAGES.get(one.benchmark.partition(".")[0], ""),
+        "history": f"index.html#{quote(f'{one.benchmark}.{one.method}')}",
+        "cells": one.cells,
+        "grid": one.grid,
+        "commits": one.commits,
+        "newest": one.newest,
+    }
+
+
+def _gate(one: Gate) -> dict[str, Any]:
+    report = one.report
+    bad = [verdict for verdict in in_order(report.judgement.believed) if verdict.is_bad]
+    return {
+        "date": f"{one.when:%Y-%m-%d %H:%M}",
+        "base": report.base,
+        "head": report.head,
+        "says": headline(report),
+        "status": report.exit_status,
+        "rows": [f"{name(verdict.key, verdict.quantity)}: {change(verdict)}" for verdict in bad[:MOST_ROWS]],
+        "hidden": max(0, len(bad) - MOST_ROWS),
+        "minutes": f"{report.seconds / 60:.1f}",
+    }
