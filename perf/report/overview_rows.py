@@ -26,7 +26,7 @@ class Class:
 
 
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
-    """Those with a number, in asv's order, those of a CPU (smoke) last. Graphs of several environments count as one."""
+    """Those with a number, by name, those of a CPU (smoke) last. Graphs of several environments count as one."""
     seen: dict[str, tuple[set[int], set[int]]] = {}
     for _, graph in graphs:
         if graph.params.get("machine") != machine or graph.benchmark_name not in benchmarks:

@@ -120,7 +120,7 @@ def open_page(driver: Any, name: str) -> None:
     link = f"#nav-li-{name} a"
     wait(driver, lambda _: driver.find_elements("css selector", link), f"no link to {name}.html")
     driver.find_element("css selector", link).click()
-    wait(driver, lambda _: driver.find_elements("css selector", "table.cases"), f"{name}.html has no table")
+    wait(driver, lambda _: driver.find_elements("css selector", "main table"), f"{name}.html has no table")
 
 
 def assert_stayed_home(driver: Any, site: str) -> None:

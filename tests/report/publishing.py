@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from perf.gate.report import to_json
+from tests.gate.reports import report, verdict
 from tests.report import self_tests, steps, synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -64,5 +66,8 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
         found["parts"][0]["verdicts"][8] |= {"key": f"a.B({self_tests.HOSTILE})", "reason": self_tests.HOSTILE}
         self_tests.write(directory / "perf" / "records", synthetic.H200, f"{number}", found)
     self_tests.write(directory / "perf" / "records", synthetic.H200, "<img src=x>", '{"version": 1, "star')
+    gate = directory / "perf" / "records" / synthetic.H200 / "gate" / "20260105T060000Z.json"
+    gate.parent.mkdir()
+    gate.write_text(to_json(report(verdict("SLOWER", key=f"a.B({self_tests.HOSTILE})"), verdict("SAME"))))
     util.write_json(str(results / "benchmarks.json"), known, 2)
     return hashes

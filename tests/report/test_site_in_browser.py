@@ -109,7 +109,20 @@ def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str,
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["attention", "step", "trust"])
+def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any) -> None:
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "overview")
+    assert driver.execute_script("return document.images.length") == 0
+    verdicts = driver.find_element("css selector", "#nvidia-h200 table")
+    assert "1 slower" in verdicts.text
+    verdicts.find_element("css selector", "summary").click()
+    assert "<script>alert(1)</script>" in verdicts.text
+    driver.find_element("css selector", "#nvidia-h200 a[href='index.html#attention.FlashAttention.track_time']").click()
+    browser.plotted_points(driver, at_least=2)
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("page", ["overview", "attention", "step", "trust"])
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
