@@ -33,8 +33,7 @@ class Measured:
 
     def link(self, method: str, params: dict[str, Any]) -> str:
         """asv's graph of one series, "" if there is none."""
-        series = f"{self.benchmark}.{method}"
-        return pages.permalink(series, self.machine, params) if series in self.series else ""
+        return pages.known_link(self.series, f"{self.benchmark}.{method}", self.machine, params)
 
 
 def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[str, str]], show_commit_url: str) -> str:

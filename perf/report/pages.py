@@ -1,6 +1,7 @@
 """What our pages share: where they link to each other, and how a template becomes HTML."""
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
     """asv's history graph of one series. asv knows a parameter's values by their repr."""
     query = {"machine": machine} | {f"p-{axis}": repr(value) for axis, value in params.items()}
     return f"index.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
+
+
+def known_link(series: Container[str], benchmark: str, machine: str, params: dict[str, Any]) -> str:
+    """The same where asv has a graph of the benchmark, which is in `series`; else ""."""
+    return permalink(benchmark, machine, params) if benchmark in series else ""
 
 
 def render(template: str, *, show_commit_url: str, **values: Any) -> str:

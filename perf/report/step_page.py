@@ -29,8 +29,7 @@ class Machine:
 
     def link(self, result: CaseResult, method: str) -> str:
         """asv's graph of one case, "" if there is none."""
-        series = f"{result.benchmark}.{method}"
-        return pages.permalink(series, self.name, result.params) if series in self.series else ""
+        return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params)
 
 
 def render(project: str, machines: Iterable[Machine], silent: Iterable[str], show_commit_url: str) -> str:
