@@ -114,7 +114,7 @@ def end_kept_bytes(config: ModelConfig, batch: int, seq_len: int, *, precision: 
     autocast = is_autocast(precision)
     tokens = batch * seq_len
     weights = 2 * config.vocab_size * config.d_model if autocast else 0
-    return _norm_kept(config, tokens, 1, autocast) + weights + 4 * tokens * config.vocab_size + 4
+    return _norm_kept(config, tokens, 1, autocast) + weights + logits_bytes(config, batch, seq_len) + 4
 
 
 def blocks_cast_bytes(config: ModelConfig, precision: str) -> int:

@@ -51,24 +51,13 @@ class OverviewSite(OutputPublisher):
         described = functools.cache(lambda revision: _describe(repo, commits[revision]))
         machines = []
         for name in _machines(directory, graphs):
-            classes = overview_rows.classes_of(graphs, benchmarks, name)
             measured = [
-                overview_page.Measured(
-                    benchmark=one.benchmark,
-                    method=one.method,
-                    about=about.get(one.benchmark, ""),
-                    cells=one.cells,
-                    grid=one.grid,
-                    commits=len(one.revisions),
-                    newest=described(max(one.revisions)),
-                )
-                for one in classes
+                overview_page.Measured(one, about.get(one.benchmark, ""), described(max(one.revisions)))
+                for one in overview_rows.classes_of(graphs, benchmarks, name)
             ]
-            commits_of_all = len(set().union(*(one.revisions for one in classes)))
             found, skipped = gates.read(directory, name)
-            hardware = _hardware(graphs, name)
-            machines.append(overview_page.Machine(name, hardware, commits_of_all, measured, found, skipped))
-        machines.sort(key=lambda one: -sum(each.cells for each in one.measured))
+            machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped))
+        machines.sort(key=lambda one: -one.cells)
         _add_page(cls, Path(conf.html_dir), overview_page.render(conf.project, machines, conf.show_commit_url))
 
 

@@ -103,7 +103,11 @@ class Ranks:
         return {name: value for name, value in most.items() if name != "status"}
 
     def spans(self) -> list[dict[str, list[list[float]]]]:
-        """Of one run, when each rank computed and when it communicated: [start, end], seconds."""
+        """Of one run, when each rank computed and when it communicated: [start, end], seconds.
+
+        A run before it is thrown away: in the first the profiler spends time of its own.
+        """
+        self.ask("spans")
         return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans")]
 
     def close(self) -> None:

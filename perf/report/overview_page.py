@@ -8,6 +8,7 @@ from urllib.parse import quote
 from perf.gate.wording import change, headline, in_order, name
 from perf.report import pages
 from perf.report.gates import Gate
+from perf.report.overview_rows import Class
 
 OWN_PAGES = {"attention": "attention.html", "transformer": "step.html"}
 """Of a benchmark's module."""
@@ -20,20 +21,10 @@ MOST_ROWS = 20
 class Measured:
     """One asv class on one machine."""
 
-    benchmark: str
-    """`module.Class`."""
-
-    method: str
-    """Whose history stands for the class."""
-
+    row: Class
     about: str
     """The first line of the class's docstring; "" if it is gone."""
 
-    cells: int
-    """With a number, at whatever commit."""
-
-    grid: int
-    commits: int
     newest: pages.Commit
 
 
@@ -43,13 +34,15 @@ class Machine:
 
     name: str
     hardware: str
-    commits: int
-    """With a number of any class."""
-
     measured: Sequence[Measured]
     gates: Sequence[Gate]
     skipped: Sequence[tuple[str, str]]
     """Names of files that are no gate that can be read, each with the reason."""
+
+    @property
+    def cells(self) -> int:
+        """With a number."""
+        return sum(one.row.cells for one in self.measured)
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
@@ -68,8 +61,8 @@ def _machine(one: Machine) -> dict[str, Any]:
         "name": one.name,
         "hardware": one.hardware,
         "measured": [_measured(each) for each in one.measured],
-        "cells": sum(each.cells for each in one.measured),
-        "commits": one.commits,
+        "cells": one.cells,
+        "commits": len(set().union(*(each.row.revisions for each in one.measured))),
         "gates": [_gate(each) for each in one.gates[:MOST_GATES]],
         "more": max(0, len(one.gates) - MOST_GATES),
         "skipped": one.skipped,
@@ -77,14 +70,15 @@ def _machine(one: Machine) -> dict[str, Any]:
 
 
 def _measured(one: Measured) -> dict[str, Any]:
+    row = one.row
     return {
-        "name": one.benchmark,
+        "name": row.benchmark,
         "about": one.about,
-        "href": OWN_PAGES.get(one.benchmark.partition(".")[0], ""),
-        "history": f"index.html#{quote(f'{one.benchmark}.{one.method}')}",
-        "cells": one.cells,
-        "grid": one.grid,
-        "commits": one.commits,
+        "href": OWN_PAGES.get(row.benchmark.partition(".")[0], ""),
+        "history": f"index.html#{quote(f'{row.benchmark}.{row.method}')}",
+        "cells": row.cells,
+        "grid": row.grid,
+        "commits": len(row.revisions),
         "newest": one.newest,
     }
 

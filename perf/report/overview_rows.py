@@ -9,7 +9,7 @@ METHOD = "track_time"
 """Stands for its class, where a class has it."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Class:
     """One asv class on one machine."""
 
@@ -17,6 +17,8 @@ class Class:
     """`module.Class`."""
 
     method: str
+    """Whose history stands for the class."""
+
     cells: int
     """With a number, at whatever commit."""
 
@@ -27,22 +29,29 @@ class Class:
 
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
     """Those with a number, by name, those of a CPU (smoke) last. Graphs of several environments count as one."""
-    seen: dict[str, tuple[set[int], set[int]]] = {}
+    of_class: dict[str, dict[str, list[Any]]] = {}
     for _, graph in graphs:
-        if graph.params.get("machine") != machine or graph.benchmark_name not in benchmarks:
-            continue
-        cells, revisions = seen.setdefault(graph.benchmark_name, (set(), set()))
+        if graph.params.get("machine") == machine and graph.benchmark_name in benchmarks:
+            benchmark, _, method = graph.benchmark_name.rpartition(".")
+            of_class.setdefault(benchmark, {}).setdefault(method, []).append(graph)
+    found = []
+    for benchmark in sorted(of_class, key=lambda one: (one.startswith("smoke."), one)):
+        for method in sorted(of_class[benchmark], key=lambda one: (one != METHOD, one)):  # the first with a number
+            cells, revisions = _measured(of_class[benchmark][method])
+            if revisions:
+                grid = prod(map(len, benchmarks[f"{benchmark}.{method}"]["params"]))
+                found.append(Class(benchmark, method, len(cells), grid, revisions))
+                break
+    return found
+
+
+def _measured(graphs: Iterable[Any]) -> tuple[set[int], set[int]]:
+    """Indices of the cells that have a number at any commit, and the commits that have one."""
+    cells, revisions = set[int](), set[int]()
+    for graph in graphs:
         for revision, value, *_ in graph.get_data():
             values = value if isinstance(value, list) else [value]
-            measured = {index for index, one in enumerate(values) if one is not None}
-            if measured:
+            if measured := {index for index, one in enumerate(values) if one is not None}:
                 cells |= measured
                 revisions.add(revision)
-    found: dict[str, Class] = {}
-    for name in sorted(seen, key=lambda one: (one.startswith("smoke."), not one.endswith(METHOD), one)):
-        benchmark, _, method = name.rpartition(".")
-        cells, revisions = seen[name]
-        if revisions and benchmark not in found:
-            grid = prod(map(len, benchmarks[name]["params"]))
-            found[benchmark] = Class(benchmark, method, len(cells), grid, revisions)
-    return sorted(found.values(), key=lambda one: (one.benchmark.startswith("smoke."), one.benchmark))
+    return cells, revisions

@@ -63,16 +63,17 @@ def parse(text: str) -> SelfTest:
 
 def _part(one: dict[str, Any]) -> Ended:
     planted = one["injection"]
-    try:
-        part = Part.planting(kept.text(planted["kind"]), kept.number(planted["size"])) if planted else Part(None)
-    except kept.Unreadable:
-        raise
-    except ValueError as error:
-        raise kept.Unreadable(f"plants what this page does not know: {error}") from None
     visits = {} if planted else one["visits"]
     return Ended(
-        part.injection,
+        _part_planting(kept.text(planted["kind"]), kept.number(planted["size"])).injection if planted else None,
         kept.text(one["contaminated"]),
         tuple(kept.verdict(verdict) for verdict in one["verdicts"]),
         {key: tuple(kept.number(change) for _, change in some) for key, some in visits.items()},
     )
+
+
+def _part_planting(kind: str, size: float) -> Part:
+    try:
+        return Part.planting(kind, size)
+    except ValueError as error:
+        raise kept.Unreadable(f"plants what this page does not know: {error}") from None

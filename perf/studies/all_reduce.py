@@ -9,6 +9,7 @@ import click
 
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
+from perf.workloads import measured
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 
@@ -48,8 +49,8 @@ def command(
 
 def bandwidths(row: dict[str, Any]) -> tuple[float, float]:
     """algbw and busbw, bytes per second."""
-    algorithm = row["facts"]["bytes"] / statistics.median(row["samples_s"])
-    return algorithm, algorithm * 2 * (row["world_size"] - 1) / row["world_size"]
+    sent, seconds = row["facts"]["bytes"], statistics.median(row["samples_s"])
+    return sent / seconds, measured("accounting.collectives", "bus_bandwidth")(sent, row["world_size"], seconds)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

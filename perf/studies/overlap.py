@@ -67,7 +67,6 @@ def command(
                 work = ranks.build(case)
                 for _ in range(3):  # torch's DDP orders its buckets anew after the first
                     work.run()
-                ranks.ask("spans")  # the profiler's own first time
                 rows += [{"strategy": strategy, "rank": rank} | params | own for rank, own in enumerate(ranks.spans())]
     except Exception as error:
         raise click.ClickException(one_line(error)) from None

@@ -166,7 +166,6 @@ def _add(
     for name, samples_s in taken.items():
         row[f"{name}_s"].append(samples_s)
     if device == "cuda":
-        ranks.ask("spans")  # the profiler's own first time
         row[f"{names[0]}_busy"].append(busy_s(ranks.spans()) / statistics.median(taken[names[0]]))
 
 

@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from perf.workloads.workload import Unavailable, Workload
@@ -58,17 +59,22 @@ def compile_any_number_of_shapes() -> None:
 
 def measured(module: str, name: str) -> Any:
     """`cs336_systems.<module>.<name>` of the commit under test; `Unavailable` where the commit does not have it."""
+    found = measured_module(module)
+    try:
+        return getattr(found, name)
+    except AttributeError:
+        raise Unavailable(f"this commit has no {PACKAGE}.{module}.{name}") from None
+
+
+def measured_module(module: str) -> ModuleType:
+    """`cs336_systems.<module>` of the commit under test; `Unavailable` where the commit does not have it."""
     imported_as = package()
     if imported_as in sys.modules and sys.modules[imported_as] is None:  # see harness.measure.pin_package
         raise Unavailable(f"this commit has no package {PACKAGE}")
     try:
-        found = importlib.import_module(f"{imported_as}.{module}")
+        return importlib.import_module(f"{imported_as}.{module}")
     except ModuleNotFoundError as error:
         missing = str(error.name)
         if missing.partition(".")[0] == imported_as:
             raise Unavailable(f"this commit has no module {PACKAGE}{missing.removeprefix(imported_as)}") from None
         raise Unavailable(f"{PACKAGE}.{module} needs {missing}, which is not installed") from None
-    try:
-        return getattr(found, name)
-    except AttributeError:
-        raise Unavailable(f"this commit has no {PACKAGE}.{module}.{name}") from None

@@ -9,7 +9,7 @@ import pytest
 from perf.gate import report as reports
 from perf.report import gates, overview_page
 from perf.report.overview_page import Machine, Measured
-from perf.report.overview_rows import classes_of
+from perf.report.overview_rows import Class, classes_of
 from perf.report.pages import Commit
 from tests.gate.reports import memory, report, verdict
 from tests.report.pages import text_of
@@ -30,7 +30,7 @@ def graph(name, points, machine="h200"):
 
 
 def page_of(found=(), skipped=(), measured=()):
-    machine = Machine("h200", "NVIDIA H200", 3, measured, found, skipped)
+    machine = Machine("h200", "NVIDIA H200", measured, found, skipped)
     return overview_page.render("demo", [machine], "https://code.example/commit/")
 
 
@@ -56,12 +56,15 @@ def test_classes_are_counted_from_the_graphs() -> None:
 
 
 def test_a_class_leads_to_its_page_and_its_history() -> None:
-    measured = [Measured("transformer.Transformer", "track_time", "Each phase", 318, 320, 2, NEWEST)]
+    measured = [
+        Measured(Class("transformer.Transformer", "track_time", 318, 320, {1, 2}), "Each phase", NEWEST),
+        Measured(Class("controls.Controls", "track_time", 6, 6, {1, 3}), "Controls", NEWEST),
+    ]
     page = page_of(measured=measured)
     assert '<a href="step.html">transformer.Transformer</a>' in page
     assert 'href="index.html#transformer.Transformer.track_time"' in page
     assert "Each phase 318 of 320 2 aaaaaaaa 2026-01-02 history" in text_of(page)
-    assert "NVIDIA H200: 318 cases with a number, 3 commits. No gate is on file" in text_of(page)
+    assert "NVIDIA H200: 324 cases with a number, 3 commits. No gate is on file" in text_of(page)
 
 
 def keep(folder: Path, name: str, text: str) -> None:

@@ -1,12 +1,11 @@
 """A worked problem, and how it reads in a terminal."""
 
-import importlib
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-from perf.workloads import package
+from perf.workloads import measured_module
 
 WIDTH = 100
 
@@ -43,7 +42,7 @@ class Problem:
 
 def closed_forms(module: str) -> ModuleType:
     """`cs336_systems.accounting.<module>`."""
-    return importlib.import_module(f"{package()}.accounting.{module}")
+    return measured_module(f"accounting.{module}")
 
 
 def text(problem: Problem) -> Iterator[str]:
