@@ -20,10 +20,12 @@ from perf.harness.case import case_key
 from perf.report import (
     attention_page,
     gates,
+    newest,
     offline,
     overview_page,
     overview_rows,
     pages,
+    roofline_page,
     step_page,
     trust_page,
     trust_records,
@@ -107,6 +109,23 @@ class StepSite(OutputPublisher):
             machines.append(step_page.Machine(name, phases, variants, described, frozenset(benchmarks)))
         page = step_page.render(conf.project, machines, silent, conf.show_commit_url)
         _add_page(cls, Path(conf.html_dir), page)
+
+
+class RooflineSite(OutputPublisher):
+    """Writes roofline.html and links it: every case against what its device was measured to do at most."""
+
+    name = "roofline"
+    button_label = "Roofline"
+    description = "What fraction of the measured ceiling each case reaches, and how that went"
+    order = 11.3
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        site = newest.Site(_records(conf), graphs, benchmarks, revisions, _published(conf, repo, revisions))
+        describe = functools.cache(lambda commit: _describe(repo, commit))
+        found = [roofline_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
+        _add_page(cls, Path(conf.html_dir), roofline_page.render(conf.project, found, conf.show_commit_url))
 
 
 class TrustSite(OutputPublisher):

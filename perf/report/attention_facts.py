@@ -105,10 +105,14 @@ def _has_ceiling(result: CaseResult) -> bool:
     return attained(result, 1.0) is not None
 
 
+def dtype_label(dtype: str, session: Session) -> str:
+    """A dtype with the arithmetic behind its ceiling: a GPU multiplies float32 fastest as TF32."""
+    return "float32 (TF32)" if dtype == "float32" and session.device.get("sm_count") else dtype
+
+
 def _ceilings(session: Session) -> str:
-    tf32 = {"float32": "float32 (TF32)"} if session.device.get("sm_count") else {}
     rates = session.ceilings.get("matmul_flops_per_s", {})
-    parts = [f"{tf32.get(dtype, dtype)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
+    parts = [f"{dtype_label(dtype, session)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
     if session.ceilings.get("copy_bytes_per_s"):
         parts.append(f"copy {units.bandwidth(session.ceilings['copy_bytes_per_s'])}")
     return ", ".join(parts)

@@ -24,13 +24,14 @@ class LogAxis:
 class LinearAxis:
     """A linear axis from tick to tick that holds zero and all of these values."""
 
-    def __init__(self, values: Iterable[float], most_ticks: int = 6):
+    def __init__(self, values: Iterable[float]):
+        from matplotlib.ticker import MaxNLocator
+
         inside = [0.0, *values]
-        span = (max(inside) - min(inside)) or 1.0
-        power = 10.0 ** (math.floor(math.log10(span)) - 1)
-        step = next(digit * power for digit in (1, 2, 5, 10, 20, 50, 100) if span / (digit * power) <= most_ticks - 2)
-        first, last = math.floor(min(inside) / step), max(1, math.ceil(max(inside) / step))
-        self.ticks = [number * step for number in range(first, last + 1)]
+        low, high = min(inside), max(inside)
+        if low == high:
+            high = 1.0
+        self.ticks = [float(tick) for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
         self.low, self.high = self.ticks[0], self.ticks[-1]
 
     def at(self, value: float) -> float:

@@ -10,7 +10,7 @@ from perf.report import pages
 from perf.report.gates import Gate
 from perf.report.overview_rows import Class
 
-OWN_PAGES = {"attention": "attention.html", "transformer": "step.html"}
+OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
 """Of a benchmark's module."""
 
 MOST_GATES = 10

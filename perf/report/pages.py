@@ -13,6 +13,7 @@ PAGES = (
     ("index.html", "History"),
     ("attention.html", "Attention"),
     ("step.html", "Training step"),
+    ("roofline.html", "Roofline"),
     ("trust.html", "Trust"),
     ("index.html#/regressions", "Regressions"),
 )

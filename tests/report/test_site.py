@@ -29,12 +29,17 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
     known = json.loads((tmp_path / "html" / "index.json").read_text())
-    ours = [["attention", "Attention"], ["step", "Training step"], ["trust", "Trust"]]
-    assert [page[:2] for page in known["pages"][-3:]] == ours
+    ours = [["attention", "Attention"], ["step", "Training step"], ["roofline", "Roofline"], ["trust", "Trust"]]
+    assert [page[:2] for page in known["pages"][-4:]] == ours
     step = text_of((tmp_path / "html" / "step.html").read_text(encoding="utf-8"))
     assert "xl 512 bf16 80.0 ms" in step, "of the commit before: the newest has small alone"
     assert step.index("small 512") < step.index("xl 512")
     assert "nvidia-b200 has no records of training steps." in step
+    roofline = (tmp_path / "html" / "roofline.html").read_text(encoding="utf-8")
+    assert roofline.index('id="cpu-laptop"') < roofline.index('id="nvidia-h200"')
+    assert "nvidia-b200 has no record of a case with FLOPs or bytes" in text_of(roofline)
+    assert "attention.FlashAttention 33 " in text_of(roofline), "ours of 108, but for three that failed"
+    assert text_of(roofline).count("Every commit of attention.FlashAttention") == 1
     trust = text_of((tmp_path / "html" / "trust.html").read_text(encoding="utf-8"))
     assert "Identical code was called slower in 0 of 60 rows" in trust
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust

@@ -122,9 +122,49 @@ def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["overview", "attention", "step", "trust"])
+@pytest.mark.parametrize("page", ["overview", "attention", "step", "roofline", "trust"])
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     driver.get(f"{site}{page}.html")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+SHARES = """
+const rows = document.querySelectorAll("#nvidia-h200 table.every tbody tr:not([hidden])");
+return [...rows].map((row) => Number(row.cells[0].dataset.value));
+"""
+NAMELESS = """
+const links = [...document.links, ...document.querySelectorAll("svg a")];
+return links.filter((one) => !(one.textContent.trim() || one.ariaLabel)).map((one) => one.outerHTML);
+"""
+
+
+def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "roofline")
+    shares = driver.execute_script(SHARES)
+    driver.find_element("css selector", "#nvidia-h200 table.every thead th button").send_keys(Keys.ENTER)
+    assert driver.execute_script(SHARES) == sorted(shares) != shares, "ours came first"
+    whose = driver.find_elements("css selector", "#nvidia-h200 .filters select")[1]
+    whose.send_keys("peer")
+    assert 0 < len(driver.execute_script(SHARES)) < len(shares)
+
+    row = driver.find_element("css selector", "#nvidia-h200 table.every tbody tr:not([hidden]) th a")
+    mark = driver.find_element("css selector", "#nvidia-h200 .chart svg a").get_dom_attribute("href")
+    row.send_keys(Keys.ENTER)
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    driver.get(f"{site}{mark}")
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("page", ["roofline"])
+def test_every_link_has_a_name_and_no_stranger_runs(site: str, driver: Any, page: str) -> None:
+    driver.get(f"{site}{page}.html")
+    assert driver.execute_script(NAMELESS) == []
+    assert driver.execute_script("return document.images.length") == 0
+    assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.failures").text
+    browser.assert_stayed_home(driver, site)

@@ -11,8 +11,11 @@ function cellAt(row, column) {
   return null;
 }
 
+// What a cell says to sorting and filtering: its value, or its text where that is all there is to say.
+const told = (cell) => cell?.dataset.value ?? cell?.textContent.trim() ?? "";
+
 function valueOf(row, column) {
-  const text = cellAt(row, column)?.dataset.value ?? "";
+  const text = told(cellAt(row, column));
   return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
 }
 
@@ -54,14 +57,14 @@ function filterable(table) {
   const apply = () => {
     let shown = 0;
     for (const row of rows) {
-      row.hidden = selects.some(([select, column]) => select.value && cellAt(row, column).dataset.value !== select.value);
+      row.hidden = selects.some(([select, column]) => select.value && told(cellAt(row, column)) !== select.value);
       shown += !row.hidden;
     }
     count.textContent = `${shown} of ${rows.length} cases`;
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     if (!("axis" in head.dataset)) return;
-    const values = new Map(rows.map((row) => [cellAt(row, column).dataset.value, cellAt(row, column).textContent]));
+    const values = new Map(rows.map((row) => [told(cellAt(row, column)), cellAt(row, column).textContent]));
     if (values.size < 2) return;
     const label = document.createElement("label");
     const select = document.createElement("select");
