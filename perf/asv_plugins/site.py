@@ -19,6 +19,7 @@ from perf.harness import records
 from perf.harness.case import case_key
 from perf.report import (
     attention_page,
+    distributed_page,
     gates,
     newest,
     offline,
@@ -126,6 +127,23 @@ class RooflineSite(OutputPublisher):
         describe = functools.cache(lambda commit: _describe(repo, commit))
         found = [roofline_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
         _add_page(cls, Path(conf.html_dir), roofline_page.render(conf.project, found, conf.show_commit_url))
+
+
+class DistributedSite(OutputPublisher):
+    """Writes distributed.html and links it: strategies, bucket sizes, collectives and sharding over several ranks."""
+
+    name = "distributed"
+    button_label = "Distributed"
+    description = "What communication adds to a step, by which buckets, and what sharding saves"
+    order = 11.6
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        site = newest.Site(_records(conf), graphs, benchmarks, revisions, _published(conf, repo, revisions))
+        describe = functools.cache(lambda commit: _describe(repo, commit))
+        found = [distributed_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
+        _add_page(cls, Path(conf.html_dir), distributed_page.render(conf.project, found, conf.show_commit_url))
 
 
 class TrustSite(OutputPublisher):

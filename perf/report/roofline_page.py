@@ -11,7 +11,7 @@ from perf.harness.records import CaseResult
 from perf.report import attention_facts, attention_history, newest, pages, roofline_rows
 from perf.report.attention_catalogue import label, value_text, words
 from perf.report.attention_history import Series
-from perf.report.failures import by_reason
+from perf.report.failures import by_reason, with_class
 from perf.report.newest import Cell, Site
 from perf.report.roofline_picture import picture
 from perf.report.roofline_rows import Class, History, Row, classes_of
@@ -99,10 +99,11 @@ def _machine(one: Machine) -> dict[str, Any]:
         "picture": picture(rows, lambda row: (_title(row), one.link(row))),
         "flat": sum(1 for row in rows if not row.flops_per_s),
         "rate_unit": unit,
+        "selection": "smoke" if all(each.benchmark.startswith("smoke.") for each in classes) else "gpu",
         "classes": [_class(one, each) for each in classes],
         "histories": [found for each in classes if (found := _history(one, each))],
         "rows": [_row(one, row, scale) for row in (*ours, *others)],
-        "failures": by_reason(results),
+        "failures": by_reason(results, with_class),
         "commits": [one.commits[commit] for commit in dict.fromkeys(row.cell.commit for row in rows)],
         "facts": attention_facts.facts(results),
     }

@@ -40,7 +40,7 @@ def full(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_records(directory: Path, cases: Iterable[dict[str, Any]], commit: str = COMMIT.hash) -> None:
-    """One session with three visits to each case."""
+    """One session with three visits to each case, which drift by `drift_ms` from one to the next."""
     journal = Journal(directory, H200, commit)
     device, versions = {"name": "NVIDIA H200", "sm_count": 132}, {"python": "3.12.3", "torch": "2.11.0"}
     session = {"kind": "session", "id": "s", "started_at": "2026-01-02T03:04:05+00:00", "day": "2026-01-02"}
@@ -54,7 +54,9 @@ def write_records(directory: Path, cases: Iterable[dict[str, Any]], commit: str 
         if case.get("status"):
             line |= {"status": case["status"], "reason": case["reason"]}
         else:
-            line |= {"samples_ns": [round(case["ms"] * 1e6)] * 5, "peak_bytes": case["bytes"]}
+            drifted = case["ms"] + case.get("drift_ms", 0.0) * (visit - 2)
+            line |= {"samples_ns": [round(drifted * 1e6)] * 5, "peak_bytes": case["bytes"]}
+            line |= {"facts": case["facts"]} if "facts" in case else {}
             line["floor"] = {"flops": 8e12, "matmul_dtype": "bfloat16", "bytes_read": 0, "bytes_written": 0}
         journal.write(line)
     journal.close()

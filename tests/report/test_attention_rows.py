@@ -64,6 +64,15 @@ def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
     assert found.low >= min(samples)
 
 
+def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:
+    found = rows.estimate(case(visits=((-1.0,) * 4, (-1.1,) * 4, (-1.2,) * 4)))
+    assert found is not None
+    assert found.low == pytest.approx(-1.1 - 4.303 * 0.1 / 3**0.5)
+    wide = rows.estimate(case(visits=((0.1,) * 4, (1.0,) * 4, (9.0,) * 4)))
+    assert wide is not None
+    assert wide.low == 0.0
+
+
 def test_no_samples_no_estimate() -> None:
     assert rows.estimate(None) is None
     assert rows.estimate(case(visits=(), status="crashed")) is None

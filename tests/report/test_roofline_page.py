@@ -36,6 +36,9 @@ def test_the_page_leads_with_a_sentence_and_a_picture() -> None:
     peer = Cell(case("sdpa", visits=((4.0,) * 4,) * 3), NEWEST.hash)
     page = page_of(cell(2.0), cell(1.0), cell(5.0), peer, cell(2.0, flops=0.0, benchmark="controls.Controls"))
     text = text_of(page)
+    assert 'asv run --bench "$(python -m perf select gpu)" aaaaaaaa^!' in text
+    smoke = page_of(cell(benchmark="smoke.SmokeControls"))
+    assert 'asv run --bench "$(python -m perf select smoke)" aaaaaaaa^!' in text_of(smoke)
     assert "Our code reaches 25 % of the ceiling in the median of 3 cases; at best 50 %" in text
     assert page.index('class="chart"') < page.index('class="cases"')
     assert 'aria-label="4 cases under the roofs of gpu' in page

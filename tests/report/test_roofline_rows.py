@@ -102,6 +102,14 @@ def test_a_history_compares_the_same_cases_at_every_commit() -> None:
     assert [(point.revision, point.fraction) for point in found.points] == [(3, 0.375), (5, 0.175)], "medians of two"
 
 
+def test_a_commit_that_lacks_one_of_the_cases_is_left_out() -> None:
+    (one,) = rows.classes_of({"attention.FlashAttention": [of_grid(128), of_grid(256)]})
+    first, both, last = ([1.0, None, value, None, None, None] for value in (None, 2.0, 2.0))
+    last[0] = None
+    found = rows.history(one, [graph({1: first, 2: both, 3: last})], BENCHMARK, "m")
+    assert (found.cases, [point.revision for point in found.points]) == (2, [2])
+
+
 def test_a_history_ends_with_the_newest_commits() -> None:
     (one,) = rows.classes_of({"attention.FlashAttention": [of_grid(128)]})
     long = graph({revision: [1.0, None, None, None, None, None] for revision in range(100)})

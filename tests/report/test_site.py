@@ -29,8 +29,9 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
     known = json.loads((tmp_path / "html" / "index.json").read_text())
-    ours = [["attention", "Attention"], ["step", "Training step"], ["roofline", "Roofline"], ["trust", "Trust"]]
-    assert [page[:2] for page in known["pages"][-4:]] == ours
+    ours = [["attention", "Attention"], ["step", "Training step"], ["roofline", "Roofline"]]
+    ours += [["distributed", "Distributed"], ["trust", "Trust"]]
+    assert [page[:2] for page in known["pages"][-5:]] == ours
     step = text_of((tmp_path / "html" / "step.html").read_text(encoding="utf-8"))
     assert "xl 512 bf16 80.0 ms" in step, "of the commit before: the newest has small alone"
     assert step.index("small 512") < step.index("xl 512")
@@ -40,6 +41,9 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     assert "nvidia-b200 has no record of a case with FLOPs or bytes" in text_of(roofline)
     assert "attention.FlashAttention 33 " in text_of(roofline), "ours of 108, but for three that failed"
     assert text_of(roofline).count("Every commit of attention.FlashAttention") == 1
+    distributed = text_of((tmp_path / "html" / "distributed.html").read_text(encoding="utf-8"))
+    assert "bucketed has the shortest step, 105 ms" in distributed
+    assert "nvidia-b200 has no records over several ranks." in distributed
     trust = text_of((tmp_path / "html" / "trust.html").read_text(encoding="utf-8"))
     assert "Identical code was called slower in 0 of 60 rows" in trust
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust

@@ -122,7 +122,7 @@ def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["overview", "attention", "step", "roofline", "trust"])
+@pytest.mark.parametrize("page", ["overview", "attention", "step", "roofline", "distributed", "trust"])
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -161,10 +161,34 @@ def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, drive
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["roofline"])
+@pytest.mark.parametrize("page", ["roofline", "distributed"])
 def test_every_link_has_a_name_and_no_stranger_runs(site: str, driver: Any, page: str) -> None:
     driver.get(f"{site}{page}.html")
     assert driver.execute_script(NAMELESS) == []
     assert driver.execute_script("return document.images.length") == 0
     assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.failures").text
+    browser.assert_stayed_home(driver, site)
+
+
+def test_the_bucket_sweep_is_drawn_and_its_tables_are_sorted_by_keyboard(site: str, driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "distributed")
+    marks = driver.find_elements("css selector", "#nvidia-h200 .chart .dot.ours")
+    curve = driver.find_element("css selector", "#nvidia-h200 .chart polyline").rect
+    assert len(marks) == 5
+    assert all(mark.rect["y"] <= curve["y"] + curve["height"] for mark in marks), "no mark lies below the curve's least"
+
+    table = driver.find_element("css selector", "#nvidia-h200-strategies ~ .scroll table")
+    exposed = next(one for one in table.find_elements("css selector", "thead th") if one.text.startswith("exposed"))
+    exposed.find_element("css selector", "button").send_keys(Keys.ENTER)
+    assert exposed.get_attribute("aria-sort") == "ascending"
+    names = [one.text for one in table.find_elements("css selector", "tbody th")]
+    assert names == ["torch", "bucketed", "overlapped", "flat", "naive"]
+
+    reason = driver.find_element("css selector", "#nvidia-h200 table.failures details")
+    assert reason.get_attribute("open") is None
+    reason.find_element("css selector", "summary").send_keys(Keys.ENTER)
+    assert "data_parallel.DataParallel(naive, 25, xl" in reason.text
     browser.assert_stayed_home(driver, site)
