@@ -1,4 +1,4 @@
-"""asv publishers: the site works without the internet, and has our pages: overview, attention, steps, trust.
+"""asv publishers: the site works without the internet, and has our pages, a class each.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
