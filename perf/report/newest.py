@@ -1,7 +1,7 @@
 """The newest result of each case on a machine; asv's graphs say where it lies, so that few records are read."""
 
 import functools
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,21 @@ class Site:
     published: Set[str]
     """Hashes of the commits that have a place in the history."""
 
-    def cells(self, machine: str) -> dict[str, list[Cell]]:
-        """By class every case at its newest commit with records."""
+    def commits(self, machine: str) -> list[str]:
+        """Those that have the newest result of something, the newest first.
+
+        And those of which asv has nothing at all: a run that was interrupted left records and no results.
+        """
         recorded = {
             self.revisions[one]: one for one in records.commits(self.directory, machine) if one in self.published
         }
-        wanted = revisions(self.graphs, machine, recorded) | set(sorted(recorded)[-1:])
-        return cells_of(self.directory, machine, [recorded[one] for one in sorted(wanted, reverse=True)])
+        known = {revision for _, graph in _of(self.graphs, machine) for revision in graph.data_points}
+        wanted = revisions(self.graphs, machine, recorded) | (recorded.keys() - known) | set(sorted(recorded)[-1:])
+        return [recorded[one] for one in sorted(wanted, reverse=True)]
+
+    def cells(self, machine: str) -> dict[str, list[Cell]]:
+        """By class every case at its newest commit with records."""
+        return cells_of(self.directory, machine, self.commits(machine))
 
 
 def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Container[int]) -> set[int]:
@@ -49,9 +57,7 @@ def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Contain
     A graph is one method of one class in one environment, its points lists with a value, or none, for each case.
     """
     found = set[int]()
-    for _, graph in graphs:
-        if graph.params.get("machine") != machine:
-            continue
+    for _, graph in _of(graphs, machine):
         tried = sorted((revision for revision in graph.data_points if revision in recorded), reverse=True)
         found.update(tried[:1])
         seen = set[int]()
@@ -63,6 +69,10 @@ def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Contain
                 found.add(revision)
                 seen |= measured
     return found
+
+
+def _of(graphs: Iterable[tuple[str, Any]], machine: str) -> Iterator[tuple[str, Any]]:
+    return ((name, graph) for name, graph in graphs if graph.params.get("machine") == machine)
 
 
 def is_number(value: float | None) -> bool:

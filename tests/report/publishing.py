@@ -61,6 +61,7 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
     for sizes, commit in ((("small", "xl"), hashes[0]), (("small",), hashes[1])):
         cases = [case for size in sizes for case in steps.phases(size)]
         steps.write_records(directory / "perf" / "records", [*cases, steps.full(cases[0])], commit)
+        known |= steps.write_results(results, sizes, commit)
     steps.write_records(directory / "perf" / "records", parallel.everything(), hashes[-2])
     for number, commit in enumerate(hashes[:2]):
         found = self_tests.document(rows=30, commit=commit, contaminated=("5 % on the host",) if number else ())

@@ -42,6 +42,9 @@ def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> 
     )
     cells = site.cells(H200)[steps.PHASES]
     assert asked == ["a", "c"], "newest first; b has nothing that is newest, d is not published, e has no records"
+    assert site.commits(H200) == ["a" * 40, "c" * 40]
+    unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, set(revisions))
+    assert [one[0] for one in unfinished.commits(H200)] == ["d", "a", "b"], "asv has nothing of b and d: interrupted"
     assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "c")] * 8
 
 

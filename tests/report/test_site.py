@@ -4,16 +4,11 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from perf.harness import records
-from perf.report.step_rows import PHASES
-from tests.report import steps
 from tests.report.pages import text_of
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
-from tests.report.synthetic import H200
 
 
 def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_path: Path) -> None:
@@ -87,18 +82,3 @@ def test_the_trust_page_exists_where_nothing_was_ever_measured(tmp_path: Path, c
     (tmp_path / "index.html").write_text('<li id="nav-li-graphdisplay">')
     TrustSite.publish(conf, None, {}, [], {})
     assert "No machine has a self-test on file." in text_of((tmp_path / "trust.html").read_text(encoding="utf-8"))
-
-
-def test_older_commits_are_read_until_every_case_of_a_class_is_known(tmp_path: Path, monkeypatch: Any) -> None:
-    from perf.asv_plugins import site
-
-    asked, read_commit = [], records.read_commit
-    monkeypatch.setattr(site.records, "read_commit", lambda *where: asked.append(where[2][0]) or read_commit(*where))
-    for size, commit in (("small", "a"), ("xl", "b"), ("2.7B", "c")):
-        steps.write_records(tmp_path, steps.phases(size), commit * 40)
-    commits = ["a" * 40, "b" * 40, "c" * 40]
-    found = site._newest_cells(tmp_path, H200, commits, {PHASES: 16})[PHASES]
-    assert asked == ["a", "b"]
-    assert [(cell.result.params["size"], cell.commit[0]) for cell in found] == [("small", "a")] * 8 + [("xl", "b")] * 8
-    assert site._size({f"{PHASES}.track_time": {"params": [["1", "2"], ["3"]]}}, PHASES) == 2
-    assert len(site._newest_cells(tmp_path, H200, commits, {PHASES: site._size({}, PHASES)})[PHASES]) == 24
