@@ -208,7 +208,7 @@ def _history(one: Machine, each: Class) -> dict[str, Any] | None:
     card = attention_history.card(Series({}, fractions), share)
     return card | {
         "name": each.benchmark,
-        "href": f"index.html#{each.benchmark}.track_time",
+        "href": pages.permalink(f"{each.benchmark}.track_time", one.name, found.first),
         "cases": found.cases,
         "breaks": [
             (x, change) for x, change in zip(attention_history.places(len(fractions)), changes, strict=True) if change

@@ -103,6 +103,8 @@ class History:
     """In the set: those of ours that were measured most often, so that commits compare."""
 
     points: Sequence[Point]
+    first: dict[str, Any]
+    """Parameters of a case of the set: what asv would choose by itself may have been measured once."""
 
 
 def whose(result: CaseResult) -> Whose:
@@ -142,7 +144,8 @@ def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, 
     """
     axes = [[ast.literal_eval(value) for value in axis] for axis in benchmark["params"]]
     bounds = {tuple(row.result.params.values()): row.least.seconds for row in one.ours}
-    known = {index: bounds[cell] for index, cell in enumerate(itertools.product(*axes)) if cell in bounds}
+    cells = {cell: index for index, cell in enumerate(itertools.product(*axes)) if cell in bounds}
+    known = {index: bounds[cell] for cell, index in cells.items()}
     measured: list[tuple[int, Mapping[str, str], dict[int, float]]] = []
     for _, graph in graphs:
         if graph.benchmark_name == benchmark["name"] and graph.params.get("machine") == machine:
@@ -159,4 +162,5 @@ def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, 
         for revision, versions, found in sorted(measured, key=lambda each: each[0])
         if found.keys() >= set(often)
     ]
-    return History(len(often), points[-MOST_POINTS:])
+    first = next((row.result.params for row in one.ours if cells.get(tuple(row.result.params.values())) in often), {})
+    return History(len(often), points[-MOST_POINTS:], first)

@@ -62,7 +62,8 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
         cases = [case for size in sizes for case in steps.phases(size)]
         steps.write_records(directory / "perf" / "records", [*cases, steps.full(cases[0])], commit)
         known |= steps.write_results(results, sizes, commit)
-    steps.write_records(directory / "perf" / "records", parallel.everything(), hashes[-2])
+    parts = [*parallel.everything(), parallel.strategy("<img src=x onerror=alert(1)>", "step", 500.0)]
+    steps.write_records(directory / "perf" / "records", parts, hashes[-2])
     for number, commit in enumerate(hashes[:2]):
         found = self_tests.document(rows=30, commit=commit, contaminated=("5 % on the host",) if number else ())
         found["parts"][0]["verdicts"][8] |= {"key": f"a.B({self_tests.HOSTILE})", "reason": self_tests.HOSTILE}

@@ -67,7 +67,7 @@ def test_ours_come_first_and_the_lowest_on_top() -> None:
 
 def history(*fractions: float) -> dict[str, Any]:
     points = [Point(number, fraction, {}) for number, fraction in enumerate(fractions)]
-    return {"histories": {FLASH: History(7, points)}}
+    return {"histories": {FLASH: History(7, points, {"seq_len": 8192})}}
 
 
 def test_a_history_says_how_far_it_moved_and_where_the_environment_changed() -> None:
@@ -83,6 +83,7 @@ def test_a_history_says_how_far_it_moved_and_where_the_environment_changed() -> 
         in text
     )
     assert page.count('class="break"') == 1
+    assert f'class="spark" href="index.html#{FLASH}.track_time?machine=gpu&amp;p-seq_len=8192"' in page
     assert "Every commit of" not in page_of(cell(), **history(0.4), moments=moments), "one commit is no history"
 
 

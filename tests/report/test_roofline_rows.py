@@ -95,6 +95,7 @@ def test_a_history_compares_the_same_cases_at_every_commit() -> None:
     other = graph({2: [1.0] * 6}, machine="laptop")
     found = rows.history(one, [old, new, other], BENCHMARK, "m")
     assert found.cases == 1, "128 was measured four times, 256 three times"
+    assert found.first == {"seq_len": 128, "impl": "triton"}
     assert [(point.revision, point.fraction) for point in found.points] == [(3, 0.5), (4, 0.5), (5, 0.25), (6, 0.5)]
     assert [dict(point.versions) for point in found.points[:2]] == [{"torch": "2.11.0"}, {"torch": "2.13.0"}]
     with_both = graph({3: [1.0, 9.0, 2.0, 9.0, None, 9.0], 5: [2.0, 9.0, 5.0, 9.0, 0.6, 9.0]})

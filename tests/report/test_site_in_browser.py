@@ -167,6 +167,7 @@ def test_every_link_has_a_name_and_no_stranger_runs(site: str, driver: Any, page
     assert driver.execute_script(NAMELESS) == []
     assert driver.execute_script("return document.images.length") == 0
     assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.failures").text
+    assert "<img src=x onerror=alert(1)>" in driver.find_element("css selector", "#nvidia-h200").text
     browser.assert_stayed_home(driver, site)
 
 
@@ -185,7 +186,7 @@ def test_the_bucket_sweep_is_drawn_and_its_tables_are_sorted_by_keyboard(site: s
     exposed.find_element("css selector", "button").send_keys(Keys.ENTER)
     assert exposed.get_attribute("aria-sort") == "ascending"
     names = [one.text for one in table.find_elements("css selector", "tbody th")]
-    assert names == ["torch", "bucketed", "overlapped", "flat", "naive"]
+    assert names == ["torch", "bucketed", "overlapped", "flat", "naive", "<img src=x onerror=alert(1)>"]
 
     reason = driver.find_element("css selector", "#nvidia-h200 table.failures details")
     assert reason.get_attribute("open") is None
