@@ -150,7 +150,15 @@ def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, drive
     assert driver.execute_script(SHARES) == sorted(shares) != shares, "ours came first"
     whose = driver.find_elements("css selector", "#nvidia-h200 .filters select")[1]
     whose.send_keys("peer")
-    assert 0 < len(driver.execute_script(SHARES)) < len(shares)
+    peers = driver.execute_script(SHARES)
+    assert 0 < len(peers) < len(shares)
+    address = driver.current_url
+    driver.get("about:blank")
+    driver.get(address)
+    assert driver.execute_script(SHARES) == peers, "a view is an address"
+    driver.get(address.replace("whose=peer", "whose=nobody").replace("sort=0", "sort=99"))
+    assert len(driver.execute_script(SHARES)) == len(shares), "an address of another day shows everything"
+    driver.get(address)
 
     row = driver.find_element("css selector", "#nvidia-h200 table.every tbody tr:not([hidden]) th a")
     mark = driver.find_element("css selector", "#nvidia-h200 .chart svg a").get_dom_attribute("href")

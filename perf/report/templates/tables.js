@@ -24,6 +24,20 @@ function compare(a, b) {
   return String(a).localeCompare(String(b));
 }
 
+// A view is an address: what a table is filtered and sorted by stands in the page's query, under the table's name.
+const inAddress = (table, what) => `${table.parentElement.getAttribute("aria-labelledby")}.${what}`;
+
+function remembered(table, what) {
+  return new URLSearchParams(location.search).get(inAddress(table, what)) ?? "";
+}
+
+function remember(table, what, value) {
+  const url = new URL(location.href);
+  if (value) url.searchParams.set(inAddress(table, what), value);
+  else url.searchParams.delete(inAddress(table, what));
+  history.replaceState(null, "", url);
+}
+
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -32,8 +46,7 @@ function sortable(table) {
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
-    button.addEventListener("click", () => {
-      const down = head.getAttribute("aria-sort") === "ascending";
+    const sort = (down) => {
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const body = table.tBodies[0];
@@ -43,7 +56,14 @@ function sortable(table) {
         return down ? compare(b, a) : compare(a, b);
       });
       body.append(...keyed.map(([, row]) => row));
+    };
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      sort(down);
+      remember(table, "sort", (down ? "-" : "") + column);
     });
+    const [, down, wanted] = /^(-?)(\d+)$/.exec(remembered(table, "sort")) ?? [];
+    if (Number(wanted) === column) sort(down === "-");
   });
 }
 
@@ -71,7 +91,13 @@ function filterable(table) {
     select.add(new Option("all", ""));
     const numbers = (a, b) => Number(a[0]) - Number(b[0]) || 0;
     [...values].sort(numbers).forEach(([value, text]) => select.add(new Option(text, value)));
-    select.addEventListener("change", apply);
+    const name = head.textContent.trim();
+    select.value = remembered(table, name);
+    if (select.selectedIndex < 0) select.value = ""; // an address of another day
+    select.addEventListener("change", () => {
+      apply();
+      remember(table, name, select.value);
+    });
     label.append(head.textContent, select);
     bar.append(label);
     selects.push([select, column]);
