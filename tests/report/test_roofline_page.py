@@ -61,7 +61,7 @@ def test_marks_and_cases_open_their_history() -> None:
 def test_ours_come_first_and_the_lowest_on_top() -> None:
     peer = Cell(case("sdpa", visits=((8.0,) * 4,) * 3), NEWEST.hash)
     table = text_of(page_of(cell(1.0), peer, cell(4.0)).partition('class="cases every"')[2])
-    assert table.index("12 % attention") < table.index("50 % attention") < table.index("6.2 % attention")
+    assert table.index("12 % seq_len") < table.index("50 % seq_len") < table.index("6.2 % seq_len")
     assert "arithmetic 4.00 s 0.0 % 5000 125 25.0 MB/s" in table
 
 
