@@ -1,4 +1,4 @@
-"""asv publishers: the site works without the internet, and has our pages: overview, attention, steps, trust.
+"""asv publishers: the site works without the internet, and has our pages: overview, changes, attention, steps, trust.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
@@ -19,6 +19,9 @@ from perf.harness import records
 from perf.harness.case import case_key
 from perf.report import (
     attention_page,
+    change_page,
+    change_rates,
+    change_rows,
     gates,
     offline,
     overview_page,
@@ -35,7 +38,7 @@ from perf.selection import asv_classes
 
 
 class OverviewSite(OutputPublisher):
-    """Writes overview.html and links it: what every machine measures, and what its last gates said."""
+    """Writes overview.html and changes.html and links them: what every machine measures, and what became of it."""
 
     name = "overview"
     button_label = "Overview"
@@ -56,9 +59,13 @@ class OverviewSite(OutputPublisher):
                 for one in overview_rows.classes_of(graphs, benchmarks, name)
             ]
             found, skipped = gates.read(directory, name)
-            machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped))
+            changed = _changed(name, repo, benchmarks, graphs, revisions, found)
+            machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped, changed))
         machines.sort(key=lambda one: -one.cells)
-        _add_page(cls, Path(conf.html_dir), overview_page.render(conf.project, machines, conf.show_commit_url))
+        html_dir = Path(conf.html_dir)
+        _add_page(cls, html_dir, overview_page.render(conf.project, machines, conf.show_commit_url))
+        changes = [one.changed for one in machines]
+        _add_page(cls, html_dir, change_page.render(conf.project, changes, conf.show_commit_url), "changes", "Changes")
 
 
 class AttentionSite(OutputPublisher):
@@ -125,16 +132,37 @@ class TrustSite(OutputPublisher):
             trust_page.Machine(name, *trust_records.read(directory, name)) for name in _machines(directory, graphs)
         ]
         negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
-        page = trust_page.render(conf.project, found, negligible, conf.show_commit_url, _accepted())
+        finder = change_rates.rates()
+        page = trust_page.render(conf.project, found, negligible, finder, conf.show_commit_url, _accepted())
         _add_page(cls, Path(conf.html_dir), page)
 
 
-def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str) -> None:
+def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str, name: str = "", label: str = "") -> None:
+    """The publisher's own, or another of that name."""
+    name, label = name or publisher.name, label or publisher.button_label
     try:
-        offline.replace_text(html_dir / f"{publisher.name}.html", page)
-        offline.add_link(html_dir, name=publisher.name, href=f"{publisher.name}.html", label=publisher.button_label)
+        offline.replace_text(html_dir / f"{name}.html", page)
+        offline.add_link(html_dir, name=name, href=f"{name}.html", label=label)
     except offline.UnknownPage as error:
         raise UserError(str(error)) from None
+
+
+def _changed(
+    machine: str, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int], found: list[gates.Gate]
+) -> change_page.Machine:
+    negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
+    series = list(change_rows.series_of(graphs, benchmarks, machine))
+    commits = {revision: commit for commit, revision in revisions.items()}
+    return change_page.Machine(
+        machine,
+        change_rows.changes_of(series, negligible),
+        len({revision for one in series for revision in one.revisions}),
+        len(series),
+        functools.cache(lambda revision: _describe(repo, commits[revision])),
+        revisions,
+        found,
+        _accepted(),
+    )
 
 
 def _accepted() -> list[acceptance.Acceptance]:

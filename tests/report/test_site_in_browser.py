@@ -122,7 +122,20 @@ def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["overview", "attention", "step", "trust"])
+def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str, driver: Any) -> None:
+    driver.get(f"{site}overview.html")
+    driver.find_element("partial link text", "5 slower").click()
+    assert "changes.html#nvidia-h200-" in driver.current_url
+    section = driver.find_element("css selector", ":target")
+    assert SUBJECTS[3] in section.text
+    assert "slower, still so" in section.text
+    case = section.find_element("partial link text", "attention.Leaderboard(16, 16384, 64, 'bfloat16', 'triton')")
+    case.click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)]
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("page", ["overview", "changes", "attention", "step", "trust"])
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
