@@ -23,6 +23,7 @@ from perf.report import (
     change_rates,
     change_rows,
     gates,
+    left_out,
     offline,
     overview_page,
     overview_rows,
@@ -52,6 +53,7 @@ class OverviewSite(OutputPublisher):
         commits = {revision: commit for commit, revision in revisions.items()}
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
         described = functools.cache(lambda revision: _describe(repo, commits[revision]))
+        published = _published(conf, repo, revisions)
         machines = []
         for name in _machines(directory, graphs):
             measured = [
@@ -59,6 +61,7 @@ class OverviewSite(OutputPublisher):
                 for one in overview_rows.classes_of(graphs, benchmarks, name)
             ]
             found, skipped = gates.read(directory, name)
+            skipped += left_out.left_out(Path(conf.results_dir) / name, published)
             changed = _changed(name, repo, benchmarks, graphs, revisions, found)
             machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped, changed))
         machines.sort(key=lambda one: -one.cells)

@@ -39,7 +39,7 @@ class Machine:
     measured: Sequence[Measured]
     gates: Sequence[Gate]
     skipped: Sequence[tuple[str, str]]
-    """Names of files that are no gate that can be read, each with the reason."""
+    """Names of gates and results on file that are not shown, each with the reason."""
 
     changed: change_page.Machine
 

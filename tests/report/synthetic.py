@@ -255,8 +255,7 @@ def write_results(results_dir: Path, suite: Suite, commit: str, number: int) -> 
         timed = benchmark["unit"] == "seconds"
         rows = [(params, failure(params)[0] == "ok") for params in cases(suite)]
         samples = [
-            [ns * 1e-9 * factor for ns in samples_ns(suite, params, 1)] if ok and timed else None
-            for params, ok in rows
+            [ns * 1e-9 * factor for ns in samples_ns(suite, params, 1)] if ok and timed else None for params, ok in rows
         ]
         found = SimpleNamespace(
             result=[float(peak_bytes(params)) if ok else math.nan for params, ok in rows],  # asv takes samples first

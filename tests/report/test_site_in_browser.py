@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from perf.report.pages import PAGES
 from tests.report import browser
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
 
+OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "index.html"]
 HISTORY = "attention.FlashAttention.track_time"
 
 pytestmark = [pytest.mark.browser, browser.needs_browser]
@@ -135,7 +137,23 @@ def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["overview", "changes", "attention", "step", "trust"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1300, 390])
+def test_axe_finds_nothing_serious(site: str, driver: Any, scheme: str, width: int) -> None:
+    from axe_core_python.selenium import Axe
+
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.set_window_size(width, 900)
+    for page in OURS:
+        driver.get(f"{site}{page}.html")
+        driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+        found = Axe().run(driver)["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, [(page, one["id"], one["nodes"][0]["html"]) for one in serious]
+
+
+@pytest.mark.parametrize("page", OURS)
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
