@@ -1,11 +1,13 @@
 """Chapters whose answers stand in the README beside a machine's rows; its tables are made anew from the rows."""
 
 import re
-import shutil
 from pathlib import Path
 
 from perf.report.writeup.markdown import IMAGE, section, unmarked
 from perf.report.writeup.source import STUDIES, Source
+
+STUDY_DPI = 110
+"""At which studies draw; a picture that was given fewer colours has lost it."""
 
 
 class NotOnFile(LookupError):
@@ -34,13 +36,16 @@ def chapter(source: Source, heading: str, figures: Path) -> str:
 def with_figures(text: str, source: Source, figures: Path) -> str:
     """The same with its pictures copied to `figures`, which is beside the document."""
 
+    from PIL import Image
+
     def copied(match: re.Match[str]) -> str:
         words, name = match.groups()
         picture = source.folder / STUDIES / source.machine / name
         if not picture.is_file():
             return f"*{words}: the picture is not on file.*"
         figures.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(picture, figures / picture.name)
+        with Image.open(picture) as image:  # without a resolution a page takes it for 72 dots an inch
+            image.save(figures / picture.name, dpi=image.info.get("dpi", (STUDY_DPI, STUDY_DPI)))
         return f"![{words}]({figures.name}/{picture.name})"
 
     return IMAGE.sub(copied, text)

@@ -7,7 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from perf.report.writeup.answered import NotOnFile
-from perf.report.writeup.markdown import plain, table
+from perf.report.writeup.markdown import code, plain, table
+from perf.report.writeup.problems import PLACE
 from perf.report.writeup.source import Row, Source, Study
 
 Keep = Callable[[Row], bool]
@@ -23,7 +24,7 @@ def all_reduce(source: Source, figures: Path) -> str:
 def _all_reduce_in_words(rows: list[Row]) -> list[str]:
     from perf.studies.all_reduce import BACKENDS, bandwidths
 
-    said = []
+    said, sublinear = [], True
     for device, ranks in dict.fromkeys((row["device"], row["world_size"]) for row in rows):
         mine = sorted(
             (row for row in rows if (row["device"], row["world_size"]) == (device, ranks)),
@@ -31,14 +32,18 @@ def _all_reduce_in_words(rows: list[Row]) -> list[str]:
         )
         (least, most), times = ((mine[0], mine[-1]), [statistics.median(row["samples_s"]) for row in mine])
         if least is not most:
-            grown = most["megabytes"] / least["megabytes"]
+            grown, longer = most["megabytes"] / least["megabytes"], times[-1] / times[0]
+            sublinear = sublinear and longer < grown
             said.append(
-                f"{BACKENDS[device]}, {ranks} ranks: {plain(least['megabytes'])} MB at "
-                f"{bandwidths(least)[1] / 1e9:.2f} GB/s of bus bandwidth, {plain(most['megabytes'])} MB at "
-                f"{bandwidths(most)[1] / 1e9:.2f} GB/s: {grown:g} times the bytes in {times[-1] / times[0]:.1f} times "
-                "the time, since what a call costs whatever its size weighs on the small ones."
+                f"{BACKENDS[device]} over {ranks} ranks moves {plain(least['megabytes'])} MB at "
+                f"{bandwidths(least)[1] / 1e9:.2f} GB/s and {plain(most['megabytes'])} MB at "
+                f"{bandwidths(most)[1] / 1e9:.2f} GB/s of bus bandwidth: {grown:g} times the bytes in {longer:.1f} "
+                "times the time"
             )
-    return said
+    if not said:
+        return []
+    why = " What a call costs whatever its size weighs on the small ones." if sublinear else ""
+    return ["; ".join(said) + f".{why}"]
 
 
 def equivalence(source: Source, figures: Path) -> str:
@@ -96,17 +101,10 @@ def overlap(source: Source, figures: Path) -> str:
 
 
 def buckets(source: Source, figures: Path) -> str:
-    """The sweep of bucket sizes, and the model fitted to it."""
+    """The sweep of bucket sizes beside the other strategies, and the model fitted to it."""
     from perf.studies import ddp as study
 
-    return _parts(
-        source,
-        "ddp",
-        study,
-        figures,
-        lambda rows: [plain(one) for one in study.answers(rows)],
-        keep=lambda row: row["strategy"] in study.SWEPT,
-    )
+    return _parts(source, "ddp", study, figures, lambda rows: [plain(one) for one in study.answers(rows)])
 
 
 def sharding(source: Source, figures: Path) -> str:
@@ -147,7 +145,7 @@ def _parts(
         if not rows:
             continue
         measured = [row for row in rows if row.get("status", "ok") == "ok"]
-        parts += [_made_by(found, source)]
+        parts += [_made_by(found)]
         parts += in_words(measured) if measured else []
         parts += [table(study.shown(rows))]
         if draws and measured:
@@ -166,6 +164,6 @@ def _heading(document: dict[str, Any]) -> str:
     return heading(document)
 
 
-def _made_by(found: Study, source: Source) -> str:
-    path = found.folder.relative_to(source.folder) / f"{found.name}.json"
-    return f"{plain(_heading(found.document))}; {plain(found.document['command'])}; rows in {plain(path)}."
+def _made_by(found: Study) -> str:
+    path = f"{PLACE}/{found.folder.name}/{found.name}.json"
+    return f"{plain(_heading(found.document))}. Measured with {code(found.document['command'])}; rows in {code(path)}."

@@ -25,6 +25,11 @@ def plain(value: Any) -> str:
     return _SPECIAL.sub(lambda found: "\\" + found[0], textwrap.shorten(words, _LONGEST, placeholder=" ..."))
 
 
+def code(text: Any) -> str:
+    """A command or a path of a row, as code; what would end the code is left out."""
+    return f"`{' '.join(str(text).replace('`', '').split())}`"
+
+
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """A table of GitHub's Markdown, columns of numbers to the right; a cell that a row lacks stays empty."""
     import pandas
