@@ -81,16 +81,19 @@ def _write(found: "Source", aside: Path) -> "Document":
 
     from perf.report.writeup import convert, document
 
-    made = document.write(found, aside)
-    forms: dict[str, Callable[[], str | bytes]] = {
-        "writeup.md": lambda: made.text,
-        "writeup.html": lambda: convert.html(made.text, aside),
-        "tables.tex": lambda: convert.latex_tables(made.text),
-        "writeup.pdf": lambda: convert.pdf(made.text, aside),
-    }
-    for name, form in tqdm(forms.items(), desc="writing", leave=False, disable=None):
-        content = form()
-        (aside / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with tqdm(total=4, desc="figures and text", leave=False, disable=None) as bar:
+        made = document.write(found, aside)
+        forms: dict[str, Callable[[], str | bytes]] = {
+            "writeup.md": lambda: made.text,
+            "writeup.html": lambda: convert.html(made.text, aside),
+            "tables.tex": lambda: convert.latex_tables(made.text),
+            "writeup.pdf": lambda: convert.pdf(made.text, aside),
+        }
+        for name, form in forms.items():
+            bar.set_description(name)
+            content = form()
+            (aside / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+            bar.update()
     return made
 
 

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf.report.writeup import answered, claims, deviations, distributed, flash
-from perf.report.writeup.answered import NotOnFile
+from perf.report.writeup.answered import UNREADABLE, NotOnFile
 from perf.report.writeup.markdown import Markup, anchor, anchored, plain, table
 from perf.report.writeup.problems import POINTS, PROBLEMS, Problem
 from perf.report.writeup.source import Source
 from perf.report.writeup.worked import closed_form
 
 FIGURES = "figures"
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What rows of another form than a study's raise."""
-
 Part = Callable[[Source, Path], str]
 
 TITLE = "CS336 assignment 2, Systems: write-up"
@@ -169,19 +166,20 @@ def _chapter(problem: Problem, source: Source, figures: Path, made: Document) ->
     if problem.name in CODE:
         parts.append(CODE[problem.name])
     commands = list(problem.missing(source))
+    why = "Not measured yet"
     for part in PARTS.get(problem.name, ()):
         try:
             parts.append(part(source, figures))
-        except NotOnFile as error:
-            if not commands:  # what it asks for is there, but not what its chapter is written from
-                commands = [need.command(source.machine) for need in problem.needs]
-                made.warnings.append(f"{problem.name}: {error}")
         except UNREADABLE as error:
-            commands = commands or [need.command(source.machine) for need in problem.needs]
-            made.warnings.append(f"{problem.name}: its rows cannot be read ({type(error).__name__}: {error})")
+            if commands and isinstance(error, NotOnFile):
+                continue
+            # What it asks for is there, but its chapter cannot be made of it.
+            commands, why = commands or [need.command(source.machine) for need in problem.needs], "Cannot be shown"
+            said = error if isinstance(error, NotOnFile) else f"{type(error).__name__}: {error}"
+            made.warnings.append(f"{problem.name} cannot be shown: {said}")
     if commands:
         made.missing[problem.name] = commands
-        parts.append("**Not measured yet:** " + ", ".join(f"`{one}`" for one in commands) + ".")
+        parts.append(f"**{why}:** " + ", ".join(f"`{one}`" for one in commands) + ".")
     if problem.name in EXTRAS:
         title, part = EXTRAS[problem.name]
         with contextlib.suppress(*UNREADABLE):  # nobody asked for it

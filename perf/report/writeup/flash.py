@@ -124,13 +124,17 @@ def _span(values: "pandas.Series") -> str:
 def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:
     """Who measured: GPU and software from the records, and the commit."""
     commit = str(cells["commit"].iloc[0])
+    try:
+        cases = records.read_commit(source.folder / "records", source.machine, commit)
+    except SystemExit:  # a damaged record: the reader of the rows has said so
+        cases = []
     sessions = {
         (
             one.session.device.get("name", ""),
             one.session.device.get("driver", ""),
             *sorted(one.session.software.items()),
         )
-        for one in records.read_commit(source.folder / "records", source.machine, commit)
+        for one in cases
         if one.benchmark == cells["benchmark"].iloc[0]
     }
     said = "; ".join(
@@ -153,7 +157,9 @@ def leaderboard(source: Source, figures: Path) -> str:
         {
             "implementation": label(cell["impl"]),
             "ms": _text(cell),
-            "95 % interval": f"{units.digits(cell['low'] * 1e3, 4)} to {units.digits(cell['high'] * 1e3, 4)}",
+            "95 % interval": " to ".join(units.digits(cell[end] * 1e3, 4) for end in ("low", "high"))
+            if cell["low"] == cell["low"]  # no record, no samples: not a number
+            else "",
             "TFLOP/s": units.digits(flops / cell["value"] / 1e12),
             "peak memory, MiB": f"{memory[cell['impl']] / 2**20:.0f}" if cell["impl"] in memory else "",
         }

@@ -87,7 +87,8 @@ def read(folder: Path, machine: str | None) -> Source:
             frame = load(folder / "results")
         except ValueError as error:
             raise click.ClickException(f"{folder} was given; allowed: a perf folder with results ({error})") from None
-    skipped = [str(one.message) for one in caught if " is left out: " in str(one.message)]
+    said = [str(one.message).replace(f"{folder}/", "") for one in caught]
+    skipped = [one for one in said if re.search(r" (is left out|cannot be read): ", one)]
     counts = frame["machine"].value_counts()
     folders = sorted(path.name for path in (folder / STUDIES).glob("*") if path.is_dir())
     known = list(dict.fromkeys([*counts.index, *folders]))

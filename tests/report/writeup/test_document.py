@@ -161,8 +161,35 @@ def test_a_file_that_cannot_be_read_costs_its_chapter_and_a_warning(content, tmp
 def test_rows_of_another_form_cost_their_chapter_and_a_warning(tmp_path):
     wrong = [{**row, "facts": None} for row in SHARDING]
     made = written(perf_folder(tmp_path, ALL | {"sharding": wrong}), tmp_path / "out")
-    assert [one.partition(" (")[0] for one in made.warnings] == [
-        "optimizer_state_sharding_accounting: its rows cannot be read"
-    ]
+    (warning,) = made.warnings
+    assert warning.startswith("optimizer_state_sharding_accounting cannot be shown: TypeError: ")
+    assert "**Cannot be shown:** `python -m perf study" in chapter(made, "optimizer_state_sharding_accounting")
     assert "python -m perf study sharding" in made.missing["optimizer_state_sharding_accounting"][0]
     assert "naive_ddp_benchmarking" not in made.missing
+
+
+def test_a_machine_without_sentences_has_the_tables_of_its_rows(copied, tmp_path):
+    place = (copied / STUDIES).rename(copied / "studies" / "results" / "other")
+    (place / "README.md").unlink()
+    rows = json.loads((place / "end-to-end.json").read_text())
+    for row in rows["rows"]:
+        row["forward_s"] = [seconds + 1 for seconds in row["forward_s"]]
+    (place / "end-to-end.json").write_text(json.dumps(rows))
+    made = written(copied, tmp_path / "out", "other")
+    said = chapter(made, "benchmarking_script")
+    assert "| small | 1017.42 ± 0.05 |" in said
+    assert "Nobody has written sentences about these rows yet" in said
+    assert "At context 512 a forward takes" not in made.text
+    assert "What holds unless a line says otherwise" not in made.text
+    assert "benchmarking_script" not in made.missing
+    assert (tmp_path / "out" / "figures" / "end-to-end.png").is_file()
+
+
+def test_a_table_that_its_rows_do_not_give_costs_no_other(copied, tmp_path):
+    place = (copied / STUDIES).rename(copied / "studies" / "results" / "other")
+    (place / "README.md").unlink()
+    (place / "kernels.json").unlink()
+    made = written(copied, tmp_path / "out", "other")
+    assert "| 16384 | 11.480" in chapter(made, "torch_compile")
+    assert "matmuls of the eager step" not in made.text
+    assert "python -m perf study kernels" in " ".join(made.missing["torch_compile"])
