@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -13,7 +14,9 @@ from perf.report.writeup.markdown import tables_alone
 # no formulas, no bare addresses that become links.
 READ = "gfm-raw_html-tex_math_dollars-tex_math_gfm-emoji-autolink_bare_uris-yaml_metadata_block-footnotes-alerts"
 HOW_TO_INSTALL = "pip install -e '.[report]'"
-TABLES_HEAD = "% Tables of the write-up, for \\input: \\usepackage{booktabs,longtable,array,calc,amsmath}\n"
+TABLES_HEAD = (
+    "% For \\input, with XeLaTeX or LuaLaTeX: \\usepackage{booktabs,longtable,array,calc} \\newcounter{none}\n"
+)
 
 
 def libraries() -> tuple[ModuleType, ModuleType]:
@@ -43,6 +46,11 @@ def latex_tables(text: str) -> str:
 
 def pdf(text: str, folder: Path) -> bytes:
     """Pages that anybody can print; `folder` is where the document's figures lie."""
+    return pages(text, folder, format="pdf")
+
+
+def pages(text: str, folder: Path, **options: Any) -> Any:
+    """The pages by typst's own options: a PDF, or with format="png" a list of pictures."""
     _, typst = libraries()
     made = _pandoc(text, "typst", ["--standalone", f"--template={TEMPLATES / 'writeup.typ'}"])
     with tempfile.NamedTemporaryFile("w", suffix=".typ", dir=folder, encoding="utf-8") as file:
@@ -50,7 +58,7 @@ def pdf(text: str, folder: Path) -> bytes:
         file.flush()
         # Fonts that come with typst alone: the same pages on every machine.
         try:
-            return typst.compile(file.name, root=str(folder), ignore_system_fonts=True)
+            return typst.compile(file.name, root=str(folder), ignore_system_fonts=True, **options)
         except RuntimeError as error:
             raise click.ClickException(f"typst made no PDF: {' '.join(str(error).split())}") from None
 

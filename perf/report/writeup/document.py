@@ -8,9 +8,9 @@ from pathlib import Path
 
 from perf.report.writeup import answered, claims, deviations, distributed, flash
 from perf.report.writeup.answered import UNREADABLE, NotOnFile
-from perf.report.writeup.markdown import Markup, anchor, anchored, plain, table
+from perf.report.writeup.markdown import Markup, anchor, anchored, code, plain, table
 from perf.report.writeup.problems import POINTS, PROBLEMS, Problem
-from perf.report.writeup.source import Source
+from perf.report.writeup.source import Source, Study
 from perf.report.writeup.worked import closed_form
 
 FIGURES = "figures"
@@ -133,8 +133,10 @@ def _page_one(source: Source, made: Document) -> str:
     lacking = len(made.missing)
     said = f"{len(PROBLEMS) - lacking} of {len(PROBLEMS)} problems have all that they ask for"
     said += f"; {lacking} wait for a measurement." if lacking else "."
+    hardware = sorted({_hardware(study) for study in source.studies})
+    where = f" ({'; '.join(hardware)})" if hardware else ""
     parts = [
-        f"Machine `{plain(source.machine)}`. {POINTS} points of spring 2025; {said} Tests are under `tests/`.",
+        f"Machine {code(source.machine)}{where}. {POINTS} points of spring 2025; {said} Tests are under `tests/`.",
         table(rows),
     ]
     if lacking:
@@ -143,6 +145,15 @@ def _page_one(source: Source, made: Document) -> str:
     if conditions := answered.conditions(source):
         parts.append(f"## How it was measured\n\n{conditions}")
     return "\n\n".join(parts)
+
+
+def _hardware(study: Study) -> str:
+    """Device and software behind its rows."""
+    from perf.studies.document import heading
+
+    with contextlib.suppress(*UNREADABLE):
+        return plain(heading(study.document))
+    return "a device without a name"
 
 
 def _files(problem: Problem) -> list[str]:

@@ -80,9 +80,9 @@ def anchor(heading: str) -> str:
 
 
 def tables_alone(text: str) -> str:
-    """Headings and their tables: the part of the document that goes into somebody's own."""
+    """Headings and their tables, without links: the part of the document that goes into somebody's own."""
     found, heading = [], ""
-    for part in re.split(r"(^#+ .+\n)", _FENCED.sub("", text), flags=re.M):
+    for part in re.split(r"(^#+ .+\n)", _LINK.sub(r"\1", _FENCED.sub("", text)), flags=re.M):
         if part.startswith("#"):
             heading = part
         elif tables := TABLE.findall(part):

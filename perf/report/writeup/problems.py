@@ -47,11 +47,11 @@ class Need:
         else:
             rows = [row for study in source.named(self.document or self.study) for row in study.rows]
         measured = [row for row in rows if row.get("status", "ok") in ("ok", "out_of_memory")]
-        return [axes for axes in self.asked if not any(axes.items() <= _known(row, axes) for row in measured)]
-
-
-def _known(row: Axes, axes: Axes) -> set[tuple[str, Any]]:
-    return {(name, row.get(name)) for name in axes}  # a row holds lists too, which no set can
+        return [
+            axes
+            for axes in self.asked
+            if not any(all(row.get(name) == value for name, value in axes.items()) for row in measured)
+        ]
 
 
 @dataclass(frozen=True)

@@ -109,12 +109,14 @@ def read(folder: Path, machine: str | None) -> Source:
 def _documents(folder: Path, machine: str) -> Iterator[Path]:
     base = re.sub(r"-x\d+$", "", machine)
     for place in sorted({folder / machine, *folder.glob(f"{base}-x*")}):
-        yield from sorted(place.glob("*.json"))
+        # `study accounting` measures nothing, and leaves a list.
+        yield from sorted(path for path in place.glob("*.json") if path.stem != "accounting")
 
 
 def _document(path: Path) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
+    parts = {"rows": list, "device": dict, "software": dict, "command": str}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in parts.items()):
         raise ValueError("it is no document of a study")
     if not all(isinstance(row, dict) for row in found["rows"]):
         raise ValueError("its rows are no objects")

@@ -1,5 +1,6 @@
 """`python -m perf report`: what it writes, what it refuses, and what it hands in."""
 
+import io
 import os
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from perf.__main__ import main
-from perf.report.writeup import bundle, convert, source
+from perf.report.writeup import bundle, convert, document, source
+from perf.report.writeup.markdown import table
+from tests.report import browser
 from tests.report.writeup.made_up import ALL, MACHINE, ddp_row, perf_folder
 
 pytest.importorskip("pypandoc", reason="needs pip install -e '.[report]'")
@@ -88,6 +92,32 @@ def test_the_same_rows_make_the_same_bytes(made, tmp_path):
     text = (out / "writeup.md").read_text()
     assert convert.pdf(text, out) == (out / "writeup.pdf").read_bytes()
     assert convert.html(text, out) == (out / "writeup.html").read_text()
+
+
+def test_nothing_of_any_page_reaches_into_its_margins(tmp_path):
+    """The committed write-up, with a reason that no line can hold: every table, picture and word fits its page."""
+    found = source.read(ROOT / "perf", "nvidia-h200")
+    text = document.write(found, tmp_path).text + f"\n{table([{'reason': HOSTILE + '/a_long-path' * 30, 'n': 1}])}"
+    dots = 50 / 2.54  # a centimetre
+    for number, page in enumerate(convert.pages(text, tmp_path, format="png", ppi=50), 1):
+        image = Image.open(io.BytesIO(page)).convert("L")
+        ink = image.point(lambda grey: 255 * (grey < 230)).getbbox()
+        assert ink, f"page {number} is empty"
+        assert ink[0] >= 1.7 * dots and ink[2] <= image.width - 1.7 * dots, f"page {number}: {ink}"
+        assert ink[1] >= 1.7 * dots, f"page {number}: {ink}"
+        assert image.crop((0, round(image.height - 1.9 * dots), image.width // 3, image.height)).getextrema()[0] > 230
+
+
+@pytest.mark.browser
+@browser.needs_browser
+@pytest.mark.parametrize("width", [390, 1300])
+def test_a_page_is_as_wide_as_its_window(made, width, tmp_path):
+    with browser.chromium(tmp_path / "profile") as driver:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get((made[0] / "writeup.html").as_uri())
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
 
 
 def test_what_is_wrong_is_one_line(tmp_path):
