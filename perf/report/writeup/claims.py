@@ -157,7 +157,7 @@ CLAIMS = (
         "18.7 against 45.2 ms (2.4×), 3.1 against 8.3 GB",
         _tiled,
         VARIANTS,
-        "a loop over tiles in Python launches dozens of small kernels where eager launches a few; the handout says "
+        "a loop over tiles in Python launches kernels for every pair of them, eager a few in all; the handout says "
         "itself that it is slower",
     ),
     Claim(
@@ -225,7 +225,7 @@ CLAIMS = (
         "21.2 GiB in fp32, 20.4 GiB in bf16",
         _peak_of_large,
         STEPS,
-        "another model, which writes out softmax and SiLU and so keeps more, and another AdamW, with temporaries",
+        "presumably the course's own model, which writes out softmax and SiLU and so keeps more, and its AdamW",
     ),
     Claim(
         "peak of eager attention's forward, batch 8, seq_len 16384",
