@@ -13,6 +13,19 @@ from perf.report.writeup.source import Row, Source, Study
 
 Keep = Callable[[Row], bool]
 
+ABOUT = {
+    "all-reduce": "All-reduce of float32 in place, from a barrier until the slowest rank has it, median; 1 MB = 10⁶ "
+    "bytes. busbw = algbw · 2 (n - 1)/n is what a ring moves over each link.",
+    "ddp": "Medians of the slowest rank, ms; *exposed* is what the step takes more than the same step without "
+    "communication, the two in turn.",
+    "ddp-equivalence": "A small Transformer, SGD in float32, from weights of each rank's own.",
+    "overlap": "One profiled step, ms; *both at once* is the communication during which the same rank computes.",
+    "sharding": "Medians of the slowest rank, memory of one rank; by the formula 16P bytes whole, 8P + 8P/n divided, "
+    "activations aside.",
+    "parallel-step": "Single steps in turn on the same ranks, the slowest rank's; 95 % interval over processes.",
+}
+"""What a table's columns are."""
+
 
 def all_reduce(source: Source, figures: Path) -> str:
     """distributed_communication_single_node."""
@@ -81,16 +94,23 @@ def data_parallel(*strategies: str) -> Callable[[Source, Path], str]:
 
 
 def _data_parallel_in_words(rows: list[Row]) -> list[str]:
+    """A part of the sentence for each row: its step, what of it is communication, and how that is beside naive's."""
+
+    def cell(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in ("size", "context_length", "world_size"))
+
+    naive = {cell(row): statistics.median(row["step_s"]) for row in rows if row["strategy"] == "naive"}
     said = []
     for row in rows:
         step, exposed = (statistics.median(row[name]) for name in ("step_s", "exposed_s"))
-        bucket = f", buckets of {row['bucket_size_mb']:g} MiB" if row["strategy"] == "bucketed" else ""
+        size, context, ranks = cell(row)
+        beside = f"; {step / naive[cell(row)]:.3f} of naive's step" if naive.get(cell(row), step) != step else ""
         said.append(
-            f"{plain(row['strategy'])} ({plain(row['size'])}, context {plain(row['context_length'])}, "
-            f"{plain(row['world_size'])} ranks{bucket}): {step * 1e3:.2f} ms a step, of which communication adds "
-            f"{exposed * 1e3:.2f} ms, {exposed / step:.1%}.".replace("%", " %")
+            f"{plain(row['strategy'])} ({plain(size)}, context {plain(context)}, {plain(ranks)} ranks): "
+            f"{step * 1e3:.2f} ms a step, of which communication adds {exposed * 1e3:.2f} ms, "
+            f"{exposed / step:.1%}{beside}."
         )
-    return ["; ".join(one.rstrip(".") for one in said) + "."] if said else []
+    return [" ".join(said).replace("%", " %")] if said else []
 
 
 def overlap(source: Source, figures: Path) -> str:
@@ -147,7 +167,7 @@ def _parts(
         measured = [row for row in rows if row.get("status", "ok") == "ok"]
         parts += [_made_by(found)]
         parts += in_words(measured) if measured else []
-        parts += [table(study.shown(rows))]
+        parts += [" ".join([ABOUT[name], _setting(rows)]).strip(), table(study.shown(rows))]
         if draws and measured:
             path = figures / f"{name}-{found.folder.name}.png"
             (draw or study.draw)(found.rows, path, _heading(found.document))
@@ -156,6 +176,13 @@ def _parts(
     if not parts:
         raise NotOnFile(f"no rows of study {name}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _setting(rows: list[Row]) -> str:
+    """What all rows have in common and no column says."""
+    shared = {name: {str(row[name]) for row in rows if name in row} for name in ("batch", "precision", "variant")}
+    said = ", ".join(f"{name} {one}" for name, found in shared.items() if len(found) == 1 for one in found)
+    return plain(f"All with {said}.") if said else ""
 
 
 def _heading(document: dict[str, Any]) -> str:

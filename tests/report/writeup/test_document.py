@@ -120,7 +120,9 @@ def test_rows_of_several_gpus_make_tables_figures_and_sentences(tmp_path):
     assert (
         "naive (xl, context 512, 2 ranks): 131.25 ms a step, of which communication adds 26.25 ms, 20.0 %" in made.text
     )
+    assert "12.50 ms, 12.5 %; 0.762 of naive's step." in chapter(made, "minimal_ddp_flat_benchmarking")
     assert "| 131.25 |" in chapter(made, "naive_ddp_benchmarking")
+    assert "All with batch 4, precision bf16, variant compiled\\_blocks." in chapter(made, "naive_ddp_benchmarking")
     assert "bucketed" not in chapter(made, "naive_ddp_benchmarking")
     assert "100%" not in chapter(made, "ddp_overlap_individual_parameters_benchmarking")
     assert "50%" in chapter(made, "ddp_overlap_individual_parameters_benchmarking")
