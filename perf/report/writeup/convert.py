@@ -35,7 +35,8 @@ def libraries() -> tuple[ModuleType, ModuleType]:
 def html(text: str, folder: Path) -> str:
     """One page that needs no other file; `folder` is where the document's figures lie."""
     styles = [f"--css={TEMPLATES / name}" for name in ("site.css", "writeup.css")]
-    options = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", f"--resource-path={folder}", *styles]
+    shaped = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", "--metadata=lang:en"]
+    options = [*shaped, f"--resource-path={folder}", *styles]
     return _pandoc(text, "html5", options)
 
 

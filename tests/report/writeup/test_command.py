@@ -110,14 +110,18 @@ def test_nothing_of_any_page_reaches_into_its_margins(tmp_path):
 
 @pytest.mark.browser
 @browser.needs_browser
-@pytest.mark.parametrize("width", [390, 1300])
-def test_a_page_is_as_wide_as_its_window(made, width, tmp_path):
-    with browser.chromium(tmp_path / "profile") as driver:
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1300, False)])
+def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, width, dark, tmp_path):
+    from axe_core_python.selenium import Axe
+
+    with browser.chromium(tmp_path / "profile", dark=dark) as driver:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         driver.get((made[0] / "writeup.html").as_uri())
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
         assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
+        found = [one for one in Axe().run(driver)["violations"] if one["impact"] in ("serious", "critical")]
+        assert not found, [(one["id"], one["nodes"][0]["html"]) for one in found]
 
 
 def test_what_is_wrong_is_one_line(tmp_path):
