@@ -17,8 +17,12 @@ from perf.gate import acceptance
 from perf.harness import records
 from perf.report import (
     attention_page,
+    change_page,
+    change_rates,
+    change_rows,
     distributed_page,
     gates,
+    left_out,
     newest,
     offline,
     overview_page,
@@ -36,7 +40,7 @@ from perf.selection import asv_classes
 
 
 class OverviewSite(OutputPublisher):
-    """Writes overview.html and links it: what every machine measures, and what its last gates said."""
+    """Writes overview.html and changes.html and links them: what every machine measures, and what became of it."""
 
     name = "overview"
     button_label = "Overview"
@@ -50,6 +54,7 @@ class OverviewSite(OutputPublisher):
         commits = {revision: commit for commit, revision in revisions.items()}
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
         described = functools.cache(lambda revision: _describe(repo, commits[revision]))
+        published = _site(conf, repo, benchmarks, graphs, revisions).published
         machines = []
         for name in _machines(directory, graphs):
             measured = [
@@ -57,9 +62,14 @@ class OverviewSite(OutputPublisher):
                 for one in overview_rows.classes_of(graphs, benchmarks, name)
             ]
             found, skipped = gates.read(directory, name)
-            machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped))
+            skipped += left_out.left_out(Path(conf.results_dir) / name, published)
+            changed = _changed(name, repo, benchmarks, graphs, revisions, found)
+            machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped, changed))
         machines.sort(key=lambda one: -one.cells)
-        _add_page(cls, Path(conf.html_dir), overview_page.render(conf.project, machines, conf.show_commit_url))
+        html_dir = Path(conf.html_dir)
+        _add_page(cls, html_dir, overview_page.render(conf.project, machines, conf.show_commit_url))
+        changes = [one.changed for one in machines]
+        _add_page(cls, html_dir, change_page.render(conf.project, changes, conf.show_commit_url), "changes", "Changes")
 
 
 class AttentionSite(OutputPublisher):
@@ -158,16 +168,37 @@ class TrustSite(OutputPublisher):
             trust_page.Machine(name, *trust_records.read(directory, name)) for name in _machines(directory, graphs)
         ]
         negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
-        page = trust_page.render(conf.project, found, negligible, conf.show_commit_url, _accepted())
+        finder = change_rates.rates()
+        page = trust_page.render(conf.project, found, negligible, finder, conf.show_commit_url, _accepted())
         _add_page(cls, Path(conf.html_dir), page)
 
 
-def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str) -> None:
+def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str, name: str = "", label: str = "") -> None:
+    """The publisher's own, or another of that name."""
+    name, label = name or publisher.name, label or publisher.button_label
     try:
-        offline.replace_text(html_dir / f"{publisher.name}.html", page)
-        offline.add_link(html_dir, name=publisher.name, href=f"{publisher.name}.html", label=publisher.button_label)
+        offline.replace_text(html_dir / f"{name}.html", page)
+        offline.add_link(html_dir, name=name, href=f"{name}.html", label=label)
     except offline.UnknownPage as error:
         raise UserError(str(error)) from None
+
+
+def _changed(
+    machine: str, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int], found: list[gates.Gate]
+) -> change_page.Machine:
+    negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
+    series = list(change_rows.series_of(graphs, benchmarks, machine))
+    commits = {revision: commit for commit, revision in revisions.items()}
+    return change_page.Machine(
+        machine,
+        change_rows.changes_of(series, negligible),
+        len({revision for one in series for revision in one.revisions}),
+        len(series),
+        functools.cache(lambda revision: _describe(repo, commits[revision])),
+        revisions,
+        found,
+        _accepted(),
+    )
 
 
 def _accepted() -> list[acceptance.Acceptance]:
@@ -231,7 +262,7 @@ def _collect(
 
 def _site(conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> newest.Site:
     published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
-    return newest.Site(_records(conf), graphs, benchmarks, revisions, published & revisions.keys())
+    return newest.Site(_records(conf), graphs, benchmarks, revisions, frozenset(published & revisions.keys()))
 
 
 def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:

@@ -36,7 +36,7 @@ def load(results: str | Path = RESULTS) -> "pandas.DataFrame":
     started_at       when it was measured, UTC; None without a record
 
     `results` is the folder that asv writes; the records are beside it. A file that cannot be read costs a warning and
-    its rows. Raises `ValueError` if the folder is not one of asv's.
+    its rows, a record its samples. Raises `ValueError` if the folder is not one of asv's.
 
         frame = perf.report.load()
         frame.query("benchmark == 'attention.FlashAttention' and d == 64").pivot_table("value", "seq_len", "impl")
@@ -77,7 +77,11 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
     except (UserError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{path} is left out: {error}", stacklevel=4)
         return
-    recorded = _recorded(directory, found)
+    try:
+        recorded = _recorded(directory, found)
+    except SystemExit as error:  # one line for who measures; here it costs samples and intervals, and no number
+        warnings.warn(str(error).removeprefix("perf: "), stacklevel=4)
+        recorded = {}
     for method in found.get_all_result_keys():
         if method not in benchmarks:  # of another time: nothing says what its axes are called
             continue

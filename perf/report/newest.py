@@ -1,7 +1,7 @@
 """The newest result of each case on a machine; asv's graphs say where it lies, so that few records are read."""
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Site:
     revisions: Mapping[str, int]
     """asv's number of each commit, by hash."""
 
-    published: Set[str]
+    published: frozenset[str]
     """Hashes of the commits that have a place in the history."""
 
     def commits(self, machine: str) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from perf.gate.wording import change, headline, in_order, name
-from perf.report import pages
+from perf.report import change_page, pages
+from perf.report.change_rows import Change
 from perf.report.gates import Gate
 from perf.report.overview_rows import Class
 
@@ -16,6 +17,7 @@ OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer")
 
 MOST_GATES = 10
 MOST_ROWS = 20
+MOST_CHANGED = 5
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Machine:
     measured: Sequence[Measured]
     gates: Sequence[Gate]
     skipped: Sequence[tuple[str, str]]
-    """Names of files that are no gate that can be read, each with the reason."""
+    """Names of gates and results on file that are not shown, each with the reason."""
+
+    changed: change_page.Machine
 
     @property
     def cells(self) -> int:
@@ -67,7 +71,15 @@ def _machine(one: Machine) -> dict[str, Any]:
         "gates": [_gate(each) for each in one.gates[:MOST_GATES]],
         "more": max(0, len(one.gates) - MOST_GATES),
         "skipped": one.skipped,
+        "changed": [_changed(one, at, some) for at, some in one.changed.by_commit[:MOST_CHANGED]],
+        "open": sum(map(one.changed.is_open, one.changed.changes)),
     }
+
+
+def _changed(one: Machine, revision: int, changes: Sequence[Change]) -> dict[str, Any]:
+    commit = one.changed.described(revision)
+    href = f"changes.html#{change_page.anchor(one.name, commit)}"
+    return {"counts": change_page.counted(changes), "commit": commit, "href": href}
 
 
 def _measured(one: Measured) -> dict[str, Any]:

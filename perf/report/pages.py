@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 TEMPLATES = Path(__file__).parent / "templates"
 PAGES = (
     ("overview.html", "Overview"),
+    ("changes.html", "Changes"),
     ("index.html", "History"),
     ("attention.html", "Attention"),
     ("step.html", "Training step"),

@@ -9,6 +9,7 @@ from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.wording import name
 from perf.report import attention_facts, pages, trust_rates, trust_visible
+from perf.report.change_rates import COMMITS, Rates
 from perf.report.trust_rates import Pooled
 from perf.report.trust_records import SelfTest
 from perf.report.trust_visible import Negligible, Row, Spread
@@ -49,10 +50,14 @@ def render(
     project: str,
     machines: Iterable[Machine],
     negligible: Negligible,
+    finder: Rates,
     show_commit_url: str,
     accepted: Sequence[Acceptance] = (),
 ) -> str:
-    """The whole page; machines without a self-test have one line each. `accepted`: regressions, oldest first."""
+    """The whole page; machines without a self-test have one line each. `accepted`: regressions, oldest first.
+
+    `finder`: of what cuts the history into levels, for changes.html.
+    """
     known = list(machines)
     return pages.render(
         "trust.html",
@@ -63,8 +68,29 @@ def render(
         words=[(name, _unbroken(line)) for name, line in WORDS],
         accepted=[_accepted(one) for one in reversed(accepted)],
         terms=[(name, _unbroken(line)) for name, line in TERMS],
+        finder=_finder(finder),
         show_commit_url=show_commit_url,
     )
+
+
+def _finder(rates: Rates) -> dict[str, Any]:
+    """Without a change, and a row for each size of step with a cell for each number of commits after it."""
+    sizes = dict.fromkeys(one.size for one in rates.found)
+    return {
+        "commits": COMMITS,
+        "false": [
+            (words, one.hits, one.of, rate.percent(one.upper))
+            for words, one in (
+                ("normal noise", rates.normal),
+                ("noise with the tails of Student's t, 5 degrees of freedom", rates.tailed),
+            )
+        ],
+        "after": list(dict.fromkeys(one.after for one in rates.found)),
+        "rows": [
+            (size, [(f"{one.ours.share:.0%}", f"{one.asvs.share:.0%}") for one in rates.found if one.size == size])
+            for size in sizes
+        ],
+    }
 
 
 def percent(value: float) -> str:

@@ -56,7 +56,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
 
-    shown = []
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
     for row in rows:
         cells = {"backend": BACKENDS[row["device"]], "ranks": row["world_size"], "MB": row["megabytes"]}
         if row["status"] == "ok":
@@ -68,8 +73,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             }
         else:
             cells["ms"] = row["status"]
-        shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+        found.append(cells)
+    return found
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:

@@ -98,7 +98,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
 
-    shown = []
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
     for row in rows:
         cells = {name: row[name] for name in ("size", "context_length", "strategy")} | {"ranks": row["world_size"]}
         cells["bucket, MiB"] = f"{row['bucket_size_mb']:g}" if row["strategy"] in SWEPT else "-"
@@ -115,8 +120,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             }
         else:
             cells["step"] = row["status"]
-        shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+        found.append(cells)
+    return found
 
 
 def fitted(rows: list[dict[str, Any]]) -> tuple[float, float] | None:

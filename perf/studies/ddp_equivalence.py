@@ -87,16 +87,17 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
 
-    return tabulate(
-        [
-            {
-                "strategy": row["strategy"],
-                "ranks": row["world_size"],
-                "ranks equal, bit by bit": "yes" if row["equal_on_ranks"] else "NO",
-                "against one process": f"{row['difference']:.1e}",
-            }
-            for row in rows
-        ],
-        headers="keys",
-        disable_numparse=True,
-    )
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    return [
+        {
+            "strategy": row["strategy"],
+            "ranks": row["world_size"],
+            "ranks equal, bit by bit": "yes" if row["equal_on_ranks"] else "NO",
+            "against one process": f"{row['difference']:.1e}",
+        }
+        for row in rows
+    ]

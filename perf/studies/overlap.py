@@ -96,11 +96,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
 
-    shown = []
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
     for row in rows:
         compute, communication = (row[kind] for kind in KINDS)
         both, sent = common(compute, communication), length(communication)
-        shown.append(
+        found.append(
             {
                 "strategy": row["strategy"],
                 "rank": row["rank"],
@@ -110,7 +115,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 "overlap": f"{both / sent:.0%}" if sent else "-",
             }
         )
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return found
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:

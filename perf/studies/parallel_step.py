@@ -178,7 +178,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
 
-    shown = []
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
     for row in rows:
         cells = {"size": row["size"], "context": row["context_length"], "ranks": row["world_size"]}
         cells |= {"ours": row["ours"], "against": row["against"]}
@@ -193,8 +198,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells |= {words: share(row[f"{arm}_busy"]) for words, arm in (("busy", "ours"), ("its busy", "against"))}
         else:
             cells["ours, ms"] = textwrap.shorten(row["status"], 60)
-        shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+        found.append(cells)
+    return found
 
 
 def share(busy: list[float]) -> str:

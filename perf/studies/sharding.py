@@ -77,7 +77,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
 
-    shown = []
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
     for row in rows:
         cells = {name: row[name] for name in ("size", "context_length", "sharding")} | {"ranks": row["world_size"]}
         if row["status"] == "ok":
@@ -90,8 +95,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
         else:
             cells["step, ms"] = row["status"]
-        shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+        found.append(cells)
+    return found
 
 
 _TITLES = {name: f"{name.removesuffix('_bytes').replace('_', ' ')}, GiB" for name in POINTS}

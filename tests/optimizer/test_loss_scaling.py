@@ -25,7 +25,7 @@ def train_with_an_overflow(rank, reduces_gradients, clips):
         net.parameters(), torch.optim.SGD, process_group=group, reduces_gradients=reduces_gradients, lr=0.1
     )
     plain = torch.optim.SGD(twin.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=16.0)
     for step in range(4):
         overflows = step == 1
         sharded.zero_grad()
@@ -59,7 +59,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(reduces_gradients, clips)
 
 
 def step_without_gradients(rank):
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler(torch.get_default_device().type)
     scaler.scale(torch.ones(()))
     sharded = ShardedOptimizer(network().parameters(), torch.optim.SGD, reduces_gradients=True)
     return error_of(scaler.step, sharded)

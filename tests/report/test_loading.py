@@ -122,6 +122,15 @@ def test_a_file_that_cannot_be_read_costs_a_warning_and_its_own_rows(results: Pa
     assert len(after) == len(before)
 
 
+def test_a_damaged_record_costs_a_warning_and_its_samples(results: Path) -> None:
+    (path,) = results.parent.glob("records/*/*.gz")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.warns(UserWarning, match=r"jsonl\.gz cannot be read: "):
+        first = loading.load(results).query(f"{FIRST} and commit == '{COMMITS[0]}'")
+    assert first["value"].notna().all() and first["samples"].isna().all()
+    assert path.stat().st_size == 100  # nothing was mended
+
+
 def test_what_is_no_results_folder_is_refused_and_an_empty_one_has_no_rows(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere was given; allowed: a folder that asv run wrote"):
         loading.load(tmp_path / "nowhere")

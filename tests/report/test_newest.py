@@ -37,21 +37,21 @@ def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> 
     read = newest.read_commit
     monkeypatch.setattr(newest, "read_commit", lambda *where: asked.append(where[2][0]) or read(*where))
     revisions = {name * 40: number for name, number in zip("cbade", (1, 2, 3, 4, 5), strict=True)}
-    site = Site(
-        tmp_path, [graph({1: [1.0, None], 2: [None, 1.0], 3: [None, 1.0]})], {}, revisions, set(revisions) - {"d" * 40}
-    )
+    published = frozenset(revisions) - {"d" * 40}
+    known = graph({1: [1.0, None], 2: [None, 1.0], 3: [None, 1.0]})
+    site = Site(tmp_path, [known], {}, revisions, published)
     cells = site.cells(H200)[steps.PHASES]
     assert asked == ["a", "c"], "newest first; b has nothing that is newest, d is not published, e has no records"
     assert site.commits(H200) == ["a" * 40, "c" * 40]
-    unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, set(revisions))
+    unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, frozenset(revisions))
     assert [one[0] for one in unfinished.commits(H200)] == ["d", "a", "b"], "asv has nothing of b and d: interrupted"
     assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "c")] * 8
 
 
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
-    assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, {"a" * 40}).cells(H200)[steps.PHASES]) == 8
-    assert Site(tmp_path, [], {}, {"a" * 40: 1}, {"a" * 40}).cells("laptop") == {}
+    assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells(H200)[steps.PHASES]) == 8
+    assert Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells("laptop") == {}
 
 
 def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from perf.gate import report as reports
 from perf.report import gates, overview_page
+from perf.report.change_rows import changes_of
 from perf.report.overview_page import Machine, Measured
 from perf.report.overview_rows import Class, classes_of
 from perf.report.pages import Commit
 from tests.gate.reports import memory, report, verdict
+from tests.report.changes import machine_of, series
 from tests.report.pages import text_of
 from tests.report.self_tests import HOSTILE
 
@@ -29,8 +31,8 @@ def graph(name, points, machine="h200"):
     return name, SimpleNamespace(benchmark_name=name, params={"machine": machine}, get_data=lambda: points)
 
 
-def page_of(found=(), skipped=(), measured=()):
-    machine = Machine("h200", "NVIDIA H200", measured, found, skipped)
+def page_of(found=(), skipped=(), measured=(), changed=()):
+    machine = Machine("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
     return overview_page.render("demo", [machine], "https://code.example/commit/")
 
 
@@ -122,3 +124,14 @@ def test_only_the_newest_gates_are_listed(tmp_path: Path) -> None:
     text = text_of(page_of(gates.read(tmp_path, "h200")[0]))
     assert "2026-01-12" in text and "2026-01-02" not in text
     assert "2 older." in text
+
+
+def test_what_changed_lately_leads_to_its_commit() -> None:
+    """Overview, change, commit: two clicks."""
+    slower, faster = series([1.0] * 6 + [1.2] * 6), series([1.0] * 4 + [0.5] * 8)
+    page = page_of(changed=changes_of([slower, faster], {}))
+    assert '<a href="changes.html#h200-00000006">1 slower</a>' in page
+    text = text_of(page)
+    assert text.index("Commit 6 2026-01-07 1 slower") < text.index("Commit 4 2026-01-05 1 faster")
+    assert "1 case is worse to this day" in text
+    assert "What changed lately" not in page_of()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.report.pages import text_of
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
+from tests.report.synthetic import H200
 
 
 def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_path: Path) -> None:
@@ -47,7 +48,34 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     overview = text_of((tmp_path / "html" / "overview.html").read_text(encoding="utf-8"))
     assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06 history" in overview
     assert overview.index("nvidia-h200") < overview.index("cpu-laptop"), "who measures most comes first"
+    changes = text_of((tmp_path / "html" / "changes.html").read_text(encoding="utf-8"))
+    assert f"5 slower, 217 faster {hashes[3][:8]} {SUBJECTS[3]} 2026-01-04" in changes
+    assert "'triton_compiled') 325" in changes, "half as long again, and less what every commit gained"
+    assert "histories without a change showed one in" in trust
     assert 'href="trust.html"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp_path: Path) -> None:
+    hashes = make_project(tmp_path / "repo")
+    results = tmp_path / "repo" / "perf" / "results"
+    half, old, gone, lone = (results / H200 / f"{commit[:8]}-linked-py3.12.json" for commit in hashes[:4])
+    alone = results / "laptop"
+    alone.mkdir()
+    (alone / "machine.json").write_text((results / H200 / "machine.json").read_text().replace(H200, "laptop"))
+    (alone / lone.name).write_text(lone.read_text().replace(f'"machine": "{H200}"', '"machine": "laptop"'))
+    half.write_text(half.read_text()[:500])
+    old.write_text(re.sub(r'"version": 2}$', '"version": 1}', old.read_text()))
+    elsewhere = gone.with_name(f"{'f' * 8}-linked-py3.12.json")
+    elsewhere.write_text(gone.read_text().replace(hashes[2], "f" * 40))
+    asv_publish(tmp_path / "repo", tmp_path / "html")
+    overview = text_of((tmp_path / "html" / "overview.html").read_text(encoding="utf-8"))
+    assert f"105 of 108 4 {hashes[-1][:8]}" in overview, "four commits are left"
+    assert f"{half.name} Error parsing JSON: Unterminated string" in overview
+    assert f"{old.name} is stored in an old file format. Run `asv update` to update it." in overview
+    assert f"{elsewhere.name} is of ffffffff, which no published branch has" in overview
+    assert str(tmp_path) not in overview
+    changes = text_of((tmp_path / "html" / "changes.html").read_text(encoding="utf-8"))
+    assert "laptop No case has been measured at two commits yet" in changes
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from perf.report.pages import PAGES
 from tests.report import browser
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
 
+OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "index.html"]
 HISTORY = "attention.FlashAttention.track_time"
 
 pytestmark = [pytest.mark.browser, browser.needs_browser]
@@ -122,7 +124,36 @@ def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize("page", ["overview", "attention", "step", "roofline", "distributed", "trust"])
+def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str, driver: Any) -> None:
+    driver.get(f"{site}overview.html")
+    driver.find_element("partial link text", "5 slower").click()
+    assert "changes.html#nvidia-h200-" in driver.current_url
+    section = driver.find_element("css selector", ":target")
+    assert SUBJECTS[3] in section.text
+    assert "slower, still so" in section.text
+    case = section.find_element("partial link text", "attention.Leaderboard(16, 16384, 64, 'bfloat16', 'triton')")
+    case.click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)]
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1300, 390])
+def test_axe_finds_nothing_serious(site: str, driver: Any, scheme: str, width: int) -> None:
+    from axe_core_python.selenium import Axe
+
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.set_window_size(width, 900)
+    for page in OURS:
+        driver.get(f"{site}{page}.html")
+        driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+        found = Axe().run(driver)["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, [(page, one["id"], one["nodes"][0]["html"]) for one in serious]
+
+
+@pytest.mark.parametrize("page", OURS)
 def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

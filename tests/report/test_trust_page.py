@@ -7,12 +7,15 @@ from typing import Any, get_args
 import pytest
 
 from perf.gate.acceptance import Acceptance, Row
+from perf.gate.rate import Rate
 from perf.gate.verdicts import Word
 from perf.report import trust_records
+from perf.report.change_rates import Found, Rates
 from perf.report.trust_page import COMMAND, WORDS, Machine, render
 from tests.report import self_tests
 from tests.report.pages import text_of
 
+FINDER = Rates(Rate(1, 2000), Rate(4, 2000), [Found(5, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)])
 NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttention": (0.02, 1e-7)}
 
 
@@ -20,7 +23,7 @@ def page_of(directory: Path, *documents: dict[str, Any] | str) -> str:
     for number, one in enumerate(documents):
         self_tests.write(directory, "nvidia-h200", str(number), one)
     machine = Machine("nvidia-h200", *trust_records.read(directory, "nvidia-h200"))
-    return render("demo", [machine], NEGLIGIBLE, "https://code.example/commit/")
+    return render("demo", [machine], NEGLIGIBLE, FINDER, "https://code.example/commit/")
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +110,10 @@ def test_where_nothing_counts_the_page_says_so(tmp_path: Path, documents: tuple[
 
 
 def test_machines_without_a_self_test_are_told_what_to_do() -> None:
-    page = text_of(render("demo", [Machine("nvidia-b200", (), ())], {}, "#"))
+    page = text_of(render("demo", [Machine("nvidia-b200", (), ())], {}, FINDER, "#"))
     assert "nvidia-b200 has no self-test on file" in page
     assert f"{COMMAND} makes one." in page
-    assert "No machine has a self-test on file." in text_of(render("demo", [], {}, "#"))
+    assert "No machine has a self-test on file." in text_of(render("demo", [], {}, FINDER, "#"))
 
 
 def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     self_tests.write(folder, "a<b>", "0", found)
     self_tests.write(folder, "a<b>", "1", {"version": text})
-    page = render("demo", [Machine("a<b>", *trust_records.read(folder, "a<b>"))], NEGLIGIBLE, "#")
+    page = render("demo", [Machine("a<b>", *trust_records.read(folder, "a<b>"))], NEGLIGIBLE, FINDER, "#")
     assert "<script>alert" not in page
     assert "<img" not in page
     assert not re.search(r'<[^>]*" onmouseover="', page)
@@ -152,10 +155,16 @@ def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None
     key = "attention.FlashAttention(8192, 64, 'bfloat16', 'forward', 'triton')"
     rows = (Row(key, "time", "SLOWER", 0.035), Row(key, "peak_memory", "LARGER", 0.5), Row(key, "time", "BROKEN", None))
     accepted = [Acceptance("a" * 40, "sums <b>exactly</b>", rows), Acceptance("b" * 40, "later", rows[:1])]
-    page = render("demo", [], {}, "https://code.example/commit/", accepted)
+    page = render("demo", [], {}, FINDER, "https://code.example/commit/", accepted)
     text = text_of(page)
     cell = "attention.FlashAttention(8192, 64, bfloat16, forward, triton)"
     assert f"aaaaaaaa sums <b>exactly</b> {cell} SLOWER +3.5 % {cell}, memory LARGER +50 % {cell} BROKEN" in text
     assert text.index("later") < text.index("sums")
     assert "<b>" not in page
-    assert "None: nothing is worse on purpose." in text_of(render("demo", [], {}, ""))
+    assert "None: nothing is worse on purpose." in text_of(render("demo", [], {}, FINDER, ""))
+
+
+def test_the_finder_of_changes_says_how_often_it_is_wrong() -> None:
+    text = text_of(render("demo", [], {}, FINDER, ""))
+    assert "showed one in 1 of 2000 (at most 0.2 %) with normal noise, in 4 of 2000 (at most 0.5 %)" in text
+    assert "after 2 commits after 3 commits 5 noises: 10 % where commits scatter by 2 % 76% asv 5% 76% asv 5%" in text
