@@ -1,10 +1,9 @@
-"""asv publishers: the site works without the internet, and has our pages: overview, changes, attention, steps, trust.
+"""asv publishers: the site works without the internet, and has our pages, a class each.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
 
 import functools
-import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,25 +15,27 @@ from click import ClickException
 
 from perf.gate import acceptance
 from perf.harness import records
-from perf.harness.case import case_key
 from perf.report import (
     attention_page,
     change_page,
     change_rates,
     change_rows,
+    distributed_page,
     gates,
     left_out,
+    newest,
     offline,
     overview_page,
     overview_rows,
     pages,
+    roofline_page,
     step_page,
     trust_page,
     trust_records,
 )
 from perf.report.attention_catalogue import SECTIONS
 from perf.report.attention_history import Series, series_of
-from perf.report.step_rows import PHASES, VARIANTS, Cell
+from perf.report.step_rows import PHASES, VARIANTS
 from perf.selection import asv_classes
 
 
@@ -53,7 +54,7 @@ class OverviewSite(OutputPublisher):
         commits = {revision: commit for commit, revision in revisions.items()}
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
         described = functools.cache(lambda revision: _describe(repo, commits[revision]))
-        published = _published(conf, repo, revisions)
+        published = _site(conf, repo, benchmarks, graphs, revisions).published
         machines = []
         for name in _machines(directory, graphs):
             measured = [
@@ -102,13 +103,11 @@ class StepSite(OutputPublisher):
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
         """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        directory, published = _records(conf), _published(conf, repo, revisions)
-        sizes = {benchmark: _size(benchmarks, benchmark) for benchmark in (PHASES, *VARIANTS)}
+        site = _site(conf, repo, benchmarks, graphs, revisions)
         machines, silent = [], []
-        for name in _machines(directory, graphs):
-            commits = _newest_first(published.intersection(records.commits(directory, name)), revisions)
-            cells = _newest_cells(directory, name, commits, sizes)
-            phases, variants = cells[PHASES], [cell for benchmark in VARIANTS for cell in cells[benchmark]]
+        for name in _machines(site.directory, graphs):
+            cells = site.cells(name)
+            phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
             used = dict.fromkeys(cell.commit for cell in (*phases, *variants))
             if not used:
                 silent.append(name)
@@ -117,6 +116,40 @@ class StepSite(OutputPublisher):
             machines.append(step_page.Machine(name, phases, variants, described, frozenset(benchmarks)))
         page = step_page.render(conf.project, machines, silent, conf.show_commit_url)
         _add_page(cls, Path(conf.html_dir), page)
+
+
+class RooflineSite(OutputPublisher):
+    """Writes roofline.html and links it: every case against what its device was measured to do at most."""
+
+    name = "roofline"
+    button_label = "Roofline"
+    description = "What fraction of the measured ceiling each case reaches, and how that went"
+    order = 11.3
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        site = _site(conf, repo, benchmarks, graphs, revisions)
+        describe = functools.cache(lambda commit: _describe(repo, commit))
+        found = [roofline_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
+        _add_page(cls, Path(conf.html_dir), roofline_page.render(conf.project, found, conf.show_commit_url))
+
+
+class DistributedSite(OutputPublisher):
+    """Writes distributed.html and links it: strategies, bucket sizes, collectives and sharding over several ranks."""
+
+    name = "distributed"
+    button_label = "Distributed"
+    description = "What communication adds to a step, by which buckets, and what sharding saves"
+    order = 11.6
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        site = _site(conf, repo, benchmarks, graphs, revisions)
+        describe = functools.cache(lambda commit: _describe(repo, commit))
+        found = [distributed_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
+        _add_page(cls, Path(conf.html_dir), distributed_page.render(conf.project, found, conf.show_commit_url))
 
 
 class TrustSite(OutputPublisher):
@@ -198,14 +231,14 @@ def _collect(
     conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]
 ) -> tuple[list[attention_page.Measured], list[tuple[str, str]]]:
     """What each machine measured at its newest commit that is published, and the machines that have nothing."""
-    directory = _records(conf)
-    published = _published(conf, repo, revisions)
+    site = _site(conf, repo, benchmarks, graphs, revisions)
+    directory = site.directory
     measured: list[attention_page.Measured] = []
     silent: list[tuple[str, str]] = []
     for machine in _machines(directory, graphs):
         found = records.commits(directory, machine)
-        commits = _newest_first(published.intersection(found), revisions)
-        newest = [
+        commits = site.commits(machine)
+        shown = [
             attention_page.Measured(
                 machine,
                 benchmark,
@@ -216,47 +249,20 @@ def _collect(
             )
             for benchmark, commit, results in _newest(directory, machine, commits)
         ]
-        measured += newest
+        measured += shown
         if not found:
             silent.append((machine, "has no records yet."))
         elif not commits:
             silent.append((machine, "has records, but none of a commit that this site publishes."))
-        elif not newest:
+        elif not shown:
             silent.append((machine, "has records, but none of attention."))
     order = list(SECTIONS)
     return sorted(measured, key=lambda one: (order.index(one.benchmark), one.machine)), silent
 
 
-def _published(conf: Any, repo: Any, revisions: dict[str, int]) -> set[str]:
-    commits = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
-    return commits & revisions.keys()
-
-
-def _newest_first(commits: set[str], revisions: dict[str, int]) -> list[str]:
-    return sorted(commits, key=lambda commit: -revisions[commit])
-
-
-def _newest_cells(directory: Path, machine: str, commits: list[str], sizes: dict[str, float]) -> dict[str, list[Cell]]:
-    """Of each asv class every case, at the first of these commits that has a result of it; in the grid's order.
-
-    A commit may have a part of a class, as where somebody asked for a few cases; those of commits before stay. `sizes`
-    are the numbers of cases by class: no more commits are read than it takes to have them all.
-    """
-    found: dict[str, dict[str, Cell]] = {benchmark: {} for benchmark in sizes}
-    for commit in commits:
-        for result in records.read_commit(directory, machine, commit):
-            if result.benchmark in found:
-                key = case_key(result.benchmark, result.params.values())
-                found[result.benchmark].setdefault(key, Cell(result, commit))
-        if all(len(cells) >= sizes[benchmark] for benchmark, cells in found.items()):
-            break
-    return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
-
-
-def _size(benchmarks: Any, benchmark: str) -> float:
-    """Cases of an asv class; of one that asv does not know any more, none is known to be the last."""
-    known = benchmarks.get(f"{benchmark}.track_time")
-    return math.prod(map(len, known["params"])) if known else math.inf
+def _site(conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> newest.Site:
+    published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
+    return newest.Site(_records(conf), graphs, benchmarks, revisions, frozenset(published & revisions.keys()))
 
 
 def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:
@@ -264,7 +270,7 @@ def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple
     wanted = set(SECTIONS)
     for commit in commits:
         by_benchmark: dict[str, list[records.CaseResult]] = {}
-        for result in records.read_commit(directory, machine, commit):
+        for result in newest.read_commit(directory, machine, commit):
             if result.benchmark in wanted:
                 by_benchmark.setdefault(result.benchmark, []).append(result)
         for benchmark, results in by_benchmark.items():

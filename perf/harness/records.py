@@ -73,6 +73,9 @@ class CaseResult:
     clock: str
     flops: float
     min_bytes: float
+    matmul_dtype: str
+    """Whose measured matmul rate bounds `flops`; "" where none was said."""
+
     session: Session
 
     @property
@@ -230,6 +233,7 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
         clock=first.get("clock", ""),
         flops=floor.get("flops", 0.0),
         min_bytes=floor.get("bytes_read", 0.0) + floor.get("bytes_written", 0.0),
+        matmul_dtype=floor.get("matmul_dtype", ""),
         session=session,
     )
 

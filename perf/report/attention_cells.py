@@ -7,7 +7,8 @@ from typing import Any
 from perf import units
 from perf.harness.records import CaseResult
 from perf.report.attention_catalogue import Section, label, reading_order, status, value_text, words
-from perf.report.attention_rows import FASTEST, Row, Speedup, attained, figure, rate
+from perf.report.attention_rows import FASTEST, Row, Speedup, figure
+from perf.report.roofline import attained, rate
 
 Link = Callable[[str, dict[str, Any]], str]
 """asv's graph of one series, by the name of its method and its parameters; "" if there is none."""

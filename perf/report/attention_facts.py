@@ -6,7 +6,7 @@ from typing import Any
 from perf import units
 from perf.harness.records import CaseResult, Session
 from perf.report.attention_catalogue import Quantity
-from perf.report.attention_rows import attained
+from perf.report.roofline import attained
 
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
 CLOCKS = {
@@ -21,8 +21,8 @@ CLOCKS = {
 _INTERVAL = "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"
 _MEMORY = "the most bytes allocated at once, in a pass of its own, the same whatever ran before"
 _OF_CEILING = (
-    "the least time at the ceilings, by arithmetic or (from a cold cache) by memory traffic, whichever is longer, over "
-    "the time taken"
+    "the least time at the ceilings, by arithmetic or by memory traffic (from warm caches only what L2 cannot hold), "
+    "whichever is longer, over the time taken"
 )
 _CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
 _SOFTWARE = (
@@ -105,10 +105,14 @@ def _has_ceiling(result: CaseResult) -> bool:
     return attained(result, 1.0) is not None
 
 
+def dtype_label(dtype: str, session: Session) -> str:
+    """A dtype with the arithmetic behind its ceiling: a GPU multiplies float32 fastest as TF32."""
+    return "float32 (TF32)" if dtype == "float32" and session.device.get("sm_count") else dtype
+
+
 def _ceilings(session: Session) -> str:
-    tf32 = {"float32": "float32 (TF32)"} if session.device.get("sm_count") else {}
     rates = session.ceilings.get("matmul_flops_per_s", {})
-    parts = [f"{tf32.get(dtype, dtype)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
+    parts = [f"{dtype_label(dtype, session)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
     if session.ceilings.get("copy_bytes_per_s"):
         parts.append(f"copy {units.bandwidth(session.ceilings['copy_bytes_per_s'])}")
     return ", ".join(parts)

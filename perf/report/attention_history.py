@@ -44,10 +44,9 @@ def card(series: Series, text: Callable[[float], str]) -> dict[str, str]:
     """Words (`text` of a value) and picture of one series: the axis starts at zero, so that heights compare."""
     first, last = series.values[0], series.values[-1]
     top = max(series.values)
-    step = (WIDTH - 2 * MARGIN) / (len(series.values) - 1)
     at = [
-        (MARGIN + index * step, HEIGHT - MARGIN - value / top * (HEIGHT - 2 * MARGIN))
-        for index, value in enumerate(series.values)
+        (x, HEIGHT - MARGIN - value / top * (HEIGHT - 2 * MARGIN))
+        for x, value in zip(places(len(series.values)), series.values, strict=True)
     ]
     return {
         "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at),
@@ -57,3 +56,8 @@ def card(series: Series, text: Callable[[float], str]) -> dict[str, str]:
         "change": units.times(first / last),
         "commits": str(len(series.values)),
     }
+
+
+def places(count: int) -> list[float]:
+    """Where the points of a picture lie, from left to right."""
+    return [MARGIN + index * (WIDTH - 2 * MARGIN) / (count - 1) for index in range(count)]

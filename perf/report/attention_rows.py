@@ -9,6 +9,7 @@ from typing import Any
 from perf.harness.records import CaseResult
 from perf.report.attention_catalogue import FASTEST, Quantity, reading_order
 from perf.report.estimate import Estimate, estimate
+from perf.report.roofline import attained, rate
 
 Config = tuple[tuple[str, Any], ...]
 """A case without its implementation: (axis, value) pairs in the order of the axes."""
@@ -61,23 +62,6 @@ def figure(result: CaseResult | None, quantity: Quantity) -> Estimate | None:
     if result is None or result.status != "ok" or result.peak_bytes is None:
         return None
     return Estimate(*[float(result.peak_bytes)] * 3)
-
-
-def rate(result: CaseResult, seconds: float) -> float | None:
-    """FLOP/s; None of a first call, which mostly compiles."""
-    return result.flops / seconds if result.flops and result.clock != "first_call" else None
-
-
-def attained(result: CaseResult, seconds: float) -> float | None:
-    """The time that the roofline asks for over the time taken; None without measured ceilings, and as in `rate`."""
-    if result.clock == "first_call":
-        return None
-    fastest = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.params.get("dtype", "float32"))
-    bandwidth = result.session.ceilings.get("copy_bytes_per_s")
-    least = [result.flops / fastest] if fastest else []
-    if bandwidth and result.cache != "warm":  # warm operands come from L2, which may beat memory
-        least.append(result.min_bytes / bandwidth)
-    return max(least) / seconds if least and fastest and max(least) > 0 else None
 
 
 def build_rows(results: Iterable[CaseResult], ours: str, quantity: Quantity = "time") -> tuple[list[Row], list[str]]:

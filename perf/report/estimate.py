@@ -13,7 +13,7 @@ _MIN_VISITS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its 95 % interval, in seconds; or bytes, which do not vary."""
+    """A median and its 95 % interval: of seconds, of a difference of them, or of bytes, which do not vary."""
 
     median: float
     low: float
@@ -39,4 +39,5 @@ def estimate(result: CaseResult | None) -> Estimate | None:
         half = 1.57 * (upper - lower) / math.sqrt(len(samples))
     else:
         half = (max(samples) - min(samples)) / 2
-    return Estimate(median, max(median - half, 0.0), median + half)
+    low = median - half
+    return Estimate(median, low if min(samples) < 0 else max(low, 0.0), median + half)

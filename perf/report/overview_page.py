@@ -11,7 +11,8 @@ from perf.report.change_rows import Change
 from perf.report.gates import Gate
 from perf.report.overview_rows import Class
 
-OWN_PAGES = {"attention": "attention.html", "transformer": "step.html"}
+OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
+OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer"), "distributed.html")
 """Of a benchmark's module."""
 
 MOST_GATES = 10

@@ -14,6 +14,8 @@ PAGES = (
     ("index.html", "History"),
     ("attention.html", "Attention"),
     ("step.html", "Training step"),
+    ("roofline.html", "Roofline"),
+    ("distributed.html", "Distributed"),
     ("trust.html", "Trust"),
     ("index.html#/regressions", "Regressions"),
 )

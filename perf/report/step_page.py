@@ -8,6 +8,7 @@ from perf import units
 from perf.harness.records import CaseResult
 from perf.report import attention_facts, pages
 from perf.report.attention_catalogue import status
+from perf.report.failures import by_reason
 from perf.report.step_rows import MODES, Cell, Phases, Ways, phases_of, ways_of
 
 BASELINE = ("bf16", "eager", "sdpa")
@@ -56,7 +57,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "phases": [_phases(one, row, scale) for row in phases],
         "variants": variants,
         "ways": [line for row in ways for line in _ways(one, row, variants)],
-        "failures": _failures(results),
+        "failures": by_reason(results),
         "commits": one.commits,
         "facts": attention_facts.facts(results),
     }
@@ -122,16 +123,3 @@ def _ways(one: Machine, row: Ways, variants: Sequence[str]) -> Iterator[dict[str
             "name": f"{row.size}, context {row.context_length}, {precision}, {attention}",
             "cells": cells,
         }
-
-
-def _failures(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
-    """Cases without a number by reason, each reason with the cases that have it."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        if result.status != "ok":
-            shown = [str(value) for axis, value in result.params.items() if axis != "clock"]
-            groups.setdefault((result.status, result.reason), []).append(", ".join(shown))
-    return [
-        {"status": status(name)[0], "reason": reason, "cases": list(dict.fromkeys(cases))}
-        for (name, reason), cases in groups.items()
-    ]

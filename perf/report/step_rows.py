@@ -6,6 +6,7 @@ from typing import Any
 
 from perf.harness.records import CaseResult
 from perf.report.estimate import Estimate, estimate
+from perf.report.newest import Cell
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import BATCH, SIZES
 from perf.workloads.workload import Unavailable
@@ -13,14 +14,6 @@ from perf.workloads.workload import Unavailable
 PHASES = "transformer.Transformer"
 VARIANTS = ("transformer.TransformerVariants", "transformer.TransformerCompiled")
 MODES = ("forward", "backward", "optimizer", "step")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One case, and the newest commit that has a result of it."""
-
-    result: CaseResult
-    commit: str
 
 
 @dataclass(frozen=True)

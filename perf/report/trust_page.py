@@ -218,7 +218,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _spreads(found: Sequence[Spread]) -> dict[str, Any]:
-    axis = trust_visible.Axis([size for one in found for size in (one.half, one.most)])
+    axis = trust_visible.axis_of([size for one in found for size in (one.half, one.most)])
     return {
         "ticks": [(units.digits(100 * tick, 1), axis.at(tick)) for tick in axis.ticks],
         "rows": [

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.verdicts import Verdict
+from perf.report.axes import LogAxis
 from perf.report.trust_records import Ended, SelfTest
 
 Negligible = Mapping[str, tuple[float, float]]
@@ -70,28 +71,16 @@ def benchmark_of(key: str) -> str:
     return key.partition("(")[0]
 
 
-class Axis:
-    """A logarithmic axis that holds all of these shares; places are per cent of its length."""
-
-    def __init__(self, shares: Iterable[float]):
-        inside = [_clamped(share) for share in shares]
-        low, high = min(inside, default=0.01), max(inside, default=0.1)
-        steps = [digit * 10.0**power for power in range(-6, 4) for digit in (1, 2, 5)]
-        self._low = max(step for step in steps if step <= low * 1.0001)
-        self._high = min(step for step in steps if step >= high * 0.9999 and step > self._low)
-        self.ticks = [step for step in steps if self._low <= step <= self._high]
-
-    def at(self, share: float) -> float:
-        """Where it lies; at the end, if it lies outside."""
-        place = math.log(_clamped(share) / self._low) / math.log(self._high / self._low)
-        return round(100 * min(max(place, 0.0), 1.0), 2)
+def axis_of(shares: Iterable[float]) -> LogAxis:
+    """A logarithmic axis that holds all of these shares, and ends somewhere whatever a file says."""
+    return LogAxis([_clamped(share) for share in shares] or [0.01, 0.1])
 
 
 def picture(shown: Sequence[Row]) -> dict[str, Any]:
     """Where each row's mark and its floor lie in a square of 100, y downwards; and the axis' ticks."""
     seen = [(row, row.verdict.smallest_visible) for row in shown]
     marked = [(row, visible) for row, visible in seen if visible is not None]
-    axis = Axis([visible for _, visible in marked] + [row.floor for row, _ in marked if row.floor])
+    axis = axis_of([visible for _, visible in marked] + [row.floor for row, _ in marked if row.floor])
     width = 100 / max(len(marked), 1)
     return {
         "ticks": [(tick, 100 - axis.at(tick)) for tick in axis.ticks],

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import click
 
+from perf.closed_forms import bandwidths
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
-from perf.workloads import measured
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 
@@ -47,10 +47,9 @@ def command(
         draw(rows, out / "all-reduce.png", heading(whole))
 
 
-def bandwidths(row: dict[str, Any]) -> tuple[float, float]:
+def rates(row: dict[str, Any]) -> tuple[float, float]:
     """algbw and busbw, bytes per second."""
-    sent, seconds = row["facts"]["bytes"], statistics.median(row["samples_s"])
-    return sent / seconds, measured("accounting.collectives", "bus_bandwidth")(sent, row["world_size"], seconds)
+    return bandwidths(row["facts"]["bytes"], row["world_size"], statistics.median(row["samples_s"]))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -66,7 +65,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     for row in rows:
         cells = {"backend": BACKENDS[row["device"]], "ranks": row["world_size"], "MB": row["megabytes"]}
         if row["status"] == "ok":
-            algorithm, bus = bandwidths(row)
+            algorithm, bus = rates(row)
             cells |= {
                 "ms": f"{statistics.median(row['samples_s']) * 1e3:.3f}",
                 "algbw, GB/s": f"{algorithm / 1e9:.2f}",
@@ -93,7 +92,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         mine = list(group)
         axes.plot(
             [row["megabytes"] for row in mine],
-            [bandwidths(row)[1] / 1e9 for row in mine],
+            [rates(row)[1] / 1e9 for row in mine],
             marker="o",
             label=f"{BACKENDS[device]}, {world_size} ranks",
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from perf.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.ranked import (
@@ -19,7 +20,6 @@ from perf.studies.ranked import (
     world_size_option,
     world_sizes_of,
 )
-from perf.workloads import measured
 from perf.workloads.data_parallel import STRATEGIES
 
 SWEPT = ("bucketed", "torch", "torch_static")
@@ -126,17 +126,10 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def fitted(rows: list[dict[str, Any]]) -> tuple[float, float] | None:
     """Bandwidth (bytes a second) and overhead (seconds a call) that fit our sweep best; None without three sizes."""
-    import numpy
-    from scipy.optimize import nnls
-
     mine = [row for row in rows if row["strategy"] == "bucketed" and row["status"] == "ok"]
-    if len({row["facts"]["calls"] for row in mine}) < 3:
-        return None
-    terms = numpy.array([[row["facts"]["bytes"] / row["facts"]["calls"], row["facts"]["calls"]] for row in mine])
-    exposed = numpy.array([max(0.0, statistics.median(row["exposed_s"])) for row in mine])
-    scale = terms.max(axis=0)
-    (inverse, overhead), _ = nnls(terms / scale, exposed)
-    return (scale[0] / inverse if inverse else float("inf")), overhead / scale[1]
+    return fit_buckets(
+        [(row["facts"]["bytes"], row["facts"]["calls"], statistics.median(row["exposed_s"])) for row in mine]
+    )
 
 
 def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -155,7 +148,7 @@ def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
             sent = next(row["facts"]["bytes"] for row in mine if row["strategy"] == "bucketed")
             swept = [row for row in mine if row["strategy"] == "bucketed"]
             least = min(swept, key=lambda row: statistics.median(row["exposed_s"]))
-            optimum = measured("accounting.buckets", "best_bucket_bytes")(sent, bandwidth, overhead)
+            optimum = best_bucket_bytes(sent, fit)
             yield (
                 f"{where}: fitted w = {bandwidth / 1e9:.1f} GB/s and o = {overhead * 1e6:.0f} us a call; by the model "
                 f"the best bucket has {optimum / 2**20:.1f} MiB, measured {least['bucket_size_mb']:g} MiB."
@@ -193,10 +186,9 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
             right.plot(places, [statistics.median(row["exposed_s"]) * 1e3 for row in swept], marker="o", label=name)
     if fit := fitted(mine):
         ours = [row for row in mine if row["strategy"] == "bucketed"]
-        model = measured("accounting.buckets", "exposed_seconds")
         right.plot(
             [row["bucket_size_mb"] for row in ours],
-            [model(row["facts"]["bytes"], row["facts"]["calls"], *fit) * 1e3 for row in ours],
+            [exposed_seconds(row["facts"]["bytes"], row["facts"]["calls"], fit) * 1e3 for row in ours],
             linestyle=":",
             color="black",
             label="s / (n w) + n o, fitted",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from perf.closed_forms import state_bytes
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.ranked import (
@@ -18,7 +19,6 @@ from perf.studies.ranked import (
     world_size_option,
     world_sizes_of,
 )
-from perf.workloads import measured
 from perf.workloads.sharded_optimizer import SHARDINGS
 
 POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
@@ -73,13 +73,6 @@ def command(
         draw(rows, out / "sharding.png", heading(whole))
 
 
-def states_bytes(row: dict[str, Any]) -> float:
-    """Parameters, gradients and moments by the formula: 8P + 8P, or 8P + 8P/n; 4P + 12P/n where gradients go too."""
-    parameters = measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[row["size"]])
-    divided = {"none": "nothing", "sharded": "moments", "torch": "moments", "sharded_reducing": "gradients"}
-    return measured("accounting.sharding", "state_bytes")(parameters, row["world_size"], divided[row["sharding"]])
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal."""
     from tabulate import tabulate
@@ -97,7 +90,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             cells["step, ms"] = f"{statistics.median(row['samples_s']) * 1e3:.2f}"
             cells |= {_TITLES[name]: f"{facts[name] / GIB:.2f}" for name in POINTS if name in facts}
             cells["state, GiB"] = f"{facts['optimizer_bytes'] / GIB:.4g}"
-            cells["states by formula"] = f"{states_bytes(row) / GIB:.4g}"
+            cells["states by formula"] = f"{state_bytes(row['size'], row['world_size'], row['sharding']) / GIB:.4g}"
             sent = facts.get("communicated_bytes")
             cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
         else:

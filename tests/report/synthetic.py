@@ -208,7 +208,8 @@ def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -
                 "status": status,
                 "reason": reason,
                 "clock": suite.clock,
-                "floor": {"flops": flops, "bytes_read": moved * 0.75, "bytes_written": moved * 0.25},
+                "floor": {"flops": flops, "matmul_dtype": params["dtype"]}
+                | {"bytes_read": moved * 0.75, "bytes_written": moved * 0.25},
             }
             if status == "ok":
                 line["samples_ns"] = samples_ns(suite, params, visit)

@@ -35,6 +35,7 @@ def case(impl: str = "triton", visits: tuple[tuple[float, ...], ...] = ((1.0,) *
             clock="cuda_events",
             flops=5e11,
             min_bytes=1e8,
+            matmul_dtype="bfloat16",
             session=SESSION,
         ),
         **changes,
@@ -63,30 +64,21 @@ def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
     assert found.low >= min(samples)
 
 
+def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:
+    found = rows.estimate(case(visits=((-1.0,) * 4, (-1.1,) * 4, (-1.2,) * 4)))
+    assert found is not None
+    assert found.low == pytest.approx(-1.1 - 4.303 * 0.1 / 3**0.5)
+    wide = rows.estimate(case(visits=((0.1,) * 4, (1.0,) * 4, (9.0,) * 4)))
+    assert wide is not None
+    assert wide.low == 0.0
+
+
 def test_no_samples_no_estimate() -> None:
     assert rows.estimate(None) is None
     assert rows.estimate(case(visits=(), status="crashed")) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, 0.5),  # arithmetic bound: 5e11 at 1e12 a second
-        ({"min_bytes": 8e8}, 0.8),  # memory bound: 8e8 at 1e9 a second
-        ({"min_bytes": 8e8, "cache": "warm"}, 0.5),  # a warm operand does not come from memory
-    ],
-)
-def test_the_ceiling_is_the_roofline(changes: dict[str, Any], expected: float) -> None:
-    assert rows.attained(case(**changes), 1.0) == pytest.approx(expected)
-
-
-def test_no_ceiling_without_a_measured_rate() -> None:
-    assert rows.attained(case(params={"dtype": "float16"}), 1.0) is None
-    assert rows.attained(case(session=dataclasses.replace(SESSION, ceilings={})), 1.0) is None
-
-
 def test_a_first_call_has_neither_a_rate_nor_a_ceiling() -> None:
-    assert rows.rate(case(), 0.5) == 1e12
     [row], _ = rows.build_rows([case(clock="first_call")], "triton")
     assert row.figure is not None
     assert (row.flops_per_s, row.ceiling) == (None, None)

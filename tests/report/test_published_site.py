@@ -47,6 +47,22 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> No
         assert all(abs(sum(one.rect["width"] for one in _parts(bar)) - bar.rect["width"]) < 4 for bar in bars[:8])
         driver.find_element("css selector", "table.cases a[href*='transformer.Transformer.track_time']").click()
         browser.plotted_points(driver, at_least=1)
+        browser.open_page(driver, "roofline")
+        marks = driver.find_elements("css selector", ".chart a[href*='track_time'] .dot")
+        assert len(marks) > 100, "our roofline has no marks"
+        roofs = driver.find_elements("css selector", ".chart .roof")
+        assert all(roof.rect["width"] > 50 for roof in roofs) and len(roofs) == 3, "memory's, bfloat16's, float32's"
+        assert min(mark.rect["y"] for mark in marks[:50]) >= min(roof.rect["y"] for roof in roofs), "above the roof"
+        histories = driver.find_elements(
+            "css selector", "table.cases a.spark[href*='attention.FlashAttention.track_time']"
+        )
+        assert histories, "no class has a history of its share of the ceiling"
+        histories[0].send_keys("\n")
+        browser.plotted_points(driver, at_least=COMMITS)
+        browser.open_page(driver, "roofline")
+        driver.find_element("link text", "Distributed").click()
+        browser.wait(driver, lambda _: driver.title.startswith("Distributed"), "no page about several ranks")
+        assert "nvidia-h200" in driver.find_element("css selector", "main").text
         browser.assert_stayed_home(driver, site)
 
 

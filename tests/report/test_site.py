@@ -4,13 +4,9 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from perf.harness import records
-from perf.report.step_rows import PHASES
-from tests.report import steps
 from tests.report.pages import text_of
 from tests.report.publishing import SUBJECTS, asv_publish, make_project
 from tests.report.synthetic import H200
@@ -29,12 +25,21 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
     known = json.loads((tmp_path / "html" / "index.json").read_text())
-    ours = [["attention", "Attention"], ["step", "Training step"], ["trust", "Trust"]]
-    assert [page[:2] for page in known["pages"][-3:]] == ours
+    ours = [["attention", "Attention"], ["step", "Training step"], ["roofline", "Roofline"]]
+    ours += [["distributed", "Distributed"], ["trust", "Trust"]]
+    assert [page[:2] for page in known["pages"][-5:]] == ours
     step = text_of((tmp_path / "html" / "step.html").read_text(encoding="utf-8"))
     assert "xl 512 bf16 80.0 ms" in step, "of the commit before: the newest has small alone"
     assert step.index("small 512") < step.index("xl 512")
     assert "nvidia-b200 has no records of training steps." in step
+    roofline = (tmp_path / "html" / "roofline.html").read_text(encoding="utf-8")
+    assert roofline.index('id="cpu-laptop"') < roofline.index('id="nvidia-h200"')
+    assert "nvidia-b200 has no record of a case with FLOPs or bytes" in text_of(roofline)
+    assert "attention.FlashAttention 33 " in text_of(roofline), "ours of 108, but for three that failed"
+    assert text_of(roofline).count("Every commit of attention.FlashAttention") == 1
+    distributed = text_of((tmp_path / "html" / "distributed.html").read_text(encoding="utf-8"))
+    assert "bucketed has the shortest step, 105 ms" in distributed
+    assert "nvidia-b200 has no records over several ranks." in distributed
     trust = text_of((tmp_path / "html" / "trust.html").read_text(encoding="utf-8"))
     assert "Identical code was called slower in 0 of 60 rows" in trust
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust
@@ -105,18 +110,3 @@ def test_the_trust_page_exists_where_nothing_was_ever_measured(tmp_path: Path, c
     (tmp_path / "index.html").write_text('<li id="nav-li-graphdisplay">')
     TrustSite.publish(conf, None, {}, [], {})
     assert "No machine has a self-test on file." in text_of((tmp_path / "trust.html").read_text(encoding="utf-8"))
-
-
-def test_older_commits_are_read_until_every_case_of_a_class_is_known(tmp_path: Path, monkeypatch: Any) -> None:
-    from perf.asv_plugins import site
-
-    asked, read_commit = [], records.read_commit
-    monkeypatch.setattr(site.records, "read_commit", lambda *where: asked.append(where[2][0]) or read_commit(*where))
-    for size, commit in (("small", "a"), ("xl", "b"), ("2.7B", "c")):
-        steps.write_records(tmp_path, steps.phases(size), commit * 40)
-    commits = ["a" * 40, "b" * 40, "c" * 40]
-    found = site._newest_cells(tmp_path, H200, commits, {PHASES: 16})[PHASES]
-    assert asked == ["a", "b"]
-    assert [(cell.result.params["size"], cell.commit[0]) for cell in found] == [("small", "a")] * 8 + [("xl", "b")] * 8
-    assert site._size({f"{PHASES}.track_time": {"params": [["1", "2"], ["3"]]}}, PHASES) == 2
-    assert len(site._newest_cells(tmp_path, H200, commits, {PHASES: site._size({}, PHASES)})[PHASES]) == 24

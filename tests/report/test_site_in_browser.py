@@ -159,3 +159,76 @@ def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) 
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     driver.get(f"{site}{page}.html")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+SHARES = """
+const rows = document.querySelectorAll("#nvidia-h200 table.every tbody tr:not([hidden])");
+return [...rows].map((row) => Number(row.cells[0].dataset.value));
+"""
+NAMELESS = """
+const links = [...document.links, ...document.querySelectorAll("svg a")];
+return links.filter((one) => !(one.textContent.trim() || one.ariaLabel)).map((one) => one.outerHTML);
+"""
+
+
+def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "roofline")
+    shares = driver.execute_script(SHARES)
+    driver.find_element("css selector", "#nvidia-h200 table.every thead th button").send_keys(Keys.ENTER)
+    assert driver.execute_script(SHARES) == sorted(shares) != shares, "ours came first"
+    whose = driver.find_elements("css selector", "#nvidia-h200 .filters select")[1]
+    whose.send_keys("peer")
+    peers = driver.execute_script(SHARES)
+    assert 0 < len(peers) < len(shares)
+    address = driver.current_url
+    driver.get("about:blank")
+    driver.get(address)
+    assert driver.execute_script(SHARES) == peers, "a view is an address"
+    driver.get(address.replace("whose=peer", "whose=nobody").replace("sort=0", "sort=99"))
+    assert len(driver.execute_script(SHARES)) == len(shares), "an address of another day shows everything"
+    driver.get(address)
+
+    row = driver.find_element("css selector", "#nvidia-h200 table.every tbody tr:not([hidden]) th a")
+    mark = driver.find_element("css selector", "#nvidia-h200 .chart svg a").get_dom_attribute("href")
+    row.send_keys(Keys.ENTER)
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    driver.get(f"{site}{mark}")
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("page", ["roofline", "distributed"])
+def test_every_link_has_a_name_and_no_stranger_runs(site: str, driver: Any, page: str) -> None:
+    driver.get(f"{site}{page}.html")
+    assert driver.execute_script(NAMELESS) == []
+    assert driver.execute_script("return document.images.length") == 0
+    assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.failures").text
+    assert "<img src=x onerror=alert(1)>" in driver.find_element("css selector", "#nvidia-h200").text
+    browser.assert_stayed_home(driver, site)
+
+
+def test_the_bucket_sweep_is_drawn_and_its_tables_are_sorted_by_keyboard(site: str, driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "distributed")
+    marks = driver.find_elements("css selector", "#nvidia-h200 .chart .dot.ours")
+    curve = driver.find_element("css selector", "#nvidia-h200 .chart polyline").rect
+    assert len(marks) == 5
+    assert all(mark.rect["y"] <= curve["y"] + curve["height"] for mark in marks), "no mark lies below the curve's least"
+
+    table = driver.find_element("css selector", "#nvidia-h200-strategies ~ .scroll table")
+    exposed = next(one for one in table.find_elements("css selector", "thead th") if one.text.startswith("exposed"))
+    exposed.find_element("css selector", "button").send_keys(Keys.ENTER)
+    assert exposed.get_attribute("aria-sort") == "ascending"
+    names = [one.text for one in table.find_elements("css selector", "tbody th")]
+    assert names == ["torch", "bucketed", "overlapped", "flat", "naive", "<img src=x onerror=alert(1)>"]
+
+    reason = driver.find_element("css selector", "#nvidia-h200 table.failures details")
+    assert reason.get_attribute("open") is None
+    reason.find_element("css selector", "summary").send_keys(Keys.ENTER)
+    assert "data_parallel.DataParallel(naive, 25, xl" in reason.text
+    browser.assert_stayed_home(driver, site)

@@ -10,7 +10,7 @@ from perf.gate.verdicts import Verdict
 from perf.harness.injection import Injection
 from perf.report import trust_visible
 from perf.report.trust_records import Ended, parse
-from perf.report.trust_visible import Axis
+from perf.report.trust_visible import axis_of
 from perf.selection import asv_classes
 from tests.gate.reports import verdict
 from tests.report import self_tests
@@ -75,7 +75,7 @@ def test_visits_of_a_class_are_taken_together() -> None:
     ],
 )
 def test_an_axis_holds_everything_between_round_ticks(shares: list[float], ticks: list[float] | None) -> None:
-    axis = Axis(shares)
+    axis = axis_of(shares)
     assert ticks is None or axis.ticks == pytest.approx(ticks)
     assert (axis.at(axis.ticks[0]), axis.at(axis.ticks[-1])) == (0, 100)
     assert all(0 <= axis.at(share) <= 100 for share in [*shares, 1e-9, 1e9])

@@ -11,14 +11,31 @@ function cellAt(row, column) {
   return null;
 }
 
+// What a cell says to sorting and filtering: its value, or its text where that is all there is to say.
+const told = (cell) => cell?.dataset.value ?? cell?.textContent.trim() ?? "";
+
 function valueOf(row, column) {
-  const text = cellAt(row, column)?.dataset.value ?? "";
+  const text = told(cellAt(row, column));
   return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
 }
 
 function compare(a, b) {
   if (typeof a === "number" && typeof b === "number") return a - b;
   return String(a).localeCompare(String(b));
+}
+
+// A view is an address: what a table is filtered and sorted by stands in the page's query, under the table's name.
+const inAddress = (table, what) => `${table.parentElement.getAttribute("aria-labelledby")}.${what}`;
+
+function remembered(table, what) {
+  return new URLSearchParams(location.search).get(inAddress(table, what)) ?? "";
+}
+
+function remember(table, what, value) {
+  const url = new URL(location.href);
+  if (value) url.searchParams.set(inAddress(table, what), value);
+  else url.searchParams.delete(inAddress(table, what));
+  history.replaceState(null, "", url);
 }
 
 function sortable(table) {
@@ -29,8 +46,7 @@ function sortable(table) {
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
-    button.addEventListener("click", () => {
-      const down = head.getAttribute("aria-sort") === "ascending";
+    const sort = (down) => {
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const body = table.tBodies[0];
@@ -40,7 +56,14 @@ function sortable(table) {
         return down ? compare(b, a) : compare(a, b);
       });
       body.append(...keyed.map(([, row]) => row));
+    };
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      sort(down);
+      remember(table, "sort", (down ? "-" : "") + column);
     });
+    const [, down, wanted] = /^(-?)(\d+)$/.exec(remembered(table, "sort")) ?? [];
+    if (Number(wanted) === column) sort(down === "-");
   });
 }
 
@@ -54,21 +77,27 @@ function filterable(table) {
   const apply = () => {
     let shown = 0;
     for (const row of rows) {
-      row.hidden = selects.some(([select, column]) => select.value && cellAt(row, column).dataset.value !== select.value);
+      row.hidden = selects.some(([select, column]) => select.value && told(cellAt(row, column)) !== select.value);
       shown += !row.hidden;
     }
     count.textContent = `${shown} of ${rows.length} cases`;
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     if (!("axis" in head.dataset)) return;
-    const values = new Map(rows.map((row) => [cellAt(row, column).dataset.value, cellAt(row, column).textContent]));
+    const values = new Map(rows.map((row) => [told(cellAt(row, column)), cellAt(row, column).textContent]));
     if (values.size < 2) return;
     const label = document.createElement("label");
     const select = document.createElement("select");
     select.add(new Option("all", ""));
     const numbers = (a, b) => Number(a[0]) - Number(b[0]) || 0;
     [...values].sort(numbers).forEach(([value, text]) => select.add(new Option(text, value)));
-    select.addEventListener("change", apply);
+    const name = head.textContent.trim();
+    select.value = remembered(table, name);
+    if (select.selectedIndex < 0) select.value = ""; // an address of another day
+    select.addEventListener("change", () => {
+      apply();
+      remember(table, name, select.value);
+    });
     label.append(head.textContent, select);
     bar.append(label);
     selects.push([select, column]);

@@ -35,7 +35,7 @@ def all_reduce(source: Source, figures: Path) -> str:
 
 
 def _all_reduce_in_words(rows: list[Row]) -> list[str]:
-    from perf.studies.all_reduce import BACKENDS, bandwidths
+    from perf.studies.all_reduce import BACKENDS, rates
 
     said, sublinear = [], True
     for device, ranks in dict.fromkeys((row["device"], row["world_size"]) for row in rows):
@@ -49,8 +49,8 @@ def _all_reduce_in_words(rows: list[Row]) -> list[str]:
             sublinear = sublinear and longer < grown
             said.append(
                 f"{BACKENDS[device]} over {ranks} ranks moves {plain(least['megabytes'])} MB at "
-                f"{bandwidths(least)[1] / 1e9:.2f} GB/s and {plain(most['megabytes'])} MB at "
-                f"{bandwidths(most)[1] / 1e9:.2f} GB/s of bus bandwidth: {grown:g} times the bytes in {longer:.1f} "
+                f"{rates(least)[1] / 1e9:.2f} GB/s and {plain(most['megabytes'])} MB at "
+                f"{rates(most)[1] / 1e9:.2f} GB/s of bus bandwidth: {grown:g} times the bytes in {longer:.1f} "
                 "times the time"
             )
     if not said:

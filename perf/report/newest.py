@@ -1,0 +1,103 @@
+"""The newest result of each case on a machine; asv's graphs say where it lies, so that few records are read."""
+
+import functools
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perf.harness import records
+from perf.harness.records import CaseResult
+
+read_commit = functools.lru_cache(maxsize=8)(records.read_commit)
+"""For pages that follow one another: the commits that they need are few and the same."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case, and the newest commit that has a result of it."""
+
+    result: CaseResult
+    commit: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """What `asv publish` hands to a publisher, and where the records are."""
+
+    directory: Path
+    graphs: Iterable[tuple[str, Any]]
+    benchmarks: Any
+    revisions: Mapping[str, int]
+    """asv's number of each commit, by hash."""
+
+    published: frozenset[str]
+    """Hashes of the commits that have a place in the history."""
+
+    def commits(self, machine: str) -> list[str]:
+        """Those that have the newest result of something, the newest first.
+
+        And those of which asv has nothing at all: a run that was interrupted left records and no results.
+        """
+        recorded = {
+            self.revisions[one]: one for one in records.commits(self.directory, machine) if one in self.published
+        }
+        known = {revision for _, graph in _of(self.graphs, machine) for revision in graph.data_points}
+        wanted = revisions(self.graphs, machine, recorded) | (recorded.keys() - known) | set(sorted(recorded)[-1:])
+        return [recorded[one] for one in sorted(wanted, reverse=True)]
+
+    def cells(self, machine: str) -> dict[str, list[Cell]]:
+        """By class every case at its newest commit with records."""
+        return cells_of(self.directory, machine, self.commits(machine))
+
+
+def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Container[int]) -> set[int]:
+    """asv's numbers of the recorded commits that have the newest value of a case, or the newest try at a class.
+
+    A graph is one method of one class in one environment, its points lists with a value, or none, for each case.
+    """
+    found = set[int]()
+    for _, graph in _of(graphs, machine):
+        tried = sorted((revision for revision in graph.data_points if revision in recorded), reverse=True)
+        found.update(tried[:1])
+        seen = set[int]()
+        for revision in tried:
+            measured = {
+                index for values in graph.data_points[revision] for index, one in enumerate(values) if is_number(one)
+            }
+            if not measured <= seen:
+                found.add(revision)
+                seen |= measured
+    return found
+
+
+def _of(graphs: Iterable[tuple[str, Any]], machine: str) -> Iterator[tuple[str, Any]]:
+    return ((name, graph) for name, graph in graphs if graph.params.get("machine") == machine)
+
+
+def is_number(value: float | None) -> bool:
+    """asv has None or NaN for what has none."""
+    return value is not None and value == value
+
+
+def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str, list[Cell]]:
+    """By class every case at the first of these commits that has a result of it."""
+    found: dict[str, dict[tuple[Any, ...], Cell]] = {}
+    for commit in commits:
+        for result in read_commit(directory, machine, commit):
+            found.setdefault(result.benchmark, {}).setdefault(tuple(result.params.values()), Cell(result, commit))
+    return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
+
+
+SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")
+
+
+def environment(directory: Path, machine: str, commit: str) -> dict[str, str]:
+    """What may move a number when it changes: versions, driver, harness. Of the newest session; {} without one."""
+    sessions = records.read_lines(directory, machine, commit, kinds=("session",))
+    if not sessions:
+        return {}
+    newest = sessions[-1]
+    found = {name: newest["software"].get(name, "") for name in SOFTWARE}
+    found |= {"driver": str(newest["device"].get("driver", "")), "harness": newest["harness"]}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,62 @@
+"""How near a case comes to what its device can do at most: its roofline, from rates measured in the same session."""
+
+from dataclasses import dataclass
+
+from perf.harness.records import CaseResult
+
+
+@dataclass(frozen=True)
+class Least:
+    """The least seconds that the device's measured rates allow for a case's work."""
+
+    arithmetic_s: float
+    memory_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Both go on at once."""
+        return max(self.arithmetic_s, self.memory_s)
+
+    @property
+    def limit(self) -> str:
+        """Which of the two takes longer."""
+        return "arithmetic" if self.arithmetic_s >= self.memory_s else "memory"
+
+
+def least(result: CaseResult) -> Least | None:
+    """None of a case that does no work to speak of, and without the ceilings that bound it.
+
+    None too of a first call, which mostly compiles, and of what communication adds to a step: neither is the time of
+    the work. Operands in warm caches may come faster than memory gives them: only what L2 cannot hold is counted.
+    """
+    if result.clock == "first_call" or result.params.get("mode") == "exposed":
+        return None
+    fastest = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.matmul_dtype)
+    bandwidth = result.session.ceilings.get("copy_bytes_per_s")
+    if not bandwidth or (result.flops and not fastest):
+        return None
+    found = Least(result.flops / fastest if fastest else 0.0, _from_memory(result) / bandwidth)
+    return found if found.seconds > 0 else None
+
+
+def _from_memory(result: CaseResult) -> float:
+    if result.cache != "warm":
+        return result.min_bytes
+    l2_bytes = result.session.device.get("l2_bytes")
+    return max(0.0, result.min_bytes - l2_bytes) if l2_bytes else 0.0
+
+
+def rate(result: CaseResult, seconds: float) -> float | None:
+    """FLOP/s; None of a first call, which mostly compiles."""
+    return result.flops / seconds if result.flops and result.clock != "first_call" else None
+
+
+def attained(result: CaseResult, seconds: float) -> float | None:
+    """The time that the roofline asks for over the time taken; None where `least` is."""
+    found = least(result)
+    return found.seconds / seconds if found else None
+
+
+def intensity(result: CaseResult) -> float | None:
+    """FLOPs for each byte that any implementation has to move; None where one of them is not known."""
+    return result.flops / result.min_bytes if result.flops and result.min_bytes else None

@@ -1,0 +1,65 @@
+"""Which commits a page reads: asv's graphs say where the newest value of each case lies."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from perf.harness.records import Journal
+from perf.report import newest
+from perf.report.newest import Site
+from tests.report import steps
+from tests.report.synthetic import H200
+
+
+def graph(points: dict[int, list[Any]], machine: str = H200) -> tuple[str, Any]:
+    return "", SimpleNamespace(
+        benchmark_name=f"{steps.PHASES}.track_time",
+        params={"machine": machine},
+        data_points={revision: [values] for revision, values in points.items()},
+    )
+
+
+def test_only_commits_with_the_newest_of_something_are_read() -> None:
+    nothing = math.nan
+    wide = graph({9: [nothing, None, None], 8: [1.0, None, None], 5: [1.0, 2.0, None], 4: [1.0, 2.0, None]})
+    assert newest.revisions([wide], H200, range(10)) == {9, 8, 5}, "9 is the newest try, 4 has nothing that is newest"
+    assert newest.revisions([wide], H200, {4, 5}) == {5}, "8 and 9 have no records"
+    assert newest.revisions([wide], "laptop", range(10)) == set()
+    torch_213 = graph({7: [1.0, 2.0, 3.0]})
+    assert newest.revisions([wide, torch_213], H200, range(10)) == {9, 8, 7, 5}, "each environment by itself"
+
+
+def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> None:
+    for size, commit in (("small", "a"), ("small", "b"), ("xl", "c"), ("small", "d")):
+        steps.write_records(tmp_path, steps.phases(size), commit * 40)
+    asked: list[str] = []
+    read = newest.read_commit
+    monkeypatch.setattr(newest, "read_commit", lambda *where: asked.append(where[2][0]) or read(*where))
+    revisions = {name * 40: number for name, number in zip("cbade", (1, 2, 3, 4, 5), strict=True)}
+    published = frozenset(revisions) - {"d" * 40}
+    known = graph({1: [1.0, None], 2: [None, 1.0], 3: [None, 1.0]})
+    site = Site(tmp_path, [known], {}, revisions, published)
+    cells = site.cells(H200)[steps.PHASES]
+    assert asked == ["a", "c"], "newest first; b has nothing that is newest, d is not published, e has no records"
+    assert site.commits(H200) == ["a" * 40, "c" * 40]
+    unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, frozenset(revisions))
+    assert [one[0] for one in unfinished.commits(H200)] == ["d", "a", "b"], "asv has nothing of b and d: interrupted"
+    assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "c")] * 8
+
+
+def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
+    steps.write_records(tmp_path, steps.phases(), "a" * 40)
+    assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells(H200)[steps.PHASES]) == 8
+    assert Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells("laptop") == {}
+
+
+def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, H200, "a" * 40)
+    for torch in ("2.11.0", "2.13.0"):
+        session = {"kind": "session", "id": torch, "harness": "2", "device": {"driver": "580.95"}}
+        journal.write(session | {"software": {"torch": torch, "python": "3.12.3", "triton": ""}})
+    journal.close()
+    found = {"torch": "2.13.0", "python": "3.12.3", "driver": "580.95", "harness": "2"}
+    assert newest.environment(tmp_path, H200, "a" * 40) == found
+    assert newest.environment(tmp_path, H200, "b" * 40) == {}
