@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from perf.gate.wording import change, headline, in_order, name
 from perf.report import change_page, pages
@@ -65,7 +64,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "id": pages.ident(one.name),
         "name": one.name,
         "hardware": one.hardware,
-        "measured": [_measured(each) for each in one.measured],
+        "measured": [_measured(each, one.name) for each in one.measured],
         "cells": one.cells,
         "commits": len(set().union(*(each.row.revisions for each in one.measured))),
         "gates": [_gate(each) for each in one.gates[:MOST_GATES]],
@@ -82,13 +81,13 @@ def _changed(one: Machine, revision: int, changes: Sequence[Change]) -> dict[str
     return {"counts": change_page.counted(changes), "commit": commit, "href": href}
 
 
-def _measured(one: Measured) -> dict[str, Any]:
+def _measured(one: Measured, machine: str) -> dict[str, Any]:
     row = one.row
     return {
         "name": row.benchmark,
         "about": one.about,
         "href": OWN_PAGES.get(row.benchmark.partition(".")[0], ""),
-        "history": f"index.html#{quote(f'{row.benchmark}.{row.method}')}",
+        "history": pages.permalink(f"{row.benchmark}.{row.method}", machine, row.case),
         "cells": row.cells,
         "grid": row.grid,
         "commits": len(row.revisions),

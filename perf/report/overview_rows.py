@@ -1,8 +1,10 @@
 """What each machine measures, from the graphs that asv publishes: no record is read for it."""
 
+from ast import literal_eval
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
+from itertools import product
 from typing import Any
 
 METHOD = "track_time"
@@ -26,6 +28,9 @@ class Class:
     revisions: set[int]
     """asv's numbers of the commits with a number, the newest the highest."""
 
+    case: dict[str, Any]
+    """Parameters of the one that was measured most often: what asv would open by itself may have one point."""
+
 
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
     """Those with a number, by name, those of a CPU (smoke) last. Graphs of several environments count as one."""
@@ -39,19 +44,22 @@ def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str)
         for method in sorted(of_class[benchmark], key=lambda one: (one != METHOD, one)):  # the first with a number
             cells, revisions = _measured(of_class[benchmark][method])
             if revisions:
-                grid = prod(map(len, benchmarks[f"{benchmark}.{method}"]["params"]))
-                found.append(Class(benchmark, method, len(cells), grid, revisions))
+                known = benchmarks[f"{benchmark}.{method}"]
+                cases = list(product(*known["params"]))
+                often = map(literal_eval, cases[max(cells, key=cells.__getitem__)])
+                case = dict(zip(known["param_names"], often, strict=True))
+                found.append(Class(benchmark, method, len(cells), len(cases), revisions, case))
                 break
     return found
 
 
-def _measured(graphs: Iterable[Any]) -> tuple[set[int], set[int]]:
-    """Indices of the cells that have a number at any commit, and the commits that have one."""
-    cells, revisions = set[int](), set[int]()
+def _measured(graphs: Iterable[Any]) -> tuple[Counter[int], set[int]]:
+    """At how many commits each cell, by its index, has a number; and the commits that have one."""
+    cells, revisions = Counter[int](), set[int]()
     for graph in graphs:
         for revision, value, *_ in graph.get_data():
             values = value if isinstance(value, list) else [value]
             if measured := {index for index, one in enumerate(values) if one is not None}:
-                cells |= measured
+                cells.update(measured)
                 revisions.add(revision)
     return cells, revisions

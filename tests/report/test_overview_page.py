@@ -19,11 +19,11 @@ from tests.report.self_tests import HOSTILE
 
 NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
 BENCHMARKS = {
-    "attention.FlashAttention.track_time": {"params": [["1", "2"], ["'x'", "'y'"]]},
-    "attention.FlashAttention.track_peak_memory": {"params": [["1", "2"], ["'x'", "'y'"]]},
-    "attention.Saved.track_peak_memory": {"params": [["1"]]},
-    "smoke.Smoke.track_time": {"params": []},
-    "attention.Never.track_time": {"params": [["1"]]},
+    "attention.FlashAttention.track_time": {"params": [["1", "2"], ["'x'", "'y'"]], "param_names": ["n", "kind"]},
+    "attention.FlashAttention.track_peak_memory": {"params": [["1", "2"], ["'x'"]], "param_names": ["n", "kind"]},
+    "attention.Saved.track_peak_memory": {"params": [["1"]], "param_names": ["n"]},
+    "smoke.Smoke.track_time": {"params": [], "param_names": []},
+    "attention.Never.track_time": {"params": [["1"]], "param_names": ["n"]},
 }
 
 
@@ -42,7 +42,11 @@ def test_classes_are_counted_from_the_graphs() -> None:
         graph("attention.FlashAttention.track_peak_memory", [(9, [1.0] * 4, None)]),
         graph(
             "attention.FlashAttention.track_time",
-            [(3, [1.0, None, None, None], None), (5, [None, 2.0, None, None], None)],
+            [
+                (3, [1.0, None, None, None], None),
+                (5, [None, 2.0, None, None], None),
+                (8, [None, 2.0, None, None], None),
+            ],
         ),
         graph("attention.FlashAttention.track_time", [(7, [None] * 4, None)]),
         graph("attention.FlashAttention.track_time", [(8, [1.0] * 4, None)], machine="laptop"),
@@ -52,19 +56,22 @@ def test_classes_are_counted_from_the_graphs() -> None:
     ]
     flash, saved, smoke = classes_of(graphs, BENCHMARKS, "h200")
     assert (flash.benchmark, flash.method, flash.cells, flash.grid) == ("attention.FlashAttention", "track_time", 2, 4)
-    assert flash.revisions == {3, 5}
+    assert flash.revisions == {3, 5, 8}
+    assert flash.case == {"n": 1, "kind": "y"}, "measured twice"
     assert (saved.benchmark, saved.method, saved.grid) == ("attention.Saved", "track_peak_memory", 1)
     assert (smoke.benchmark, smoke.grid) == ("smoke.Smoke", 1), "last"
 
 
 def test_a_class_leads_to_its_page_and_its_history() -> None:
     measured = [
-        Measured(Class("transformer.Transformer", "track_time", 318, 320, {1, 2}), "Each phase", NEWEST),
-        Measured(Class("controls.Controls", "track_time", 6, 6, {1, 3}), "Controls", NEWEST),
+        Measured(
+            Class("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}), "Each phase", NEWEST
+        ),
+        Measured(Class("controls.Controls", "track_time", 6, 6, {1, 3}, {}), "Controls", NEWEST),
     ]
     page = page_of(measured=measured)
     assert '<a href="step.html">transformer.Transformer</a>' in page
-    assert 'href="index.html#transformer.Transformer.track_time"' in page
+    assert 'href="index.html#transformer.Transformer.track_time?machine=h200&amp;p-size=%27xl%27"' in page
     assert "Each phase 318 of 320 2 aaaaaaaa 2026-01-02 history" in text_of(page)
     assert "NVIDIA H200: 324 cases with a number, 3 commits. No gate is on file" in text_of(page)
 
