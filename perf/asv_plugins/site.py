@@ -53,12 +53,11 @@ class OverviewSite(OutputPublisher):
         directory = _records(conf)
         commits = {revision: commit for commit, revision in revisions.items()}
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
-        described = functools.cache(lambda revision: _describe(repo, commits[revision]))
         published = _site(conf, repo, benchmarks, graphs, revisions).published
         machines = []
         for name in _machines(directory, graphs):
             measured = [
-                overview_page.Measured(one, about.get(one.benchmark, ""), described(max(one.revisions)))
+                overview_page.Measured(one, about.get(one.benchmark, ""), _describe(repo, commits[max(one.revisions)]))
                 for one in overview_rows.classes_of(graphs, benchmarks, name)
             ]
             found, skipped = gates.read(directory, name)
@@ -130,7 +129,7 @@ class RooflineSite(OutputPublisher):
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
         """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
         site = _site(conf, repo, benchmarks, graphs, revisions)
-        describe = functools.cache(lambda commit: _describe(repo, commit))
+        describe = functools.partial(_describe, repo)
         found = [roofline_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
         _add_page(cls, Path(conf.html_dir), roofline_page.render(conf.project, found, conf.show_commit_url))
 
@@ -147,7 +146,7 @@ class DistributedSite(OutputPublisher):
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
         """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
         site = _site(conf, repo, benchmarks, graphs, revisions)
-        describe = functools.cache(lambda commit: _describe(repo, commit))
+        describe = functools.partial(_describe, repo)
         found = [distributed_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
         _add_page(cls, Path(conf.html_dir), distributed_page.render(conf.project, found, conf.show_commit_url))
 
@@ -167,9 +166,8 @@ class TrustSite(OutputPublisher):
         found = [
             trust_page.Machine(name, *trust_records.read(directory, name)) for name in _machines(directory, graphs)
         ]
-        negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
         finder = change_rates.rates()
-        page = trust_page.render(conf.project, found, negligible, finder, conf.show_commit_url, _accepted())
+        page = trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, _accepted())
         _add_page(cls, Path(conf.html_dir), page)
 
 
@@ -186,19 +184,23 @@ def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str, name:
 def _changed(
     machine: str, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int], found: list[gates.Gate]
 ) -> change_page.Machine:
-    negligible = {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
     series = list(change_rows.series_of(graphs, benchmarks, machine))
     commits = {revision: commit for commit, revision in revisions.items()}
     return change_page.Machine(
         machine,
-        change_rows.changes_of(series, negligible),
+        change_rows.changes_of(series, _negligible()),
         len({revision for one in series for revision in one.revisions}),
         len(series),
-        functools.cache(lambda revision: _describe(repo, commits[revision])),
+        lambda revision: _describe(repo, commits[revision]),
         revisions,
         found,
         _accepted(),
     )
+
+
+def _negligible() -> dict[str, tuple[float, float]]:
+    """The least change that each asv class cares for, as it says itself."""
+    return {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
 
 
 def _accepted() -> list[acceptance.Acceptance]:
@@ -286,6 +288,7 @@ def _history(graphs: Any, benchmarks: Any, benchmark: str, machine: str) -> tupl
     return tuple(series_of(graphs, found, machine, section.ours)) if found else ()
 
 
+@functools.cache  # 4 ms, and the pages show the same commits
 def _describe(repo: Any, commit: str) -> pages.Commit:
     """Subject and date from git. asv has no public way to ask for the subject."""
     when = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC)

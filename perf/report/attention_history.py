@@ -1,12 +1,11 @@
 """How our numbers moved from commit to commit, as small pictures: each leads to asv's graph of the same series."""
 
-import ast
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from perf import units
+from perf.report import pages
 
 MIN_POINTS = 2
 WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own viewBox
@@ -25,8 +24,7 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], mach
 
     Where a machine has several graphs of it (versions of torch, say), each counts by itself: they are not one history.
     """
-    axes = [[ast.literal_eval(value) for value in axis] for axis in benchmark["params"]]
-    cells = [dict(zip(benchmark["param_names"], cell, strict=True)) for cell in itertools.product(*axes)]
+    cells = pages.asv_cells(benchmark)
     found = []
     for _, graph in graphs:
         if graph.benchmark_name != benchmark["name"] or graph.params.get("machine") != machine:

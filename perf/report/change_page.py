@@ -10,7 +10,7 @@ from perf.gate.acceptance import Acceptance
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.report import pages
-from perf.report.attention_history import HEIGHT, MARGIN, WIDTH
+from perf.report.attention_history import HEIGHT, MARGIN, WIDTH, places
 from perf.report.change_rows import Change, touched_controls
 from perf.report.gates import Gate
 
@@ -134,8 +134,7 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
 def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
     """What the newest gate that crossed the change said of the row; "" without one."""
     for gate in one.gates:
-        ends = [one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head)]
-        base, head = ends
+        base, head = (one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head))
         if base is not None and head is not None and base <= each.last_before < each.revision <= head:
             for row in gate.report.judgement.verdicts:
                 if (row.key, row.quantity) == (verdict.key, verdict.quantity):
@@ -147,7 +146,8 @@ def _picture(each: Change) -> dict[str, str]:
     """The whole series between its lowest and its highest value, and where its new level begins."""
     numbers = each.series.values
     low, high = min(numbers), max(numbers)
-    across, up = (WIDTH - 2 * MARGIN) / (len(numbers) - 1), (HEIGHT - 2 * MARGIN) / (high - low)
-    at = [(MARGIN + index * across, HEIGHT - MARGIN - (value - low) * up) for index, value in enumerate(numbers)]
+    up = (HEIGHT - 2 * MARGIN) / (high - low)
+    heights = (HEIGHT - MARGIN - (value - low) * up for value in numbers)
+    at = list(zip(places(len(numbers)), heights, strict=True))
     x, y = at[each.step.index]
     return {"points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at), "x": f"{x:.1f}", "y": f"{y:.1f}"}

@@ -1,7 +1,5 @@
 """What changed in a machine's history, from the graphs that asv publishes: every series, and the steps found in it."""
 
-import ast
-import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.verdicts import Quantity, Verdict, Word
+from perf.report import pages
 from perf.report.change_finder import Step, exact_steps, steps
 
 CONTROLS = "controls."
@@ -81,7 +80,7 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmarks: Mapping[str, Any], 
             continue
         quantity: Quantity = "time" if known["unit"] == "seconds" else "peak_memory"
         points = [(revision, *map(_listed, both)) for revision, *both in graph.get_data()]
-        for index, cell in enumerate(itertools.product(*known["params"])):
+        for index, params in enumerate(pages.asv_cells(known)):
             taken = [
                 (revision, values[index], weights[index])
                 for revision, values, weights in points
@@ -89,7 +88,6 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmarks: Mapping[str, Any], 
             ]
             if len(taken) >= 2:
                 revisions, values, weights = zip(*taken, strict=True)
-                params = dict(zip(known["param_names"], map(ast.literal_eval, cell), strict=True))
                 sample_noise = _open(values, weights) if quantity == "time" else 0.0
                 yield Series(graph.benchmark_name, params, quantity, revisions, values, sample_noise)
 

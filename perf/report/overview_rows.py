@@ -1,11 +1,11 @@
 """What each machine measures, from the graphs that asv publishes: no record is read for it."""
 
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
+
+from perf.report import pages
 
 METHOD = "track_time"
 """Stands for its class, where a class has it."""
@@ -45,9 +45,8 @@ def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str)
             cells, revisions = _measured(of_class[benchmark][method])
             if revisions:
                 known = benchmarks[f"{benchmark}.{method}"]
-                cases = list(product(*known["params"]))
-                often = map(literal_eval, cases[max(cells, key=cells.__getitem__)])
-                case = dict(zip(known["param_names"], often, strict=True))
+                cases = pages.asv_cells(known)
+                case = cases[max(cells, key=cells.__getitem__)]
                 found.append(Class(benchmark, method, len(cells), len(cases), revisions, case))
                 break
     return found

@@ -1,7 +1,9 @@
 """What our pages share: where they link to each other, and how a template becomes HTML."""
 
+import ast
+import itertools
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,12 @@ class Commit:
     hash: str
     subject: str
     date: str
+
+
+def asv_cells(benchmark: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parameters of each case of a benchmark (an entry of benchmarks.json), in the order of asv's values."""
+    axes = [[ast.literal_eval(value) for value in axis] for axis in benchmark["params"]]
+    return [dict(zip(benchmark["param_names"], cell, strict=True)) for cell in itertools.product(*axes)]
 
 
 def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:

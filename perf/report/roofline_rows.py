@@ -1,13 +1,12 @@
 """What the roofline page says, as numbers: how near each case comes to its ceiling, each class, and each commit."""
 
-import ast
-import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from perf.harness.records import CaseResult
+from perf.report import pages
 from perf.report.attention_catalogue import SECTIONS
 from perf.report.estimate import Estimate, estimate
 from perf.report.newest import Cell, is_number
@@ -142,9 +141,9 @@ def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, 
 
     The ceilings are today's at every commit, so that what moves is the time.
     """
-    axes = [[ast.literal_eval(value) for value in axis] for axis in benchmark["params"]]
     bounds = {tuple(row.result.params.values()): row.least.seconds for row in one.ours}
-    cells = {cell: index for index, cell in enumerate(itertools.product(*axes)) if cell in bounds}
+    every = [tuple(params.values()) for params in pages.asv_cells(benchmark)]
+    cells = {cell: index for index, cell in enumerate(every) if cell in bounds}
     known = {index: bounds[cell] for cell, index in cells.items()}
     measured: list[tuple[int, Mapping[str, str], dict[int, float]]] = []
     for _, graph in graphs:

@@ -65,6 +65,7 @@ AXES = {"seq_len": [128, 256, 512], "impl": ["triton", "sdpa"]}
 BENCHMARK = {
     "name": "attention.FlashAttention.track_time",
     "params": [[repr(value) for value in values] for values in AXES.values()],
+    "param_names": list(AXES),
 }
 
 
