@@ -1,18 +1,30 @@
 """One training step of a Transformer on every rank, each with a batch of its own, gradients averaged over all."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.transformer import floor
 from perf.workloads.transformer_oracle import BATCH, SIZES, batch_of
-from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, hold, restore, slope_and_norm, update_error
+from perf.workloads.transformer_state import (
+    UPDATE_TOLERANCE,
+    build_model,
+    hold,
+    projection,
+    projections_of_backward,
+    restore,
+    slope_and_norm,
+    update_error,
+)
 from perf.workloads.workload import Workload, WrongResult
 
 OURS = {"naive": "NaiveDDP", "flat": "FlatDDP", "overlapped": "OverlappedDDP", "bucketed": "BucketedDDP"}
 STRATEGIES = (*OURS, "torch", "torch_static")
 # Of a sum over the ranks, relative to the gradient's norm: float32, and bfloat16 where the matrices are.
 GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-4, "bf16": 1e-4, "bf16_weights": 1e-2}
+# Of a second backward, whose sums are in another order: up to 8e-3 in bfloat16 on an H200, 48 layers deep.
+REPLAY_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2, "bf16_weights": 5e-2}
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
@@ -22,7 +34,6 @@ def build(params: dict[str, Any], device: str) -> Workload:
     that of every rank; attention is PyTorch's. strategy "torch" is its own DistributedDataParallel, "torch_static" the
     same told that every step is alike.
     """
-    import torch
     import torch.distributed as dist
 
     strategy, precision, variant = params["strategy"], params["precision"], params["variant"]
@@ -60,24 +71,25 @@ def build(params: dict[str, Any], device: str) -> Workload:
     if strategy == "torch_static":
         step()  # what is static is learnt from its first backward, which no_sync() must not be
     is_difference = params["mode"] == "exposed"
-    if variant.endswith("cuda_graph"):
+    check_mean = functools.partial(_check_mean, model, train.optimizer, step, precision)
+    is_captured = variant.endswith("cuda_graph")
+    if is_captured:  # looked at before, since a replay calls no hooks
+        error, (slope, _) = check_mean(), slope_and_norm(model)
         step = _captured(step, model)
         if is_difference:
             alone = _captured(alone, model)
 
     def check() -> float:
-        restore(model, train.optimizer)
-        alone()
-        total = torch.tensor(slope_and_norm(model)[0], dtype=torch.float64, device=device)
-        dist.all_reduce(total)
-        restore(model, train.optimizer)
-        step()
-        slope, norm = slope_and_norm(model)
-        off = abs(slope - float(total) / dist.get_world_size()) / norm
-        error = hold("the averaged gradient", off, GRADIENT_TOLERANCE[precision], "the mean over the ranks")
+        found = error if is_captured else check_mean()
+        if is_captured:
+            restore(model, train.optimizer)
+            step()
+            replayed, norm = slope_and_norm(model)
+            off = abs(replayed - slope) / norm
+            hold("the replayed gradient", off, REPLAY_TOLERANCE[precision], "that of the step in the graph")
         hold("AdamW's update", update_error(model, train.optimizer), UPDATE_TOLERANCE)
         hold_equal_on_all_ranks(model)
-        return error
+        return found
 
     def facts() -> dict[str, float]:
         found = {
@@ -114,6 +126,28 @@ def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Cal
     cls = measured("distributed.ddp", OURS[strategy])
     net = cls(model, bucket_size_mb) if strategy == "bucketed" else cls(model)
     return net, net.finish_gradient_synchronization
+
+
+def _check_mean(model: Any, optimizer: Any, step: Callable[[], Any], precision: str) -> float:
+    """The largest error of a parameter's averaged gradient, after one step from the initial weights.
+
+    Held to the mean of what the same backward computed on every rank: of a second one the sums differ by more.
+    """
+    import torch
+    import torch.distributed as dist
+
+    restore(model, optimizer)
+    with projections_of_backward(model) as computed:
+        step()
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    mean = torch.stack([computed[name] for name in names])
+    dist.all_reduce(mean)
+    mean /= dist.get_world_size()
+    averaged = torch.stack([projection(name, each.grad) for name, each in zip(names, parameters, strict=True)])
+    off = (averaged - mean)[:, 0].abs() / mean[:, 1].sqrt()
+    worst = int(off.argmax())  # NaN, if there is one
+    what = f"the averaged gradient of {names[worst]}"
+    return hold(what, float(off[worst]), GRADIENT_TOLERANCE[precision], "the mean over the ranks")
 
 
 def _captured(step: Callable[[], Any], model: Any) -> Callable[[], Any]:

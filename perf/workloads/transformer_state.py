@@ -1,6 +1,8 @@
 """A Transformer in a known state: built with the oracle's weights, brought back to them, and looked at after a step."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from perf.workloads import measured
@@ -35,16 +37,42 @@ def restore(model: Any, optimizer: Any) -> None:
                 value.copy_(weight) if key == "master" else value.zero_()
 
 
+def projection(name: str, gradient: Any) -> Any:
+    """[2], float64: a parameter's gradient along `direction`, and its squared norm."""
+    import torch
+
+    wide = gradient.double()
+    return torch.stack([(wide * direction(name, tuple(wide.shape), str(wide.device))).sum(), wide.square().sum()])
+
+
 def slope_and_norm(model: Any) -> tuple[float, float]:
     """The gradient's projection on `direction`, and its norm. Raises `WrongResult` for a parameter without one."""
     slope = square = 0.0
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
             raise WrongResult(f"{name} has no gradient")
-        gradient = parameter.grad.double()
-        slope += float((gradient * direction(name, tuple(gradient.shape), str(gradient.device))).sum())
-        square += float(gradient.square().sum())
+        one = projection(name, parameter.grad)
+        slope += float(one[0])
+        square += float(one[1])
     return slope, square**0.5
+
+
+@contextlib.contextmanager
+def projections_of_backward(model: Any) -> Iterator[dict[str, Any]]:
+    """Of every parameter, by name, the `projection` of the gradient that a backward computes inside of it.
+
+    It is taken before anything adds the gradient to another, averages it or moves it. A CUDA graph's replay has none.
+    """
+    found: dict[str, Any] = {}
+    handles = [
+        parameter.register_hook(lambda gradient, name=name: found.update({name: projection(name, gradient.detach())}))
+        for name, parameter in model.named_parameters()
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def update_error(model: Any, optimizer: Any) -> float:
