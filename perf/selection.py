@@ -20,7 +20,8 @@ SETS = {
         r"attention\.FlashAttention\.track_\w+\((1024|8192), 64, 'bfloat16', '\w+', '\w+'\)"
         r"|controls\.Controls\.track_time\('(matmul|copy)', 'cold'\)"
     ),
-    # What a pull request is judged by: ours at 49 places, in ten minutes with both commits.
+    # What a pull request is judged by: ours at 45 places, in ten minutes with both commits. Of a training step what the
+    # device does: what small's host needs for it moves by 10 % between two samples, and shows nothing in that time.
     "pr": (
         r"attention\.FlashAttention\.track_\w+\((1024|8192|65536), (64|128), 'bfloat16', '(for|back)ward', 'triton'\)"
         r"|attention\.FlashAttention\.track_\w+\(8192, (64|128), 'float32', '(for|back)ward', 'triton'\)"
@@ -28,7 +29,7 @@ SETS = {
         r"|attention\.MultiHeadAttention\.track_\w+\(\d+, 2048, (512|4096|16384), \d+, True, .*, 'triton'\)"
         r"|attention\.Leaderboard\.track_\w+\(.*'triton'\)"
         r"|transformer\.Transformer\.track_\w+\('small', 512, 'bf16', 'eager', 'reference', '\w+', 'device_busy'\)"
-        r"|transformer\.TransformerVariants\.track_\w+\('small', 512, 'bf16\w*', '\w+', 'triton'"
+        r"|transformer\.TransformerVariants\.track_\w+\('small', 512, 'bf16\w*', '\w*cuda_graph', 'triton'"
     ),
     "demo": (
         r"smoke\.(SmokeAttention|SmokeControls)\.|smoke\.SmokeTransformer\..*'fp32'.*'step'"

@@ -53,6 +53,7 @@ class Measuring:
         self._visits, self._limit_s, self._injection = visits, limit_s, injection
         self._ceilings: dict[str, Any] = {}
         self._deadline = time.monotonic() + budget_s
+        self._visit_s: dict[str, float] = {}
         self._workers: dict[str, Process] = {
             device: AlternatingProcesses(device, checkouts, pythons) if pythons else WorkerProcess(device, *checkouts)
             for device in {one.case.device for one in evidence}
@@ -61,7 +62,8 @@ class Measuring:
     def until_settled(self) -> None:
         """Measure every row in as many processes as the first look needs, then the open ones, look by look.
 
-        The budget ends it after the visit that it ends in; what was measured until then stays. Raises
+        No visit begins that would end after the budget, as far as the row's last one tells; what was measured until
+        then stays. Raises
         `click.ClickException` with one line before the first visit if `preflight` objects.
         """
         try:
@@ -77,7 +79,7 @@ class Measuring:
     def _one_process(self, rows: Sequence[Evidence]) -> None:
         number, self.processes = self.processes, self.processes + 1
         for device, worker in self._workers.items():
-            mine = [one for one in rows if one.case.device == device and _goes_on(one)]
+            mine = [one for one in rows if one.case.device == device and _goes_on(one) and self._has_time_for(one)]
             if not mine:
                 continue
             worker.stop()
@@ -93,10 +95,10 @@ class Measuring:
                     random.Random(f"{number} {visit}").shuffle(order)
                     order.sort(key=lambda one: one.case.params.get("world_size", 1))
                 for one in order:
-                    if self._is_over():
-                        return
-                    if _goes_on(one):
+                    if _goes_on(one) and self._has_time_for(one):
+                        begin = time.monotonic()
                         self._visit(worker, one, number, visit)
+                        self._visit_s[one.case.key] = time.monotonic() - begin
                         self._step(1, one.case.key)
 
     def _greet(self, worker: Process) -> str:
@@ -158,6 +160,9 @@ class Measuring:
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._deadline
+
+    def _has_time_for(self, one: Evidence) -> bool:
+        return time.monotonic() + self._visit_s.get(one.case.key, 0.0) < self._deadline
 
 
 def _any_open(rows: Sequence[Evidence]) -> bool:

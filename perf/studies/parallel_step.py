@@ -204,7 +204,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def share(busy: list[float]) -> str:
     """Of a step; "-" where no GPU was looked at."""
-    return f"{statistics.median(busy):.0%}" if busy else "-"
+    return f"{statistics.median(busy):.1%}" if busy else "-"
 
 
 def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:

@@ -110,6 +110,14 @@ def test_the_budget_ends_it_and_keeps_what_there_is(places: Any) -> None:
     assert not row.outcomes
 
 
+def test_no_visit_begins_that_would_end_after_the_budget(places: Any) -> None:
+    run = Measuring([Evidence(CASE, (0.1, 1e-4), False)], places(GOOD, GOOD), budget_s=60.0, looks=(2,), is_open=list)
+    run._visit_s[CASE.key] = 61.0
+    run.until_settled()
+    assert not run.evidence[0].outcomes
+    assert not run.greeting
+
+
 @pytest.mark.slow
 def test_what_neither_commit_has_is_n_a_in_both(places: Any) -> None:
     _, row, _ = measured(places(None, None))

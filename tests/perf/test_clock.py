@@ -1,15 +1,20 @@
 """What a sample is, and when there are enough of them."""
 
+import dataclasses
+import itertools
+import time
 from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import ClassVar, NamedTuple
 
 import pytest
 
 from perf.harness import ceilings
 from perf.harness.case import Case
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
-from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, length_of_union
+from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, MARKER, MAX_LEAD_S, _between_markers, length_of_union
 from perf.harness.measure import TooFast, Worker, hold_to_floor
+from perf.harness.profiler import Activity
 from perf.workloads import build
 from perf.workloads.workload import Floor, Workload
 
@@ -117,6 +122,70 @@ def test_ceilings_of_a_cpu_are_positive():
 def test_the_device_is_busy_where_at_least_one_span_is():
     assert length_of_union([(0, 2), (1, 3), (5, 6), (5.25, 5.5)]) == pytest.approx(4)
     assert length_of_union([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("late", "kept", "leads"),
+    [
+        ([False] * 3, [0, 1, 2], [1e-3, 1e-4, 1e-4]),
+        ([False, True, False, False], [0, 2, 3], [1e-3, 1e-4, 2e-4, 2e-3]),
+        ([True] * 6, [3, 4, 5], [1e-3, 2e-4, 4e-4, 5e-3, 8e-4, 8e-4]),  # until the first wait is as long as any
+    ],
+)
+def test_a_sample_that_the_host_was_too_late_for_is_taken_again_behind_a_longer_wait(late, kept, leads):
+    class Event(NamedTuple):
+        number: int
+
+        def record(self):
+            pass
+
+        def query(self):
+            return late[self.number]
+
+        def elapsed_time(self, end):
+            return self.number * 1e3
+
+    waits, numbers = [], itertools.count()
+    clock = CUDA_CLOCKS["cuda_events"]()
+    clock._first_lead_s, clock._lead_s = 1e-3, 1e-4
+    clock._torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+    clock._wait_on_device, clock._events = waits.append, lambda: (Event(next(numbers)),) * 2
+    assert clock.batch(workload(lambda: None), "warm", 3) == kept
+    assert waits == pytest.approx(leads)
+
+
+def test_work_that_no_wait_is_long_enough_for_is_taken_once():
+    calls = []
+    clock = CUDA_CLOCKS["cuda_events"]()
+    clock._first_lead_s = clock._lead_s = MAX_LEAD_S
+    event = SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda end: 1.0)
+    clock._torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None, _sleep=lambda cycles: None))
+    clock._events = lambda: (event, event)
+    assert clock.batch(workload(lambda: calls.append(1)), "warm", 3) == [1e-3] * 3
+    assert len(calls) == 3
+
+
+def test_between_two_markers_lies_one_sample():
+    names = ["before", f"{MARKER}(long)", "a", "b", f"{MARKER}(long)", "flush", f"{MARKER}(long)", "c"]
+    found, markers = _between_markers(Activity(name, index, index + 1) for index, name in enumerate(names))
+    assert found == [[(2, 3), (3, 4)], [(7, 8)]]
+    assert markers == 3
+
+
+@pytest.mark.gpu
+def test_a_stall_of_the_host_is_no_part_of_the_time():
+    work, clock, calls = build("controls", {"control": "launch"}, "cuda"), CUDA_CLOCKS["cuda_events"](), []
+    clock.warm_up(work)
+
+    def run():
+        calls.append(1)
+        if len(calls) == 4:
+            time.sleep(0.05)
+        work.run()
+
+    samples = clock.batch(dataclasses.replace(work, run=run), "warm", 20)
+    assert len(calls) > len(samples) == 20
+    assert max(samples) < 0.01
 
 
 @pytest.mark.gpu

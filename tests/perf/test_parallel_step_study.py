@@ -103,7 +103,7 @@ def test_the_verdict_is_against_the_best_and_says_whose_time_it_is():
     (sentence,) = parallel_step.answers([slow, fast], 0.02)
     assert sentence == "xl, context 512, 2 ranks: a takes 0.500 ± 0.0% of the time of the best of the others, fast."
     (sentence,) = parallel_step.answers([row([[1.0]] * 3, [[2.0]] * 3, ours_busy=[0.8, 0.7])], 0.02)
-    assert sentence.endswith("Its GPU is busy for 75% only: this is the host's time.")
+    assert sentence.endswith("Its GPU is busy for 75.0% only: this is the host's time.")
     (sentence,) = parallel_step.answers([row([[1.0], [1.5], [0.8]], [[2.0]] * 3)], 0.02)
     assert "too wide for a verdict" in sentence
 
