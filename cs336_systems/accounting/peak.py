@@ -2,7 +2,7 @@
 
 The fused AdamW has no temporaries; gradients are None before the forward; the optimizer's moments exist, as after the
 first step. Not counted: workspaces of libraries (cuBLAS: 32 MiB on Hopper), rounding to 512 bytes and fragmentation,
-the CUDA context. So this is `max_memory_allocated`, not what nvidia-smi shows.
+the CUDA context. So this is torch's `requested_bytes`, not what nvidia-smi shows.
 """
 
 from cs336_systems.accounting.compute import block_parameters, ffn_weights, parameters

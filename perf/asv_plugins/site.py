@@ -53,7 +53,7 @@ class OverviewSite(OutputPublisher):
         directory = _records(conf)
         commits = {revision: commit for commit, revision in revisions.items()}
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
-        published = _site(conf, repo, benchmarks, graphs, revisions).published
+        site = _site(conf, repo, benchmarks, graphs, revisions)
         machines = []
         for name in _machines(directory, graphs):
             measured = [
@@ -61,8 +61,8 @@ class OverviewSite(OutputPublisher):
                 for one in overview_rows.classes_of(graphs, benchmarks, name)
             ]
             found, skipped = gates.read(directory, name)
-            skipped += left_out.left_out(Path(conf.results_dir) / name, published)
-            changed = _changed(name, repo, benchmarks, graphs, revisions, found)
+            skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
+            changed = _changed(site, name, repo, found)
             machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped, changed))
         machines.sort(key=lambda one: -one.cells)
         html_dir = Path(conf.html_dir)
@@ -181,18 +181,17 @@ def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str, name:
         raise UserError(str(error)) from None
 
 
-def _changed(
-    machine: str, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int], found: list[gates.Gate]
-) -> change_page.Machine:
-    series = list(change_rows.series_of(graphs, benchmarks, machine))
-    commits = {revision: commit for commit, revision in revisions.items()}
+def _changed(site: newest.Site, machine: str, repo: Any, found: list[gates.Gate]) -> change_page.Machine:
+    commits = {revision: commit for commit, revision in site.revisions.items()}
+    harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, commits[revision]))
+    series = list(change_rows.series_of(site.graphs, site.benchmarks, machine, harness_of))
     return change_page.Machine(
         machine,
         change_rows.changes_of(series, _negligible()),
         len({revision for one in series for revision in one.revisions}),
         len(series),
         lambda revision: _describe(repo, commits[revision]),
-        revisions,
+        site.revisions,
         found,
         _accepted(),
     )

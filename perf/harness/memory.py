@@ -33,13 +33,14 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
 
     Of a second run, where the first makes what all others hold. Inputs count, since a user has to hold them; what the
     process held before (cuBLAS workspaces, the flush buffer) does not. The work must have run once before, so that such
-    workspaces exist already. Allocated, not reserved: what the allocator keeps in reserve depends on what ran before
-    (36 to 39 GB for identical work have been seen).
+    workspaces exist already. Counted is what was asked for, as in the trace. Allocated bytes depend on what ran before,
+    since a cached block goes out whole where less than 1 MiB would remain, and reserved bytes even more: by 6 MiB and
+    3 GB for identical work.
     """
     import torch
 
     leftovers.release()
-    baseline = torch.cuda.memory_allocated()
+    baseline = torch.cuda.memory_stats()["requested_bytes.all.current"]
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000, clear_history=True)
     try:
         work = build()
@@ -52,7 +53,7 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
         first_of_run = len(_trace())
         work.run()
         torch.cuda.synchronize()
-        peak_bytes = torch.cuda.max_memory_allocated() - baseline
+        peak_bytes = torch.cuda.memory_stats()["requested_bytes.all.peak"] - baseline
         trace = _trace()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)

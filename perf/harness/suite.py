@@ -69,7 +69,7 @@ def reported_time(benchmark: Any, results: Results, *params: Any) -> dict[str, A
 
 
 def reported_peak_memory(benchmark: Any, results: Results, *params: Any) -> int:
-    """Peak allocated bytes."""
+    """Peak requested bytes."""
     return _result(benchmark, results, params)["peak_bytes"]
 
 

@@ -19,7 +19,7 @@ CLOCKS = {
     "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
 }
 _INTERVAL = "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"
-_MEMORY = "the most bytes allocated at once, in a pass of its own, the same whatever ran before"
+_MEMORY = "the most bytes in use at once, as asked for (harness 1 and 2: as allocated), in a pass of its own"
 _OF_CEILING = (
     "the least time at the ceilings, by arithmetic or by memory traffic (from warm caches only what L2 cannot hold), "
     "whichever is longer, over the time taken"

@@ -6,7 +6,7 @@ neighbours, which a few changes do not move; a short series is not believed to b
 out of line with both its neighbours counts as one noise away from the nearer, and a level has two commits at least, so
 that one bad run is no change: the newest commit alone is reported as such.
 
-Bytes are exact: every other value is a change.
+Bytes are exact: every other value is a change. So one series of them has one way to count (`change_rows`).
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Machine:
     described: Callable[[int], pages.Commit]
     """A commit by asv's number."""
 
-    revisions: dict[str, int]
+    revisions: Mapping[str, int]
     """Those numbers by hash."""
 
     gates: Sequence[Gate]

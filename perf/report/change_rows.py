@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +72,17 @@ class Change:
         return Verdict(self.series.name, self.series.quantity, word, *numbers, None, False, "")
 
 
-def series_of(graphs: Iterable[tuple[str, Any]], benchmarks: Mapping[str, Any], machine: str) -> Iterator[Series]:
-    """All times and bytes of a machine that have two values. Each environment's graph is a history by itself."""
+def series_of(
+    graphs: Iterable[tuple[str, Any]],
+    benchmarks: Mapping[str, Any],
+    machine: str,
+    harness_of: Callable[[int], Callable[[str, tuple[Any, ...]], str]],
+) -> Iterator[Series]:
+    """All times and bytes of a machine that have two values. Each environment's graph is a history by itself.
+
+    So are the bytes that one version of the harness counted: `harness_of` has that of each case of a revision. Times
+    go on over all versions, since a history cut in two hides what happened there; a harness that moves them is seen.
+    """
     for _, graph in graphs:
         known = benchmarks.get(graph.benchmark_name)
         if not known or graph.params.get("machine") != machine or known["unit"] not in ("seconds", "bytes"):
@@ -81,15 +90,17 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmarks: Mapping[str, Any], 
         quantity: Quantity = "time" if known["unit"] == "seconds" else "peak_memory"
         points = [(revision, *map(_listed, both)) for revision, *both in graph.get_data()]
         for index, params in enumerate(pages.asv_cells(known)):
-            taken = [
-                (revision, values[index], weights[index])
-                for revision, values, weights in points
-                if values[index] is not None and 0 < values[index] < math.inf
-            ]
-            if len(taken) >= 2:
-                revisions, values, weights = zip(*taken, strict=True)
-                sample_noise = _open(values, weights) if quantity == "time" else 0.0
-                yield Series(graph.benchmark_name, params, quantity, revisions, values, sample_noise)
+            case = graph.benchmark_name.rpartition(".")[0], tuple(params.values())
+            histories: dict[str, list[tuple[int, float, float | None]]] = {}
+            for revision, values, weights in points:
+                if values[index] is not None and 0 < values[index] < math.inf:
+                    harness = harness_of(revision)(*case) if quantity == "peak_memory" else ""
+                    histories.setdefault(harness, []).append((revision, values[index], weights[index]))
+            for taken in histories.values():
+                if len(taken) >= 2:
+                    revisions, values, weights = zip(*taken, strict=True)
+                    sample_noise = _open(values, weights) if quantity == "time" else 0.0
+                    yield Series(graph.benchmark_name, params, quantity, revisions, values, sample_noise)
 
 
 def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:

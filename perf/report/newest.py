@@ -1,7 +1,7 @@
 """The newest result of each case on a machine; asv's graphs say where it lies, so that few records are read."""
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,16 @@ def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str,
         for result in read_commit(directory, machine, commit):
             found.setdefault(result.benchmark, {}).setdefault(tuple(result.params.values()), Cell(result, commit))
     return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
+
+
+def harness_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
+    """The version of the harness that measured a case, by its class and parameters; "" where no record says so."""
+    sessions = records.read_lines(directory, machine, commit, kinds=("session",))
+    if len({one["harness"] for one in sessions}) == 1:  # most often, and no visit has to be read
+        return lambda *case: sessions[0]["harness"]
+    measured = read_commit(directory, machine, commit)
+    versions = {(one.benchmark, tuple(one.params.values())): one.session.harness for one in measured}
+    return lambda *case: versions.get(case, "")
 
 
 SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")

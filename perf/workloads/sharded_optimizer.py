@@ -117,6 +117,7 @@ def _state(optimizer: Any) -> Any:
 
 
 def _peak(device: str) -> int:
+    """Of the bytes asked for: whole blocks of the allocator depend on what it had cached before."""
     import torch
 
-    return torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    return torch.cuda.memory_stats()["requested_bytes.all.peak"] if device == "cuda" else 0

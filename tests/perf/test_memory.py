@@ -49,8 +49,10 @@ def test_the_peak_is_of_the_last_run_alone(monkeypatch, settles, order):
     log, history = [], "torch.cuda.memory._record_memory_history"
     monkeypatch.setattr(history, lambda **_: None)
     monkeypatch.setattr("torch.cuda.memory._snapshot", lambda: {"device_traces": []})
-    for name in ("synchronize", "memory_allocated", "max_memory_allocated"):
+    for name in ("synchronize", "memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda: 0)
+    stats = {"requested_bytes.all.current": 3, "requested_bytes.all.peak": 10}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: log.append("reset"))
     made = Workload(
         run=lambda: log.append("run"),
@@ -59,7 +61,7 @@ def test_the_peak_is_of_the_last_run_alone(monkeypatch, settles, order):
         prepare=lambda: log.append("prepare"),
         settles=settles,
     )
-    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == 0
+    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == 10 - 3
     assert log == [*order.split()[:-1], "reset", "run"]
 
 
@@ -71,6 +73,18 @@ def test_peak_memory_is_the_same_bytes_whatever_ran_before():
     assert peak()["peak_bytes"] == first
     del kept
     assert peak()["peak_bytes"] == first
+
+
+@pytest.mark.gpu
+def test_a_cached_block_counts_as_what_was_asked_for():
+    """One of 4.5 MiB between two that live goes out whole for 4 MiB."""
+    below, between, above = (torch.empty(size * 2**19, dtype=torch.uint8, device="cuda") for size in (12, 9, 12))
+    del between
+    made = Workload(run=lambda: torch.empty(2**22, dtype=torch.uint8, device="cuda"), check=lambda: 0.0, floor=Floor())
+    found = peak_memory(lambda: made, Leftovers())
+    assert found["peak_bytes"] == 2**22
+    assert [size for size, _ in found["largest_allocations"]] == [2**22]
+    del below, above
 
 
 @pytest.mark.gpu

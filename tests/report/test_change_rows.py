@@ -35,12 +35,31 @@ def test_every_cell_of_every_graph_is_a_series() -> None:
         graph("a.Class.track_rate", [(3, 1.0, None), (4, 1.0, None)]),
         graph("a.Gone.track_time", [(3, 1.0, None), (4, 1.0, None)]),
     ]
-    first, second, memory, one = series_of(graphs, BENCHMARKS, "h200")
+    first, second, memory, one = series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: "3")
     assert (first.name, first.revisions, first.values) == ("a.Class(1, 'x')", (3, 5), (1.0, 1.1))
     assert first.sample_noise == pytest.approx(1 / 200 / 2.576)
     assert (second.revisions, second.values) == ((5, 9), (2.0, 3.0))
     assert (memory.quantity, memory.values, memory.sample_noise) == ("peak_memory", (7, 7), 0.0)
     assert (one.name, one.params, one.values) == ("a.One()", {}, (1.0, 2.0))
+
+
+def test_bytes_of_each_harness_are_a_history_and_times_are_one() -> None:
+    """The harness of each case: a commit may have been measured once more, in part."""
+    points = [(n, [value, value], [None, None]) for n, value in enumerate((8.0, 8.0, 7.0, 7.0))]
+    graphs = [graph("a.Class.track_peak_memory", points), graph("a.Class.track_time", points)]
+
+    def harness_of(revision):
+        return {("a.Class", (1, "x")): "23"[revision > 1], ("a.Class", (2, "x")): "2"}.__getitem__
+
+    found = list(series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: harness_of(revision)(case)))
+    assert [(one.params["n"], one.revisions) for one in found] == [
+        (1, (0, 1)),
+        (1, (2, 3)),
+        (2, (0, 1, 2, 3)),
+        (1, (0, 1, 2, 3)),
+        (2, (0, 1, 2, 3)),
+    ]
+    assert [(one.series.params["n"], one.verdict.word) for one in changes_of(found[:3], {})] == [(2, "SMALLER")]
 
 
 def test_a_method_of_its_own_is_part_of_the_name() -> None:

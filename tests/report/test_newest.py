@@ -54,6 +54,23 @@ def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_pat
     assert Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells("laptop") == {}
 
 
+def test_a_case_is_of_the_harness_that_measured_it_last(tmp_path: Path, monkeypatch: Any) -> None:
+    case = {"benchmark": "a.Class", "visit": 0, "status": "ok", "reason": "", "timed": False, "cache": "cold"}
+    journal = Journal(tmp_path, H200, "a" * 40)
+    for harness, sizes in (("2", ("small", "xl")), ("3", ("xl",))):
+        session = {"id": harness, "started_at": "", "day": "", "harness": harness, "effort": "full", "machine": H200}
+        journal.write({"kind": "session"} | session | {"commit": "a" * 40, "device": {}, "software": {}})
+        for size in sizes:
+            journal.write({"kind": "visit", "session": harness, "params": {"size": size, "n": 1}} | case)
+    journal.close()
+    found = newest.harness_of(tmp_path, H200, "a" * 40)
+    assert [found("a.Class", (size, 1)) for size in ("small", "xl", "large")] == ["2", "3", ""]
+    assert newest.harness_of(tmp_path, H200, "b" * 40)("a.Class", ("xl", 1)) == ""
+    steps.write_records(tmp_path, steps.phases(), "c" * 40)
+    monkeypatch.setattr(newest, "read_commit", None)
+    assert newest.harness_of(tmp_path, H200, "c" * 40)("a.Class", ("xl", 1)) == "2", "no visit is read"
+
+
 def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:
     journal = Journal(tmp_path, H200, "a" * 40)
     for torch in ("2.11.0", "2.13.0"):
