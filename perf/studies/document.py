@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -67,6 +68,10 @@ def kept(
     return found
 
 
+_NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
+
+
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Write aside and rename. Raises `click.ClickException` with one line if that fails."""
-    write_aside(path, json.dumps(document, indent=1) + "\n")
+    """Write aside and rename; a list of numbers takes one line. Raises `click.ClickException` if that fails."""
+    text = json.dumps(document, indent=1)
+    write_aside(path, _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")

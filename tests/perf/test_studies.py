@@ -121,10 +121,12 @@ def test_what_a_run_that_died_had_measured_is_of_the_run_that_went_on_or_of_none
 
 
 def test_rows_are_written_with_their_machine_and_command(tmp_path):
-    whole = document.document("cpu", [{"x": 1}])
+    whole = document.document("cpu", [{"x": [[1.5, 2], [3e-7, None]], "y": "[\n1,\n2\n]", "z": []}])
     document.write(tmp_path / "new" / "study.json", whole)
-    read = json.loads((tmp_path / "new" / "study.json").read_text())
-    assert read["rows"] == [{"x": 1}]
+    text = (tmp_path / "new" / "study.json").read_text()
+    read = json.loads(text)
+    assert read["rows"] == [{"x": [[1.5, 2], [3e-7, None]], "y": "[\n1,\n2\n]", "z": []}]
+    assert "[1.5, 2],\n" in text
     assert read["software"]["torch"]
     (tmp_path / "file").write_text("")
     with pytest.raises(click.ClickException, match="cannot be written"):

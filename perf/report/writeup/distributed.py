@@ -169,7 +169,7 @@ def _parts(
         parts += in_words(measured) if measured else []
         parts += [" ".join([ABOUT[name], _setting(rows)]).strip(), table(study.shown(rows))]
         if draws and measured:
-            path = figures / f"{name}-{found.folder.name}.png"
+            path = figures / f"{'-'.join([name, *found.folder.parts])}.png"
             (draw or study.draw)(found.rows, path, _heading(found.document))
             if path.exists():
                 parts += [f"![{name.replace('-', ' ').capitalize()}]({figures.name}/{path.name})"]
@@ -192,5 +192,5 @@ def _heading(document: dict[str, Any]) -> str:
 
 
 def _made_by(found: Study) -> str:
-    path = f"{PLACE}/{found.folder.name}/{found.name}.json"
+    path = f"{PLACE}/{found.folder.as_posix()}/{found.name}.json"
     return f"{plain(_heading(found.document))}. Measured with {code(found.document['command'])}; rows in {code(path)}."

@@ -25,6 +25,8 @@ class Study:
 
     name: str
     folder: Path
+    """Within `STUDIES`: the machine's, or one in it where a study ran more than once."""
+
     document: dict[str, Any]
 
     @property
@@ -54,7 +56,7 @@ class Source:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Those of the machine's own folder, by name: what `perf.studies.answers` makes its tables of."""
-        return {one.name: one.document for one in self.studies if one.folder.name == self.machine}
+        return {one.name: one.document for one in self.studies if one.folder == Path(self.machine)}
 
     def named(self, name: str) -> list[Study]:
         """The documents of a study, of every number of GPUs."""
@@ -100,7 +102,7 @@ def read(folder: Path, machine: str | None) -> Source:
     studies = []
     for path in _documents(folder / STUDIES, chosen):
         try:
-            studies.append(Study(path.stem, path.parent, _document(path)))
+            studies.append(Study(path.stem, path.parent.relative_to(folder / STUDIES), _document(path)))
         except (OSError, ValueError, RecursionError) as error:
             skipped.append(f"{path.relative_to(folder)} is left out: {error}")
     return Source(chosen, folder, frame, tuple(studies), tuple(skipped))
@@ -110,7 +112,7 @@ def _documents(folder: Path, machine: str) -> Iterator[Path]:
     base = re.sub(r"-x\d+$", "", machine)
     for place in sorted({folder / machine, *folder.glob(f"{base}-x*")}):
         # `study accounting` measures nothing, and leaves a list.
-        yield from sorted(path for path in place.glob("*.json") if path.stem != "accounting")
+        yield from sorted(path for path in place.rglob("*.json") if path.stem != "accounting")
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -133,6 +133,19 @@ def test_rows_of_several_gpus_make_tables_figures_and_sentences(tmp_path):
         assert (tmp_path / "out" / "figures" / f"{name}-box-x2.png").stat().st_size
 
 
+def test_a_study_that_ran_twice_lies_in_folders_of_its_own(tmp_path):
+    folder = perf_folder(tmp_path, ALL)
+    first = folder / "studies/results/box-x2"
+    for run in ("512", "1024"):
+        (first / run).mkdir()
+        shutil.copy(first / "overlap.json", first / run)
+    (first / "overlap.json").unlink()
+    said = chapter(written(folder, tmp_path / "out"), "ddp_overlap_individual_parameters_benchmarking")
+    for run in ("512", "1024"):
+        assert f"rows in `perf/studies/results/box-x2/{run}/overlap.json`" in said
+        assert (tmp_path / "out" / "figures" / f"overlap-box-x2-{run}.png").stat().st_size
+
+
 def test_half_of_a_measurement_is_named_as_half(tmp_path):
     rows = [row for row in DDP if row["strategy"] != "flat"]
     made = written(perf_folder(tmp_path, {"ddp": rows}), tmp_path / "out")
