@@ -54,7 +54,7 @@ def train_ten_steps(rank, make_model):
             nn.functional.mse_loss(one(x), y).backward()
             optimizer.step()
         for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-            numpy.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-7)
+            numpy.testing.assert_allclose(ours.detach().cpu(), theirs.detach().cpu(), rtol=1e-7)
     for old, new in zip(before, model.parameters(), strict=True):
         assert torch.equal(old, new) != new.requires_grad
 

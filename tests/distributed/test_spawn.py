@@ -33,8 +33,9 @@ def describe(rank, *args):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_results_come_in_order_of_rank(world_size):
     results = spawn(describe, world_size, "a", {"b": 1})
+    backend = "nccl" if ON_GPUS else "gloo"
     for rank, result in enumerate(results):
-        assert result[:-1] == (rank, rank, world_size, "gloo", 1, ("a", {"b": 1}))
+        assert result[:-1] == (rank, rank, world_size, backend, 1, ("a", {"b": 1}))
         assert result[-1].tolist() == [rank, rank]
 
 

@@ -6,18 +6,22 @@ import torch
 from torch import nn
 
 from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
+from tests.distributed.steps import seeded
 
 ADAMW = {"lr": 0.01, "weight_decay": 0.1}
 
 
 def network(dtype=torch.float32, seed=0):
     """Tensors of 91, 13, 143, 11, 11, 11 and 55 elements; the fourth is frozen."""
-    torch.manual_seed(seed)
-    net = nn.Sequential(
-        nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 11), nn.LayerNorm(11), nn.Tanh(), nn.Linear(11, 5, bias=False)
-    )
+    net = seeded(layers, seed)
     net[2].bias.requires_grad_(False)
     return net.to(dtype)
+
+
+def layers():
+    return nn.Sequential(
+        nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 11), nn.LayerNorm(11), nn.Tanh(), nn.Linear(11, 5, bias=False)
+    )
 
 
 def loss_of(model, step, part=slice(None)):

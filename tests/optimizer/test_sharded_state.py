@@ -16,12 +16,13 @@ from tests.optimizer.beside import ADAMW, Beside, assert_same, loss_of, network
 
 
 def assert_same_state(ours, theirs):
+    """Ours is on the CPU, wherever the parameters are."""
     assert ours["param_groups"] == theirs["param_groups"]
     assert list(ours["state"]) == sorted(theirs["state"])
     for number, state in theirs["state"].items():
         assert list(ours["state"][number]) == list(state)
         for name, value in state.items():
-            torch.testing.assert_close(ours["state"][number][name], value, rtol=0, atol=0)
+            torch.testing.assert_close(ours["state"][number][name], value.cpu(), rtol=0, atol=0)
 
 
 def bytes_of_state(rank, freeze):
@@ -122,13 +123,15 @@ def resume(rank, case, path):
     assert beside.sharded.param_groups[1]["lr"] == 0.05
     assert all(beside.sharded.owners[parameter] == rank for parameter in beside.sharded.state)
     beside.train(range(3, 5))
-    return {name: value.detach() for name, value in beside.model.named_parameters()}
+    return weights_of(beside.model)
 
 
-def train_unsharded(case):
-    """Without a break, in this process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def weights_of(model):
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def train_unsharded(rank, case):
+    """Without a break."""
     optimizer_cls, make, options = CASES[case]
     model = make()
     optimizer = optimizer_cls(groups_of(model), **options)
@@ -138,17 +141,16 @@ def train_unsharded(case):
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
-    torch.set_num_threads(threads)
-    return model
+    return weights_of(model)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_saved_on_two_ranks_it_goes_on_with_any_number_of_ranks(case, tmp_path):
     spawn(save, 2, case, tmp_path / "checkpoint.pt")
-    unsharded = train_unsharded(case)
+    (unsharded,) = spawn(train_unsharded, 1, case)
     for world_size in (1, 3, 4):
         for weights in spawn(resume, world_size, case, tmp_path / "checkpoint.pt"):
-            for name, value in unsharded.named_parameters():
+            for name, value in unsharded.items():
                 assert torch.equal(value, weights[name]), (world_size, name)
 
 
