@@ -93,7 +93,7 @@ class Measuring:
                 order = list(mine)
                 if number or visit:  # the first keeps the grid's order: neighbours share an oracle
                     random.Random(f"{number} {visit}").shuffle(order)
-                    order.sort(key=lambda one: one.case.params.get("world_size", 1))
+                order.sort(key=lambda one: one.case.params.get("world_size", 1))  # as many ranks stay who they are
                 for one in order:
                     if _goes_on(one) and self._has_time_for(one):
                         begin = time.monotonic()

@@ -120,7 +120,7 @@ class _Run:
             order = [case for case in self._cases if number == 0 or case.timed]
             if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times do not count
                 random.Random(number).shuffle(order)
-                order.sort(key=lambda case: case.params.get("world_size", 1))  # as many ranks stay the same processes
+            order.sort(key=lambda case: case.params.get("world_size", 1))  # other ranks are other processes: 13 s
             todo = [case for case in order if (case.key, number) not in done]
             if len(todo) < len(order):
                 self._progress.step(len(order) - len(todo), "already on file")
