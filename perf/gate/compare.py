@@ -103,7 +103,7 @@ def _report(
         head_software=run.greeting.get("head_software", {}) if run else {},
         command=command,
         seconds=round(seconds, 1),
-        share_measuring=round(run.measuring_s / seconds, 3) if run else 0.0,
+        spent_s={what: round(s, 1) for what, s in run.spent_s.most_common()} if run else {},
         processes=run.processes if run else 0,
         tests_passed=tests.passed,
         tests=tests.summary,

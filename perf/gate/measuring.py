@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Measuring:
         self.evidence = list(evidence)
         self.greeting: dict[str, Any] = {}
         self.processes = 0
-        self.measuring_s = 0.0
+        self.spent_s: Counter[str] = Counter()
         self._looks, self._is_open, self._step = tuple(looks), is_open, step
         self._visits, self._limit_s, self._injection = visits, limit_s, injection
         self._ceilings: dict[str, Any] = {}
@@ -113,13 +114,12 @@ class Measuring:
     def _visit(self, worker: Process, one: Evidence, process: int, visit: int) -> None:
         first = not one.outcomes
         arms = list(ARMS) if (process + visit) % 2 == 0 else list(reversed(ARMS))  # who is built, and sampled, first
-        begin = time.monotonic()
         reply = self._ask(worker, one, arms, first)
         if reply["status"] in ("crashed", "hung"):
             one.trouble = f"both commits side by side: {reply['reason']}"
             self._ask_apart(worker, one)
             return
-        self.measuring_s += time.monotonic() - begin
+        self.spent_s.update({what: ms * 1e-3 for what, ms in reply.get("spent_ms", {}).items()})
         if first and not worker.alive():  # one arm left the GPU's context unusable, and the other paid for it
             self._ask_apart(worker, one)
             return

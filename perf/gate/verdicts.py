@@ -98,8 +98,8 @@ class Report:
     seconds: float
     """Wall time of the whole."""
 
-    share_measuring: float
-    """Of that, inside and around timed intervals."""
+    spent_s: dict[str, float]
+    """Of that, seconds by what they were for; {} where each arm had a process of its own."""
 
     processes: int
     """Most processes that a row was measured in."""

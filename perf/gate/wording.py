@@ -90,17 +90,32 @@ def conditions(report: Report) -> list[tuple[str, str]]:
     device = str(report.device.get("name", ""))
     if driver := report.device.get("driver"):
         device += f", driver {driver}"
-    measured = f"{report.seconds / 60:.1f} min, {100 * report.share_measuring:.0f} % of it measuring"
     found = [
         ("HEAD's tests", report.tests),
         ("Device", device),
         ("Software", software),
         ("Processes", _processes(report)),
-        ("Took", measured),
+        ("Took", _took(report)),
         ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
         ("Command", report.command),
     ]
     return [(name, value) for name, value in found if value]
+
+
+PURPOSES = {
+    "sample": "sampling",
+    "warm_up": "warm-up",
+    "build": "building",
+    "first_run": "first calls",
+    "check": "checks",
+    "explain": "explanations",
+    "memory": "memory passes",
+}
+
+
+def _took(report: Report) -> str:
+    parts = [f"{s / report.seconds:.0%} {PURPOSES.get(what, what)}" for what, s in report.spent_s.items()]
+    return f"{report.seconds / 60:.1f} min{': ' if parts else ''}{', '.join(parts)}".replace("%", " %")
 
 
 def _versions(software: dict[str, str]) -> str:

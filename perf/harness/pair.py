@@ -56,36 +56,42 @@ class PairWorker(Worker):
 
         `first`: check the output, take the peak memory and the kernels of each arm, alone. `pairs` overrides fields of
         `Pairs`. `injection`, if any, slows the head down by a known share (see `injection`). Returns what each arm said
-        under its name, and of two good arms `base_ns` and `head_ns`, pair by pair. Never raises.
+        under its name, and of two good arms `base_ns` and `head_ns`, pair by pair; `spent_ms` as `Spent` has it. Never
+        raises.
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
         self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
         self._leftovers.release()
-        reply: dict[str, Any] = {}
+        spent = Spent()
+        reply: dict[str, Any] = {"spent_ms": spent.ms}
         for arm in arms:
             spoiled = injection if arm == "head" else None
-            reply[arm] = self._said(lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled))  # type: ignore[misc]
+            reply[arm] = self._said(
+                lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
+            )
             self._leftovers.release()
         if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         pairs = Pairs(**request["pairs"])
-        taken = self._said(lambda: self._take_turns(case, arms, pairs, injection))
+        taken = self._said(lambda: self._take_turns(case, arms, pairs, injection, spent))
         if taken["status"] == "out_of_memory":  # each alone fits
             self._leftovers.release()
-            taken = self._said(lambda: self._one_after_the_other(case, arms, pairs, injection))
+            taken = self._said(lambda: self._one_after_the_other(case, arms, pairs, injection, spent))
         return reply | taken
 
-    def _look(self, case: Case, arm: str, first: bool, injection: Injection | None) -> dict[str, Any]:
+    def _look(self, case: Case, arm: str, first: bool, injection: Injection | None, spent: Spent) -> dict[str, Any]:
         """What one arm gives by itself, and only once: is it right, how much memory, which kernels."""
         if not first:
             return {}
         with self._arm(case, arm) as ranks:
-            return self._examine(case, self._maker(case, arm, ranks, injection), ranks, Spent())
+            return self._examine(case, self._maker(case, arm, ranks, injection), ranks, spent)
 
-    def _take_turns(self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None) -> dict[str, Any]:
+    def _take_turns(
+        self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None, spent: Spent
+    ) -> dict[str, Any]:
         """Both arms built, warmed up and sampled: A B B A."""
-        held = {arm: self._hold(case, arm, injection if arm == "head" else None) for arm in arms}
+        held = {arm: self._hold(case, arm, injection if arm == "head" else None, spent) for arm in arms}
         states: dict[str, list[int]] = {arm: [] for arm in arms}
         slow: set[int] = set()
         count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
@@ -97,6 +103,7 @@ class PairWorker(Worker):
                     slow.add(number)
 
         samples = dict(zip(arms, alternate([held[arm] for arm in arms], case.cache, count, look), strict=True))
+        spent.on("sample")
         for arm, (_, work) in held.items():
             if work.without is None:
                 self._hold_to_floor(samples[arm], case, work.floor)
@@ -108,25 +115,27 @@ class PairWorker(Worker):
         return found
 
     def _one_after_the_other(
-        self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None
+        self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
         """For arms that do not fit into the memory together: A, B, B, A, of each half the samples at a stay."""
         samples: dict[str, list[float]] = {arm: [] for arm in arms}
         half = 0
         for arm in (*arms, *reversed(arms)):
-            clock, work = self._hold(case, arm, injection if arm == "head" else None)
+            clock, work = self._hold(case, arm, injection if arm == "head" else None, spent)
             half = half or max(1, pairs.number(2 * clock.call_s) // 2)
             samples[arm] += clock.batch(work, case.cache, half)
+            spent.on("sample")
             if work.without is None:
                 self._hold_to_floor(samples[arm], case, work.floor)
             del work
             self._leftovers.release()
         return {"throttled": 0} | {f"{arm}_ns": [round(s * 1e9) for s in samples[arm]] for arm in arms}
 
-    def _hold(self, case: Case, arm: str, injection: Injection | None) -> tuple[Clock, Workload]:
+    def _hold(self, case: Case, arm: str, injection: Injection | None, spent: Spent) -> tuple[Clock, Workload]:
         """One arm, built and warmed up, with the slow-down that was asked for."""
         with self._arm(case, arm) as ranks:
             work = self._maker(case, arm, ranks, injection)()
+        spent.on("build")
         clock = self._new_clock(case, arm, ranks)
         clock.warm_up(work)
         if injection and injection.kind != "memory":
@@ -136,6 +145,7 @@ class PairWorker(Worker):
             else:
                 work = injection.slowed(work, seconds, self._device)
             clock.warm_up(work)
+        spent.on("warm_up")
         return clock, work
 
     @contextmanager

@@ -52,7 +52,7 @@ def parse(text: str) -> Report:
             head_software=dict(document["head_software"]),
             command=kept.text(document["command"]),
             seconds=kept.number(document["seconds"]),
-            share_measuring=kept.number(document["share_measuring"]),
+            spent_s={kept.text(what): kept.number(s) for what, s in document["spent_s"].items()},
             processes=int(kept.number(document["processes"])),
             tests_passed=bool(document["tests_passed"]),
             tests=kept.text(document["tests"]),

@@ -52,7 +52,7 @@ def report(*verdicts: Verdict, **changes: Any) -> Report:
         "head_software": {},
         "command": "python -m perf gate HEAD~1 HEAD",
         "seconds": 512.0,
-        "share_measuring": 0.61,
+        "spent_s": {"sample": 256.0, "warm_up": 128.0},
         "processes": 5,
         "tests_passed": True,
         "tests": "1766 passed, 391 skipped in 371.33s",

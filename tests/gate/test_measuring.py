@@ -53,6 +53,7 @@ def test_every_row_has_its_visits_in_every_process(places: Any) -> None:
         assert not one.trouble
     assert run.processes == 2
     assert run.greeting["software"]["torch"]
+    assert {"build", "check", "warm_up", "sample"} <= {what for what, seconds in run.spent_s.items() if seconds > 0}
 
 
 @pytest.mark.slow

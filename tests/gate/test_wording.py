@@ -32,6 +32,11 @@ def test_the_sentence_and_the_exit_status_agree(made, status, words):
     assert text(made).splitlines()[0] == headline(made)
 
 
+def test_where_the_time_went_is_said_where_it_is_known():
+    assert "Took: 8.5 min: 50 % sampling, 25 % warm-up" in text(report(SAME)).splitlines()
+    assert "Took: 8.5 min" in text(report(SAME, spent_s={})).splitlines()
+
+
 def test_what_needs_a_person_comes_first_and_the_greatest_change_first():
     rows = [SAME, verdict("SLOWER", change=0.02), verdict("FASTER", change=-0.5), verdict("SLOWER", change=0.2)]
     assert [(one.word, one.change) for one in in_order(rows)] == [
