@@ -6,7 +6,8 @@ neighbours, which a few changes do not move; a short series is not believed to b
 out of line with both its neighbours counts as one noise away from the nearer, and a level has two commits at least, so
 that one bad run is no change: the newest commit alone is reported as such.
 
-Bytes are exact: every other value is a change. So one series of them has one way to count (`change_rows`).
+Bytes are exact: every other value is a change, but for what an old harness left open. So one series of them has one
+way to count (`change_rows`).
 """
 
 import itertools
@@ -82,18 +83,19 @@ def steps(values: Sequence[float], negligible: float, sample_noise: float = 0.0)
     found = [_step(logs, cuts[i - 1], cuts[i], cuts[i + 1], spread) for i in range(1, len(cuts) - 1)]
     newest = len(logs) - 1
     level = logs[cuts[-2] : newest]
-    if len(level) and np.min(np.abs(level - logs[newest])) > max(math.sqrt(PENALTY) * spread, math.log1p(negligible)):
+    least = max(math.sqrt(PENALTY) * spread, math.log1p(negligible))
+    if len(level) and max(level.min() - logs[newest], logs[newest] - level.max()) > least:
         found.append(_step(logs, cuts[-2], newest, len(logs), spread, alone=True))
     return found
 
 
-def exact_steps(values: Sequence[float]) -> list[Step]:
-    """Changes of bytes, none of them 0."""
+def exact_steps(values: Sequence[float], negligible: float = 0.0) -> list[Step]:
+    """Changes of bytes by more than `negligible` (0.01 is 1 %), none of them 0."""
     pairs = enumerate(itertools.pairwise(values), start=1)
     return [
         Step(index, before, after, after / before - 1, after / before - 1, alone=False)
         for index, (before, after) in pairs
-        if before != after
+        if abs(after - before) > negligible * before
     ]
 
 

@@ -53,8 +53,9 @@ class Machine:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Worse, still so, confirmed by a second commit, and nobody has said that it is meant."""
-        return one.verdict.word in BAD and one.back is None and not one.step.alone and not self.why(one)
+        """Project code is worse, still so, confirmed by a second commit, and nobody has said that it is meant."""
+        stands = one.back is None and not one.step.alone and not one.series.is_control
+        return one.verdict.word in BAD and stands and not self.why(one)
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
@@ -123,6 +124,7 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
         "after": after,
         "change": change(verdict),
         "open": one.is_open(each),
+        "control": each.series.is_control,
         "alone": each.step.alone,
         "back": one.described(each.back) if each.back is not None else None,
         "why": one.why(each),

@@ -11,6 +11,11 @@ from perf.report import pages
 from perf.report.change_finder import Step, exact_steps, steps
 
 CONTROLS = "controls."
+ALLOCATED = {"1", "2"}
+"""Versions of the harness that counted an allocator's blocks, a MiB more or less by what it had cached before."""
+
+BLOCKS = 0.01
+"""Of such bytes: a change beyond it is one of the work."""
 
 Negligible = Mapping[str, tuple[float, float]]
 """Of an asv class: the least change that it cares for, relative and in seconds."""
@@ -30,7 +35,12 @@ class Series:
 
     values: tuple[float, ...]
     sample_noise: float
-    """What a value's own samples leave open, relative: the median over the values."""
+    """What a value's own samples leave open, relative: the median over the values; of bytes, what their count does."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it runs no project code, so that a change is the machine's."""
+        return self.method.startswith(CONTROLS)
 
     @property
     def name(self) -> str:
@@ -96,11 +106,11 @@ def series_of(
                 if values[index] is not None and 0 < values[index] < math.inf:
                     harness = harness_of(revision)(*case) if quantity == "peak_memory" else ""
                     histories.setdefault(harness, []).append((revision, values[index], weights[index]))
-            for taken in histories.values():
+            for harness, taken in histories.items():
                 if len(taken) >= 2:
                     revisions, values, weights = zip(*taken, strict=True)
-                    sample_noise = _open(values, weights) if quantity == "time" else 0.0
-                    yield Series(graph.benchmark_name, params, quantity, revisions, values, sample_noise)
+                    open_noise = _open(values, weights) if quantity == "time" else BLOCKS * (harness in ALLOCATED)
+                    yield Series(graph.benchmark_name, params, quantity, revisions, values, open_noise)
 
 
 def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
@@ -111,12 +121,12 @@ def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]
 
 def touched_controls(changes: Sequence[Change]) -> set[int]:
     """Revisions at which a row that runs no project code changed too: there it may be the machine."""
-    return {one.revision for one in changes if one.series.method.startswith(CONTROLS)}
+    return {one.revision for one in changes if one.series.is_control}
 
 
 def _changes(series: Series, negligible: Negligible) -> Iterator[Change]:
     if series.quantity == "peak_memory":
-        found = exact_steps(series.values)
+        found = exact_steps(series.values, series.sample_noise)
     else:
         relative, seconds = negligible.get(series.method.rpartition(".")[0], (0.01, 0.0))
         found = steps(series.values, max(relative, seconds / statistics.median(series.values)), series.sample_noise)

@@ -68,6 +68,11 @@ def test_a_short_series_is_not_believed_to_be_quieter_than_its_class() -> None:
     assert steps(values, negligible=0.001) != []
 
 
+def test_a_newest_value_between_two_others_is_no_change() -> None:
+    assert steps([1.0, 2.25, 1.5], 0.01) == []
+    assert [(one.index, one.alone) for one in steps([1.0, 2.25, 5.0], 0.01)] == [(2, True)]
+
+
 def test_what_samples_leave_open_is_noise() -> None:
     values = drawn([1.0] * 10 + [1.05] * 10, 0.0005)
     assert steps(values, 0.01) != []
@@ -86,6 +91,7 @@ def test_bytes_change_where_they_differ() -> None:
         (4, 101, 100, False),
     ]
     assert found[0].low == found[0].high == pytest.approx(0.01)
+    assert [one.index for one in exact_steps([1000, 1010, 1000, 1011], 0.01)] == [3]
 
 
 def test_the_rates_are_what_the_docstrings_promise() -> None:

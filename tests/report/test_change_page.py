@@ -28,7 +28,7 @@ def test_a_slow_down_stands_under_its_commit_with_its_numbers() -> None:
     assert "a.Class(1) 1.00 s 1.20 s +20.00 % (+20.00 .. +20.00) slower , still so" in text
     assert '<a href="https://code.example/commit/' + commit(6).hash in page
     assert 'href="index.html#a.Class.track_time?machine=h200&amp;p-n=1"' in page, "asv's graph of the case"
-    assert "1 more: better, accepted, gone again or not sure yet" in text
+    assert "1 more: better, accepted, gone again, the machine" in text
 
 
 def test_commits_that_were_not_measured_may_have_done_it() -> None:
@@ -59,7 +59,10 @@ def test_what_is_gone_again_or_seen_once_is_not_open() -> None:
 
 def test_controls_that_changed_too_are_a_warning() -> None:
     control = series([1.0] * 6 + [1.2] * 6, "controls.Controls.track_time")
-    assert "Rows that run no project code changed here too" in text_of(page_of(SLOWER, control))
+    text = text_of(page_of(SLOWER, control))
+    assert "Rows that run no project code changed here too" in text
+    assert "the machine: no project code" in text
+    assert "1 makes a case worse to this day" in text, "and the control is none"
     assert "Rows that run no project code" not in text_of(page_of(SLOWER))
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perf.report.change_rows import changes_of, series_of, touched_controls
+from perf.report.change_rows import BLOCKS, changes_of, series_of, touched_controls
 from tests.report.changes import series
 
 BENCHMARKS = {
@@ -60,6 +60,7 @@ def test_bytes_of_each_harness_are_a_history_and_times_are_one() -> None:
         (2, (0, 1, 2, 3)),
     ]
     assert [(one.series.params["n"], one.verdict.word) for one in changes_of(found[:3], {})] == [(2, "SMALLER")]
+    assert [one.sample_noise for one in found[:3]] == [BLOCKS, 0.0, BLOCKS]
 
 
 def test_a_method_of_its_own_is_part_of_the_name() -> None:
