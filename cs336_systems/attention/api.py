@@ -25,8 +25,9 @@ def flash_attention(
 
     Args:
         q: (..., seq_len_q, head_dim), float32, bfloat16 or float16 (float64 too, except for "triton").
-        k: (..., seq_len_k, head_dim), leading dimensions, dtype and device as q.
-        v: (..., seq_len_k, head_dim), likewise. Strides are free in all three.
+        k: (..., seq_len_k, head_dim), leading dimensions, dtype and device as q. Grouped queries: of
+            (batch, num_kv_heads, seq_len_k, head_dim) each head serves num_heads / num_kv_heads in a row of q's.
+        v: (..., seq_len_k, head_dim), as k. Strides are free in all three.
         is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
         impl: "reference" (eager), "pytorch" (tiled, any device), "triton" (CUDA, or CPU under Triton's
             interpreter), "sdpa" (torch's own, whichever backend it picks); "auto" is "triton" on CUDA and
@@ -52,8 +53,9 @@ def flash_attention(
         return scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=softmax_scale)
     if impl == "pytorch":
         from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
+        from cs336_systems.attention.reference import repeat_heads
 
-        return FlashAttentionPyTorch.apply(q, k, v, is_causal, softmax_scale)
+        return FlashAttentionPyTorch.apply(q, *repeat_heads(q, k, v), is_causal, softmax_scale)
     if impl == "triton":
         from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
@@ -61,19 +63,61 @@ def flash_attention(
     return _sdpa(q, k, v, is_causal, softmax_scale)
 
 
+def flash_attention_triton(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool = False, softmax_scale: float | None = None
+) -> Tensor:
+    """`flash_attention(impl="triton")` of tensors with their heads inside.
+
+    Args:
+        query: (batch, seq_len_q, num_heads, head_dim), as a linear layer leaves it; nothing is copied.
+        key: (batch, seq_len_k, num_kv_heads, head_dim).
+        value: likewise.
+        causal: `flash_attention`'s is_causal.
+        softmax_scale: as there.
+
+    Returns:
+        (batch, seq_len_q, num_heads, head_dim), contiguous if query is.
+    """
+    return _heads_inside(query, key, value, causal, softmax_scale, "triton")
+
+
+def flash_attention_pytorch(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool = False, softmax_scale: float | None = None
+) -> Tensor:
+    """`flash_attention_triton` in plain PyTorch, on any device."""
+    return _heads_inside(query, key, value, causal, softmax_scale, "pytorch")
+
+
+def _heads_inside(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, impl: str) -> Tensor:
+    if not q.ndim == k.ndim == v.ndim == 4:
+        dims = f"query, key, value have {q.ndim}, {k.ndim}, {v.ndim} dimensions"
+        raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return flash_attention(q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale).transpose(1, 2)
+
+
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None) -> Tensor:
     # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
     q4, k4, v4 = (x.reshape(-1, *x.shape[-3:]) if x.ndim > 3 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
-    out = torch.nn.functional.scaled_dot_product_attention(q4, k4, v4, is_causal=is_causal, scale=softmax_scale)
+    grouped = q4.shape[1] != k4.shape[1]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q4, k4, v4, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped
+    )
     return out.reshape(q.shape)
 
 
 def _check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
     shapes = f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-    if q.ndim < 2 or k.shape != v.shape or q.shape[:-2] != k.shape[:-2] or q.shape[-1:] != k.shape[-1:]:
+    if q.ndim < 2 or q.ndim != k.ndim or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
         raise ValueError(f"{shapes}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)")
     if 0 in q.shape or 0 in k.shape:
         raise ValueError(f"{shapes}; allowed: no dimension of size 0")
+    grouped = q.ndim >= 4 and q.shape[:-3] == k.shape[:-3] and q.shape[-3] % k.shape[-3] == 0
+    if q.shape[:-2] != k.shape[:-2] and not grouped:
+        raise ValueError(
+            f"{shapes}; allowed: the same leading dimensions, or with num_kv_heads a divisor of num_heads "
+            "(..., num_heads, seq_len_q, head_dim) and twice (..., num_kv_heads, seq_len_k, head_dim)"
+        )
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; allowed: one dtype for all")
     dtypes = _DTYPES.get(impl, _ANY_FLOAT)

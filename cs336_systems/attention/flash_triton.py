@@ -64,7 +64,8 @@ class FlashAttentionTriton(torch.autograd.Function):
     """`apply(q, k, v, is_causal=False, softmax_scale=None) -> out`, forward and backward in Triton.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
-    with head_dim from 16 to 128 and any strides; out is shaped like q. Scores, softmax and sums are float32;
+    with head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension
+    before, of which each serves as many heads of q. Scores, softmax and sums are float32;
     float32 products are sums of six bfloat16 products, which is as exact as float32 itself. Saved for the
     backward: q, k, v, out and the natural-log log-sum-exp, (..., seq_len_q). CUDA tensors, or CPU tensors under
     Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks everything else.
@@ -95,11 +96,12 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
     _check_device(q)
     # The kernels believe these sizes: a mismatch would read another tensor's memory.
-    assert k.shape == v.shape and q.shape[:-2] == k.shape[:-2] and q.shape[-1] == k.shape[-1]
+    assert k.shape == v.shape and q.shape[:-3] == k.shape[:-3] and q.shape[-1] == k.shape[-1]
     assert q.dtype == k.dtype == v.dtype
     q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
     batch, num_heads, seq_len_q, _ = q4.shape
-    seq_len_k = k4.shape[-2]
+    num_kv_heads, seq_len_k = k4.shape[1:3]
+    assert num_heads % num_kv_heads == 0
     out = torch.empty_like(q4)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     tiles = _tiles(FORWARD_TILES, q)
@@ -108,6 +110,7 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
             q4, k4, v4, out, lse,
             *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
             num_heads, seq_len_q, seq_len_k, scale * LOG2_E,
+            HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, tiles),
         )  # fmt: skip
@@ -120,7 +123,7 @@ def flash_backward(
     """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
     q4, k4, v4, out4, do4 = (_as_4d(x) for x in (q, k, v, out, grad_out))
     batch, num_heads, seq_len_q, _ = q4.shape
-    seq_len_k = k4.shape[-2]
+    num_kv_heads, seq_len_k = k4.shape[1:3]
     dq, dk, dv = torch.empty_like(q4), torch.empty_like(k4), torch.empty_like(v4)
     delta = torch.empty_like(lse)
     inputs = (q4, k4, v4, do4, lse, delta)
@@ -133,8 +136,9 @@ def flash_backward(
             D=q.shape[-1], D_PADDED=_padded_head_dim(q), Q_TILE_SIZE=delta_rows,
         )  # fmt: skip
         tiles = _tiles(DKDV_TILES, q)
-        flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_heads,)](
+        flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_kv_heads,)](
             *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,
+            HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_QUERIES=seq_len_q % tiles.q == 0,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, tiles),
@@ -142,6 +146,7 @@ def flash_backward(
         tiles = _tiles(DQ_TILES, q)
         flash_bwd_dq_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             *inputs, dq, *strides, *dq.stride(), *sizes,
+            HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, tiles),
         )  # fmt: skip

@@ -12,7 +12,7 @@ def attention(
     Args:
         q: (..., seq_len_q, head_dim), any floating dtype.
         k: (..., seq_len_k, head_dim).
-        v: (..., seq_len_k, head_dim).
+        v: (..., seq_len_k, head_dim). Of the dimension before, the heads, k and v may have fewer: see `repeat_heads`.
         is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
 
@@ -20,6 +20,7 @@ def attention(
         out: (..., seq_len_q, head_dim) in q's dtype.
         lse: (..., seq_len_q), the natural log of the softmax denominators; float32 (float64 for float64 input).
     """
+    k, v = repeat_heads(q, k, v)
     scores = _scores(q, k, is_causal, softmax_scale)
     lse = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(dim=-1)
     return torch.softmax(scores, dim=-1) @ v, lse
@@ -29,7 +30,16 @@ def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, *, softmax_scale: float | None = None
 ) -> Tensor:
     """The output of `attention` alone: what eager PyTorch costs, without the price of a log-sum-exp."""
+    k, v = repeat_heads(q, k, v)
     return torch.softmax(_scores(q, k, is_causal, softmax_scale), dim=-1) @ v
+
+
+def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """k and v with as many heads as q: each of theirs serves as many in a row of q's (grouped-query attention)."""
+    if q.ndim < 3 or q.shape[-3] == k.shape[-3]:
+        return k, v
+    heads_per_kv_head = q.shape[-3] // k.shape[-3]
+    return k.repeat_interleave(heads_per_kv_head, -3), v.repeat_interleave(heads_per_kv_head, -3)
 
 
 def _scores(q: Tensor, k: Tensor, is_causal: bool, softmax_scale: float | None) -> Tensor:

@@ -12,17 +12,22 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @dataclass(frozen=True)
 class Shape:
-    """(*leading, seq_len_q, head_dim) against (*leading, seq_len_k, head_dim), laid out as `layout` says."""
+    """(*leading, seq_len_q, head_dim) against (*leading, seq_len_k, head_dim), laid out as `layout` says.
+
+    Each head of k and v serves `heads_per_kv_head` of q.
+    """
 
     leading: tuple[int, ...]
     seq_len_q: int
     seq_len_k: int
     head_dim: int
     layout: str = "contiguous"
+    heads_per_kv_head: int = 1
 
     def __str__(self) -> str:
         leading = "x".join(map(str, self.leading)) or "none"
-        return f"{leading}-{self.seq_len_q}x{self.seq_len_k}-d{self.head_dim}-{self.layout}"
+        groups = f"-grouped{self.heads_per_kv_head}" if self.heads_per_kv_head > 1 else ""
+        return f"{leading}-{self.seq_len_q}x{self.seq_len_k}-d{self.head_dim}-{self.layout}{groups}"
 
 
 SHAPES = (
@@ -85,12 +90,24 @@ SHAPES = (
 )
 
 
+GROUPED_SHAPES = (
+    Shape((1, 2), 64, 64, 64, heads_per_kv_head=2),
+    Shape((2, 6), 65, 65, 32, heads_per_kv_head=3),
+    Shape((1, 8), 33, 130, 16, heads_per_kv_head=8),
+    Shape((2, 4), 130, 67, 40, "heads_inside", 2),
+    Shape((2, 2, 4), 67, 67, 16, "sliced", 2),
+    Shape((1, 4), 203, 113, 128, heads_per_kv_head=4),
+)
+
+
 def make_inputs(shape: Shape, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q, k, v (which require gradients) and grad_out, drawn from N(0, 1) by the shape alone."""
     generator = torch.Generator().manual_seed(0)
 
-    def draw(seq_len: int) -> Tensor:
-        *leading, n, d = full = (*shape.leading, seq_len, shape.head_dim)
+    def draw(n: int, heads_per: int = 1) -> Tensor:
+        leading = (*shape.leading[:-1], *(heads // heads_per for heads in shape.leading[-1:]))
+        d = shape.head_dim
+        full = (*leading, n, d)
         if shape.layout == "transposed":
             return torch.randn(*leading, d, n, generator=generator).to(DEVICE, dtype).transpose(-1, -2)
         if shape.layout == "expanded":
@@ -103,7 +120,7 @@ def make_inputs(shape: Shape, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
             )
         return torch.randn(full, generator=generator).to(DEVICE, dtype)
 
-    q, k, v = draw(shape.seq_len_q), draw(shape.seq_len_k), draw(shape.seq_len_k)
+    q, (k, v) = draw(shape.seq_len_q), (draw(shape.seq_len_k, shape.heads_per_kv_head) for _ in range(2))
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), draw(shape.seq_len_q)
 
 

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.reference import attention
 from tests.attention.gate import DEVICE, Shape, make_inputs
 
@@ -29,6 +30,30 @@ def test_all_implementations_agree(impl: str, leading: tuple[int, ...], is_causa
     torch.testing.assert_close(
         torch.autograd.grad(out, (q, k, v), grad_out), torch.autograd.grad(expected, (q, k, v), grad_out)
     )
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_all_implementations_group_queries(impl: str, is_causal: bool) -> None:
+    """Query heads 0 and 1 see key head 0, 2 and 3 see 1."""
+    q, k, v, grad_out = make_inputs(Shape((3, 4), 33, 67, 16, heads_per_kv_head=2), torch.float32)
+    out = flash_attention(q, k, v, is_causal, impl=impl)
+    expected = torch.stack([attention(q[:, i], k[:, i // 2], v[:, i // 2], is_causal)[0] for i in range(4)], 1)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, (q, k, v), grad_out), torch.autograd.grad(expected, (q, k, v), grad_out)
+    )
+
+
+@pytest.mark.parametrize("call", [flash_attention_pytorch, flash_attention_triton])
+def test_heads_may_lie_inside(call: Callable[..., torch.Tensor]) -> None:
+    q, k, v = (torch.randn(2, n, heads, 16, device=DEVICE) for n, heads in ((33, 4), (67, 2), (67, 2)))
+    out = call(q, k, v, causal=True, softmax_scale=0.3)
+    expected, _ = attention(*(x.transpose(1, 2) for x in (q, k, v)), True, softmax_scale=0.3)
+    assert out.shape == q.shape and out.is_contiguous()
+    torch.testing.assert_close(out, expected.transpose(1, 2))
+    with pytest.raises(ValueError, match="query, key, value have 3, 4, 4 dimensions; allowed: 4 each"):
+        call(q[0], k, v)
 
 
 def test_auto_is_triton_on_cuda_and_pytorch_elsewhere() -> None:
@@ -57,6 +82,8 @@ def test_eager_implementations_take_any_head_dim(impl: str) -> None:
         (ones(1, 4, 16), ones(1, 4, 16), ones(1, 4, 16), "cuda", "impl is 'cuda'; allowed: auto, reference"),
         (ones(1, 4, 16), ones(1, 5, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(1, 4, 16\), \(1, 5, 16\)"),
         (ones(2, 4, 16), ones(1, 4, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(2, 4, 16\), \(1, 4, 16\)"),
+        (ones(1, 4, 4, 16), ones(1, 3, 4, 16), ones(1, 3, 4, 16), "auto", "num_kv_heads a divisor of num_heads"),
+        (ones(2, 4, 4, 16), ones(1, 4, 4, 16), ones(1, 4, 4, 16), "auto", "allowed: the same leading dimensions"),
         (ones(1, 4, 32), ones(1, 4, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(1, 4, 32\), \(1, 4, 16\)"),
         (ones(16), ones(16), ones(16), "auto", r"q, k, v have shapes \(16,\), \(16,\)"),
         (ones(1, 4, 16), ones(1, 0, 16), ones(1, 0, 16), "auto", "allowed: no dimension of size 0"),

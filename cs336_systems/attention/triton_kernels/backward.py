@@ -87,6 +87,7 @@ def flash_bwd_dkdv_kernel(
     N_KEYS,
     scale,
     scale_log2,
+    HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
@@ -96,7 +97,7 @@ def flash_bwd_dkdv_kernel(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes K_TILE_SIZE rows of dk and dv for one head of one batch element.
+    """One program computes K_TILE_SIZE rows of dk and dv for one head of k and v of one batch element.
 
     Scores are held transposed, keys by queries, so that p and ds are already what dv and dk multiply.
     """
@@ -105,7 +106,8 @@ def flash_bwd_dkdv_kernel(
     # The first key tile is the heaviest: all queries see it.
     tile, batch_head = tile_of_program(tl.cdiv(N_KEYS, K_TILE_SIZE), False)
     k_start = tile * K_TILE_SIZE
-    batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
+    num_kv_heads = NUM_HEADS // HEADS_PER_KV_HEAD
+    batch, kv_head = batch_head // num_kv_heads, batch_head % num_kv_heads
 
     keys = k_start + tl.arange(0, K_TILE_SIZE)
     rows = tl.arange(0, Q_TILE_SIZE)
@@ -113,14 +115,15 @@ def flash_bwd_dkdv_kernel(
     key_offsets = keys.to(tl.int64)[:, None]
     key_mask = (keys < N_KEYS)[:, None] & (dims < D)[None, :]
 
-    K_ptr += batch * stride_kb + head * stride_kh
-    V_ptr += batch * stride_vb + head * stride_vh
-    dK_ptr += batch * stride_dkb + head * stride_dkh
-    dV_ptr += batch * stride_dvb + head * stride_dvh
-    Q_ptr += batch * stride_qb + head * stride_qh
-    dO_ptr += batch * stride_dob + head * stride_doh
-    L_ptr += batch_head * N_QUERIES
-    Delta_ptr += batch_head * N_QUERIES
+    K_ptr += batch * stride_kb + kv_head * stride_kh
+    V_ptr += batch * stride_vb + kv_head * stride_vh
+    dK_ptr += batch * stride_dkb + kv_head * stride_dkh
+    dV_ptr += batch * stride_dvb + kv_head * stride_dvh
+    first_head = kv_head * HEADS_PER_KV_HEAD
+    Q_ptr += batch * stride_qb + first_head * stride_qh
+    dO_ptr += batch * stride_dob + first_head * stride_doh
+    L_ptr += batch_head * HEADS_PER_KV_HEAD * N_QUERIES
+    Delta_ptr += batch_head * HEADS_PER_KV_HEAD * N_QUERIES
 
     k = tl.load(K_ptr + key_offsets * stride_kk + dims[None, :] * stride_kd, mask=key_mask, other=0.0)
     v = tl.load(V_ptr + key_offsets * stride_vk + dims[None, :] * stride_vd, mask=key_mask, other=0.0)
@@ -134,17 +137,22 @@ def flash_bwd_dkdv_kernel(
     # the forward: the other order serializes the wgmma of both loops.
     q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
     q_full = tl.cdiv(k_start + K_TILE_SIZE, Q_TILE_SIZE) * Q_TILE_SIZE if IS_CAUSAL else k_start * 0
-    dk, dv = visit_queries(
-        dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
-        q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
-        D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
-    )  # fmt: skip
-    if IS_CAUSAL:
+    for _ in tl.range(0, HEADS_PER_KV_HEAD, num_stages=1):
         dk, dv = visit_queries(
             dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
-            q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
-            D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+            q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+            D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
         )  # fmt: skip
+        if IS_CAUSAL:
+            dk, dv = visit_queries(
+                dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
+                q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+                D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+            )  # fmt: skip
+        Q_ptr += stride_qh
+        dO_ptr += stride_doh
+        L_ptr += N_QUERIES
+        Delta_ptr += N_QUERIES
 
     dk = (dk * scale).to(dK_ptr.dtype.element_ty)
     dv = dv.to(dV_ptr.dtype.element_ty)
@@ -244,6 +252,7 @@ def flash_bwd_dq_kernel(
     N_KEYS,
     scale,
     scale_log2,
+    HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
@@ -268,8 +277,8 @@ def flash_bwd_dq_kernel(
     Q_ptr += batch * stride_qb + head * stride_qh
     dO_ptr += batch * stride_dob + head * stride_doh
     dQ_ptr += batch * stride_dqb + head * stride_dqh
-    K_ptr += batch * stride_kb + head * stride_kh
-    V_ptr += batch * stride_vb + head * stride_vh
+    K_ptr += batch * stride_kb + head // HEADS_PER_KV_HEAD * stride_kh
+    V_ptr += batch * stride_vb + head // HEADS_PER_KV_HEAD * stride_vh
     L_ptr += batch_head * N_QUERIES
     Delta_ptr += batch_head * N_QUERIES
 

@@ -35,6 +35,7 @@ def flash_fwd_kernel(
     N_QUERIES,
     N_KEYS,
     scale_log2,
+    HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
@@ -58,8 +59,8 @@ def flash_fwd_kernel(
     row_offsets = rows.to(tl.int64)[:, None]
 
     Q_ptr += batch * stride_qb + head * stride_qh
-    K_ptr += batch * stride_kb + head * stride_kh
-    V_ptr += batch * stride_vb + head * stride_vh
+    K_ptr += batch * stride_kb + head // HEADS_PER_KV_HEAD * stride_kh
+    V_ptr += batch * stride_vb + head // HEADS_PER_KV_HEAD * stride_vh
     O_ptr += batch * stride_ob + head * stride_oh
     L_ptr += batch_head * N_QUERIES
 
