@@ -35,7 +35,7 @@ def flash_attention(
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
 
     Returns:
-        (..., seq_len_q, head_dim) in q's dtype.
+        (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention.
 
     Raises:
         ValueError: unknown impl, mismatched or unsupported shapes, dtypes or devices; head_dim outside 16 to
@@ -45,6 +45,8 @@ def flash_attention(
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
     if impl == "auto":
         impl = "triton" if q.is_cuda else "pytorch"
+    if impl in ("pytorch", "triton"):
+        q, k, v = _autocast(q, k, v)
     _check_inputs(q, k, v, impl)
 
     if impl == "reference":
@@ -94,6 +96,15 @@ def _heads_inside(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scal
         raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return flash_attention(q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale).transpose(1, 2)
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Cast as torch casts what it multiplies: all but float64."""
+    device = q.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None) -> Tensor:

@@ -31,7 +31,8 @@ class FlashAttentionPyTorch(torch.autograd.Function):
     ) -> Tensor:
         """Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-        out, lse = tiled_forward(q, k, v, is_causal, scale)
+        with torch.autocast(q.device.type, enabled=False):  # it would round what is summed in float32
+            out, lse = tiled_forward(q, k, v, is_causal, scale)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.is_causal, ctx.scale = is_causal, scale
         return out
@@ -41,7 +42,8 @@ class FlashAttentionPyTorch(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2."""
         q, k, v, out, lse = ctx.saved_tensors
-        return *tiled_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+        with torch.autocast(q.device.type, enabled=False):
+            return *tiled_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
 
 
 class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
@@ -57,7 +59,8 @@ class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
         """Equations 13 to 19 of the course's handout, fused as far as the compiler goes."""
         # Detached, because the compiler asks each tensor for its .grad and out, a non-leaf, answers with a warning.
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
-        return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+        with torch.autocast(q.device.type, enabled=False):
+            return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
 
 
 def tiled_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:

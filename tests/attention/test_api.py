@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
+from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
 from cs336_systems.attention.reference import attention
 from tests.attention.gate import DEVICE, Shape, make_inputs
 
@@ -54,6 +55,41 @@ def test_heads_may_lie_inside(call: Callable[..., torch.Tensor]) -> None:
     torch.testing.assert_close(out, expected.transpose(1, 2))
     with pytest.raises(ValueError, match="query, key, value have 3, 4, 4 dimensions; allowed: 4 each"):
         call(q[0], k, v)
+
+
+@pytest.mark.parametrize("impl", ["pytorch", "triton", "sdpa"])
+def test_autocast_casts_as_it_casts_torchs_own_attention(impl: str) -> None:
+    q, k, v, _ = make_inputs(Shape((2, 2), 33, 67, 16), torch.float32)
+    grad_out = torch.randn_like(q).half()
+    with torch.autocast(DEVICE, torch.float16):
+        out = flash_attention(q, k, v, True, impl=impl)
+    expected = flash_attention(q.half(), k.half(), v.half(), True, impl=impl)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    grads = torch.autograd.grad(out, (q, k, v), grad_out)
+    assert {one.dtype for one in grads} == {torch.float32}
+    torch.testing.assert_close(grads, torch.autograd.grad(expected, (q, k, v), grad_out), rtol=0, atol=0)
+
+
+def test_autocast_rounds_nothing_inside_and_leaves_float64_alone() -> None:
+    q, k, v, grad_out = make_inputs(Shape((2,), 33, 67, 16), torch.float32)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        out = FlashAttentionPyTorch.apply(q, k, v, True)
+        return out, *torch.autograd.grad(out, (q, k, v), grad_out)
+
+    expected = run()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        torch.testing.assert_close(run(), expected, rtol=0, atol=0)
+        assert flash_attention(q.double(), k.double(), v.double(), impl="pytorch").dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
+def test_attention_compiles_in_one_piece_under_autocast_too() -> None:
+    q = torch.randn(1, 33, 16, device=DEVICE)
+    compiled = torch.compile(lambda x: flash_attention(x, x, x, True), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(q), flash_attention(q, q, q, True))
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert compiled(q).dtype == torch.bfloat16
 
 
 def test_auto_is_triton_on_cuda_and_pytorch_elsewhere() -> None:
