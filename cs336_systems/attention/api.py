@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
+FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
 HEAD_DIMS = (16, 128)  # of the flash kernels: tl.dot needs 16, and beyond 128 the tiles leave the registers
 
 _HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
@@ -20,6 +21,7 @@ def flash_attention(
     *,
     impl: str = "auto",
     softmax_scale: float | None = None,
+    fp32_precision: str | None = None,
 ) -> Tensor:
     """softmax(q k^T * softmax_scale) v, without the score matrix unless `impl` says otherwise.
 
@@ -33,18 +35,24 @@ def flash_attention(
             interpreter), "sdpa" (torch's own, whichever backend it picks); "auto" is "triton" on CUDA and
             "pytorch" elsewhere. A named implementation runs or raises; it never falls back to another.
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
+        fp32_precision: of float32 products on a GPU: "ieee" (24 bits), "tf32" (10 bits) or "bf16x3" (16 bits); as
+            torch multiplies matrices if None (`torch.backends.cuda.matmul.fp32_precision`, or what was set before
+            there was that). Only "triton" can be told; the others multiply as torch does.
 
     Returns:
         (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention.
 
     Raises:
-        ValueError: unknown impl, mismatched or unsupported shapes, dtypes or devices; head_dim outside 16 to
-            128 for "pytorch" and "triton".
+        ValueError: unknown impl or fp32_precision, mismatched or unsupported shapes, dtypes or devices; head_dim
+            outside 16 to 128 for "pytorch" and "triton".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
     if impl == "auto":
         impl = "triton" if q.is_cuda else "pytorch"
+    if fp32_precision is not None and (impl != "triton" or fp32_precision not in FP32_PRECISIONS):
+        allowed = f"None, and for impl='triton' {', '.join(FP32_PRECISIONS)}"
+        raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     _check_inputs(q, k, v, impl)
@@ -61,7 +69,7 @@ def flash_attention(
     if impl == "triton":
         from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
-        return FlashAttentionTriton.apply(q, k, v, is_causal, softmax_scale)
+        return FlashAttentionTriton.apply(q, k, v, is_causal, softmax_scale, fp32_precision)
     return _sdpa(q, k, v, is_causal, softmax_scale)
 
 

@@ -20,11 +20,14 @@ from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 # saves a multiplication per score.
 LOG2_E = math.log2(math.e)
 
-# False under Triton's interpreter, which runs on the CPU and multiplies exactly ("ieee").
-# Compiled, a float32 operand is split into three bfloat16 ones, and six of their nine products keep 24 bits: at the
-# price of tf32x3 (three TF32 products, 22 bits), whose rounding shows where dp and delta cancel. One key of d = 64,
-# where dk is 0: 1.6e-6 on an H200. Plain TF32 keeps 10 bits: 1000 times the error of eager float32.
+# False under Triton's interpreter, which runs on the CPU and multiplies exactly.
 IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
+
+# fp32_precision -> how float32 operands are multiplied on tensor cores. For "ieee" each is split into three bfloat16
+# ones, and six of their nine products keep 24 bits: at the price of tf32x3 (three TF32 products, 22 bits), whose
+# rounding shows where dp and delta cancel. One key of d = 64, where dk is 0: 1.6e-6 on an H200. Plain TF32 keeps 10
+# bits: 1000 times the error of eager float32; three of the nine products 16.
+FP32_PRODUCTS = {"ieee": "bf16x6", "tf32": "tf32", "bf16x3": "bf16x3"}
 
 
 class Tiles(NamedTuple):
@@ -61,27 +64,34 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in f
 
 
 class FlashAttentionTriton(torch.autograd.Function):
-    """`apply(q, k, v, is_causal=False, softmax_scale=None) -> out`, forward and backward in Triton.
+    """`apply(q, k, v, is_causal=False, softmax_scale=None, fp32_precision=None) -> out`, all of it in Triton.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
     with head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension
-    before, of which each serves as many heads of q. Scores, softmax and sums are float32;
-    float32 products are sums of six bfloat16 products, which is as exact as float32 itself. Saved for the
-    backward: q, k, v, out and the natural-log log-sum-exp, (..., seq_len_q). CUDA tensors, or CPU tensors under
-    Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks everything else.
+    before, of which each serves as many heads of q. Scores, softmax and sums are float32; products of float32 are as
+    `flash_attention`'s fp32_precision says, in the forward and its backward. Saved for the backward: q, k, v, out
+    and the natural-log log-sum-exp, (..., seq_len_q). CUDA tensors, or CPU tensors under Triton's interpreter, else
+    ValueError. `flash_attention` of `api.py` checks everything else.
 
     Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, softmax_scale: float | None = None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        is_causal: bool = False,
+        softmax_scale: float | None = None,
+        fp32_precision: str | None = None,
     ) -> Tensor:
         """Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-        out, lse = flash_forward(q, k, v, is_causal, scale)
+        products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
+        out, lse = flash_forward(q, k, v, is_causal, scale, products)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.is_causal, ctx.scale = is_causal, scale
+        ctx.options = is_causal, scale, products
         return out
 
     @staticmethod
@@ -89,10 +99,18 @@ class FlashAttentionTriton(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2."""
         q, k, v, out, lse = ctx.saved_tensors
-        return *flash_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+        return *flash_backward(q, k, v, out, lse, grad_out, *ctx.options), None, None, None
 
 
-def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+@torch.compiler.assume_constant_result  # a graph is compiled anew when the setting changes
+def torchs_fp32_precision() -> str:
+    """How torch multiplies float32 matrices on a GPU: "ieee" or "tf32". May be read however it was set."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str = FP32_PRODUCTS["ieee"]
+) -> tuple[Tensor, Tensor]:
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
     _check_device(q)
     # The kernels believe these sizes: a mismatch would read another tensor's memory.
@@ -112,13 +130,21 @@ def flash_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
             num_heads, seq_len_q, seq_len_k, scale * LOG2_E,
             HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
-            **_constants(q, is_causal, tiles),
+            **_constants(q, is_causal, fp32_products, tiles),
         )  # fmt: skip
     return out.reshape(q.shape), lse
 
 
 def flash_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    is_causal: bool,
+    scale: float,
+    fp32_products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
     q4, k4, v4, out4, do4 = (_as_4d(x) for x in (q, k, v, out, grad_out))
@@ -141,14 +167,14 @@ def flash_backward(
             HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_QUERIES=seq_len_q % tiles.q == 0,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
-            **_constants(q, is_causal, tiles),
+            **_constants(q, is_causal, fp32_products, tiles),
         )  # fmt: skip
         tiles = _tiles(DQ_TILES, q)
         flash_bwd_dq_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             *inputs, dq, *strides, *dq.stride(), *sizes,
             HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
-            **_constants(q, is_causal, tiles),
+            **_constants(q, is_causal, fp32_products, tiles),
         )  # fmt: skip
     return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
 
@@ -158,14 +184,14 @@ def _tiles(table: dict[int, tuple[Tiles, Tiles]], q: Tensor) -> Tiles:
     return single if q.dtype == torch.float32 else half
 
 
-def _constants(q: Tensor, is_causal: bool, tiles: Tiles) -> dict[str, Any]:
+def _constants(q: Tensor, is_causal: bool, fp32_products: str, tiles: Tiles) -> dict[str, Any]:
     return {
         "D": q.shape[-1],
         "D_PADDED": _padded_head_dim(q),
         "Q_TILE_SIZE": tiles.q,
         "K_TILE_SIZE": tiles.k,
         "IS_CAUSAL": is_causal,
-        "INPUT_PRECISION": "bf16x6" if q.dtype == torch.float32 and IS_COMPILED else "ieee",
+        "INPUT_PRECISION": fp32_products if q.dtype == torch.float32 and IS_COMPILED else "ieee",
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
     }

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from cs336_systems.attention import flash_triton
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
 from cs336_systems.attention.reference import attention
-from tests.attention.gate import DEVICE, Shape, make_inputs
+from tests.attention.gate import DEVICE, Shape, exact_and_eager, make_inputs
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 
@@ -139,6 +140,13 @@ def test_wrong_inputs_get_one_clear_line(
     assert "; allowed" in str(raised.value)
 
 
+@pytest.mark.parametrize(("impl", "asked"), [("triton", "fp8"), ("pytorch", "tf32"), ("sdpa", "ieee")])
+def test_a_precision_that_nobody_would_use_is_refused(impl: str, asked: str) -> None:
+    q = ones(1, 4, 16)
+    with pytest.raises(ValueError, match=rf"^fp32_precision is '{asked}' and impl '{impl}'; allowed: None, and for"):
+        flash_attention(q, q, q, impl=impl, fp32_precision=asked)
+
+
 def run_python(program: str, **environment: str) -> str:
     command = [sys.executable, "-c", program]
     environment = {**os.environ, **environment}
@@ -156,6 +164,53 @@ except ValueError as error:
 """
     message = "q is on cpu; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1"
     assert run_python(program, TRITON_INTERPRET="0").strip() == message
+
+
+@pytest.mark.parametrize(
+    ("setting", "precision"),
+    [
+        ("", "ieee"),
+        ("torch.set_float32_matmul_precision('high')", "tf32"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "tf32"),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "tf32"),
+        ("torch.backends.fp32_precision = 'tf32'", "tf32"),
+        ("torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'ieee'", "ieee"),
+        ("torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'", "ieee"),
+    ],
+)
+def test_float32_products_are_torchs_however_they_were_set(setting: str, precision: str) -> None:
+    program = f"""
+import torch
+from cs336_systems.attention.flash_triton import torchs_fp32_precision
+{setting}
+print(torchs_fp32_precision())
+"""
+    assert run_python(program).strip() == precision
+
+
+@pytest.mark.parametrize("asked", [None, "ieee", "tf32", "bf16x3"])
+def test_the_kernels_are_told_what_was_asked_for(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
+    constants = flash_triton._constants
+    monkeypatch.setattr(flash_triton, "_constants", lambda *args: told.append(args[2]) or constants(*args))
+    out = flash_attention(q, k, v, impl="triton", fp32_precision=asked)
+    torch.autograd.grad(out, (q, k, v), grad_out)
+    assert told == [flash_triton.FP32_PRODUCTS[asked or "ieee"]] * 3
+
+
+@pytest.mark.gpu
+def test_more_bits_are_less_error() -> None:
+    q, k, v, grad_out = make_inputs(Shape((4,), 203, 203, 64), torch.float32)
+    exact, _ = exact_and_eager(q, k, v, grad_out, True)
+    errors: dict[str, list[float]] = {}
+    for precision in ("ieee", "bf16x3", "tf32"):
+        out = flash_attention(q, k, v, True, impl="triton", fp32_precision=precision)
+        got = out, *torch.autograd.grad(out, (q, k, v), grad_out)
+        pairs = zip(got, (exact[name] for name in ("out", "dq", "dk", "dv")), strict=True)
+        errors[precision] = [float((one.double() - right).abs().max()) for one, right in pairs]
+    for ieee, bf16x3, tf32 in zip(*errors.values(), strict=True):
+        assert ieee < bf16x3 < tf32 < 0.02
 
 
 def test_importing_the_package_touches_neither_cuda_nor_triton() -> None:
