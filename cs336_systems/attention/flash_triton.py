@@ -1,6 +1,7 @@
 """FlashAttention-2 in Triton: tile choices, launchers and the autograd.Function over `triton_kernels/`."""
 
 import contextlib
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class Tiles(NamedTuple):
 
 # By padded head dimension: (bfloat16 and float16, float32). Chosen by what triton 3.7 makes of them for sm_90: at most
 # the 227 KiB of shared memory of a multiprocessor, no serialized wgmma (but dk, dv of halves at 16), and no spills
-# but those noted, as (causal, full).
+# but those noted, as (causal, full). They fit into 8.0 and 10.0 too.
 FORWARD_TILES = {
     16: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
     32: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
@@ -60,6 +61,15 @@ DQ_TILES = {
     64: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
     128: (Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),  # float32: (31, 31)
 }
+# What takes their place where a block has less than 160 KiB of shared memory: 99 in 8.6, 8.9 and 12.0. Not tuned.
+SMALLER_TILES = {
+    Tiles(128, 64, 8, 3): Tiles(128, 64, 8, 2),
+    Tiles(64, 128, 8, 2): Tiles(64, 64, 8, 2),
+    Tiles(128, 32, 8, 2): Tiles(64, 32, 8, 2),
+    Tiles(64, 32, 8, 2): Tiles(32, 32, 8, 2),
+    Tiles(32, 128, 8, 2): Tiles(32, 64, 4, 2),
+}
+MUCH_SHARED_BYTES = 160 * 2**10
 DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in flight to be bound by memory
 
 
@@ -181,7 +191,19 @@ def flash_backward(
 
 def _tiles(table: dict[int, tuple[Tiles, Tiles]], q: Tensor) -> Tiles:
     half, single = table[_padded_head_dim(q)]
-    return single if q.dtype == torch.float32 else half
+    tiles = single if q.dtype == torch.float32 else half
+    return tiles if shared_bytes(q.device) >= MUCH_SHARED_BYTES else SMALLER_TILES.get(tiles, tiles)
+
+
+@torch.compiler.assume_constant_result
+def shared_bytes(device: torch.device) -> int:
+    """Of a block at most; Triton's interpreter knows no limit."""
+    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MUCH_SHARED_BYTES
+
+
+@functools.cache
+def _shared_bytes_of_gpu(device: torch.device) -> int:
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", MUCH_SHARED_BYTES))
 
 
 def _constants(q: Tensor, is_causal: bool, fp32_products: str, tiles: Tiles) -> dict[str, Any]:

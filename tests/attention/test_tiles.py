@@ -1,0 +1,47 @@
+"""Every choice of tiles compiles for every GPU from Ampere on, within its shared memory; no GPU is needed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cs336_systems.attention import flash_triton
+from cs336_systems.attention.flash_triton import MUCH_SHARED_BYTES, SMALLER_TILES
+from tests.attention.tiles import SHARED_KIB, TABLES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", sorted(SHARED_KIB.keys() - {86}))  # compiles as 89
+def test_tiles_fit_the_shared_memory_of_a_gpu(capability: int) -> None:
+    command = [sys.executable, "-m", "tests.attention.tiles", str(capability)]
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"TRITON_INTERPRET": "0"}
+    )
+    needed = json.loads(found.stdout)
+    assert len(needed) == 36
+    assert {one: size for one, size in needed.items() if size > SHARED_KIB[capability] * 2**10} == {}
+
+
+@pytest.mark.parametrize("capability", SHARED_KIB)
+def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_triton, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
+    q = torch.empty(1, 1, 8, 128)
+    tiles = flash_triton._tiles(flash_triton.FORWARD_TILES, q)
+    _, large = flash_triton.FORWARD_TILES[128]
+    assert tiles == (SMALLER_TILES[large] if capability in (86, 89, 120) else large)
+
+
+def test_smaller_tiles_are_for_choices_that_are_made() -> None:
+    made = {tiles for table in TABLES.values() for both in table.values() for tiles in both}
+    assert SMALLER_TILES.keys() <= made
+
+
+def test_the_shared_memory_of_a_device_is_a_constant_in_a_graph() -> None:
+    compiled = torch.compile(lambda x: x + flash_triton.shared_bytes(x.device), backend="eager", fullgraph=True)
+    if not torch.cuda.is_available():
+        assert compiled(torch.zeros(1)).item() == MUCH_SHARED_BYTES
+    else:
+        assert compiled(torch.zeros(1, device="cuda")).item() >= 99 * 2**10

@@ -1,0 +1,76 @@
+"""What the compiler makes of every choice of tiles for a GPU that need not be here.
+
+TRITON_INTERPRET=0 python -m tests.attention.tiles 89
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from cs336_systems.attention import flash_triton
+from cs336_systems.attention.flash_triton import MUCH_SHARED_BYTES, SMALLER_TILES, Tiles
+
+SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""Compute capability -> shared memory of a block at most (CUDA C++ Programming Guide, technical specifications)."""
+
+TABLES = {
+    "flash_fwd_kernel": flash_triton.FORWARD_TILES,
+    "flash_bwd_dkdv_kernel": flash_triton.DKDV_TILES,
+    "flash_bwd_dq_kernel": flash_triton.DQ_TILES,
+}
+PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less than bf16x6
+
+
+def shared_bytes(capability: int) -> Iterator[tuple[str, int]]:
+    """Each launch in words, and the shared memory of a block in it."""
+    is_small = SHARED_KIB[capability] * 2**10 < MUCH_SHARED_BYTES
+    for kernel, table in TABLES.items():
+        for d, choices in table.items():
+            for (dtype, all_products), tiles in zip(PRODUCTS.items(), choices, strict=True):
+                chosen = SMALLER_TILES.get(tiles, tiles) if is_small else tiles
+                for products in all_products:
+                    yield (
+                        f"{kernel} {dtype} d={d} {products} {chosen}",
+                        _compiled(
+                            getattr(flash_triton, kernel), d, dtype, products, chosen, capability
+                        ).metadata.shared,
+                    )
+
+
+def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, capability: int) -> Any:
+    """Causal, so that both loops are there."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = kernel.arg_names
+    constants = {
+        "D": d,
+        "D_PADDED": d,
+        "HEADS_PER_KV_HEAD": 1,
+        "Q_TILE_SIZE": tiles.q,
+        "K_TILE_SIZE": tiles.k,
+        "IS_CAUSAL": True,
+        "EVEN_QUERIES": True,
+        "EVEN_KEYS": True,
+        "INPUT_PRECISION": products,
+    } | {name: 1 for name in names if name.startswith("stride") and name.endswith("d")}
+    types = {"scale": "fp32", "scale_log2": "fp32", "L_ptr": "*fp32", "Delta_ptr": "*fp32"}
+    signature = {}
+    for name in names:
+        pointer_or_size = f"*{dtype}" if name.endswith("_ptr") else "i32"
+        signature[name] = "constexpr" if name in constants else types.get(name, pointer_or_size)
+    aligned = [name for name, kind in signature.items() if kind.startswith("*") or name.startswith(("stride", "N_"))]
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={name: value for name, value in constants.items() if name in names},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned if signature[name] != "constexpr"},
+    )
+    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(shared_bytes(int(sys.argv[1])))))
