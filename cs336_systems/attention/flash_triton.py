@@ -1,15 +1,22 @@
-"""FlashAttention-2 in Triton: tile choices, launchers and the autograd.Function over `triton_kernels/`."""
+"""FlashAttention-2 in Triton: launchers and the autograd.Function over `triton_kernels/`."""
 
 import contextlib
-import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cs336_systems.attention.tile_choices import (
+    DKDV_TILES,
+    DQ_TILES,
+    FORWARD_TILES,
+    Tiles,
+    padded_head_dim,
+    tiles_for,
+)
 from cs336_systems.attention.triton_kernels.backward import (
     flash_bwd_delta_kernel,
     flash_bwd_dkdv_kernel,
@@ -31,45 +38,6 @@ IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
 FP32_PRODUCTS = {"ieee": "bf16x6", "tf32": "tf32", "bf16x3": "bf16x3"}
 
 
-class Tiles(NamedTuple):
-    """Rows of q and of k in a tile, and how the kernel is compiled for them."""
-
-    q: int
-    k: int
-    num_warps: int
-    num_stages: int
-
-
-# By padded head dimension: (bfloat16 and float16, float32). Chosen by what triton 3.7 makes of them for sm_90: at most
-# the 227 KiB of shared memory of a multiprocessor, no serialized wgmma (but dk, dv of halves at 16), and no spills
-# but those noted, as (causal, full). They fit into 8.0 and 10.0 too.
-FORWARD_TILES = {
-    16: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
-    32: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
-    64: (Tiles(128, 64, 4, 3), Tiles(64, 32, 4, 3)),
-    128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),  # float32: (7, 7)
-}
-DKDV_TILES = {
-    16: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
-    32: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
-    64: (Tiles(64, 128, 8, 3), Tiles(32, 128, 8, 2)),
-    128: (Tiles(64, 128, 8, 2), Tiles(32, 32, 8, 2)),  # (14, 2); float32: (36, 15), and 191 at 32 x 64
-}
-DQ_TILES = {
-    16: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
-    32: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
-    64: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
-    128: (Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),  # float32: (31, 31)
-}
-# What takes their place where a block has less than 160 KiB of shared memory: 99 in 8.6, 8.9 and 12.0. Not tuned.
-SMALLER_TILES = {
-    Tiles(128, 64, 8, 3): Tiles(128, 64, 8, 2),
-    Tiles(64, 128, 8, 2): Tiles(64, 64, 8, 2),
-    Tiles(128, 32, 8, 2): Tiles(64, 32, 8, 2),
-    Tiles(64, 32, 8, 2): Tiles(32, 32, 8, 2),
-    Tiles(32, 128, 8, 2): Tiles(32, 64, 4, 2),
-}
-MUCH_SHARED_BYTES = 160 * 2**10
 DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in flight to be bound by memory
 
 
@@ -132,7 +100,7 @@ def flash_forward(
     assert num_heads % num_kv_heads == 0
     out = torch.empty_like(q4)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    tiles = _tiles(FORWARD_TILES, q)
+    tiles = tiles_for(q, FORWARD_TILES)
     with _on_device_of(q):
         flash_fwd_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             q4, k4, v4, out, lse,
@@ -166,12 +134,12 @@ def flash_backward(
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E)
     with _on_device_of(q):
-        delta_rows = DELTA_TILE_ELEMENTS // _padded_head_dim(q)
+        delta_rows = DELTA_TILE_ELEMENTS // padded_head_dim(q)
         flash_bwd_delta_kernel[(triton.cdiv(seq_len_q, delta_rows) * batch * num_heads,)](
             out4, do4, delta, *out4.stride(), *do4.stride(), num_heads, seq_len_q,
-            D=q.shape[-1], D_PADDED=_padded_head_dim(q), Q_TILE_SIZE=delta_rows,
+            D=q.shape[-1], D_PADDED=padded_head_dim(q), Q_TILE_SIZE=delta_rows,
         )  # fmt: skip
-        tiles = _tiles(DKDV_TILES, q)
+        tiles = tiles_for(q, DKDV_TILES)
         flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_kv_heads,)](
             *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,
             HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
@@ -179,7 +147,7 @@ def flash_backward(
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, fp32_products, tiles),
         )  # fmt: skip
-        tiles = _tiles(DQ_TILES, q)
+        tiles = tiles_for(q, DQ_TILES)
         flash_bwd_dq_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             *inputs, dq, *strides, *dq.stride(), *sizes,
             HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
@@ -189,27 +157,10 @@ def flash_backward(
     return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
 
 
-def _tiles(table: dict[int, tuple[Tiles, Tiles]], q: Tensor) -> Tiles:
-    half, single = table[_padded_head_dim(q)]
-    tiles = single if q.dtype == torch.float32 else half
-    return tiles if shared_bytes(q.device) >= MUCH_SHARED_BYTES else SMALLER_TILES.get(tiles, tiles)
-
-
-@torch.compiler.assume_constant_result
-def shared_bytes(device: torch.device) -> int:
-    """Of a block at most; Triton's interpreter knows no limit."""
-    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MUCH_SHARED_BYTES
-
-
-@functools.cache
-def _shared_bytes_of_gpu(device: torch.device) -> int:
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", MUCH_SHARED_BYTES))
-
-
 def _constants(q: Tensor, is_causal: bool, fp32_products: str, tiles: Tiles) -> dict[str, Any]:
     return {
         "D": q.shape[-1],
-        "D_PADDED": _padded_head_dim(q),
+        "D_PADDED": padded_head_dim(q),
         "Q_TILE_SIZE": tiles.q,
         "K_TILE_SIZE": tiles.k,
         "IS_CAUSAL": is_causal,
@@ -217,10 +168,6 @@ def _constants(q: Tensor, is_causal: bool, fp32_products: str, tiles: Tiles) -> 
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
     }
-
-
-def _padded_head_dim(q: Tensor) -> int:
-    return triton.next_power_of_2(q.shape[-1])
 
 
 def _as_4d(x: Tensor) -> Tensor:

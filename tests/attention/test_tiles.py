@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from cs336_systems.attention import flash_triton
-from cs336_systems.attention.flash_triton import MUCH_SHARED_BYTES, SMALLER_TILES
+from cs336_systems.attention import tile_choices
+from cs336_systems.attention.tile_choices import MUCH_SHARED_BYTES, SMALLER_TILES
 from tests.attention.tiles import SHARED_KIB, TABLES
 
 
@@ -27,10 +27,10 @@ def test_tiles_fit_the_shared_memory_of_a_gpu(capability: int) -> None:
 
 @pytest.mark.parametrize("capability", SHARED_KIB)
 def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_triton, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
+    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
     q = torch.empty(1, 1, 8, 128)
-    tiles = flash_triton._tiles(flash_triton.FORWARD_TILES, q)
-    _, large = flash_triton.FORWARD_TILES[128]
+    tiles = tile_choices.tiles_for(q, tile_choices.FORWARD_TILES)
+    _, large = tile_choices.FORWARD_TILES[128]
     assert tiles == (SMALLER_TILES[large] if capability in (86, 89, 120) else large)
 
 
@@ -40,7 +40,7 @@ def test_smaller_tiles_are_for_choices_that_are_made() -> None:
 
 
 def test_the_shared_memory_of_a_device_is_a_constant_in_a_graph() -> None:
-    compiled = torch.compile(lambda x: x + flash_triton.shared_bytes(x.device), backend="eager", fullgraph=True)
+    compiled = torch.compile(lambda x: x + tile_choices.shared_bytes(x.device), backend="eager", fullgraph=True)
     if not torch.cuda.is_available():
         assert compiled(torch.zeros(1)).item() == MUCH_SHARED_BYTES
     else:

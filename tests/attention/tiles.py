@@ -8,16 +8,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from cs336_systems.attention import flash_triton
-from cs336_systems.attention.flash_triton import MUCH_SHARED_BYTES, SMALLER_TILES, Tiles
+from cs336_systems.attention import flash_triton, tile_choices
+from cs336_systems.attention.tile_choices import MUCH_SHARED_BYTES, SMALLER_TILES, Tiles
 
 SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capability -> shared memory of a block at most (CUDA C++ Programming Guide, technical specifications)."""
 
 TABLES = {
-    "flash_fwd_kernel": flash_triton.FORWARD_TILES,
-    "flash_bwd_dkdv_kernel": flash_triton.DKDV_TILES,
-    "flash_bwd_dq_kernel": flash_triton.DQ_TILES,
+    "flash_fwd_kernel": tile_choices.FORWARD_TILES,
+    "flash_bwd_dkdv_kernel": tile_choices.DKDV_TILES,
+    "flash_bwd_dq_kernel": tile_choices.DQ_TILES,
 }
 PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less than bf16x6
 
