@@ -13,6 +13,7 @@ STUDIES = (
     "end-to-end",
     "train-step",
     "warm-up",
+    "attention",
     "attention-memory",
     "compile",
     "memory",

@@ -1,7 +1,6 @@
 """What the studies of the language model share: its options, its training step, and out-of-memory as a row."""
 
 import functools
-import importlib
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 
 import click
 
-from perf.workloads import measured
+from perf.workloads import imported, measured
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
@@ -192,10 +191,7 @@ def synchronize() -> None:
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.ClickException(
-            f"--model {name!r} was given; allowed: module:function that can be imported ({error})"
-        ) from None
+        return imported(name)
+    except ValueError as error:
+        raise click.ClickException(f"--model {error}") from None

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 FEWEST = 3  # processes behind an interval
@@ -25,12 +25,23 @@ def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
 
     A process gives the median ratio of neighbouring samples.
     """
-    return _over_processes(
-        [
-            statistics.median(math.log(a / b) for a, b in zip(ours, against, strict=True))
-            for ours, against in zip(row["ours_s"], row["against_s"], strict=True)
-        ]
-    )
+    return _over_processes(_logs(row))
+
+
+def geometric_mean(rows: Iterable[dict[str, Any]]) -> tuple[float, float]:
+    """Of the ratios of several rows, with the half-width of its interval.
+
+    A process gives one mean, over all rows; one that not every row has gives none.
+    """
+    return _over_processes([statistics.fmean(logs) for logs in zip(*map(_logs, rows), strict=False)])
+
+
+def _logs(row: dict[str, Any]) -> list[float]:
+    """Of each process' ratio."""
+    return [
+        statistics.median(math.log(a / b) for a, b in zip(ours, against, strict=True))
+        for ours, against in zip(row["ours_s"], row["against_s"], strict=True)
+    ]
 
 
 def bound_of(row: dict[str, Any]) -> tuple[float, float]:

@@ -1,17 +1,15 @@
 """How fast is the whole training step, beside another way to run it?"""
 
 import itertools
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.studies.document import document, heading, kept, out_option
+from perf.studies.fresh_process import fresh_process
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.ratio_figure import draw
@@ -182,10 +180,7 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
 
 
 def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else a process that imports the compiler cannot be forked
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["perf.studies.train_step_arms", "torch._inductor.compile_fx"])  # seconds, once
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with fresh_process("perf.studies.train_step_arms") as pool:
         try:
             return pool.submit(samples_of, names, cell, rounds, built_first).result()
         except BrokenProcessPool:

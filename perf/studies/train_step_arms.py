@@ -1,13 +1,12 @@
 """A fresh process with several ways to run a training step in it, timed in turn."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.clock import Clock, WallClock, alternate
 from perf.studies.lm import ATTENTIONS, OURS, PRECISIONS, VARIANTS, Setting, asked_for, train_step_of
-from perf.workloads import measured
+from perf.workloads import imported, measured
 from perf.workloads.workload import Floor, Workload
 
 BUSY_STEPS = 3
@@ -26,10 +25,7 @@ class Cell:
 def check_arm(name: str) -> None:
     """Raises `ValueError` unless `name` is PRECISION/VARIANT/ATTENTION or module:function, and that can be imported."""
     if ":" in name:
-        try:
-            _function(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"{name!r} was given; allowed: module:function that can be imported ({error})") from None
+        imported(name)
         return
     parts = name.split("/")
     allowed = (PRECISIONS, VARIANTS, ATTENTIONS)
@@ -72,14 +68,9 @@ def samples_of(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int
 def _step_of(name: str, cell: Cell) -> Callable[[], Any]:
     if ":" in name:
         config = measured("configs", "MODEL_CONFIGS")[cell.size]
-        return _function(name)(config, cell.context_length, cell.batch)
+        return imported(name)(config, cell.context_length, cell.batch)
     precision, variant, attention = name.split("/")
     train = train_step_of(
         Setting(cell.size, cell.context_length, cell.batch, precision, variant, attention, cell.model)
     )
     return measured("training", "Captured")(train.step) if variant.endswith("cuda_graph") else train.step
-
-
-def _function(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -6,7 +6,7 @@ never read from `cs336_systems`: a commit that edits its own tables must not mov
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -44,6 +44,19 @@ def package() -> str:
 def build(workload: str, params: dict[str, Any], device: str) -> Workload:
     """The work of one case. Raises `Unavailable` with the reason where this commit or machine cannot do it."""
     return importlib.import_module(f"perf.workloads.{workload}").build(params, device)
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """A user's own function, named `module:function`. Raises `ValueError` with one line if there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        if not callable(found):
+            raise TypeError(f"{type(found).__name__} is no function")
+    except Exception as error:  # a module of a user's own may raise anything
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{name!r} was given; allowed: module:function that can be imported ({why})") from None
+    return found
 
 
 def compile_any_number_of_shapes() -> None:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads import compile_any_number_of_shapes, imported, measured
 from perf.workloads.attention_problem import Problem
 from perf.workloads.workload import Unavailable
 
@@ -20,10 +20,24 @@ BACKENDS = {
 
 
 def implementation(impl: str, problem: Problem, device: str) -> Attend:
-    """What to call with q, k, v of `problem`. Raises `Unavailable` where this commit does not have it."""
-    if impl not in IMPLS:
-        raise ValueError(f"impl={impl!r} was given; allowed: {', '.join(IMPLS)}")
-    return IMPLS[impl](problem, device)
+    """What to call with q, k, v of `problem`. Raises `Unavailable` where this commit does not have it.
+
+    `impl` is one of `IMPLS`; or module:function, a user's own f(q, k, v, is_causal) -> out, all of one shape, (batch,
+    heads, seq_len, d).
+    """
+    check_impl(impl)
+    if impl in IMPLS:
+        return IMPLS[impl](problem, device)
+    function = imported(impl)
+    return _with_heads(lambda q, k, v: function(q, k, v, problem.is_causal))
+
+
+def check_impl(impl: str) -> None:
+    """Raises `ValueError` with one line for what `implementation` does not take."""
+    if ":" in impl:
+        imported(impl)
+    elif impl not in IMPLS:
+        raise ValueError(f"impl={impl!r} was given; allowed: {', '.join(IMPLS)}, or module:function")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

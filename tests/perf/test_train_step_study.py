@@ -80,6 +80,14 @@ def test_the_interval_is_students_over_processes():
     assert ratios.ratio_of(row([[1.0]], [[2.0]])) == (pytest.approx(0.5), math.inf)
 
 
+def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have():
+    rows = [row([[0.5], [0.5], [0.5], [9.0]], [[1.0]] * 4), row([[2.0], [2.2], [1.8]], [[1.0]] * 3)]
+    mean, half = ratios.geometric_mean(rows)
+    alone, alone_half = ratios.ratio_of(rows[1])
+    assert mean == pytest.approx((0.5 * alone) ** 0.5)
+    assert math.log1p(half) == pytest.approx(math.log1p(alone_half) / 2)
+
+
 def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
     built_first = []
 

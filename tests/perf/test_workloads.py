@@ -132,6 +132,50 @@ def test_the_leaderboard_accumulates_and_is_checked_without_what_it_accumulated(
     assert 0 < work.check() <= TOLERANCE["float32"]
 
 
+FOREIGN = """
+import torch.nn.functional as F
+
+number = 1
+
+def attend(q, k, v, is_causal):
+    assert q.ndim == 4
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """The name of a module of a user's own."""
+    (tmp_path / "throw_away_attention.py").write_text(FOREIGN)
+    (tmp_path / "throw_away_broken.py").write_text("raise RuntimeError('first line\\nsecond line')")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "throw_away_attention"
+
+
+@pytest.mark.parametrize("shape", [ONE_HEAD, BATCH, HEADS | {"is_causal": False}])
+def test_a_function_of_a_user_s_own_is_an_implementation_and_sees_heads(foreign, shape):
+    work = build("attention", shape | {"mode": "forward_backward", "impl": f"{foreign}:attend"}, "cpu")
+    assert 0 < work.check() <= TOLERANCE["float32"]
+    assert build("attention_leaderboard", LEADERBOARD | {"impl": f"{foreign}:attend"}, "cpu").check() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("throw_away_attention:no_such", "has no attribute 'no_such'"),
+        ("throw_away_attention:number", "int is no function"),
+        ("throw_away_broken:attend", r"\(first line\)$"),
+        ("no_such_module:attend", "No module named 'no_such_module'"),
+        (":attend", "Empty module name"),
+    ],
+)
+def test_what_is_no_function_of_a_user_s_own_is_one_line(foreign, name, why):
+    with pytest.raises(ValueError, match=why) as raised:
+        attention_impls.check_impl(name)
+    assert str(raised.value).startswith(f"{name!r} was given; allowed: module:function that can be imported (")
+    assert len(str(raised.value).splitlines()) == 1
+
+
 def unscaled(q, k, v):
     return torch.softmax(q @ k.mT, -1) @ v
 

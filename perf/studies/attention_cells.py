@@ -1,0 +1,181 @@
+"""The cells that the attention study visits, in groups that answer a question each, and who is asked in which."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from perf.harness.case import Cache, Case, ClockName
+from perf.workloads.attention_problem import BYTES
+
+MODES = ("forward", "backward", "forward_backward")
+MASKS = {True: "causal", False: "full"}
+CLOCKS: dict[ClockName, Cache] = {"cuda_events": "cold", "cuda_graph": "warm", "gpu_wall": "warm"}
+"""Those of a GPU; L2 is flushed before a sample only where the clock allows it and the host is not what counts."""
+
+HALVES_ONLY = ("sdpa_flash", "sdpa_cudnn")
+EAGER = {"reference": 4, "reference_compiled": 2}
+"""Score matrices alive at once in a backward, at least: the probabilities, their gradient; eager also that of the
+scores and the scaled one. A forward takes half as many."""
+
+SCORES_BYTES = 4 * 2**30  # with so many eager takes 36 ms forward and backward on an H200, cuDNN 4
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that answer one question: all combinations of these axes."""
+
+    asks: str
+    seq_lens: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    """Number of heads, d."""
+
+    modes: tuple[str, ...] = ("forward_backward",)
+    is_causal: tuple[bool, ...] = (True,)
+
+    dtype: str = "bfloat16"
+    tokens: int | None = None
+    """As many sequences as make this; None: one."""
+
+    workload: str = "attention"
+    clock: ClockName = "cuda_events"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One problem, one mode, one clock: what all arms of a comparison share."""
+
+    group: str
+    batch: int
+    num_heads: int
+    seq_len: int
+    d: int
+    dtype: str
+    is_causal: bool
+    mode: str
+    clock: ClockName
+    cache: Cache
+
+    @property
+    def mask(self) -> str:
+        """causal or full."""
+        return MASKS[self.is_causal]
+
+    def case(self, impl: str, device: Literal["cuda", "cpu"]) -> Case:
+        """As the harness names it."""
+        shape: dict[str, Any] = {"seq_len": self.seq_len, "d": self.d, "dtype": self.dtype, "impl": impl}
+        workload = GROUPS[self.group].workload
+        if workload == "attention_leaderboard":
+            params = shape | {"num_heads": self.num_heads}
+        else:  # q is (batch, heads, seq_len, d), a layout that every implementation takes as it is
+            whole = {"tokens": self.batch * self.seq_len, "d_model": self.num_heads * self.d}
+            params = shape | whole | {"is_causal": self.is_causal, "mode": self.mode}
+        return Case("study", workload, params, device, self.clock, self.cache)
+
+    def axes(self) -> dict[str, Any]:
+        """The columns that name it in a row."""
+        return asdict(self)
+
+
+AXES = tuple(field.name for field in fields(Cell))
+
+GROUPS = {
+    "grid": Group(
+        "32768 tokens, 16 heads x 128 and 32 x 64, causal and full, bfloat16: the papers' grid",
+        seq_lens=(1024, 2048, 4096, 8192, 16384),
+        heads=((16, 128), (32, 64)),
+        modes=MODES,
+        is_causal=(True, False),
+        tokens=32768,
+    ),
+    "leaderboard": Group(
+        "the timed call of the CS336 leaderboard: 16 heads, 16384 x 64, causal, sum and gradients included",
+        seq_lens=(16384,),
+        heads=((16, 64),),
+        workload="attention_leaderboard",
+    ),
+    "long": Group(
+        "one head of 65536, causal, bfloat16, d 16 to 128: batch and heads alone fill no GPU",
+        seq_lens=(65536,),
+        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
+        modes=("forward", "backward"),
+    ),
+    "short": Group(
+        "one head of 128 to 1024, causal, bfloat16, by the wall clock: launches and Python count",
+        seq_lens=(128, 256, 512, 1024),
+        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
+        clock="gpu_wall",
+    ),
+    "float32": Group(
+        "16 heads of 4096, causal, d 64 and 128, float32 without TF32",
+        seq_lens=(4096,),
+        heads=((16, 64), (16, 128)),
+        dtype="float32",
+    ),
+}
+
+_ON_A_CPU: dict[str, dict[str, Any]] = {
+    "grid": {"seq_lens": (64, 128), "heads": ((2, 16),), "tokens": 256},
+    "leaderboard": {"seq_lens": (64,), "heads": ((2, 16),)},
+    "long": {"seq_lens": (512,), "heads": ((1, 16),)},
+    "short": {"seq_lens": (16, 32), "heads": ((1, 16),)},
+    "float32": {"seq_lens": (64,), "heads": ((2, 16),)},
+}
+
+
+def groups_of(device: str) -> dict[str, Group]:
+    """`GROUPS`; on a CPU with so little in each that all of it takes seconds."""
+    if device == "cuda":
+        return GROUPS
+    return {name: replace(group, dtype="float32", clock="wall", **_ON_A_CPU[name]) for name, group in GROUPS.items()}
+
+
+def cells_of(groups: Mapping[str, Group], clock: ClockName | None = None) -> Iterator[Cell]:
+    """Of each group by its name; modes of one problem are neighbours, since they share its oracle."""
+    for name, group in groups.items():
+        by = clock or group.clock
+        axes = itertools.product(group.seq_lens, group.heads, group.is_causal, group.modes)
+        for seq_len, (num_heads, d), is_causal, mode in axes:
+            batch = (group.tokens or seq_len) // seq_len
+            yield Cell(name, batch, num_heads, seq_len, d, group.dtype, is_causal, mode, by, CLOCKS.get(by, "warm"))
+
+
+def narrowed(cells: Sequence[Cell], **wanted: Sequence[Any]) -> list[Cell]:
+    """Those with one of the `wanted` values of each axis, all where there is none; `ValueError` if none is left."""
+    kept = list(cells)
+    for axis, values in wanted.items():
+        allowed = sorted({getattr(cell, axis) for cell in cells})
+        for value in values:
+            if value not in allowed:
+                name = axis.replace("_", "-")
+                raise ValueError(f"--{name} {value} was given; allowed here: {', '.join(map(str, allowed))}")
+        kept = [cell for cell in kept if not values or getattr(cell, axis) in values]
+    if not kept:
+        raise ValueError("no cell is left: each value that was given is one of some cell, all of them of none")
+    return kept
+
+
+def peers_of(cell: Cell, device: str) -> tuple[str, ...]:
+    """PyTorch's implementations that take the cell's dtype; eager ones where `SCORES_BYTES` hold their scores.
+
+    By the wall clock `sdpa` too: torch's own choice without the context manager that it takes to name a backend.
+    """
+    if device == "cpu":
+        return ("sdpa_flash", "reference")
+    peers: Iterable[str] = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
+    if cell.clock == "gpu_wall":
+        peers = ("sdpa", *peers)
+    if cell.dtype == "float32":
+        peers = (impl for impl in peers if impl not in HALVES_ONLY)
+    return (*peers, *(EAGER if scores_bytes(cell) <= SCORES_BYTES else ()))
+
+
+def scores_bytes(cell: Cell) -> int:
+    """Of one matrix of scores, all heads."""
+    return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[cell.dtype]
+
+
+def least_bytes(cell: Cell, impl: str) -> int:
+    """What `impl` cannot do without, as far as that is known; 0 for what never holds all scores."""
+    matrices = EAGER.get(impl, 0)
+    return scores_bytes(cell) * (matrices // 2 if cell.mode == "forward" else matrices)
