@@ -25,7 +25,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
 
 @click.command(
-    help=f"""How fast is our attention, beside all others in PyTorch? Some ten minutes on an H200, six of them the grid.
+    help=f"""How fast is our attention, beside all others in PyTorch? Minutes on a GPU.
 
     \b
     python -m perf study attention --group leaderboard --out FOLDER
