@@ -5,16 +5,17 @@ import gc
 import hashlib
 import importlib.util
 import platform
+import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perf.harness import ceilings, device
-from perf.harness.case import Case
-from perf.harness.clock import Clock, Stop, WallClock, visit
+from perf.harness.case import Cache, Case
+from perf.harness.clock import Clock, Stop, WallClock, alternate, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
@@ -39,6 +40,19 @@ class Spent:
         now = time.perf_counter()
         self.ms[what] = round(self.ms.get(what, 0.0) + (now - self._since) * 1e3, 1)
         self._since = now
+
+
+class Turns(NamedTuple):
+    """Samples of several arms, taken in turn."""
+
+    samples_s: list[list[float]]
+    """Of each arm, round by round."""
+
+    mhz: list[float | None]
+    """Mean SM clock while the samples of each arm ran; None where the device does not say."""
+
+    slow: dict[int, list[str]]
+    """Rounds during which the device said that it was slowing itself down, and what it said."""
 
 
 class Worker:
@@ -175,6 +189,20 @@ class Worker:
             return explain(work)
         except Exception as error:
             return {"unexplained": f"{type(error).__name__}: {one_line(error)}"}
+
+    def _alternate(self, arms: Sequence[tuple[Clock, Workload]], cache: Cache, count: int) -> Turns:
+        """`clock.alternate`, with an eye on the GPU."""
+        mhz: list[list[int]] = [[] for _ in arms]
+        slow: dict[int, list[str]] = {}
+
+        def look(arm: int, number: int) -> None:
+            if self._nvml:
+                mhz[arm].append(self._nvml.sm_mhz())
+                if said := self._nvml.throttling():
+                    slow.setdefault(number, []).extend(said)
+
+        samples_s = alternate(arms, cache, count, look)
+        return Turns(samples_s, [round(statistics.fmean(one), 1) if one else None for one in mhz], slow)
 
     def _sample(self, case: Case, clock: Clock, work: Workload, stop: Stop) -> dict[str, Any]:
         throttling = self._nvml.throttling if self._nvml else lambda: []

@@ -13,7 +13,7 @@ from typing import Any
 
 from perf import workloads
 from perf.harness.case import Case
-from perf.harness.clock import Clock, alternate
+from perf.harness.clock import Clock
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
 from perf.harness.measure import Spent, Worker, package_digest
@@ -92,26 +92,16 @@ class PairWorker(Worker):
     ) -> dict[str, Any]:
         """Both arms built, warmed up and sampled: A B B A."""
         held = {arm: self._hold(case, arm, injection if arm == "head" else None, spent) for arm in arms}
-        states: dict[str, list[int]] = {arm: [] for arm in arms}
-        slow: set[int] = set()
         count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
-
-        def look(arm_index: int, number: int) -> None:
-            if self._nvml:
-                states[arms[arm_index]].append(self._nvml.sm_mhz())
-                if self._nvml.throttling():
-                    slow.add(number)
-
-        samples = dict(zip(arms, alternate([held[arm] for arm in arms], case.cache, count, look), strict=True))
+        turns = self._alternate([held[arm] for arm in arms], case.cache, count)
         spent.on("sample")
-        for arm, (_, work) in held.items():
+        found: dict[str, Any] = {"throttled": len(turns.slow)}
+        for arm, samples_s, mhz in zip(arms, turns.samples_s, turns.mhz, strict=True):
+            _, work = held[arm]
             if work.without is None:
-                self._hold_to_floor(samples[arm], case, work.floor)
-        kept = [number for number in range(count) if number not in slow]
-        found: dict[str, Any] = {"throttled": len(slow)}
-        for arm in arms:
-            found[f"{arm}_ns"] = [round(samples[arm][number] * 1e9) for number in kept]
-            found[f"{arm}_mhz"] = round(statistics.fmean(states[arm]), 1) if states[arm] else None
+                self._hold_to_floor(samples_s, case, work.floor)
+            found[f"{arm}_ns"] = [round(s * 1e9) for number, s in enumerate(samples_s) if number not in turns.slow]
+            found[f"{arm}_mhz"] = mhz
         return found
 
     def _one_after_the_other(

@@ -1,13 +1,13 @@
 """A measuring process that holds several implementations of attention at once and samples them in turn."""
 
-import statistics
+import itertools
 import warnings
 from collections.abc import Collection, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
 from perf.case_profile import ROOT
-from perf.harness.clock import Clock, alternate
+from perf.harness.clock import Clock
 from perf.harness.measure import Worker
 from perf.harness.pair import Pairs
 from perf.studies.attention_cells import Cell, least_bytes
@@ -83,25 +83,15 @@ class SideBySide(Worker):
         """`arms`: samples_s and sm_mhz of each, without the rounds in which the GPU slowed itself down."""
         arms = list(held.values())
         count = Pairs(most=rounds, seconds=SECONDS).number(sum(clock.call_s for clock, _ in arms))
-        mhz: list[list[int]] = [[] for _ in arms]
-        slow: set[int] = set()
-        reasons: dict[str, None] = {}
-
-        def look(arm: int, number: int) -> None:
-            if self._nvml:
-                mhz[arm].append(self._nvml.sm_mhz())
-                if said := self._nvml.throttling():
-                    slow.add(number)
-                    reasons.update(dict.fromkeys(said))
-
-        samples = alternate(arms, cell.cache, count, look)
-        if count - len(slow) < 2:
+        turns = self._alternate(arms, cell.cache, count)
+        if count - len(turns.slow) < 2:
+            reasons = dict.fromkeys(itertools.chain.from_iterable(turns.slow.values()))
             return {"status": "throttled", "reason": f"the GPU slowed itself down: {', '.join(reasons)}"}
         found: dict[str, Any] = {}
-        for impl, mine, clocks in zip(held, samples, mhz, strict=True):
-            found[impl] = {"samples_s": [round(s, 10) for number, s in enumerate(mine) if number not in slow]}
-            if clocks:
-                found[impl]["sm_mhz"] = round(statistics.fmean(clocks), 1)
+        for impl, mine, mhz in zip(held, turns.samples_s, turns.mhz, strict=True):
+            found[impl] = {"samples_s": [round(s, 10) for number, s in enumerate(mine) if number not in turns.slow]}
+            if mhz is not None:
+                found[impl]["sm_mhz"] = mhz
         return {"arms": found}
 
     def _held_to_floor(self, cell: Cell, impl: str, work: Workload, found: dict[str, Any]) -> dict[str, Any]:
