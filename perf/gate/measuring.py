@@ -64,8 +64,7 @@ class Measuring:
         """Measure every row in as many processes as the first look needs, then the open ones, look by look.
 
         No visit begins that would end after the budget, as far as the row's last one tells; what was measured until
-        then stays. Raises
-        `click.ClickException` with one line before the first visit if `preflight` objects.
+        then stays. Raises `click.ClickException` with one line before the first visit if `preflight` objects.
         """
         try:
             rows: Sequence[Evidence] = self.evidence

@@ -25,11 +25,11 @@ def implementation(impl: str, problem: Problem, device: str) -> Attend:
     `impl` is one of `IMPLS`; or module:function, a user's own f(q, k, v, is_causal) -> out, all of one shape, (batch,
     heads, seq_len, d).
     """
+    if ":" in impl:
+        function = imported(impl)
+        return _with_heads(lambda q, k, v: function(q, k, v, problem.is_causal))
     check_impl(impl)
-    if impl in IMPLS:
-        return IMPLS[impl](problem, device)
-    function = imported(impl)
-    return _with_heads(lambda q, k, v: function(q, k, v, problem.is_causal))
+    return IMPLS[impl](problem, device)
 
 
 def check_impl(impl: str) -> None:

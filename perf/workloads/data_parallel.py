@@ -11,7 +11,7 @@ from perf.workloads.transformer_state import (
     UPDATE_TOLERANCE,
     build_model,
     hold,
-    projection,
+    projections,
     projections_of_backward,
     restore,
     slope_and_norm,
@@ -139,14 +139,13 @@ def _check_mean(model: Any, optimizer: Any, step: Callable[[], Any], precision: 
     restore(model, optimizer)
     with projections_of_backward(model) as computed:
         step()
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    mean = torch.stack([computed[name] for name in names])
+    averaged = projections(model)
+    mean = torch.stack([computed[name] for name in averaged])
     dist.all_reduce(mean)
     mean /= dist.get_world_size()
-    averaged = torch.stack([projection(name, each.grad) for name, each in zip(names, parameters, strict=True)])
-    off = (averaged - mean)[:, 0].abs() / mean[:, 1].sqrt()
+    off = (torch.stack(list(averaged.values())) - mean)[:, 0].abs() / mean[:, 1].sqrt()
     worst = int(off.argmax())  # NaN, if there is one
-    what = f"the averaged gradient of {names[worst]}"
+    what = f"the averaged gradient of {list(averaged)[worst]}"
     return hold(what, float(off[worst]), GRADIENT_TOLERANCE[precision], "the mean over the ranks")
 
 

@@ -45,15 +45,19 @@ def projection(name: str, gradient: Any) -> Any:
     return torch.stack([(wide * direction(name, tuple(wide.shape), str(wide.device))).sum(), wide.square().sum()])
 
 
-def slope_and_norm(model: Any) -> tuple[float, float]:
-    """The gradient's projection on `direction`, and its norm. Raises `WrongResult` for a parameter without one."""
-    slope = square = 0.0
+def projections(model: Any) -> dict[str, Any]:
+    """Of every parameter's gradient, by name. Raises `WrongResult` for a parameter without one."""
+    found = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
             raise WrongResult(f"{name} has no gradient")
-        one = projection(name, parameter.grad)
-        slope += float(one[0])
-        square += float(one[1])
+        found[name] = projection(name, parameter.grad)
+    return found
+
+
+def slope_and_norm(model: Any) -> tuple[float, float]:
+    """The gradient's projection on `direction`, and its norm. Raises `WrongResult` for a parameter without one."""
+    slope, square = sum(projections(model).values()).tolist()
     return slope, square**0.5
 
 
