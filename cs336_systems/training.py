@@ -44,13 +44,21 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Float32 products inside are IEEE for fp32, and may take TF32 for every other precision."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    """Float32 products inside are IEEE for fp32, and may take TF32 for every other precision.
+
+    Afterwards torch's older flag and its newer one are what they were, which need not agree.
+    """
+    newer = torch.backends.cuda.matmul.fp32_precision
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch does not read it while the newer flag says otherwise
+        older = "highest" if newer == "tf32" else "high"
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # both
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(older)
+        torch.backends.cuda.matmul.fp32_precision = newer
 
 
 @dataclass

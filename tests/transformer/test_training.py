@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -56,6 +58,39 @@ def test_every_precision_learns(model, batch, precision):
     matrices = {parameter.dtype for parameter in model.layers.parameters() if parameter.ndim == 2}
     assert matrices == {torch.bfloat16 if precision == "bf16_weights" else torch.float32}
     assert model.token_embeddings.weight.dtype == model.ln_final.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "",
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+        "torch.backends.fp32_precision = 'tf32'",
+        "torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'",
+    ],
+)
+def test_products_are_as_asked_for_and_then_as_the_process_had_them(setting):
+    program = f"""
+import torch
+from cs336_systems.training import matmul_precision
+
+def flags():
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch's own: the two flags do not agree
+        older = "not read"
+    return torch.backends.cuda.matmul.fp32_precision, older
+
+{setting}
+before = flags()
+for precision, inside in (("fp32", "ieee"), ("tf32", "tf32")):
+    with matmul_precision(precision):
+        assert flags()[0] == inside, flags()
+    assert flags() == before, (before, flags())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_step_leaves_the_process_as_it_was(model, batch):
