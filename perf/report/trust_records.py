@@ -1,6 +1,7 @@
 """Self-tests as they lie on file, `<machine>/self-test/<time>.json`, read without believing a word of them.
 
 Written by `perf.gate.self_test`. What is cut in half, of another version or of another form is named and skipped.
+A gate of a commit against itself, `<machine>/gate/<time>.json`, is a self-test of identical code too.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from perf.gate.parts import Part
 from perf.gate.verdicts import Verdict
-from perf.report import kept
+from perf.report import gates, kept
 
 VERSION = 1
 
@@ -45,7 +46,20 @@ class SelfTest:
 def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str, str]]]:
     """The self-tests of a machine, oldest first; and of each file that is none, its name and why. Raises nothing."""
     found, skipped = kept.read_folder(directory / machine / "self-test", parse)
-    return sorted((test for _, test in found), key=lambda one: one.started_at), skipped
+    tests = [test for _, test in found] + [
+        _of(gate)
+        for gate in gates.read(directory, machine)[0]
+        if gate.report.base["commit"] == gate.report.head["commit"]
+    ]
+    return sorted(tests, key=lambda one: one.started_at), skipped
+
+
+def _of(gate: gates.Gate) -> SelfTest:
+    """What a gate of a commit against itself says of times; of its visits nothing is kept."""
+    report = gate.report
+    times = tuple(one for one in report.judgement.verdicts if one.quantity == "time")
+    identical = Ended(None, report.judgement.contaminated, times, {})
+    return SelfTest(gate.when, report.head["commit"], report.device, report.software, (identical,))
 
 
 def parse(text: str) -> SelfTest:

@@ -2,14 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perf.gate import report as reports
 from perf.gate.parts import PARTS
 from perf.report import trust_records
+from tests.gate.reports import memory, report, verdict
 from tests.report import self_tests
 
 
@@ -23,6 +26,21 @@ def test_what_the_gate_writes_is_read(tmp_path: Path) -> None:
     assert [part.injection for part in tests[0].parts] == [part.injection for part in PARTS]
     assert len(tests[0].parts[0].verdicts) == 4
     assert all(len(changes) == 18 for changes in tests[0].parts[0].changes.values())
+
+
+def test_a_gate_of_a_commit_against_itself_counts_as_identical_code(tmp_path: Path) -> None:
+    other = report(verdict("SLOWER"), memory("LARGER", 1, 2))
+    itself = replace(other, base=other.head)
+    folder = tmp_path / "box" / "gate"
+    folder.mkdir(parents=True)
+    for day, one in enumerate((itself, other), start=1):
+        (folder / f"2026010{day}T000000Z.json").write_text(reports.to_json(one))
+    (test,), skipped = trust_records.read(tmp_path, "box")
+    assert not skipped
+    assert (test.commit, test.started_at.day) == (other.head["commit"], 1)
+    (identical,) = test.parts
+    assert identical.injection is None
+    assert [one.word for one in identical.verdicts] == ["SLOWER"], "times alone, as of a self-test"
 
 
 def test_a_machine_without_a_folder_has_nothing(tmp_path: Path) -> None:
