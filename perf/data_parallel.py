@@ -1,6 +1,7 @@
-"""A training step over several GPUs, batch 4 on each: the four strategies and torch's DistributedDataParallel.
+"""A training step over several GPUs: the four strategies and torch's DistributedDataParallel.
 
 mode step is the whole step; mode exposed what it takes more than the same step without communication, the two in turn.
+batch is that of each GPU: large enough that the step waits for the GPUs and not for their host.
 """
 
 from perf.harness.suite import measure_class, reported_fact, reported_peak_memory, reported_time
@@ -17,6 +18,7 @@ class DataParallel:
         [25],
         ["xl"],
         [512, 1024],
+        [16],
         ["bf16"],
         ["compiled_blocks"],
         [2, 4],
@@ -27,6 +29,7 @@ class DataParallel:
         "bucket_size_mb",
         "size",
         "context_length",
+        "batch",
         "precision",
         "variant",
         "world_size",
@@ -64,6 +67,7 @@ class Buckets:
         [1, 10, 25, 100, 1000],
         ["xl"],
         [1024],
+        [16],
         ["bf16"],
         ["compiled_blocks"],
         [2],
@@ -74,6 +78,7 @@ class Buckets:
         "bucket_size_mb",
         "size",
         "context_length",
+        "batch",
         "precision",
         "variant",
         "world_size",

@@ -4,7 +4,7 @@ from perf.harness.suite import measure_class, reported_fact, reported_peak_memor
 
 
 class ShardedOptimizer:
-    """none, ours with 3P and with 2P elements sent, and torch's ZeroRedundancyOptimizer; batch 4 on each GPU."""
+    """none, ours with 3P and with 2P elements sent, and torch's ZeroRedundancyOptimizer; batch is that of each GPU."""
 
     version = "1"
     timeout = 600
@@ -13,11 +13,12 @@ class ShardedOptimizer:
         ["none", "sharded", "sharded_reducing", "torch"],
         ["xl"],
         [512],
+        [16],
         ["bf16"],
         ["compiled_blocks"],
         [2, 4],
     )
-    param_names = ("sharding", "size", "context_length", "precision", "variant", "world_size")
+    param_names = ("sharding", "size", "context_length", "batch", "precision", "variant", "world_size")
     workload, device, clock, cache = "sharded_optimizer", "cuda", "ranks", "warm"
 
     def setup_cache(self):

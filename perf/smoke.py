@@ -161,7 +161,7 @@ class SmokeCollectives:
 class SmokeDataParallel:
     """`data_parallel.DataParallel` on a CPU: two layers of width 64 on two ranks over gloo."""
 
-    version = "1"
+    version = "2"
     timeout = 600
     negligible = (0.1, 1e-4)
     params = (
@@ -169,6 +169,7 @@ class SmokeDataParallel:
         [0.1],
         ["tiny"],
         [32],
+        [4],
         ["fp32"],
         ["eager"],
         [2],
@@ -179,6 +180,7 @@ class SmokeDataParallel:
         "bucket_size_mb",
         "size",
         "context_length",
+        "batch",
         "precision",
         "variant",
         "world_size",
@@ -198,11 +200,11 @@ class SmokeDataParallel:
 class SmokeShardedOptimizer:
     """`sharded_optimizer.ShardedOptimizer` on a CPU: two layers of width 64 on two ranks over gloo."""
 
-    version = "1"
+    version = "2"
     timeout = 600
     negligible = (0.1, 1e-4)
-    params = (["none", "sharded", "sharded_reducing", "torch"], ["tiny"], [32], ["fp32"], ["eager"], [2])
-    param_names = ("sharding", "size", "context_length", "precision", "variant", "world_size")
+    params = (["none", "sharded", "sharded_reducing", "torch"], ["tiny"], [32], [4], ["fp32"], ["eager"], [2])
+    param_names = ("sharding", "size", "context_length", "batch", "precision", "variant", "world_size")
     workload, device, clock, cache = "sharded_optimizer", "cpu", "ranks", "warm"
 
     def setup_cache(self):

@@ -143,7 +143,7 @@ def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
 
 def _setting(axis: str, where: Where) -> str:
     value = getattr(where, axis)
-    named = {"context_length": f"context {value}", "world_size": f"{value} ranks"}
+    named = {"context_length": f"context {value}", "batch": f"batch {value}", "world_size": f"{value} ranks"}
     return named.get(axis, str(value))
 
 

@@ -32,6 +32,9 @@ class Where(NamedTuple):
 
     size: str
     context_length: int
+    batch: int
+    """Of each rank."""
+
     precision: str
     variant: str
     world_size: int

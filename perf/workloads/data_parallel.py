@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import BATCH, SIZES, batch_of
+from perf.workloads.transformer_oracle import SIZES, batch_of
 from perf.workloads.transformer_state import (
     UPDATE_TOLERANCE,
     build_model,
@@ -28,7 +28,7 @@ REPLAY_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2, "bf16_weights": 5e
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: strategy, bucket_size_mb, size, context_length, precision, variant, world_size, mode; batch, else 4.
+    """`params`: strategy, bucket_size_mb, size, context_length, batch, precision, variant, world_size, mode.
 
     mode step: the whole step. mode exposed: what it takes more than the same step without communication. The batch is
     that of every rank; attention is PyTorch's. strategy "torch" is its own DistributedDataParallel, "torch_static" the
@@ -45,7 +45,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         compile_any_number_of_shapes()
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
-    batch = params.get("batch", BATCH)
+    batch = params["batch"]
     ids, targets = batch_of(size, context_length, device, batch)
     ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)

@@ -5,7 +5,7 @@ from typing import Any
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.data_parallel import bytes_of, hold_equal_on_all_ranks
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import BATCH, SIZES, batch_of
+from perf.workloads.transformer_oracle import SIZES, batch_of
 from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, restore
 from perf.workloads.workload import Workload, WrongResult
 
@@ -14,7 +14,7 @@ WEIGHT_TOLERANCE = 1e-2  # of a step, relative to it: where a gradient is all bu
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: sharding, size, context_length, precision, variant, world_size; batch, else 4.
+    """`params`: sharding, size, context_length, batch, precision, variant, world_size.
 
     none: torch's AdamW on every rank. sharded: `ShardedOptimizer` after an all-reduce (3P). sharded_reducing: the same
     with gradients reduced to their owners (2P). torch: its own ZeroRedundancyOptimizer. Gradients are averaged by
@@ -33,7 +33,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
     after_init = _peak(device)
-    batch = params.get("batch", BATCH)
+    batch = params["batch"]
     ids, targets = batch_of(size, context_length, device, batch)
     ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)

@@ -15,7 +15,7 @@ from perf.workloads.workload import WrongResult
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import counted
 
-COMMON = {"size": "tiny", "context_length": 16, "precision": "fp32", "variant": "eager"}
+COMMON = {"size": "tiny", "context_length": 16, "batch": 4, "precision": "fp32", "variant": "eager"}
 PARALLEL = COMMON | {"bucket_size_mb": 0.1, "mode": "exposed"}
 OF_STRATEGIES = [("data_parallel", PARALLEL | {"strategy": strategy}) for strategy in data_parallel.STRATEGIES]
 OF_SHARDINGS = [("sharded_optimizer", COMMON | {"sharding": sharding}) for sharding in sharded_optimizer.SHARDINGS]

@@ -26,6 +26,7 @@ STEP = {
     "bucket_size_mb": 0.1,
     "size": "tiny",
     "context_length": 16,
+    "batch": 4,
     "precision": "fp32",
     "variant": "eager",
     "world_size": 2,
@@ -221,7 +222,7 @@ def test_every_strategy_is_right_and_gets_a_time(worker, strategy):
 
 @pytest.mark.parametrize("sharding", ["none", "sharded", "sharded_reducing", "torch"])
 def test_every_sharding_takes_adamws_step(worker, sharding):
-    params = {name: STEP[name] for name in ("size", "context_length", "precision", "variant", "world_size")}
+    params = {name: STEP[name] for name in ("size", "context_length", "batch", "precision", "variant", "world_size")}
     one = Case("smoke.X", "sharded_optimizer", {"sharding": sharding} | params, "cpu", "ranks", "warm")
     found = worker.answer(request(one))
     assert found["status"] == "ok", found

@@ -11,7 +11,7 @@ from perf.harness.measure import Worker
 from perf.harness.ranks import Ranks
 
 ROOT = Path(__file__).parents[2]
-MODEL = {"size": "tiny", "context_length": 64, "precision": "bf16", "variant": "eager", "world_size": 2}
+MODEL = {"size": "tiny", "context_length": 64, "batch": 4, "precision": "bf16", "variant": "eager", "world_size": 2}
 STEP = MODEL | {"strategy": "bucketed", "bucket_size_mb": 0.1, "mode": "step"}
 CEILINGS = {"matmul_flops_per_s": {"bfloat16": 1e15}, "copy_bytes_per_s": 1e13}
 

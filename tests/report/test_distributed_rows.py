@@ -22,7 +22,7 @@ def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[Cell]]
 
 def test_a_strategy_is_a_step_and_what_of_it_nothing_hides(tmp_path: Path) -> None:
     two, four = rows.groups_of(cells(tmp_path, parallel.strategies())[STRATEGIES[0]])
-    assert two.where == ("xl", 1024, "bf16", "compiled_blocks", 2)
+    assert two.where == ("xl", 1024, 16, "bf16", "compiled_blocks", 2)
     assert [one.name for one in two.strategies] == ["naive", "flat", "overlapped", "bucketed", "torch"]
     naive, torch = two.strategies[0], two.strategies[-1]
     assert naive.step is not None and naive.exposed is not None
