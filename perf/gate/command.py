@@ -5,6 +5,7 @@ shows share plain data and nothing else.
 """
 
 import dataclasses
+import datetime
 import functools
 import os
 import re
@@ -151,7 +152,9 @@ def command(
     if markdown:
         write_aside(markdown, comment(report))
     if keep:
-        click.echo(f"Kept in {reports.keep('environment' if environments else 'gate', reports.to_json(report))}")
+        now = datetime.datetime.now(datetime.UTC)
+        path = reports.keep("environment" if environments else "gate", reports.to_json(report), now)
+        click.echo(f"Kept in {path}")
     sys.exit(report.exit_status)
 
 

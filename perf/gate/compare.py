@@ -45,6 +45,8 @@ def measure(
 
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
+    for one in evidence:
+        one.planted = injection is not None and not one.is_control
     with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
         places = Path(folder) / "base", Path(folder) / "head"
         for arm, place in zip(arms, places, strict=True):

@@ -6,6 +6,9 @@ from typing import Any
 
 from perf.harness.case import ARMS, ArmName, Case
 
+DEVICE_CLOCKS = ("cuda_events", "cuda_graph", "device_busy")
+"""Those that leave out what the host does."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -72,6 +75,9 @@ class Evidence:
     trouble: str = ""
     """Why there are no times, or too few, though both arms are good."""
 
+    planted: bool = False
+    """One arm was slowed down or enlarged on purpose, around the code."""
+
     @property
     def is_timed(self) -> bool:
         """Whether both arms have times."""
@@ -81,8 +87,10 @@ class Evidence:
     def same_code(self) -> bool:
         """Whether both arms ran the same machine code: every kernel of one call by name, count and, of ours, SASS.
 
-        False where nothing is known, as on a CPU.
+        False where nothing is known, as on a CPU, and where an arm ran more than the code.
         """
+        if self.planted:
+            return False
         base, head = (self.outcomes.get(arm) for arm in ARMS)
         if base is None or head is None or not base.kernels or not head.kernels:
             return False

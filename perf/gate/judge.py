@@ -7,13 +7,12 @@ import numpy as np
 from scipy import stats
 
 from perf.gate import statistics
-from perf.gate.evidence import Evidence, Outcome
+from perf.gate.evidence import DEVICE_CLOCKS, Evidence, Outcome
 from perf.gate.explanation import why_larger, why_slower
 from perf.gate.statistics import LOOKS, Estimate, Floats
 from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
 from perf.harness.case import ARMS
 
-DEVICE_CLOCKS = ("cuda_events", "cuda_graph", "device_busy")
 CLOCK_SHIFT = 0.005  # of the SM clock between the arms: above it they are compared in cycles
 BUSY = 0.8  # of a time by events must kernels fill, or the host has a say in it
 RARE = 0.01  # one-sided: how seldom a row of identical code moves beyond its floor

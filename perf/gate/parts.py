@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from perf.gate.evidence import DEVICE_CLOCKS
 from perf.gate.verdicts import Word
+from perf.harness.case import ClockName
 from perf.harness.injection import KINDS, Injection
 
 
@@ -27,6 +29,12 @@ class Part:
     def wanted(self) -> Word:
         """The word that finds what was planted; among identical code, the false one."""
         return "LARGER" if self.injection and self.injection.kind == "memory" else "SLOWER"
+
+    def shows_on(self, clock: ClockName) -> bool:
+        """Whether this clock sees what is planted; first_call times a process that is gone, where nothing is."""
+        if self.injection is None or self.injection.kind == "memory":
+            return True
+        return clock != "first_call" and not (self.injection.kind == "host" and clock in DEVICE_CLOCKS)
 
     @property
     def place(self) -> tuple[int, float]:

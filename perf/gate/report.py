@@ -27,12 +27,11 @@ def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def keep(kind: Literal["gate", "environment", "self-test"], text: str) -> Path:
-    """Write a document beside the records of this machine, named by the time in UTC; returns its path.
+def keep(kind: Literal["gate", "environment", "self-test"], text: str, when: datetime.datetime) -> Path:
+    """Write a document beside the records of this machine, named by `when`, in UTC; returns its path.
 
     Raises `click.ClickException` if it cannot be written.
     """
-    now = datetime.datetime.now(datetime.UTC)
-    path = RECORDS / device.machine()["machine"] / kind / f"{now:%Y%m%dT%H%M%SZ}.json"
+    path = RECORDS / device.machine()["machine"] / kind / f"{when:%Y%m%dT%H%M%SZ}.json"
     write_aside(path, text)
     return path

@@ -18,9 +18,6 @@ from perf.gate.report import keep
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
 
-OUT_OF_REACH = ("first_call",)
-"""Clocks that time a process that is gone: nothing is planted there."""
-
 
 def parts() -> tuple[Part, ...]:
     """Those that this machine can show."""
@@ -38,12 +35,11 @@ class Ended:
 
     @property
     def asked(self) -> list[Verdict]:
-        """The rows that the part is about: bytes if it plants bytes, else times, where they can be planted."""
+        """The rows that the part is about: bytes if it plants bytes, else times, where they can show it."""
         quantity = "peak_memory" if self.part.wanted == "LARGER" else "time"
         clocks = {one.case.key: one.case.clock for one in self.evidence}
-        out_of_reach = OUT_OF_REACH if self.part.injection else ()
         return [
-            one for one in self.judgement.verdicts if one.quantity == quantity and clocks[one.key] not in out_of_reach
+            one for one in self.judgement.verdicts if one.quantity == quantity and self.part.shows_on(clocks[one.key])
         ]
 
     @property
@@ -58,17 +54,20 @@ class Ended:
 
 
 def prove(arm: Arm, rows: Callable[[], list[Evidence]], *, budget_s: float) -> None:
-    """Measure `arm` against itself, part by part, on these rows; prints a table and keeps what was found."""
+    """Measure `arm` against itself, part by part, on these rows; prints a table. Each part is kept as it ends."""
     from perf.gate.judge import judge
 
-    ended = []
+    begun, ended = datetime.datetime.now(datetime.UTC), []
     for part in parts():
         evidence = rows()
+        if not any(part.shows_on(one.case.clock) for one in evidence if not one.is_control):
+            click.echo(f"{part.title}: left out, since no clock of these rows would show it", err=True)
+            continue
         click.echo(f"{part.title}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
         begin = time.monotonic()
         run = measure((arm, arm), evidence, budget_s=budget_s, injection=part.injection)
         ended.append(Ended(part, judge(evidence), evidence, round(time.monotonic() - begin, 1)))
-    path = write(arm, ended, run.greeting.get("software", {}), run.greeting.get("device", {}))
+        path = write(arm, ended, run.greeting.get("software", {}), run.greeting.get("device", {}), begun)
     click.echo(table(ended))
     click.echo(f"\nKept in {path}")
 
@@ -96,18 +95,19 @@ def table(ended: Sequence[Ended]) -> str:
     return tabulate(rows, headers="keys", disable_numparse=True)
 
 
-def write(arm: Arm, ended: Sequence[Ended], software: dict[str, Any], found: dict[str, Any]) -> Path:
-    """A document beside the records of this machine: `<machine>/self-test/<time>.json`; returns its path."""
-    now = datetime.datetime.now(datetime.UTC)
+def write(
+    arm: Arm, ended: Sequence[Ended], software: dict[str, Any], found: dict[str, Any], begun: datetime.datetime
+) -> Path:
+    """A document beside the records of this machine: `<machine>/self-test/<begun>.json`; returns its path."""
     document = {
         "version": 1,
-        "started_at": now.isoformat(timespec="seconds"),
+        "started_at": begun.isoformat(timespec="seconds"),
         "commit": arm.commit,
         "device": found,
         "software": software,
         "parts": [_part(one) for one in ended],
     }
-    return keep("self-test", json.dumps(document, separators=(",", ":")) + "\n")
+    return keep("self-test", json.dumps(document, separators=(",", ":")) + "\n", begun)
 
 
 def _part(one: Ended) -> dict[str, Any]:

@@ -225,6 +225,15 @@ def test_rows_of_the_same_code_that_move_void_the_report():
     assert contaminated.startswith("4 of 14 rows moved whose machine code is the same")
 
 
+def test_what_was_planted_around_the_same_code_voids_nothing():
+    planted = [same_code(f"planted {i}", 0.03) for i in range(14)]
+    for one in planted:
+        one.planted = True
+    judgement = judge([*planted, *controls()])
+    assert judgement.contaminated == ""
+    assert {(one.word, one.same_code) for one in judgement.verdicts if one.quantity == "time"} == {("SLOWER", False)}
+
+
 @pytest.mark.parametrize("options", [{"clock": "gpu_wall"}, {"kernel_us": 100.0}])
 def test_the_same_kernels_may_be_waited_for_longer(options):
     arm = Outcome("ok", kernels=(("gemm", 1, options.pop("kernel_us", 1000.0)),))

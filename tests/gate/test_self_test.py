@@ -4,16 +4,21 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
-from perf.gate.evidence import Evidence
-from perf.gate.parts import CPU_PARTS, PARTS
+from perf.gate import report, self_test
+from perf.gate.evidence import Arm, Evidence
+from perf.gate.parts import CPU_PARTS, PARTS, Part
 from perf.gate.rate import Rate
 from perf.gate.self_test import Ended, table
 from perf.gate.verdicts import Judgement
-from perf.harness.case import Case
+from perf.harness.case import Case, ClockName
+from perf.harness.injection import Injection
 from tests.gate.reports import KEY, memory, verdict
 from tests.perf.throwaway import Repository
 
@@ -45,6 +50,35 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     rates = [Ended(part, unmeasured, [ROW], 60.0).rate for part in PARTS[:2]]
     assert rates == [Rate(1, 2), Rate(1, 3)], "what cannot be wrong is no proof, and what was not measured not found"
     assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "clocks"),
+    [
+        ("device", {"cuda_events", "cuda_graph", "device_busy", "gpu_wall", "ranks", "wall"}),
+        ("host", {"gpu_wall", "ranks", "wall"}),
+        ("memory", set(get_args(ClockName))),
+    ],
+)
+def test_a_part_asks_the_rows_whose_clock_sees_what_is_planted(kind: str, clocks: set[str]) -> None:
+    assert {clock for clock in get_args(ClockName) if Part.planting(kind, 0.05).shows_on(clock)} == clocks
+
+
+def test_parts_are_kept_as_they_end_and_one_that_no_row_shows_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "RECORDS", tmp_path)
+    kept = []
+
+    def measured(arms: Any, evidence: list[Evidence], *, budget_s: float, injection: Injection | None) -> Any:
+        kept.append([len(json.loads(path.read_text())["parts"]) for path in tmp_path.glob("*/self-test/*.json")])
+        return SimpleNamespace(greeting={})
+
+    monkeypatch.setattr(self_test, "measure", measured)
+    monkeypatch.setattr(self_test, "parts", lambda: PARTS)
+    self_test.prove(Arm("a" * 40, "A commit"), lambda: [replace(ROW)], budget_s=1.0)
+    assert kept == [[], [1], [2], [3], [4]], "one file, a part more after each"
+    assert "5 % on the host: left out, since no clock of these rows would show it" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -55,9 +55,9 @@ def document(
         moved = "controls.Controls('matmul', 'cold') moved by +3.1 %" if part.title in contaminated else ""
         ended.append(Ended(part, Judgement(verdicts, moved), evidence, 60.0))
     kept: list[str] = []
-    with mock.patch.object(self_test, "keep", lambda kind, text: kept.append(text)):
-        self_test.write(Arm(commit, "Made up"), ended, SOFTWARE, DEVICE)
-    return json.loads(kept[0]) | {"started_at": started_at.isoformat()}
+    with mock.patch.object(self_test, "keep", lambda kind, text, when: kept.append(text)):
+        self_test.write(Arm(commit, "Made up"), ended, SOFTWARE, DEVICE, started_at)
+    return json.loads(kept[0])
 
 
 def write(directory: Path, machine: str, name: str, found: dict[str, Any] | str) -> Path:

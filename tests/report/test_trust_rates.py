@@ -67,7 +67,7 @@ def test_parts_whose_controls_moved_do_not_count() -> None:
 
 def test_a_row_that_could_not_have_shown_anything_cannot_be_right_about_identical_code() -> None:
     document = self_tests.document(rows=4)
-    for part in document["parts"]:
+    for part in document["parts"][:4]:  # no row here shows what is planted on the host
         part["verdicts"][0] |= {"word": "AMBIGUOUS", "smallest_visible": None}
     document["parts"][0]["verdicts"][1] |= {"word": "SLOWER", "smallest_visible": None}
     found = by_title(parse(json.dumps(document)))
