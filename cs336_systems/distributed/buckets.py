@@ -1,10 +1,12 @@
 """Which gradients travel together: pure functions of parameters, without a process group."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 MIB = 2**20
 
@@ -48,7 +50,40 @@ def buckets_of(parameters: Sequence[Tensor], bucket_size_mb: float | None) -> li
         open_buckets.setdefault(kind, []).append(index)
     for kind in list(open_buckets):
         close(kind)
-    return sorted(closed, key=lambda bucket: -bucket.indices[-1])  # by when its last gradient is expected
+    return _in_order(closed)
+
+
+def _in_order(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """By when the last gradient of each is expected."""
+    return sorted(buckets, key=lambda bucket: -bucket.indices[-1])
+
+
+def made_together(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
+    """A bucket for each node of `output`'s graph that hands on gradients of `parameters`, from the last to the first.
+
+    In eager mode hardly two parameters share one; a compiled block is a single node, whose gradients arrive at once. A
+    parameter with several such nodes (tied weights), or with none in sight (a reentrant checkpoint), stands alone.
+    """
+    makers: dict[int, list[Any]] = {}
+    found = {leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.grad_fn is not None}
+    waiting = list(found)
+    while waiting:
+        node = waiting.pop()
+        for following, _ in node.next_functions:
+            if (leaf := getattr(following, "variable", None)) is not None:
+                makers.setdefault(id(leaf), []).append(node)
+            elif following is not None and following not in found:
+                found.add(following)
+                waiting.append(following)
+    buckets: dict[Any, list[int]] = {}
+    for index in reversed(range(len(parameters))):
+        parameter = parameters[index]
+        made_by = makers.get(id(parameter), [])
+        key = (made_by[0], parameter.dtype, parameter.device) if len(made_by) == 1 else index
+        buckets.setdefault(key, []).append(index)
+    return _in_order(
+        Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in buckets.values()
+    )
 
 
 def partition(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:

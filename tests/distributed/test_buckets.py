@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
-from cs336_systems.distributed.buckets import MIB, buckets_of
+from cs336_systems.distributed.buckets import MIB, buckets_of, made_together
 from tests.distributed.models import Tied, Toy
 
 
@@ -100,3 +101,53 @@ def test_a_size_that_is_not_positive_is_refused(bucket_size_mb):
         ValueError, match=f"bucket_size_mb={bucket_size_mb} was given; allowed: a number above 0, or None"
     ):
         buckets_of(of_bytes(1), bucket_size_mb)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x).relu()
+
+
+def compiled(model):
+    for layer in model.children():
+        layer.compile(backend="aot_eager")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile's own, of a block's input
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (nn.Sequential(Block(), Block()), [(3,), (2,), (1,), (0,)]),
+        (compiled(nn.Sequential(Block(), Block())), [(3, 2), (1, 0)]),
+        (nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3)), [(5,), (4,), (3, 2), (1,), (0,)]),
+    ],
+)
+def test_gradients_that_one_node_makes_are_together(model, expected):
+    assert indices(made_together({"out": [model(torch.rand(2, 3))]}, list(model.parameters()))) == expected
+
+
+def test_what_several_nodes_make_or_none_in_sight_or_another_dtype_stands_alone():
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *parameters):
+            return sum(parameter.float().sum() for parameter in parameters)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise NotImplementedError
+
+    single, other, tied, unused = (nn.Parameter(torch.rand(2)) for _ in range(4))
+    half = nn.Parameter(torch.rand(2, dtype=torch.bfloat16))
+    parameters = [single, other, tied, unused, half]
+    assert indices(made_together(Made.apply(single, other, tied, half) + tied.sum(), parameters)) == [
+        (4,),
+        (3,),
+        (2,),
+        (1, 0),
+    ]
+    assert indices(made_together("no tensor", parameters)) == [(4,), (3,), (2,), (1,), (0,)]

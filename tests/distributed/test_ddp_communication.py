@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cs336_systems.distributed.ddp import BucketedDDP, FlatDDP
+from cs336_systems.distributed.ddp import BucketedDDP, FlatDDP, OverlappedDDP
 from tests.distributed.models import Tied, Toy
 from tests.distributed.ranks import ON_GPUS, spawn
 from tests.distributed.steps import (
@@ -140,6 +140,42 @@ def log_launches_and_waits(rank):
 def test_the_naive_strategy_waits_for_each_all_reduce_before_the_next():
     for found in spawn(log_launches_and_waits, 2):
         assert found == {"naive": ["launch", "wait"] * 3, "overlapped": ["launch"] * 3 + ["wait"] * 3}
+
+
+class Norms(nn.Module):
+    """Rank 1 may use one norm twice: its graph is another."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(10), nn.LayerNorm(10)
+
+    def forward(self, x, twice=False):
+        x = self.second(self.first(x) * 2)
+        return self.second(x) if twice else x
+
+
+def launches_of_norms(rank, unlike):
+    """Of three steps the all-reduces launched; and how far the averaged gradients are off, at most."""
+    net, twin, launched, off = OverlappedDDP(seeded(Norms)), seeded(Norms), [], 0.0
+    inputs = batch(0, rank, 2)[0]
+    for _ in range(3):
+        net.zero_grad(), twin.zero_grad()
+        with counted() as traffic:
+            (net(inputs, unlike and rank == 1) ** 3).sum().backward()
+            net.finish_gradient_synchronization()
+        launched.append(traffic.calls)
+        for number in range(2):
+            (twin(batch(0, number, 2)[0], unlike and number == 1) ** 3).sum().div(2).backward()
+        pairs = zip(net.parameters(), twin.parameters(), strict=True)
+        off = max(off, *(float((one.grad - other.grad).abs().max()) for one, other in pairs))
+    return launched, off
+
+
+@pytest.mark.parametrize(("unlike", "expected"), [(False, [4, 2, 2]), (True, [4, 4, 4])])
+def test_what_arrives_at_once_is_launched_at_once_where_all_ranks_have_the_same_graph(unlike, expected):
+    for launched, off in spawn(launches_of_norms, 2, unlike):
+        assert launched == expected
+        assert off < 1e-3
 
 
 def average_of_unlike_strides(rank):

@@ -31,12 +31,13 @@ MODELS = {
 
 # Trained tensors, dtypes, and buckets of at most 2621 bytes; and the bytes of all gradients. Toy's buckets, from the
 # last parameter to the first: 1000 | 2000 + 400. Tied, whose shared weight counts once: 1000 | 2000 | 2000 + 400.
+# One node of the graph makes both gradients of a norm.
 CALLS = {
     "toy": {"naive": 3, "flat": 1, "overlapped": 3, "bucketed": 2, "one_bucket": 1},
     "tied": {"naive": 4, "flat": 1, "overlapped": 4, "bucketed": 3, "one_bucket": 1},
     "odd": {"naive": 3, "flat": 1, "overlapped": 3, "bucketed": 1, "one_bucket": 1},
-    "float64": {"naive": 6, "flat": 2, "overlapped": 6, "bucketed": 2, "one_bucket": 2},
-    "bfloat16": {"naive": 6, "flat": 2, "overlapped": 6, "bucketed": 2, "one_bucket": 2},
+    "float64": {"naive": 6, "flat": 2, "overlapped": 5, "bucketed": 2, "one_bucket": 2},
+    "bfloat16": {"naive": 6, "flat": 2, "overlapped": 5, "bucketed": 2, "one_bucket": 2},
 }
 NUM_LINEAR, NUM_NORM = 16 * 10 + 16 + 5 * 16 + 5, 2 * 16
 BYTES = {
