@@ -42,7 +42,7 @@ def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[st
     for one in measured:
         by_machine.setdefault(one.machine, []).append(one)
     return pages.render(
-        "attention.html",
+        "attention",
         project=project,
         machines=[_machine(name, found) for name, found in by_machine.items()],
         silent=list(silent),

@@ -61,7 +61,7 @@ class Machine:
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
     """The whole page."""
     return pages.render(
-        "changes.html",
+        "changes",
         project=project,
         machines=[_machine(one) for one in machines],
         viewbox=f"0 0 {WIDTH} {HEIGHT}",

@@ -70,7 +70,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     """The whole page."""
     every = list(machines)
     return pages.render(
-        "distributed.html",
+        "distributed",
         project=project,
         machines=[_machine(one) for one in every if one.cells],
         silent=[one.name for one in every if not one.cells],

@@ -52,7 +52,7 @@ class Machine:
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
     """The whole page."""
     return pages.render(
-        "overview.html",
+        "overview",
         project=project,
         machines=[_machine(one) for one in machines],
         show_commit_url=show_commit_url,

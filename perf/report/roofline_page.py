@@ -75,7 +75,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     """The whole page."""
     shown = [(one.name, _machine(one) if classes_of(one.cells) else None) for one in machines]
     return pages.render(
-        "roofline.html",
+        "roofline",
         project=project,
         machines=[page for _, page in shown if page],
         silent=[name for name, page in shown if not page],

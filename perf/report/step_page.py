@@ -36,7 +36,7 @@ class Machine:
 def render(project: str, machines: Iterable[Machine], silent: Iterable[str], show_commit_url: str) -> str:
     """The whole page. `silent` names machines that have measured none."""
     return pages.render(
-        "step.html",
+        "step",
         project=project,
         machines=[_machine(one) for one in machines],
         silent=list(silent),

@@ -60,7 +60,7 @@ def render(
     """
     known = list(machines)
     return pages.render(
-        "trust.html",
+        "trust",
         project=project,
         machines=[_machine(one, negligible) for one in known if one.tests or one.skipped],
         silent=[one.name for one in known if not one.tests and not one.skipped],
