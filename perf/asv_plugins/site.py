@@ -34,7 +34,7 @@ from perf.report import (
     trust_records,
 )
 from perf.report.attention_catalogue import SECTIONS
-from perf.report.attention_history import Series, series_of
+from perf.report.history import Series, series_of
 from perf.report.step_rows import PHASES, VARIANTS
 from perf.selection import asv_classes
 

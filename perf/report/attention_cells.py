@@ -6,9 +6,10 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report.attention_catalogue import Section, label, reading_order, status, value_text, words
-from perf.report.attention_rows import FASTEST, Row, Speedup, figure
-from perf.report.roofline import attained, rate
+from perf.report.attention_catalogue import Section
+from perf.report.attention_rows import Row, Speedup, figure
+from perf.report.ceiling import attained, rate
+from perf.report.wording import FASTEST, label, reading_order, status, value_text, words
 
 Link = Callable[[str, dict[str, Any]], str]
 """asv's graph of one series, by the name of its method and its parameters; "" if there is none."""
@@ -19,15 +20,6 @@ WORDS = {
 }
 _NOTHING = "\u2013"  # an en dash
 _FULL_TINT = math.log2(4)  # a factor of four has the full colour
-
-
-def varying(configs: Iterable[dict[str, Any]]) -> list[str]:
-    """Axes with more than one value: the others need to be said only once."""
-    seen: dict[str, set[Any]] = {}
-    for config in configs:
-        for axis, value in config.items():
-            seen.setdefault(axis, set()).add(value)
-    return [axis for axis, values in seen.items() if len(values) > 1]
 
 
 def sentence(config: dict[str, Any], axes: Iterable[str]) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report import attention_cells, attention_facts, attention_history, attention_rows, pages
-from perf.report.attention_catalogue import FASTEST, SECTIONS, Section, label
-from perf.report.attention_history import Series
+from perf.report import attention_cells, attention_rows, conditions, history, pages
+from perf.report.attention_catalogue import SECTIONS, Section
 from perf.report.attention_rows import Overview, Row
+from perf.report.history import Series
+from perf.report.wording import FASTEST, label, varying
 
 MAX_LADDERS = 8
 """Up to as many cases, all implementations stand side by side; beyond, ours stand with ratios and heat maps."""
@@ -46,16 +47,14 @@ def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[st
         project=project,
         machines=[_machine(name, found) for name, found in by_machine.items()],
         silent=list(silent),
-        viewbox=f"0 0 {attention_history.WIDTH} {attention_history.HEIGHT}",
+        viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
         show_commit_url=show_commit_url,
     )
 
 
 def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:
     """One machine: what holds for all its sections is said once."""
-    facts, own = attention_facts.split(
-        [attention_facts.facts(one.results, SECTIONS[one.benchmark].quantity) for one in measured]
-    )
+    facts, own = conditions.split([conditions.facts(one.results, SECTIONS[one.benchmark].quantity) for one in measured])
     commits = {one.commit for one in measured}
     return {
         "id": pages.ident(name),
@@ -69,7 +68,7 @@ def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:
 def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
     section = SECTIONS[one.benchmark]
     rows, peers = attention_rows.build_rows(one.results, section.ours, section.quantity)
-    axes = attention_cells.varying(dict(row.config) for row in rows)
+    axes = varying(dict(row.config) for row in rows)
     done = [row for row in rows if row.figure]
     overviews = {peer: attention_rows.overview(rows, peer) for peer in peers}
     ceilings = sorted(row.ceiling for row in done if row.ceiling is not None)
@@ -151,9 +150,9 @@ def _overview_text(found: Overview | None) -> dict[str, Any] | None:
 def _cards(one: Measured, section: Section) -> list[dict[str, str]]:
     text = units.seconds if section.quantity == "time" else units.memory
     configs = [{axis: value for axis, value in series.params.items() if axis != "impl"} for series in one.history]
-    axes = attention_cells.varying(configs)
+    axes = varying(configs)
     return [
-        attention_history.card(series, text)
+        history.card(series, text)
         | {
             "name": attention_cells.sentence(config, axes or config),
             "href": one.link(section.method, series.params),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.records import CaseResult
-from perf.report.attention_catalogue import FASTEST, Quantity, reading_order
+from perf.report.ceiling import attained, rate
 from perf.report.estimate import Estimate, estimate
-from perf.report.roofline import attained, rate
+from perf.report.wording import FASTEST, Quantity, reading_order
 
 Config = tuple[tuple[str, Any], ...]
 """A case without its implementation: (axis, value) pairs in the order of the axes."""

@@ -7,8 +7,7 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report import attention_cells, attention_facts, pages
-from perf.report.attention_catalogue import status
+from perf.report import conditions, pages
 from perf.report.bucket_picture import picture
 from perf.report.distributed_rows import (
     CLASSES,
@@ -30,6 +29,7 @@ from perf.report.distributed_rows import (
 from perf.report.estimate import Estimate
 from perf.report.failures import by_reason, with_class
 from perf.report.newest import Cell, Site
+from perf.report.wording import status, varying
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""
@@ -83,7 +83,7 @@ def _machine(one: Machine) -> dict[str, Any]:
     groups, sweeps = groups_of(one.of(*STRATEGIES)), groups_of(one.of(*SWEEPS))
     timed, collectives = [group for group in groups if group.fastest], collectives_of(one.cells)
     shards = [group for group in shards_of(one.of(*SHARDING)) if any(shard.time for shard in group)]
-    facts = [fact for fact in attention_facts.facts(results) if fact[0] not in _OF_A_CEILING]
+    facts = [fact for fact in conditions.facts(results) if fact[0] not in _OF_A_CEILING]
     nccl = dict.fromkeys(result.session.software.get("nccl", "") for result in results)
     return {
         "id": pages.ident(one.name),
@@ -134,10 +134,10 @@ def _headlines(
 
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
     """Axes that differ from row to row, and the others in words, to be said once."""
-    varying = attention_cells.varying(where._asdict() for where in wheres)
+    axes = varying(where._asdict() for where in wheres)
     return {
-        "axes": varying,
-        "constants": ", ".join(_setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in varying),
+        "axes": axes,
+        "constants": ", ".join(_setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in axes),
     }
 
 

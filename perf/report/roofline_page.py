@@ -8,15 +8,15 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report import attention_facts, attention_history, newest, pages, roofline_rows
-from perf.report.attention_catalogue import label, value_text, words
-from perf.report.attention_history import Series
+from perf.report import conditions, history, newest, pages, roofline_rows
 from perf.report.failures import by_reason, with_class
+from perf.report.history import Series
 from perf.report.newest import Cell, Site
 from perf.report.roofline_picture import picture
 from perf.report.roofline_rows import Class, History, Row, classes_of
+from perf.report.wording import label, value_text, words
 
-MIN_POINTS = attention_history.MIN_POINTS
+MIN_POINTS = history.MIN_POINTS
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
         project=project,
         machines=[page for _, page in shown if page],
         silent=[name for name, page in shown if not page],
-        viewbox=f"0 0 {attention_history.WIDTH} {attention_history.HEIGHT}",
-        height=attention_history.HEIGHT,
+        viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
+        height=history.HEIGHT,
         show_commit_url=show_commit_url,
     )
 
@@ -105,7 +105,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "rows": [_row(one, row, scale) for row in (*ours, *others)],
         "failures": by_reason(results, with_class),
         "commits": [one.commits[commit] for commit in dict.fromkeys(row.cell.commit for row in rows)],
-        "facts": attention_facts.facts(results),
+        "facts": conditions.facts(results),
     }
 
 
@@ -205,14 +205,12 @@ def _history(one: Machine, each: Class) -> dict[str, Any] | None:
     environments = [{**one.moments[point.revision].environment, **point.versions} for point in found.points]
     changes = ["", *(changed(before, after) for before, after in itertools.pairwise(environments))]
     moves = [None, *(after / before - 1 for before, after in itertools.pairwise(fractions))]
-    card = attention_history.card(Series({}, fractions), share)
+    card = history.card(Series({}, fractions), share)
     return card | {
         "name": each.benchmark,
         "href": pages.permalink(f"{each.benchmark}.track_time", one.name, found.first),
         "cases": found.cases,
-        "breaks": [
-            (x, change) for x, change in zip(attention_history.places(len(fractions)), changes, strict=True) if change
-        ],
+        "breaks": [(x, change) for x, change in zip(history.places(len(fractions)), changes, strict=True) if change],
         "last_value": fractions[-1],
         "move_value": moves[-1],
         "table": [

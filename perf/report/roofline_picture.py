@@ -5,8 +5,8 @@ from typing import Any
 
 from perf import units
 from perf.report.attention_catalogue import SECTIONS
-from perf.report.attention_facts import dtype_label
 from perf.report.axes import LogAxis
+from perf.report.conditions import dtype_label
 from perf.report.roofline_rows import Row
 
 FAMILIES = {

@@ -6,10 +6,10 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report import attention_facts, pages
-from perf.report.attention_catalogue import status
+from perf.report import conditions, pages
 from perf.report.failures import by_reason
 from perf.report.step_rows import MODES, Cell, Phases, Ways, phases_of, ways_of
+from perf.report.wording import status
 
 BASELINE = ("bf16", "eager", "sdpa")
 """What each way is held against: plain PyTorch, with its own attention."""
@@ -59,7 +59,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "ways": [line for row in ways for line in _ways(one, row, variants)],
         "failures": by_reason(results),
         "commits": one.commits,
-        "facts": attention_facts.facts(results),
+        "facts": conditions.facts(results),
     }
 
 

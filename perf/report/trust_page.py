@@ -8,7 +8,7 @@ from perf import units
 from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.wording import name
-from perf.report import attention_facts, pages, trust_rates, trust_visible
+from perf.report import conditions, pages, trust_rates, trust_visible
 from perf.report.change_rates import COMMITS, Rates
 from perf.report.trust_rates import Pooled
 from perf.report.trust_records import SelfTest
@@ -172,7 +172,7 @@ def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
         ("Newest self-test", f"{newest.started_at:%Y-%m-%d %H:%M} UTC"),
         ("Hardware", str(newest.device.get("name", ""))),
         ("Driver", str(newest.device.get("driver", ""))),
-        ("Software", attention_facts.software(newest.software)),
+        ("Software", conditions.software(newest.software)),
     ]
     return [(name, value) for name, value in found if value]
 

@@ -1,81 +1,8 @@
-import dataclasses
-from typing import Any
-
 import pytest
 
-from perf.harness.records import CaseResult, Session
 from perf.report import attention_rows as rows
-
-SESSION = Session(
-    id="s",
-    started_at="2026-01-02T03:04:05+00:00",
-    day="2026-01-02",
-    harness="1",
-    effort="full",
-    machine="m",
-    commit="c" * 40,
-    device={"name": "GPU"},
-    software={"torch": "2.11.0"},
-    ceilings={"matmul_flops_per_s": {"bfloat16": 1e12}, "copy_bytes_per_s": 1e9},
-)
-
-
-def case(impl: str = "triton", visits: tuple[tuple[float, ...], ...] = ((1.0,) * 4,) * 3, **changes: Any) -> CaseResult:
-    params = {"seq_len": 128, "d": 64, "dtype": "bfloat16", "mode": "forward"} | changes.pop("params", {})
-    return dataclasses.replace(
-        CaseResult(
-            benchmark="attention.FlashAttention",
-            params=params | {"impl": impl},
-            status="ok",
-            reason="",
-            visits_s=visits,
-            peak_bytes=1024,
-            facts={},
-            cache="cold",
-            clock="cuda_events",
-            flops=5e11,
-            min_bytes=1e8,
-            matmul_dtype="bfloat16",
-            session=SESSION,
-        ),
-        **changes,
-    )
-
-
-def test_the_interval_comes_from_the_spread_between_visits() -> None:
-    found = rows.estimate(case(visits=((1.0,) * 4, (1.1,) * 4, (1.2,) * 4)))
-    assert found is not None
-    assert found.median == pytest.approx(1.1)
-    assert found.high - found.median == pytest.approx(4.303 * 0.1 / 3**0.5)
-    assert found.low == pytest.approx(2 * found.median - found.high)
-
-
-def test_two_visits_fall_back_to_the_samples() -> None:
-    found = rows.estimate(case(visits=((1.0, 1.1), (1.2, 1.3))))
-    assert found is not None
-    assert found.median == pytest.approx(1.15)
-    assert found.low < found.median < found.high
-
-
-@pytest.mark.parametrize("samples", [(1.0,), (1.0, 2.0)])
-def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
-    found = rows.estimate(case(visits=(samples,)))
-    assert found is not None
-    assert found.low >= min(samples)
-
-
-def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:
-    found = rows.estimate(case(visits=((-1.0,) * 4, (-1.1,) * 4, (-1.2,) * 4)))
-    assert found is not None
-    assert found.low == pytest.approx(-1.1 - 4.303 * 0.1 / 3**0.5)
-    wide = rows.estimate(case(visits=((0.1,) * 4, (1.0,) * 4, (9.0,) * 4)))
-    assert wide is not None
-    assert wide.low == 0.0
-
-
-def test_no_samples_no_estimate() -> None:
-    assert rows.estimate(None) is None
-    assert rows.estimate(case(visits=(), status="crashed")) is None
+from perf.report.estimate import Estimate
+from tests.report.cases import case
 
 
 def test_a_first_call_has_neither_a_rate_nor_a_ceiling() -> None:
@@ -87,7 +14,7 @@ def test_a_first_call_has_neither_a_rate_nor_a_ceiling() -> None:
 def test_memory_is_compared_to_the_byte() -> None:
     results = [case(), case("sdpa", peak_bytes=2048), case("reference", status="error"), case("flex", peak_bytes=1024)]
     [row], _ = rows.build_rows(results, "triton", "memory")
-    assert row.figure == rows.Estimate(1024, 1024, 1024)
+    assert row.figure == Estimate(1024, 1024, 1024)
     assert (row.flops_per_s, row.ceiling) == (None, None)
     assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items() if peer != "fastest"} == {
         "reference": (None, ""),

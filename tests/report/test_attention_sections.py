@@ -8,10 +8,11 @@ from typing import get_args
 import pytest
 
 from perf.harness.case import ClockName
-from perf.report.attention_catalogue import LABELS, SECTIONS
-from perf.report.attention_facts import CLOCKS
+from perf.report.attention_catalogue import SECTIONS
 from perf.report.attention_page import Measured, render
+from perf.report.conditions import CLOCKS
 from perf.report.pages import Commit
+from perf.report.wording import LABELS
 from perf.selection import asv_classes
 from tests.report import synthetic
 from tests.report.pages import COMMIT, measured, page_of, text_of

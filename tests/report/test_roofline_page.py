@@ -11,9 +11,9 @@ from perf.report.newest import Cell
 from perf.report.pages import Commit, permalink
 from perf.report.roofline_page import Machine, Moment, changed, render, share
 from perf.report.roofline_rows import History, Point
+from tests.report.cases import case
 from tests.report.pages import text_of
 from tests.report.self_tests import HOSTILE
-from tests.report.test_attention_rows import case
 from tests.report.test_roofline_rows import cell
 
 NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")

@@ -7,7 +7,7 @@ import pytest
 
 from perf.report import roofline_rows as rows
 from perf.report.newest import Cell
-from tests.report.test_attention_rows import case
+from tests.report.cases import case
 
 COMMIT = "a" * 40
 

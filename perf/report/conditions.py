@@ -5,8 +5,8 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult, Session
-from perf.report.attention_catalogue import Quantity
-from perf.report.roofline import attained
+from perf.report.ceiling import attained
+from perf.report.wording import Quantity
 
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
 CLOCKS = {

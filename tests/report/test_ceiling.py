@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from perf.report.roofline import attained, intensity, least, rate
-from tests.report.test_attention_rows import SESSION, case
+from perf.report.ceiling import attained, intensity, least, rate
+from tests.report.cases import SESSION, case
 
 L2 = dataclasses.replace(SESSION, device={"name": "GPU", "l2_bytes": 2e8})
 
