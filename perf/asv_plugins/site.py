@@ -16,7 +16,6 @@ from click import ClickException
 from perf.gate import acceptance
 from perf.harness import records
 from perf.report import (
-    attention_page,
     change_page,
     change_rates,
     change_rows,
@@ -33,7 +32,8 @@ from perf.report import (
     trust_page,
     trust_records,
 )
-from perf.report.attention_catalogue import SECTIONS
+from perf.report.attention import page as attention_page
+from perf.report.attention.catalogue import SECTIONS
 from perf.report.history import Series, series_of
 from perf.report.step_rows import PHASES, VARIANTS
 from perf.selection import asv_classes

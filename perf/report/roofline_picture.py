@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perf import units
-from perf.report.attention_catalogue import SECTIONS
+from perf.report.attention.catalogue import SECTIONS
 from perf.report.axes import LogAxis
 from perf.report.conditions import dtype_label
 from perf.report.roofline_rows import Row

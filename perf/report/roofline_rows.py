@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from perf.harness.records import CaseResult
 from perf.report import pages
-from perf.report.attention_catalogue import SECTIONS
+from perf.report.attention.catalogue import SECTIONS
 from perf.report.ceiling import Least, intensity, least, rate
 from perf.report.estimate import Estimate, estimate
 from perf.report.newest import Cell, is_number

@@ -8,14 +8,15 @@ from typing import get_args
 import pytest
 
 from perf.harness.case import ClockName
-from perf.report.attention_catalogue import SECTIONS
-from perf.report.attention_page import Measured, render
+from perf.report.attention.catalogue import SECTIONS
+from perf.report.attention.page import Measured, render
 from perf.report.conditions import CLOCKS
 from perf.report.pages import Commit
 from perf.report.wording import LABELS
 from perf.selection import asv_classes
 from tests.report import synthetic
-from tests.report.pages import COMMIT, measured, page_of, text_of
+from tests.report.attention.made_up import COMMIT, measured, page_of
+from tests.report.pages import text_of
 
 
 def rungs(page: str) -> list[list[str]]:
@@ -37,7 +38,7 @@ def test_every_class_of_attention_has_a_section_and_its_implementations_have_nam
             continue
         benchmark = f"{cls.__module__.partition('.')[2]}.{cls.__name__}"
         impls = cls.params[cls.param_names.index("impl")]
-        assert benchmark in SECTIONS, f"{name}: say in attention_catalogue what {benchmark} is"
+        assert benchmark in SECTIONS, f"{name}: say in attention.catalogue what {benchmark} is"
         assert SECTIONS[benchmark].ours in impls
         assert hasattr(cls, SECTIONS[benchmark].method), "a class without a time says memory"
         assert set(impls) <= LABELS.keys()

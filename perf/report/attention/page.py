@@ -7,9 +7,10 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report import attention_cells, attention_rows, conditions, history, pages
-from perf.report.attention_catalogue import SECTIONS, Section
-from perf.report.attention_rows import Overview, Row
+from perf.report import conditions, history, pages
+from perf.report.attention import cells
+from perf.report.attention.catalogue import SECTIONS, Section
+from perf.report.attention.rows import Overview, Row, build_rows, overview
 from perf.report.history import Series
 from perf.report.wording import FASTEST, label, varying
 
@@ -67,10 +68,10 @@ def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:
 
 def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
     section = SECTIONS[one.benchmark]
-    rows, peers = attention_rows.build_rows(one.results, section.ours, section.quantity)
+    rows, peers = build_rows(one.results, section.ours, section.quantity)
     axes = varying(dict(row.config) for row in rows)
     done = [row for row in rows if row.figure]
-    overviews = {peer: attention_rows.overview(rows, peer) for peer in peers}
+    overviews = {peer: overview(rows, peer) for peer in peers}
     ceilings = sorted(row.ceiling for row in done if row.ceiling is not None)
     few = len(rows) <= MAX_LADDERS
     first = dict(rows[0].config)
@@ -79,8 +80,8 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "known": section,
         "subject": section.subject[0].upper() + section.subject[1:],
         "ours": label(section.ours),
-        "say": attention_cells.WORDS[section.quantity],
-        "constants": attention_cells.sentence(first, [axis for axis in first if axis not in axes]) if axes else "",
+        "say": cells.WORDS[section.quantity],
+        "constants": cells.sentence(first, [axis for axis in first if axis not in axes]) if axes else "",
         "commit": one.commit,
         "cases": len(rows),
         "done": len(done),
@@ -90,11 +91,11 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "headline": _headline(overviews, few),
         "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
         "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
-        "ladders": attention_cells.ladders(rows, peers, section, axes, one.link) if few else [],
+        "ladders": cells.ladders(rows, peers, section, axes, one.link) if few else [],
         "grid": None if few else _grid(one, section, rows, overviews, axes),
         "history": _cards(one, section),
         "history_span": _span(one.history),
-        "failures": attention_cells.failures(one.results, section),
+        "failures": cells.failures(one.results, section),
         "facts": facts,
         "command": f"asv run --bench '^{re.escape(one.benchmark)}\\.' {one.commit.hash[:8]}^!",
     }
@@ -118,12 +119,12 @@ def _grid(
                 "id": peer,
                 "label": label(peer),
                 "overview": _overview_text(found),
-                "maps": attention_cells.maps(rows, peer, section, axes),
+                "maps": cells.maps(rows, peer, section, axes),
             }
             for peer, found in overviews.items()
         ],
         "columns": [(peer, label(peer)) for peer in overviews if peer != FASTEST],
-        "rows": [attention_cells.table_row(row, section, axes, scale, one.link) for row in rows],
+        "rows": [cells.table_row(row, section, axes, scale, one.link) for row in rows],
     }
 
 
@@ -154,7 +155,7 @@ def _cards(one: Measured, section: Section) -> list[dict[str, str]]:
     return [
         history.card(series, text)
         | {
-            "name": attention_cells.sentence(config, axes or config),
+            "name": cells.sentence(config, axes or config),
             "href": one.link(section.method, series.params),
         }
         for series, config in zip(one.history, configs, strict=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from perf.report import attention_rows as rows
+from perf.report.attention import rows
 from perf.report.estimate import Estimate
 from tests.report.cases import case
 

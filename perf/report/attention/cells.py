@@ -6,8 +6,8 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report.attention_catalogue import Section
-from perf.report.attention_rows import Row, Speedup, figure
+from perf.report.attention.catalogue import Section
+from perf.report.attention.rows import Row, Speedup, figure
 from perf.report.ceiling import attained, rate
 from perf.report.wording import FASTEST, label, reading_order, status, value_text, words
 

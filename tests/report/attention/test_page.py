@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from perf import units
-from perf.report.attention_page import render
+from perf.report.attention.page import render
 from perf.report.pages import permalink
 from tests.report import synthetic
-from tests.report.pages import page_of, text_of
+from tests.report.attention.made_up import page_of
+from tests.report.pages import text_of
 
 
 @pytest.fixture(scope="module", params=[synthetic.GPU, synthetic.CPU], ids=["gpu", "cpu"])
