@@ -16,9 +16,6 @@ from click import ClickException
 from perf.gate import acceptance
 from perf.harness import records
 from perf.report import (
-    change_page,
-    change_rates,
-    change_rows,
     distributed_page,
     gates,
     left_out,
@@ -34,6 +31,9 @@ from perf.report import (
 )
 from perf.report.attention import page as attention_page
 from perf.report.attention.catalogue import SECTIONS
+from perf.report.changes import page as change_page
+from perf.report.changes import rates as change_rates
+from perf.report.changes import rows as change_rows
 from perf.report.history import Series, series_of
 from perf.report.step_rows import PHASES, VARIANTS
 from perf.selection import asv_classes

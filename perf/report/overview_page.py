@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.wording import change, headline, in_order, name
-from perf.report import change_page, pages
-from perf.report.change_rows import Change
+from perf.report import pages
+from perf.report.changes import page as change_page
+from perf.report.changes.rows import Change
 from perf.report.gates import Gate
 from perf.report.overview_rows import Class
 

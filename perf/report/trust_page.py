@@ -9,7 +9,7 @@ from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.wording import name
 from perf.report import conditions, pages, trust_rates, trust_visible
-from perf.report.change_rates import COMMITS, Rates
+from perf.report.changes.rates import COMMITS, Rates
 from perf.report.trust_rates import Pooled
 from perf.report.trust_records import SelfTest
 from perf.report.trust_visible import Negligible, Row, Spread

@@ -8,12 +8,12 @@ import pytest
 
 from perf.gate import report as reports
 from perf.report import gates, overview_page
-from perf.report.change_rows import changes_of
+from perf.report.changes.rows import changes_of
 from perf.report.overview_page import Machine, Measured
 from perf.report.overview_rows import Class, classes_of
 from perf.report.pages import Commit
 from tests.gate.reports import memory, report, verdict
-from tests.report.changes import machine_of, series
+from tests.report.changes.made_up import machine_of, series
 from tests.report.pages import text_of
 from tests.report.self_tests import HOSTILE
 

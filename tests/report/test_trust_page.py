@@ -10,7 +10,7 @@ from perf.gate.acceptance import Acceptance, Row
 from perf.gate.rate import Rate
 from perf.gate.verdicts import Word
 from perf.report import trust_records
-from perf.report.change_rates import Found, Rates
+from perf.report.changes.rates import Found, Rates
 from perf.report.trust_page import COMMAND, WORDS, Machine, render
 from tests.report import self_tests
 from tests.report.pages import text_of

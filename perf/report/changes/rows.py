@@ -8,7 +8,7 @@ from typing import Any
 
 from perf.gate.verdicts import Quantity, Verdict, Word
 from perf.report import pages
-from perf.report.change_finder import Step, exact_steps, steps
+from perf.report.changes.finder import Step, exact_steps, steps
 
 CONTROLS = "controls."
 ALLOCATED = {"1", "2"}

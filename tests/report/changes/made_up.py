@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from perf.report.change_page import Machine
-from perf.report.change_rows import Change, Series
+from perf.report.changes.page import Machine
+from perf.report.changes.rows import Change, Series
 from perf.report.pages import Commit
 
 

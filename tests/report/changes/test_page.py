@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from perf.gate.acceptance import Acceptance, Row
-from perf.report.change_page import MOST_ROWS, render
-from perf.report.change_rows import changes_of
+from perf.report.changes.page import MOST_ROWS, render
+from perf.report.changes.rows import changes_of
 from perf.report.gates import Gate
 from tests.gate.reports import report, verdict
-from tests.report.changes import commit, machine_of, series
+from tests.report.changes.made_up import commit, machine_of, series
 from tests.report.pages import text_of
 from tests.report.self_tests import HOSTILE
 

@@ -7,7 +7,7 @@ out of line with both its neighbours counts as one noise away from the nearer, a
 that one bad run is no change: the newest commit alone is reported as such.
 
 Bytes are exact: every other value is a change, but for what an old harness left open. So one series of them has one
-way to count (`change_rows`).
+way to count (`rows`).
 """
 
 import itertools
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PENALTY = 30.0
 """In squared noises. Of 2000 histories of 40 commits without a change none shows one, and 4 where noise has the tails
-of Student's t with 5 degrees of freedom; a step of 5 noises is seen after three commits in 9 of 10 (`change_rates`)."""
+of Student's t with 5 degrees of freedom; a step of 5 noises is seen after three commits in 9 of 10 (`rates`)."""
 
 FEWEST_FOR_NOISE = 10
 """Commits. Of fewer, changes may be half of the distances between neighbours."""

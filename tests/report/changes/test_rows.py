@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perf.report.change_rows import BLOCKS, changes_of, series_of, touched_controls
-from tests.report.changes import series
+from perf.report.changes.rows import BLOCKS, changes_of, series_of, touched_controls
+from tests.report.changes.made_up import series
 
 BENCHMARKS = {
     "a.Class.track_time": {"unit": "seconds", "params": [["1", "2"], ["'x'"]], "param_names": ["n", "kind"]},

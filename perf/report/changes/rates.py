@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.rate import Rate
-from perf.report.change_finder import steps
+from perf.report.changes.finder import steps
 
 COMMITS = 40
 NOISE = 0.02

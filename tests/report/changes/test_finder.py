@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf.report.change_finder import FEWEST_FOR_NOISE, exact_steps, noise, steps
-from perf.report.change_rates import rates
+from perf.report.changes.finder import FEWEST_FOR_NOISE, exact_steps, noise, steps
+from perf.report.changes.rates import rates
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def drawn(levels, scatter, seed=0):

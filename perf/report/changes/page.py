@@ -10,7 +10,7 @@ from perf.gate.acceptance import Acceptance
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.report import pages
-from perf.report.change_rows import Change, touched_controls
+from perf.report.changes.rows import Change, touched_controls
 from perf.report.gates import Gate
 from perf.report.history import HEIGHT, MARGIN, WIDTH, places
 
