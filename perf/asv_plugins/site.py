@@ -26,8 +26,6 @@ from perf.report import (
     pages,
     roofline_page,
     step_page,
-    trust_page,
-    trust_records,
 )
 from perf.report.attention import page as attention_page
 from perf.report.attention.catalogue import SECTIONS
@@ -36,6 +34,8 @@ from perf.report.changes import rates as change_rates
 from perf.report.changes import rows as change_rows
 from perf.report.history import Series, series_of
 from perf.report.step_rows import PHASES, VARIANTS
+from perf.report.trust import page as trust_page
+from perf.report.trust import records as trust_records
 from perf.selection import asv_classes
 
 

@@ -15,7 +15,7 @@ from perf.report.pages import Commit
 from tests.gate.reports import memory, report, verdict
 from tests.report.changes.made_up import machine_of, series
 from tests.report.pages import text_of
-from tests.report.self_tests import HOSTILE
+from tests.report.trust.made_up import HOSTILE
 
 NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
 BENCHMARKS = {

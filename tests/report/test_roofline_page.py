@@ -13,8 +13,8 @@ from perf.report.roofline_page import Machine, Moment, changed, render, share
 from perf.report.roofline_rows import History, Point
 from tests.report.cases import case
 from tests.report.pages import text_of
-from tests.report.self_tests import HOSTILE
 from tests.report.test_roofline_rows import cell
+from tests.report.trust.made_up import HOSTILE
 
 NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
 FLASH = "attention.FlashAttention"

@@ -10,7 +10,7 @@ from perf.report.gates import Gate
 from tests.gate.reports import report, verdict
 from tests.report.changes.made_up import commit, machine_of, series
 from tests.report.pages import text_of
-from tests.report.self_tests import HOSTILE
+from tests.report.trust.made_up import HOSTILE
 
 SLOWER = series([1.0] * 6 + [1.2] * 6)
 FASTER = series([1.0] * 6 + [0.5] * 6, n=2)

@@ -9,11 +9,11 @@ import pytest
 from perf.gate.acceptance import Acceptance, Row
 from perf.gate.rate import Rate
 from perf.gate.verdicts import Word
-from perf.report import trust_records
 from perf.report.changes.rates import Found, Rates
-from perf.report.trust_page import COMMAND, WORDS, Machine, render
-from tests.report import self_tests
+from perf.report.trust import records
+from perf.report.trust.page import COMMAND, WORDS, Machine, render
 from tests.report.pages import text_of
+from tests.report.trust import made_up as self_tests
 
 FINDER = Rates(Rate(1, 2000), Rate(4, 2000), [Found(5, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)])
 NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttention": (0.02, 1e-7)}
@@ -22,7 +22,7 @@ NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttentio
 def page_of(directory: Path, *documents: dict[str, Any] | str) -> str:
     for number, one in enumerate(documents):
         self_tests.write(directory, "nvidia-h200", str(number), one)
-    machine = Machine("nvidia-h200", *trust_records.read(directory, "nvidia-h200"))
+    machine = Machine("nvidia-h200", *records.read(directory, "nvidia-h200"))
     return render("demo", [machine], NEGLIGIBLE, FINDER, "https://code.example/commit/")
 
 
@@ -126,7 +126,7 @@ def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     self_tests.write(folder, "a<b>", "0", found)
     self_tests.write(folder, "a<b>", "1", {"version": text})
-    page = render("demo", [Machine("a<b>", *trust_records.read(folder, "a<b>"))], NEGLIGIBLE, FINDER, "#")
+    page = render("demo", [Machine("a<b>", *records.read(folder, "a<b>"))], NEGLIGIBLE, FINDER, "#")
     assert "<script>alert" not in page
     assert "<img" not in page
     assert not re.search(r'<[^>]*" onmouseover="', page)

@@ -8,7 +8,7 @@ from typing import Any
 
 from perf.gate.verdicts import Verdict
 from perf.report.axes import LogAxis
-from perf.report.trust_records import Ended, SelfTest
+from perf.report.trust.records import Ended, SelfTest
 
 Negligible = Mapping[str, tuple[float, float]]
 """Changes that a class (`module.Class`) calls negligible: up to this share, or up to these seconds."""

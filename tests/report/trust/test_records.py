@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from perf.gate.parts import PARTS
-from perf.report import trust_records
-from tests.report import self_tests
+from perf.report.trust import records
+from tests.report.trust import made_up as self_tests
 
 
 def test_what_the_gate_writes_is_read(tmp_path: Path) -> None:
     late, early = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
     for number, when in enumerate((late, early)):
         self_tests.write(tmp_path, "box", f"{number}", self_tests.document(rows=4, started_at=when))
-    tests, skipped = trust_records.read(tmp_path, "box")
+    tests, skipped = records.read(tmp_path, "box")
     assert not skipped
     assert [test.started_at for test in tests] == [early, late]
     assert [part.injection for part in tests[0].parts] == [part.injection for part in PARTS]
@@ -26,7 +26,7 @@ def test_what_the_gate_writes_is_read(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_a_folder_has_nothing(tmp_path: Path) -> None:
-    assert trust_records.read(tmp_path, "box") == ([], [])
+    assert records.read(tmp_path, "box") == ([], [])
 
 
 def broken(**changes: Any) -> str:
@@ -83,7 +83,7 @@ def in_first_verdict(**changes: Any) -> str:
 def test_what_is_no_self_test_is_named_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
     self_tests.write(tmp_path, "box", "good", self_tests.document(rows=1))
     self_tests.write(tmp_path, "box", "bad", text)
-    tests, skipped = trust_records.read(tmp_path, "box")
+    tests, skipped = records.read(tmp_path, "box")
     assert len(tests) == 1
     [(name, said)] = skipped
     assert name == "bad.json"
@@ -96,7 +96,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (folder / "folder.json").mkdir(parents=True)
     (folder / "binary.json").write_bytes(b"\xff\xfe\x00")
     (folder / "gone.json").symlink_to(folder / "nowhere")
-    tests, skipped = trust_records.read(tmp_path, "box")
+    tests, skipped = records.read(tmp_path, "box")
     assert not tests
     assert [name for name, _ in skipped] == ["binary.json", "folder.json", "gone.json"]
 
@@ -104,4 +104,4 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_a_later_field_does_no_harm(tmp_path: Path) -> None:
     self_tests.write(tmp_path, "box", "later", broken(host="a"))
     self_tests.write(tmp_path, "box", "verdict", in_first_verdict(accepted="because"))
-    assert not trust_records.read(tmp_path, "box")[1]
+    assert not records.read(tmp_path, "box")[1]

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from perf.gate.parts import Part
 from perf.gate.rate import Rate
-from perf.report.trust_records import Ended, SelfTest
+from perf.report.trust.records import Ended, SelfTest
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pytest
 
 from perf.gate.rate import Rate
 from perf.gate.verdicts import Word
-from perf.report import trust_rates
-from perf.report.trust_rates import Pooled
-from perf.report.trust_records import SelfTest, parse
-from tests.report import self_tests
+from perf.report.trust import rates
+from perf.report.trust.rates import Pooled
+from perf.report.trust.records import SelfTest, parse
+from tests.report.trust import made_up as self_tests
 
 
 def made(**changes: Any) -> SelfTest:
@@ -20,7 +20,7 @@ def made(**changes: Any) -> SelfTest:
 
 
 def by_title(*tests: SelfTest) -> dict[str, Pooled]:
-    return {one.title: one for one in trust_rates.pool(tests)}
+    return {one.title: one for one in rates.pool(tests)}
 
 
 def test_rows_of_all_self_tests_are_pooled_part_by_part() -> None:
@@ -61,7 +61,7 @@ def test_parts_whose_controls_moved_do_not_count() -> None:
     found = by_title(moved, made(rows=10))
     assert found["identical code"].rate.of == 10
     assert found["2 % on the device"].rate.of == 20
-    assert [part.title for _, part in trust_rates.contaminated([moved])] == ["identical code", "5 % on the host"]
+    assert [part.title for _, part in rates.contaminated([moved])] == ["identical code", "5 % on the host"]
     assert "identical code" not in by_title(moved)
 
 
@@ -76,7 +76,7 @@ def test_a_row_that_could_not_have_shown_anything_cannot_be_right_about_identica
 
 
 def test_no_self_tests_have_no_rates() -> None:
-    assert trust_rates.pool([]) == []
+    assert rates.pool([]) == []
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from perf import units
 from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.wording import name
-from perf.report import conditions, pages, trust_rates, trust_visible
+from perf.report import conditions, pages
 from perf.report.changes.rates import COMMITS, Rates
-from perf.report.trust_rates import Pooled
-from perf.report.trust_records import SelfTest
-from perf.report.trust_visible import Negligible, Row, Spread
+from perf.report.trust import rates, visible
+from perf.report.trust.rates import Pooled
+from perf.report.trust.records import SelfTest
+from perf.report.trust.visible import Negligible, Row, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
@@ -104,7 +105,7 @@ def _unbroken(text: str) -> str:
 
 
 def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
-    pooled = trust_rates.pool(one.tests)
+    pooled = rates.pool(one.tests)
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -119,11 +120,11 @@ def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
                 "commit": test.commit,
                 "why": part.contaminated,
             }
-            for test, part in trust_rates.contaminated(one.tests)
+            for test, part in rates.contaminated(one.tests)
         ],
         "skipped": one.skipped,
         "visible": _visible(one.tests, negligible),
-        "spreads": _spreads(trust_visible.spreads(one.tests)),
+        "spreads": _spreads(visible.spreads(one.tests)),
     }
 
 
@@ -179,11 +180,11 @@ def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
 
 def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
     """The picture and the table of the newest part on identical code."""
-    found = trust_visible.newest(tests)
-    if found is None or not (rows := trust_visible.rows(found[1], negligible)):
+    found = visible.newest(tests)
+    if found is None or not (rows := visible.rows(found[1], negligible)):
         return None
     test, _ = found
-    drawn = trust_visible.picture(rows)
+    drawn = visible.picture(rows)
     seen = [row.verdict.smallest_visible for row in rows if row.verdict.smallest_visible is not None]
     return {
         "commit": test.commit,
@@ -218,7 +219,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _spreads(found: Sequence[Spread]) -> dict[str, Any]:
-    axis = trust_visible.axis_of([size for one in found for size in (one.half, one.most)])
+    axis = visible.axis_of([size for one in found for size in (one.half, one.most)])
     return {
         "ticks": [(units.digits(100 * tick, 1), axis.at(tick)) for tick in axis.ticks],
         "rows": [

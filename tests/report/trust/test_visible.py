@@ -8,12 +8,12 @@ import pytest
 
 from perf.gate.verdicts import Verdict
 from perf.harness.injection import Injection
-from perf.report import trust_visible
-from perf.report.trust_records import Ended, parse
-from perf.report.trust_visible import axis_of
+from perf.report.trust import visible
+from perf.report.trust.records import Ended, parse
+from perf.report.trust.visible import axis_of
 from perf.selection import asv_classes
 from tests.gate.reports import verdict
-from tests.report import self_tests
+from tests.report.trust import made_up as self_tests
 
 NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7)}
 
@@ -29,7 +29,7 @@ def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
         verdict("SAME", key="attention.FlashAttention(1)", smallest_visible=0.02, base=1.0),
         verdict("SAME", key="gone.Class(1)", smallest_visible=0.01),
     ]
-    rows = trust_visible.rows(part_of(*shown), NEGLIGIBLE)
+    rows = visible.rows(part_of(*shown), NEGLIGIBLE)
     assert [row.verdict.smallest_visible for row in rows] == [0.01, 0.02, 0.03, None]
     assert [row.floor for row in rows] == [None, 0.01, pytest.approx(0.03), None]
 
@@ -37,12 +37,12 @@ def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
 def test_the_newest_part_that_counts_is_shown() -> None:
     tests = [parse(json.dumps(self_tests.document(rows=1, commit=letter * 40))) for letter in "ab"]
     moved = parse(json.dumps(self_tests.document(rows=1, commit="c" * 40, contaminated=("identical code",))))
-    found = trust_visible.newest([*tests, moved])
+    found = visible.newest([*tests, moved])
     assert found is not None
     assert found[0].commit == "b" * 40
     assert not found[1].injection
-    assert trust_visible.newest([moved]) is None
-    assert trust_visible.newest([]) is None
+    assert visible.newest([moved]) is None
+    assert visible.newest([]) is None
 
 
 def test_every_class_that_asv_measures_says_what_is_negligible() -> None:
@@ -51,17 +51,17 @@ def test_every_class_that_asv_measures_says_what_is_negligible() -> None:
 
 def test_visits_of_a_class_are_taken_together() -> None:
     test = parse(json.dumps(self_tests.document(rows=8)))
-    steady, short = trust_visible.spreads([test, test])
+    steady, short = visible.spreads([test, test])
     assert (steady.benchmark, short.benchmark) == ("attention.FlashAttention", "attention.ShortAttention")
     assert (steady.rows, steady.visits) == (4, 2 * 4 * 18)
     assert 0 < steady.half < steady.most < short.most
     part = dataclasses.replace(test.parts[0], changes={"a.B(1)": tuple(math.log1p(n / 100) for n in range(1, 21))})
-    [known] = trust_visible.spreads([dataclasses.replace(test, parts=(part,))])
+    [known] = visible.spreads([dataclasses.replace(test, parts=(part,))])
     assert (known.half, known.most, known.median) == pytest.approx((0.105, 0.19, 0.105))
     wild = dataclasses.replace(part, changes={"a.B(1)": (1e300, -1e300)}, contaminated="")
-    assert trust_visible.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
+    assert visible.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
     for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"changes": {"a.B(1)": ()}}):
-        assert not trust_visible.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
+        assert not visible.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_picture_has_a_mark_for_each_row_that_shows_anything() -> None:
         verdict("SAME", key="gone.Class(1)", smallest_visible=0.05),
         verdict("AMBIGUOUS", smallest_visible=None),
     ]
-    drawn = trust_visible.picture(trust_visible.rows(part_of(*shown), NEGLIGIBLE))
+    drawn = visible.picture(visible.rows(part_of(*shown), NEGLIGIBLE))
     first, second = drawn["marks"]
     assert (first["x"], second["x"]) == (25, 75)
     assert first["floor"] == 100 > first["visible"] > second["visible"] == 0
