@@ -8,7 +8,8 @@ from pathlib import Path
 
 from perf.gate.report import to_json
 from tests.gate.reports import report, verdict
-from tests.report import parallel, steps, synthetic
+from tests.report import steps, synthetic
+from tests.report.distributed import made_up as parallel
 from tests.report.trust import made_up as self_tests
 
 ROOT = Path(__file__).parents[2]

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from perf.report.distributed_page import Machine, render
-from perf.report.distributed_rows import STRATEGIES, SWEEPS
+from perf.report.distributed.page import Machine, render
+from perf.report.distributed.rows import STRATEGIES, SWEEPS
 from perf.report.newest import cells_of
 from perf.report.pages import Commit, permalink
-from tests.report import parallel, steps
+from tests.report import steps
+from tests.report.distributed import made_up as parallel
 from tests.report.pages import text_of
 from tests.report.synthetic import H200
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perf.report.distributed_rows import SHARDING, STRATEGIES, SWEEPS
+from perf.report.distributed.rows import SHARDING, STRATEGIES, SWEEPS
 
 GRADIENTS = 8e9
 BANDWIDTH, OVERHEAD = 200e9, 20e-6

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from perf.report import distributed_rows as rows
-from perf.report.distributed_rows import COLLECTIVES, SHARDING, STRATEGIES, SWEEPS
+from perf.report.distributed import rows
+from perf.report.distributed.rows import COLLECTIVES, SHARDING, STRATEGIES, SWEEPS
 from perf.report.newest import Cell, cells_of
-from tests.report import parallel, steps
+from tests.report import steps
+from tests.report.distributed import made_up as parallel
 from tests.report.synthetic import H200
 
 GIB = 2**30

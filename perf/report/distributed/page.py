@@ -8,8 +8,8 @@ from typing import Any
 from perf import units
 from perf.harness.records import CaseResult
 from perf.report import conditions, pages
-from perf.report.bucket_picture import picture
-from perf.report.distributed_rows import (
+from perf.report.distributed.bucket_picture import picture
+from perf.report.distributed.rows import (
     CLASSES,
     OURS_SWEPT,
     POINTS,

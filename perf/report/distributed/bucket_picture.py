@@ -5,7 +5,7 @@ from typing import Any
 
 from perf import units
 from perf.report.axes import LinearAxis, LogAxis
-from perf.report.distributed_rows import OURS_SWEPT, Group, Model, Strategy
+from perf.report.distributed.rows import OURS_SWEPT, Group, Model, Strategy
 from perf.report.estimate import Estimate
 
 MIB = 2**20

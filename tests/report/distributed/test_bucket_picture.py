@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.bucket_picture import picture
-from perf.report.distributed_rows import SWEEPS, Group, groups_of, model_of
+from perf.report.distributed.bucket_picture import picture
+from perf.report.distributed.rows import SWEEPS, Group, groups_of, model_of
 from perf.report.newest import cells_of
-from tests.report import parallel, steps
+from tests.report import steps
+from tests.report.distributed import made_up as parallel
 from tests.report.synthetic import H200
 
 
