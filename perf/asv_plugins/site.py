@@ -15,7 +15,7 @@ from click import ClickException
 
 from perf.gate import acceptance
 from perf.harness import records
-from perf.report import gates, left_out, newest, offline, overview_page, overview_rows, pages, roofline_page, step_page
+from perf.report import gates, left_out, newest, offline, overview_page, overview_rows, pages, step_page
 from perf.report.attention import page as attention_page
 from perf.report.attention.catalogue import SECTIONS
 from perf.report.changes import page as change_page
@@ -23,6 +23,7 @@ from perf.report.changes import rates as change_rates
 from perf.report.changes import rows as change_rows
 from perf.report.distributed import page as distributed_page
 from perf.report.history import Series, series_of
+from perf.report.roofline import page as roofline_page
 from perf.report.step_rows import PHASES, VARIANTS
 from perf.report.trust import page as trust_page
 from perf.report.trust import records as trust_records

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from perf.report import roofline_rows as rows
 from perf.report.newest import Cell
+from perf.report.roofline import rows
 from tests.report.cases import case
 
 COMMIT = "a" * 40

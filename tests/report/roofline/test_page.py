@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from perf.report import roofline_page
 from perf.report.newest import Cell
 from perf.report.pages import Commit, permalink
-from perf.report.roofline_page import Machine, Moment, changed, render, share
-from perf.report.roofline_rows import History, Point
+from perf.report.roofline.page import MIN_POINTS, Machine, Moment, changed, render, share
+from perf.report.roofline.rows import History, Point
 from tests.report.cases import case
 from tests.report.pages import text_of
-from tests.report.test_roofline_rows import cell
+from tests.report.roofline.test_rows import cell
 from tests.report.trust.made_up import HOSTILE
 
 NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
@@ -115,4 +114,4 @@ def test_what_has_no_ceiling_is_said() -> None:
     assert "gpu has no record of a case with FLOPs or bytes" in text_of(silent)
     controls = page_of(cell(benchmark="controls.Controls"))
     assert "nothing of ours was measured" in text_of(controls)
-    assert roofline_page.MIN_POINTS == 2
+    assert MIN_POINTS == 2

@@ -8,12 +8,13 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.report import conditions, history, newest, pages, roofline_rows
+from perf.report import conditions, history, newest, pages
 from perf.report.failures import by_reason, with_class
 from perf.report.history import Series
 from perf.report.newest import Cell, Site
-from perf.report.roofline_picture import picture
-from perf.report.roofline_rows import Class, History, Row, classes_of
+from perf.report.roofline import rows
+from perf.report.roofline.picture import picture
+from perf.report.roofline.rows import Class, History, Row, classes_of
 from perf.report.wording import label, value_text, words
 
 MIN_POINTS = history.MIN_POINTS
@@ -59,7 +60,7 @@ def collect(site: Site, machine: str, describe: Callable[[str], pages.Commit]) -
     histories = {}
     for one in classes:
         if found := site.benchmarks.get(f"{one.benchmark}.track_time"):
-            histories[one.benchmark] = roofline_rows.history(one, site.graphs, found, machine)
+            histories[one.benchmark] = rows.history(one, site.graphs, found, machine)
     hashes = {revision: commit for commit, revision in site.revisions.items()}
     moments = {
         revision: Moment(describe(hashes[revision]), newest.environment(site.directory, machine, hashes[revision]))

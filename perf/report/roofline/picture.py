@@ -7,7 +7,7 @@ from perf import units
 from perf.report.attention.catalogue import SECTIONS
 from perf.report.axes import LogAxis
 from perf.report.conditions import dtype_label
-from perf.report.roofline_rows import Row
+from perf.report.roofline.rows import Row
 
 FAMILIES = {
     "peer": "peers, PyTorch's own",
