@@ -15,7 +15,7 @@ from click import ClickException
 
 from perf.gate import acceptance
 from perf.harness import records
-from perf.report import gates, left_out, newest, offline, overview_page, overview_rows, pages, step_page
+from perf.report import gates, left_out, newest, offline, overview_page, overview_rows, pages
 from perf.report.attention import page as attention_page
 from perf.report.attention.catalogue import SECTIONS
 from perf.report.changes import page as change_page
@@ -24,7 +24,8 @@ from perf.report.changes import rows as change_rows
 from perf.report.distributed import page as distributed_page
 from perf.report.history import Series, series_of
 from perf.report.roofline import page as roofline_page
-from perf.report.step_rows import PHASES, VARIANTS
+from perf.report.step import page as step_page
+from perf.report.step.rows import PHASES, VARIANTS
 from perf.report.trust import page as trust_page
 from perf.report.trust import records as trust_records
 from perf.selection import asv_classes

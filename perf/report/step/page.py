@@ -8,7 +8,7 @@ from perf import units
 from perf.harness.records import CaseResult
 from perf.report import conditions, pages
 from perf.report.failures import by_reason
-from perf.report.step_rows import MODES, Cell, Phases, Ways, phases_of, ways_of
+from perf.report.step.rows import MODES, Cell, Phases, Ways, phases_of, ways_of
 from perf.report.wording import status
 
 BASELINE = ("bf16", "eager", "sdpa")

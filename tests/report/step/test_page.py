@@ -8,8 +8,8 @@ from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf import units
 from perf.report.pages import Commit, permalink
-from perf.report.step_page import Machine, render
-from perf.report.step_rows import PHASES, phases_of, ways_of
+from perf.report.step.page import Machine, render
+from perf.report.step.rows import PHASES, phases_of, ways_of
 from tests.report import steps
 from tests.report.pages import text_of
 from tests.report.synthetic import H200
