@@ -15,7 +15,7 @@ from click import ClickException
 
 from perf.gate import acceptance
 from perf.harness import records
-from perf.report import gates, left_out, newest, offline, overview_page, overview_rows, pages
+from perf.report import gates, left_out, newest, offline, pages
 from perf.report.attention import page as attention_page
 from perf.report.attention.catalogue import SECTIONS
 from perf.report.changes import page as change_page
@@ -23,6 +23,8 @@ from perf.report.changes import rates as change_rates
 from perf.report.changes import rows as change_rows
 from perf.report.distributed import page as distributed_page
 from perf.report.history import Series, series_of
+from perf.report.overview import page as overview_page
+from perf.report.overview import rows as overview_rows
 from perf.report.roofline import page as roofline_page
 from perf.report.step import page as step_page
 from perf.report.step.rows import PHASES, VARIANTS

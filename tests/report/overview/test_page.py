@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from perf.gate import report as reports
-from perf.report import gates, overview_page
+from perf.report import gates
 from perf.report.changes.rows import changes_of
-from perf.report.overview_page import Machine, Measured
-from perf.report.overview_rows import Class, classes_of
+from perf.report.overview.page import Machine, Measured, render
+from perf.report.overview.rows import Class, classes_of
 from perf.report.pages import Commit
 from tests.gate.reports import memory, report, verdict
 from tests.report.changes.made_up import machine_of, series
@@ -33,7 +33,7 @@ def graph(name, points, machine="h200"):
 
 def page_of(found=(), skipped=(), measured=(), changed=()):
     machine = Machine("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
-    return overview_page.render("demo", [machine], "https://code.example/commit/")
+    return render("demo", [machine], "https://code.example/commit/")
 
 
 def test_classes_are_counted_from_the_graphs() -> None:

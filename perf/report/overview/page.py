@@ -9,7 +9,7 @@ from perf.report import pages
 from perf.report.changes import page as change_page
 from perf.report.changes.rows import Change
 from perf.report.gates import Gate
-from perf.report.overview_rows import Class
+from perf.report.overview.rows import Class
 
 OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
 OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer"), "distributed.html")
