@@ -19,7 +19,7 @@ from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
 from perf.studies.train_step import tflops
 
 WORDS = " ".join((page.FOLDER / "README.md").read_text().split())
-FRONT = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+FRONT = " ".join((Path(__file__).parents[3] / "README.md").read_text().split())
 FOUND = page.documents(page.FOLDER)
 STEPS = by(FOUND["end-to-end"]["rows"], "size", "context", "precision")
 PROFILES = by(FOUND["kernels"]["rows"], "size", "context")

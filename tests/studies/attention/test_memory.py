@@ -18,7 +18,7 @@ from perf.studies import attention_memory
 from perf.studies.attention_memory import answers, first_that_fails, predicted, table
 from perf.studies.document import document
 
-RECORDS = Path(__file__).resolve().parents[2] / "perf" / "records"
+RECORDS = Path(__file__).resolve().parents[3] / "perf" / "records"
 MODES = {"saved": "before_backward", "forward": "forward", "backward": "backward"}
 
 
