@@ -4,28 +4,28 @@ import importlib
 
 import click
 
-STUDIES = (
-    "accounting",
-    "clock",
-    "noise",
-    "precision",
-    "spent",
-    "end-to-end",
-    "train-step",
-    "warm-up",
-    "attention",
-    "attention-memory",
-    "compile",
-    "memory",
-    "kernels",
-    "all-reduce",
-    "ddp",
-    "ddp-equivalence",
-    "overlap",
-    "parallel-step",
-    "sharding",
-)
-"""Each is a module of this package, with dashes for underscores, that holds its `command`."""
+STUDIES = {
+    "accounting": "accounting",
+    "clock": "clock",
+    "noise": "noise",
+    "precision": "precision",
+    "spent": "spent",
+    "end-to-end": "end_to_end",
+    "train-step": "train_step",
+    "warm-up": "warm_up",
+    "attention": "attention",
+    "attention-memory": "attention_memory",
+    "compile": "compile",
+    "memory": "memory.study",
+    "kernels": "kernels",
+    "all-reduce": "all_reduce",
+    "ddp": "ddp",
+    "ddp-equivalence": "ddp_equivalence",
+    "overlap": "overlap",
+    "parallel-step": "parallel_step",
+    "sharding": "sharding",
+}
+"""Each with the module of this package that holds its `command`."""
 
 
 class Studies(click.Group):
@@ -39,4 +39,4 @@ class Studies(click.Group):
         """None for an unknown name; click says which there are."""
         if cmd_name not in STUDIES:
             return None
-        return importlib.import_module(f"perf.studies.{cmd_name.replace('-', '_')}").command
+        return importlib.import_module(f"perf.studies.{STUDIES[cmd_name]}").command

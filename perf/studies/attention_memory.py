@@ -11,7 +11,7 @@ import click
 
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import asked_for, device_kind
-from perf.studies.memory_recording import workspaces
+from perf.studies.memory.recording import workspaces
 
 CARDS_GB = (24, 80, 141)
 GIB = 2**30

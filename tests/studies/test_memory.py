@@ -9,15 +9,16 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.studies import lm, memory, memory_recording, memory_timeline
+from perf.studies import lm
 from perf.studies.lm import Setting
-from perf.studies.memory_recording import Recording
+from perf.studies.memory import recording, study, timeline
+from perf.studies.memory.recording import Recording
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
 SETTING = Setting("tiny", 16, 2, "fp32", "eager", "reference")
 
 
-def study(*arguments):
+def invoke(*arguments):
     return CliRunner().invoke(main, ["study", "memory", *arguments])
 
 
@@ -52,7 +53,7 @@ TRACE = Recording(
 
 
 def test_a_trace_is_replayed_from_what_was_there_before_it():
-    found = memory_timeline.summary(TRACE, {1: "gradient of a weight"})
+    found = timeline.summary(TRACE, {1: "gradient of a weight"})
     assert [phase["bytes"] for phase in found["phases"]] == [
         [1000, 700],
         [700, 800, 900, 950, 900],
@@ -64,7 +65,7 @@ def test_a_trace_is_replayed_from_what_was_there_before_it():
 
 
 def test_the_largest_allocations_are_grouped_and_say_who_made_them_and_when():
-    found = memory_timeline.summary(TRACE, {1: "gradient of a weight", 4: "a gradient that took a freed address"})
+    found = timeline.summary(TRACE, {1: "gradient of a weight", 4: "a gradient that took a freed address"})
     assert [(group["bytes"], group["count"], group["phase"], group["where"]) for group in found["largest"]] == [
         (400, 1, "backward", "a gradient that took a freed address"),  # nothing later lies at its address
         (300, 1, "backward", "gradient of a weight"),
@@ -74,26 +75,26 @@ def test_the_largest_allocations_are_grouped_and_say_who_made_them_and_when():
 
 def test_a_block_whose_address_went_to_a_gradient_later_is_not_that_gradient():
     entries = [alloc(1, 500), free(1, 500), alloc(1, 100)]
-    found = memory_timeline.summary(Recording(entries, [("backward", 0)], 0, 0, 0), {1: "gradient of a weight"})
+    found = timeline.summary(Recording(entries, [("backward", 0)], 0, 0, 0), {1: "gradient of a weight"})
     assert [group["where"] for group in found["largest"]] == ["autograd, whose thread has no Python frames"]
 
 
 def test_a_thinned_course_keeps_its_ends_and_every_extreme():
     course = [*(random.Random(0).randrange(10**9) for _ in range(12_345)), 0, 10**9, 5]  # the last is no extreme
-    short = memory_timeline.thinned(course)
-    assert len(short) <= memory_timeline.POINTS + 2
+    short = timeline.thinned(course)
+    assert len(short) <= timeline.POINTS + 2
     assert (short[0], short[-1], min(short), max(short)) == (course[0], course[-1], min(course), max(course))
-    assert memory_timeline.thinned([3, 1, 2]) == [3, 1, 2]
+    assert timeline.thinned([3, 1, 2]) == [3, 1, 2]
 
 
 def test_a_pass_that_moves_little_of_what_is_there_gets_an_axis_of_its_own():
-    flat = memory_timeline.summary(Recording([alloc(1, 100), free(1, 100)], [("forward", 0)], 10_000, 0, 0), {})
-    assert memory_timeline._extent(flat) == (9950, 10_100)
-    assert memory_timeline._extent(memory_timeline.summary(TRACE, {})) == (0, 1600)
+    flat = timeline.summary(Recording([alloc(1, 100), free(1, 100)], [("forward", 0)], 10_000, 0, 0), {})
+    assert timeline._extent(flat) == (9950, 10_100)
+    assert timeline._extent(timeline.summary(TRACE, {})) == (0, 1600)
 
 
 def test_rows_pictures_and_answers(tmp_path):
-    done = study(*TINY, "--out", str(tmp_path))
+    done = invoke(*TINY, "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "2 x 16 x 64 x 4 bytes = 0.01 MiB" in done.output
     assert "tiny, context 16, bf16: against fp32, it changes the peak of the forward from" in done.output
@@ -103,8 +104,8 @@ def test_rows_pictures_and_answers(tmp_path):
     assert [row["precision"] for row in rows] == ["fp32", "bf16"]
     for row in rows:
         assert (tmp_path / f"memory_tiny_16_{row['precision']}.png").stat().st_size < 200_000
-        assert [phase["name"] for phase in row["forward"]["phases"]] == list(memory_recording.FORWARD)
-        assert [phase["name"] for phase in row["step"]["phases"]] == list(memory_recording.STEP)
+        assert [phase["name"] for phase in row["forward"]["phases"]] == list(recording.FORWARD)
+        assert [phase["name"] for phase in row["step"]["phases"]] == list(recording.STEP)
         assert row["step"]["peak_bytes"] > row["forward"]["peak_bytes"] > row["forward"]["before_bytes"] > 0
         alone, training = row["forward"]["phases"][0], row["step"]["phases"][1]
         kept, needed = training["end_bytes"] - training["start_bytes"], alone["peak_bytes"] - alone["start_bytes"]
@@ -120,14 +121,14 @@ def test_rows_pictures_and_answers(tmp_path):
 def test_a_pass_on_a_cpu_is_counted_to_the_byte():
     train = lm.train_step_of(SETTING)
     weights = sum(parameter.nbytes for parameter in train.model.parameters())
-    alone = memory_timeline.summary(memory_recording.record(memory_recording.forward_alone(train), train, None), {})
-    held = memory_recording.held_bytes(train)
+    alone = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
+    held = recording.held_bytes(train)
     assert held["parameters"] == weights
     assert held["gradients"] == held["optimizer_state"] == 0
     assert alone["before_bytes"] == weights + held["buffers_and_batch"]
     train.step()
-    held = memory_recording.held_bytes(train)
-    step = memory_timeline.summary(memory_recording.record(memory_recording.whole_step(train), train, None), {})
+    held = recording.held_bytes(train)
+    step = timeline.summary(recording.record(recording.whole_step(train), train, None), {})
     assert (held["gradients"], held["optimizer_state"] // weights) == (weights, 2)
     assert step["before_bytes"] == sum(held.values())
     gone, forward, backward, _ = step["phases"]
@@ -147,8 +148,8 @@ def test_what_a_foreign_model_holds_besides_its_parameters_is_no_allocation_of_a
 
     with torch.device(lm.device_kind()):
         model, ids = Model(), torch.zeros(2, 4, dtype=torch.int64)
-    train = memory.measured("training", "make_train_step")(model, ids, ids)
-    found = memory_timeline.summary(memory_recording.record(memory_recording.forward_alone(train), train, None), {})
+    train = study.measured("training", "make_train_step")(model, ids, ids)
+    found = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
     assert found["requested_before_bytes"] >= 1000 * 8 * 4
     assert max(group["bytes"] for group in found["largest"]) < 1000
 
@@ -162,7 +163,7 @@ def test_peaks_are_the_same_bytes_in_any_order():
 @pytest.mark.gpu
 def test_peaks_on_a_gpu_are_the_same_bytes_in_any_order():
     settings = settings_of("small", 4, (128, 256))
-    memory.workspaces()
+    study.workspaces()
     peak_bytes(settings[:1])  # the products of a process's first step make cuBLAS's workspaces
     assert peak_bytes(settings) == peak_bytes(settings[::-1])
 
@@ -174,7 +175,7 @@ def settings_of(size, batch, contexts):
 def peak_bytes(settings):
     return {
         (row["context"], row["precision"], name): (row[name]["requested_peak_bytes"], row[name]["peak_bytes"])
-        for row in lm.rows_of(settings, memory.measure)
+        for row in lm.rows_of(settings, study.measure)
         for name in ("forward", "step")
     }
 
@@ -185,33 +186,33 @@ def test_the_replayed_peak_is_the_allocators_own_and_the_snapshot_is_a_pickle(tm
     for _ in range(2):
         train.step()
     path = tmp_path / "snapshot.pickle"
-    recording = memory_recording.record(memory_recording.whole_step(train), train, path)
+    recorded = recording.record(recording.whole_step(train), train, path)
     asked = torch.cuda.memory_stats()["requested_bytes.all.peak"]
-    assert memory_timeline.summary(recording, {})["requested_peak_bytes"] == asked
+    assert timeline.summary(recorded, {})["requested_peak_bytes"] == asked
     with path.open("rb") as file:
         assert any(pickle.load(file)["device_traces"])
 
 
 @pytest.mark.gpu
 def test_a_workspace_of_cublas_is_found_whatever_ran_before():
-    assert memory.workspaces()["after_product_bytes"] > 0
-    first, again = memory.workspaces(), memory.workspaces()
+    assert study.workspaces()["after_product_bytes"] > 0
+    first, again = study.workspaces(), study.workspaces()
     assert first == again
 
 
 def test_a_step_that_does_not_fit_leaves_the_forward_and_says_what_it_asked_for(monkeypatch):
-    record = memory.record
+    record = study.record
 
     def short(phases, train, snapshot):
         if phases.__name__ == "whole_step":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
         return record(phases, train, snapshot)
 
-    monkeypatch.setattr(memory, "record", short)
-    done = study(*TINY, "--precision", "fp32")
+    monkeypatch.setattr(study, "record", short)
+    done = invoke(*TINY, "--precision", "fp32")
     assert done.exit_code == 0, done.output
     assert "asked for 2.00 GiB" in done.output
-    (row,) = lm.rows_of([SETTING], memory.measure)
+    (row,) = lm.rows_of([SETTING], study.measure)
     assert row["status"] == "out of memory: step asked for 2.00 GiB"
     assert "phases" in row["forward"]
 
@@ -220,27 +221,27 @@ def test_a_model_that_does_not_fit_is_a_row(monkeypatch):
     def none(train, setting, out):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total ...")
 
-    monkeypatch.setattr(memory, "measure", none)
-    done = study(*TINY, "--precision", "fp32")
+    monkeypatch.setattr(study, "measure", none)
+    done = invoke(*TINY, "--precision", "fp32")
     assert done.exit_code == 0, done.output
     assert "asked for 3.00 GiB" in done.output
 
 
 def test_the_answers_follow_from_the_numbers():
-    step = memory_timeline.summary(TRACE, {1: "gradient of a weight"})
+    step = timeline.summary(TRACE, {1: "gradient of a weight"})
     row = SETTING.axes() | {"step": step, "held_before_step": {"parameters": 600, "gradients": 300}}
-    course, held, largest = memory.answers([row])
+    course, held, largest = study.answers([row])
     assert "there are parameters 600 B, gradients 300 B; workspaces and the allocator's rounding are 124 B." in held
     assert "from 700 B to 900 B in the forward, which keeps its activations" in course
     assert course.endswith("the optimizer leaves it there; the peak, 1.56 KiB, is in the backward.")
     assert "of 400 B, of which 1 are alive at its peak (1 made in the backward: autograd" in largest
     other = row | {"precision": "bf16", "step": step | {"peak_bytes": 1024}}
-    assert "the peak of the step from 2.00 KiB to 1.00 KiB (-50.0%)" in memory.answers([row, other])[2]
+    assert "the peak of the step from 2.00 KiB to 1.00 KiB (-50.0%)" in study.answers([row, other])[2]
 
 
 def test_names_of_files_tell_settings_apart():
-    assert memory.stem(Setting("2.7B", 128, 4, "bf16", "eager", "reference")) == "memory_2.7B_128_bf16"
-    assert memory.stem(Setting("2.7B", 128, 4, "bf16", "compiled", "triton")) == "memory_2.7B_128_bf16_compiled_triton"
+    assert study.stem(Setting("2.7B", 128, 4, "bf16", "eager", "reference")) == "memory_2.7B_128_bf16"
+    assert study.stem(Setting("2.7B", 128, 4, "bf16", "compiled", "triton")) == "memory_2.7B_128_bf16_compiled_triton"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_names_of_files_tell_settings_apart():
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message):
-    done = study(*TINY, *arguments)
+    done = invoke(*TINY, *arguments)
     assert done.exit_code != 0
     assert message in done.output
     assert "Traceback" not in done.output
@@ -260,12 +261,12 @@ def test_bad_input_is_one_clear_line(arguments, message):
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path):
     (tmp_path / "file").write_text("")
-    done = study(*TINY, "--out", str(tmp_path / "file" / "folder"))
+    done = invoke(*TINY, "--out", str(tmp_path / "file" / "folder"))
     assert done.exit_code == 1
     assert "cannot be written" in done.output
 
 
 def test_help_names_this_studys_own_defaults():
-    done = study("--help")
+    done = invoke("--help")
     assert "Default: 2.7B; tiny without a GPU." in done.output
     assert "python -m perf study memory --size 2.7B" in done.output

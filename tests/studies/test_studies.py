@@ -138,7 +138,7 @@ def test_no_study_draws_its_bar_into_a_file():
     folder = Path(noise.__file__).parent
     bars = [
         {argument.arg: ast.unparse(argument.value) for argument in node.keywords}
-        for path in sorted(folder.glob("*.py"))
+        for path in sorted(folder.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tqdm")
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.memory import largest_at_peak
-from perf.studies.memory_recording import Recording
+from perf.studies.memory.recording import Recording
 
 POINTS = 1000
 """A phase keeps about this many values; the least and the most of every stretch are among them."""

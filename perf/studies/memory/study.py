@@ -7,7 +7,7 @@ import click
 
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, Setting, asked_for, device_kind, model_options, rows_of, settings_of
-from perf.studies.memory_recording import (
+from perf.studies.memory.recording import (
     FORWARD,
     STEP,
     forward_alone,
@@ -17,7 +17,7 @@ from perf.studies.memory_recording import (
     whole_step,
     workspaces,
 )
-from perf.studies.memory_timeline import draw, sized, summary
+from perf.studies.memory.timeline import draw, sized, summary
 from perf.workloads import measured
 
 PASSES = {"forward": forward_alone, "step": whole_step}
