@@ -17,7 +17,7 @@ STUDIES = {
     "attention-memory": "attention_memory",
     "compile": "compile",
     "memory": "memory.study",
-    "kernels": "kernels",
+    "kernels": "kernels.study",
     "all-reduce": "all_reduce",
     "ddp": "ddp",
     "ddp-equivalence": "ddp_equivalence",

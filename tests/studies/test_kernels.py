@@ -15,15 +15,16 @@ from matplotlib import pyplot
 from torch.autograd import DeviceType
 
 from perf.__main__ import main
-from perf.studies import kernels, kernels_nsys, kernels_profile, kernels_results, lm
-from perf.studies.kernels_profile import Kernel, busy_s, kind_of, profile_of, summary
+from perf.studies import lm
+from perf.studies.kernels import nsys, profiling, results, study
+from perf.studies.kernels.profiling import Kernel, busy_s, kind_of, profile_of, summary
 from perf.studies.lm import Setting
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--warm-up", "1", "--steps", "1"]
 SETTING = Setting("tiny", 16, 2, "fp32", "eager", "reference")
 
 
-def study(*arguments):
+def invoke(*arguments):
     return CliRunner().invoke(main, ["study", "kernels", *arguments])
 
 
@@ -149,7 +150,7 @@ def test_kinds_are_told_by_name(name, kind):
 
 def test_a_name_is_cut_after_what_all_of_torchs_have_in_common():
     name = "void at::native::(anonymous namespace)::softmax_warp_forward<float, float, 9, false>"
-    assert kernels_results.short(name, 20) == "softmax_warp_forward"
+    assert results.short(name, 20) == "softmax_warp_forward"
 
 
 MASK = (
@@ -173,16 +174,16 @@ MASK = (
     ],
 )
 def test_a_name_has_no_parameters(name, plain):
-    assert kernels_profile.plain(name) == plain
+    assert profiling.plain(name) == plain
     assert kind_of(plain) == kind_of(name)
 
 
 def test_kernels_that_share_a_thousandth_of_the_time_are_not_written_and_their_sum_is():
     times = [600.0, 399.5, 0.3, 0.2]
     part = {"busy_s": 1.0, "kernels_s": [[str(index), "other", 1, seconds] for index, seconds in enumerate(times)]}
-    found = kernels_profile.shortened(part)
+    found = profiling.shortened(part)
     assert found == part | {"kernels_s": part["kernels_s"][:2], "left_out_s": 0.5}
-    (only,) = kernels_profile.shortened(part | {"kernels_s": [["mm", "matmul", 1, 0.1 + 0.2]]})["kernels_s"]
+    (only,) = profiling.shortened(part | {"kernels_s": [["mm", "matmul", 1, 0.1 + 0.2]]})["kernels_s"]
     assert only == ["mm", "matmul", 1, 0.3]  # nanoseconds, which is all that a profiler knows
 
 
@@ -203,7 +204,7 @@ def test_the_annotated_attention_is_the_reference(is_causal):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 8, dtype=torch.float64) for n in (5, 7, 7))
     for scale in (None, 0.3):
-        mine = kernels_profile.scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=scale)
+        mine = profiling.scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=scale)
         theirs = reference.scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=scale)
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
@@ -212,26 +213,26 @@ def test_the_annotated_attention_is_in_place_only_while_it_is_profiled():
     from cs336_systems.attention import reference
 
     before = reference.scaled_dot_product_attention
-    with kernels_profile.annotated(SETTING):
-        assert reference.scaled_dot_product_attention is kernels_profile.scaled_dot_product_attention
+    with profiling.annotated(SETTING):
+        assert reference.scaled_dot_product_attention is profiling.scaled_dot_product_attention
     assert reference.scaled_dot_product_attention is before
-    with kernels_profile.annotated(Setting("tiny", 16, 2, "fp32", "compiled", "reference")):
+    with profiling.annotated(Setting("tiny", 16, 2, "fp32", "compiled", "reference")):
         assert reference.scaled_dot_product_attention is before
 
 
 def test_compiled_code_gets_no_ranges_and_its_phases_do():
     compiled = Setting("tiny", 16, 2, "fp32", "compiled", "reference")
-    found = kernels.measure(lm.train_step_of(SETTING), compiled, 1, 1)  # as if: the compiler is not what is tested
+    found = study.measure(lm.train_step_of(SETTING), compiled, 1, 1)  # as if: the compiler is not what is tested
     assert found["ranges_s"] == {}
-    assert all(found["phases_s"][name] > 0 for name in kernels.PHASES)
+    assert all(found["phases_s"][name] > 0 for name in study.PHASES)
     assert all(seconds > 0 for seconds in found["wall_s"].values())
 
 
 def test_a_study_on_a_laptop_has_every_table_every_range_and_says_that_it_was_a_cpu(tmp_path):
-    done = study(*TINY, "--attention", "reference", "--attention", "sdpa", "--out", str(tmp_path))
+    done = invoke(*TINY, "--attention", "reference", "--attention", "sdpa", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     eager, fused = json.loads((tmp_path / "kernels.json").read_text())["rows"]
-    assert set(eager["ranges_s"]) == set(kernels.RANGES)
+    assert set(eager["ranges_s"]) == set(study.RANGES)
     assert all(seconds > 0 for seconds in eager["ranges_s"].values())
     assert eager["ranges_s"]["computing softmax"] < eager["ranges_s"]["scaled dot product attention"]
     assert eager["ranges_s"]["scaled dot product attention"] < eager["ranges_s"]["attention"]
@@ -252,17 +253,17 @@ def test_a_study_on_a_laptop_has_every_table_every_range_and_says_that_it_was_a_
 
 
 def profiled_row(context):
-    kinds = dict.fromkeys(kernels_profile.KINDS, 0.0) | {"matmul": 1.0}
+    kinds = dict.fromkeys(profiling.KINDS, 0.0) | {"matmul": 1.0}
     part = {"busy_s": 1.0, "launches": 1, "unattributed": 0, "kernels_s": [["sgemm", "matmul", 1, 1.0]]}
     row = dict.fromkeys(("forward", "backward", "optimizer"), 1.0)
     found = {"status": "ok", "wall_s": row | {"forward only": 1.0, "step": 3.0}, "phases_s": row, "ranges_s": {}}
-    parts = dict.fromkeys(kernels_results.PARTS, part | {"kinds_s": kinds})
+    parts = dict.fromkeys(results.PARTS, part | {"kinds_s": kinds})
     return SETTING.axes() | {"context": context, "attention_parts": None} | found | parts
 
 
 @pytest.mark.parametrize("count", [4, 5])
 def test_every_setting_has_its_kernels_in_a_table_until_they_are_too_many(capsys, count):
-    kernels_results.echo_tables([profiled_row(2**index) for index in range(count)], 5, on_gpu=True)
+    results.echo_tables([profiled_row(2**index) for index in range(count)], 5, on_gpu=True)
     said = capsys.readouterr().out
     assert said.count("eager, reference: the kernels that take the most") == (count if count <= 4 else 0)
     assert ("name one --size, say" in said) == (count > 4)
@@ -270,7 +271,7 @@ def test_every_setting_has_its_kernels_in_a_table_until_they_are_too_many(capsys
 
 def test_the_figure_has_no_empty_margins(tmp_path, monkeypatch):
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    kernels_results.draw([profiled_row(2**index) for index in range(20)], tmp_path / "kernels.png", "", on_gpu=True)
+    results.draw([profiled_row(2**index) for index in range(20)], tmp_path / "kernels.png", "", on_gpu=True)
     axes = pyplot.gcf().axes[0]
     (below, above), ticks = axes.get_ylim(), axes.get_yticks()
     assert below > max(ticks) > min(ticks) > above  # the first on top
@@ -280,7 +281,7 @@ def test_the_figure_has_no_empty_margins(tmp_path, monkeypatch):
 
 
 def test_matmuls_are_counted_and_their_flops_are_the_closed_form():
-    found = kernels.measure(lm.train_step_of(SETTING), SETTING, 1, 1)
+    found = study.measure(lm.train_step_of(SETTING), SETTING, 1, 1)
     if not torch.cuda.is_available():
         calls = {name: count for name, _, count, _ in found["forward_only"]["kernels_s"]}
         assert calls["aten::mm"] == 7 * 2 + 1  # two layers of four projections and three of the SwiGLU, and the head
@@ -294,13 +295,13 @@ def test_the_forward_that_is_shown_alone_keeps_nothing_for_a_backward():
     train = lm.train_step_of(SETTING)
     forward, graphs = train.forward, []
     train.forward = lambda: graphs.append(torch.is_grad_enabled()) or forward()
-    kernels.measure(train, SETTING, 1, 1)
+    study.measure(train, SETTING, 1, 1)
     # Warm-up, forward, phases, forward, step; then, under the profiler, forward and step.
     assert graphs == [True, False, True, False, True, False, True]
 
 
 def numbers(*, busy, wall=1.0, matmul=0.0, fused=0.0, other=0.0, softmax=0.0):
-    kinds = dict.fromkeys(kernels_profile.KINDS, 0.0) | {"matmul": matmul, "fused attention": fused, "other": other}
+    kinds = dict.fromkeys(profiling.KINDS, 0.0) | {"matmul": matmul, "fused attention": fused, "other": other}
     part = {"busy_s": busy, "kinds_s": kinds}
     parts = {"softmax_s": softmax, "scale_and_mask_s": 0.0} if softmax else None
     return {"wall_s": {"step": wall}, "step": part, "forward_only": part, "attention_parts": parts}
@@ -318,13 +319,13 @@ def numbers(*, busy, wall=1.0, matmul=0.0, fused=0.0, other=0.0, softmax=0.0):
     ],
 )
 def test_the_limit_and_what_to_try_follow_from_the_numbers(found, limit, changed, monkeypatch):
-    monkeypatch.setattr(kernels, "device_kind", lambda: "cpu")
-    assert kernels.limit_of(found) == limit
-    following = kernels.next_to_try(SETTING, limit, found)
+    monkeypatch.setattr(study, "device_kind", lambda: "cpu")
+    assert study.limit_of(found) == limit
+    following = study.next_to_try(SETTING, limit, found)
     assert following.axes() == SETTING.axes() | changed
     row = SETTING.axes() | found | {"status": "ok", "limit": limit, "next": following.axes()}
     ((axis, value),) = changed.items()
-    assert f"Try --{axis} {value}." in kernels_results.sentence(row)
+    assert f"Try --{axis} {value}." in results.sentence(row)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_the_limit_and_what_to_try_follow_from_the_numbers(found, limit, changed
 )
 def test_nothing_is_advised_that_is_in_use_or_cannot_be(precision, variant, limit, changed):
     setting = Setting("tiny", 16, 2, precision, variant, "sdpa")
-    following = kernels.next_to_try(setting, limit, numbers(busy=1.0, matmul=0.2, other=0.8))
+    following = study.next_to_try(setting, limit, numbers(busy=1.0, matmul=0.2, other=0.8))
     assert (following and following.axes()) == (changed and setting.axes() | changed)
 
 
@@ -349,7 +350,7 @@ def test_what_is_advised_is_measured_and_its_failure_is_told(monkeypatch):
         SETTING.axes() | numbers(busy=1.0, matmul=1.0) | {"status": "ok", "limit": "compute", "next": one}
         for one in advised
     ]
-    measured_step = kernels.step_s
+    measured_step = study.step_s
 
     def step_s(train, setting, steps):
         if setting.attention == "sdpa":
@@ -357,41 +358,41 @@ def test_what_is_advised_is_measured_and_its_failure_is_told(monkeypatch):
         assert train.precision == "bf16"
         return measured_step(train, setting, steps) * 0 + 0.5
 
-    monkeypatch.setattr(kernels, "step_s", step_s)
-    rows = kernels.with_gains([SETTING] * 3, rows, 1)
-    said = [kernels_results.sentence(row) for row in rows]
+    monkeypatch.setattr(study, "step_s", step_s)
+    rows = study.with_gains([SETTING] * 3, rows, 1)
+    said = [results.sentence(row) for row in rows]
     assert "1000.00 -> 500.00 ms a step, 2.00 times as fast" in said[0]
     assert "easy remedies are in use" in said[1]
     assert "(out of memory: asked for 2.00 GiB)" in said[2]
 
 
 def test_out_of_memory_is_a_row_and_the_other_rows_have_numbers(monkeypatch, tmp_path):
-    measure = kernels.measure
+    measure = study.measure
 
     def full(train, setting, *counts):
         if setting.context_length == 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return measure(train, setting, *counts)
 
-    monkeypatch.setattr(kernels, "measure", full)
-    done = study(*TINY, "--context", "8", "--out", str(tmp_path))
+    monkeypatch.setattr(study, "measure", full)
+    done = invoke(*TINY, "--context", "8", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "out of memory: asked for 2.00 GiB" in done.output
     assert [row["status"][:3] for row in json.loads((tmp_path / "kernels.json").read_text())["rows"]] == ["ok", "out"]
-    nothing_fits = study(*TINY[:2], "--context", "8")
+    nothing_fits = invoke(*TINY[:2], "--context", "8")
     assert nothing_fits.exit_code == 0, nothing_fits.output
     assert "matmuls" not in nothing_fits.output  # no heading above an empty table
 
 
 def test_without_nsys_its_commands_are_printed_and_written_and_one_line_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(kernels_nsys.shutil, "which", lambda name: None)
-    done = study(*TINY, "--nsys", "--out", str(tmp_path))
+    monkeypatch.setattr(nsys.shutil, "which", lambda name: None)
+    done = invoke(*TINY, "--nsys", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
-    assert kernels_nsys.MISSING in done.output
+    assert nsys.MISSING in done.output
     script = (tmp_path / "nsys.sh").read_text()
     (line,) = [line for line in script.splitlines() if line.startswith("nsys profile")]
     assert line in done.output
-    for flag in kernels_nsys.FLAGS:
+    for flag in nsys.FLAGS:
         assert flag in shlex.split(line)
     assert "--size tiny --context 16 --batch 2" in line
 
@@ -410,7 +411,7 @@ def test_where_nsys_exists_it_runs_the_process_and_its_failure_is_one_line(monke
     fake.write_text(FAKE % {"python": sys.executable, "ran": ran, "status": status})
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    done = study(*TINY, "--nsys")
+    done = invoke(*TINY, "--nsys")
     assert ran.exists()
     assert done.exit_code == (0 if status == 0 else 1), done.output
     assert ("Error: nsys ended with status 3" in done.output) == (status == 3)
@@ -419,7 +420,7 @@ def test_where_nsys_exists_it_runs_the_process_and_its_failure_is_one_line(monke
 def test_the_profiled_process_opens_a_range_for_the_warm_up_and_one_for_each_step():
     arguments = ["--size", "tiny", "--context", "16", "--warm-up", "2", "--steps", "3"]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        done = CliRunner().invoke(kernels_nsys.main, arguments)
+        done = CliRunner().invoke(nsys.main, arguments)
     assert done.exit_code == 0, done.output
     ranges = profile_of(profiler.events(), on_gpu=False).ranges
     assert [len(ranges[name]) for name in ("warm-up", "step 1", "step 2", "step 3")] == [1, 1, 1, 1]
@@ -437,7 +438,7 @@ def test_the_profiled_process_opens_a_range_for_the_warm_up_and_one_for_each_ste
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message):
-    done = study(*TINY, *arguments)
+    done = invoke(*TINY, *arguments)
     assert done.exit_code != 0
     assert message in done.output
     assert "Traceback" not in done.output

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from perf.harness import profiler
-from perf.studies import kernels_nsys
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.end_to_end import PHASES, phases_of
-from perf.studies.kernels_profile import annotated, busy_s, kind_of, phase, profiled, shortened, summary
-from perf.studies.kernels_results import PARTS, draw, echo_tables, sentence
+from perf.studies.kernels.nsys import profile as profile_by_nsys
+from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
+from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
 from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of, synchronize
 from perf.workloads import measured
 
@@ -78,7 +78,7 @@ def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **
         write(out / "kernels.json", whole | {"rows": [written(row) for row in rows]})
         draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
     if nsys:
-        kernels_nsys.profile(settings, warm_up, steps, out)
+        profile_by_nsys(settings, warm_up, steps, out)
 
 
 for parameter in command.params:

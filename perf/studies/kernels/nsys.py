@@ -1,4 +1,4 @@
-"""The same work for nsys: the commands, and `python -m perf.studies.kernels_nsys`, the process that they profile."""
+"""The same work for nsys: the commands, and `python -m perf.studies.kernels.nsys`, the process that they profile."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from perf.studies.kernels_profile import annotated, phase
+from perf.studies.kernels.profiling import annotated, phase
 from perf.studies.lm import Setting, model_options, settings_of, synchronize, train_step_of
 
 FLAGS = (
@@ -69,7 +69,7 @@ def command_of(setting: Setting, warm_up: int, steps: int, folder: Path) -> list
         "steps": steps,
     }
     options = [part for name, value in child.items() for part in (f"--{name}", str(value))]
-    target = ["python", "-m", "perf.studies.kernels_nsys", *options]
+    target = ["python", "-m", "perf.studies.kernels.nsys", *options]
     return ["nsys", "profile", *FLAGS, "--force-overwrite=true", f"--output={report_of(setting, folder)}", *target]
 
 
@@ -87,7 +87,7 @@ def main(warm_up: int, steps: int, **options: Any) -> None:
     """Training steps in NVTX ranges, for a profiler that starts this process. Seconds a model.
 
     \b
-    nsys profile --trace=cuda,nvtx python -m perf.studies.kernels_nsys --size small --context 512
+    nsys profile --trace=cuda,nvtx python -m perf.studies.kernels.nsys --size small --context 512
     """
     for setting in settings_of(**options):
         train = train_step_of(setting)

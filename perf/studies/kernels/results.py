@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from perf.studies.end_to_end import PHASES
-from perf.studies.kernels_profile import KINDS
+from perf.studies.kernels.profiling import KINDS
 from perf.studies.lm import Setting
 
 SETTINGS_SHOWN = 4  # with a table of their own: more are hundreds of lines
