@@ -8,7 +8,7 @@ STUDIES = {
     "accounting": "accounting",
     "clock": "clock",
     "noise": "noise",
-    "precision": "precision",
+    "precision": "precision.study",
     "spent": "spent",
     "end-to-end": "end_to_end",
     "train-step": "train_step",

@@ -10,10 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.studies import Studies
-from perf.studies import precision_accumulation as accumulation
-from perf.studies import precision_dtypes as dtypes
-from perf.studies import precision_results as results
-from perf.studies import precision_training as training
+from perf.studies.precision import accumulation, dtypes, results, training
 
 TENSORS = ("parameters", "fc1", "layer norm", "logits", "cross entropy", "gradients")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perf.studies.precision_training import SCALE, Run
+from perf.studies.precision.training import SCALE, Run
 
 Row = dict[str, Any]
 

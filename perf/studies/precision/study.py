@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from perf.studies import precision_accumulation, precision_dtypes, precision_results, precision_training
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.precision import accumulation, dtypes, results, training
 from perf.workloads.workload import Unavailable
 
 PARTS = ("accumulation", "dtypes", "training")
@@ -53,7 +53,7 @@ def command(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = size or ("seed" if device == "cuda" else "tiny")
     defaults = TINY if size == "tiny" else OTHERS
-    run = precision_training.Run(
+    run = training.Run(
         config=_config(size),
         device=device,
         context=context or defaults["context"],
@@ -79,7 +79,7 @@ def command(
 
 def _config(size: str) -> Any:
     try:
-        sizes = precision_training.sizes()
+        sizes = training.sizes()
     except Unavailable as error:
         raise click.ClickException(str(error)) from None
     if size not in sizes:
@@ -88,45 +88,45 @@ def _config(size: str) -> Any:
 
 
 def _accumulation() -> list[Row]:
-    rows = precision_accumulation.rows()
-    _show(f"Sums of {precision_accumulation.TERM}, one term after another", precision_accumulation.table(rows))
-    _say(precision_accumulation.answer(rows))
+    rows = accumulation.rows()
+    _show(f"Sums of {accumulation.TERM}, one term after another", accumulation.table(rows))
+    _say(accumulation.answer(rows))
     return rows
 
 
 def _dtypes(device: str) -> list[Row]:
-    rows, variances = precision_dtypes.rows(device), precision_dtypes.variances()
-    _show("dtypes of the course's ToyModel under autocast", precision_dtypes.table(rows))
-    _show("Variance, every step of it rounded to a dtype", precision_dtypes.table(variances))
-    _say(*precision_dtypes.answer(rows, variances))
+    rows, variances = dtypes.rows(device), dtypes.variances()
+    _show("dtypes of the course's ToyModel under autocast", dtypes.table(rows))
+    _show("Variance, every step of it rounded to a dtype", dtypes.table(variances))
+    _say(*dtypes.answer(rows, variances))
     return rows + variances
 
 
-def _training(run: precision_training.Run, size: str, device_name: str, out: Path | None) -> list[Row]:
+def _training(run: training.Run, size: str, device_name: str, out: Path | None) -> list[Row]:
     from tqdm import tqdm
 
-    vanished = precision_training.underflow(run)
-    with tqdm(total=run.steps * len(precision_training.PRECISIONS), unit="step", leave=False, disable=None) as bar:
+    vanished = training.underflow(run)
+    with tqdm(total=run.steps * len(training.PRECISIONS), unit="step", leave=False, disable=None) as bar:
 
         def tick(precision: str) -> None:
             bar.set_description(precision, refresh=False)
             bar.update()
 
-        rows = precision_training.rows(run, tick)
+        rows = training.rows(run, tick)
     config = run.config
     what = (
         f"{size} ({config.num_layers} layers, d_model {config.d_model}), context {run.context}, batch {run.batch}, "
         f"random seed {run.seed}, AdamW with lr {run.lr:g}"
     )
-    times = f"times of steps {precision_training.WARM_UP + 1} to {run.steps}, {_clock(run.device)}"
+    times = f"times of steps {training.WARM_UP + 1} to {run.steps}, {_clock(run.device)}"
     _show(
         f"Training of {what}: {times}; losses are means of the last {run.window} steps",
-        precision_results.training_table(run, rows),
+        results.training_table(run, rows),
     )
-    _show("Gradients of the first batch", precision_results.underflow_table(vanished))
-    _say(*precision_results.answer(run, rows, vanished))
+    _show("Gradients of the first batch", results.underflow_table(vanished))
+    _say(*results.answer(run, rows, vanished))
     if out:
-        precision_results.draw(out / "precision-loss.png", run, rows, f"{what}\n{device_name}")
+        results.draw(out / "precision-loss.png", run, rows, f"{what}\n{device_name}")
     setup = {name: getattr(run, name) for name in ("device", "context", "batch", "steps", "seed", "lr", "window")}
     return [{"part": "setup", "size": size} | setup | {"lowest_loss": run.lowest_loss}, *rows, *vanished]
 
