@@ -13,7 +13,7 @@ from perf.studies.answers import page
 from perf.studies.answers.memory import block_parts
 from perf.studies.answers.rows import GIB, MIB, SIZES, by
 from perf.studies.answers.tables import DIMS, step_s
-from perf.studies.attention_memory import first_that_fails, predicted
+from perf.studies.attention.memory import first_that_fails, predicted
 from perf.studies.precision.results import smoothed
 from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
 from perf.studies.train_step import tflops

@@ -14,8 +14,8 @@ from matplotlib import pyplot
 
 from perf.__main__ import main
 from perf.harness import records
-from perf.studies import attention_memory
-from perf.studies.attention_memory import answers, first_that_fails, predicted, table
+from perf.studies.attention import memory
+from perf.studies.attention.memory import answers, first_that_fails, predicted, table
 from perf.studies.document import document
 
 RECORDS = Path(__file__).resolve().parents[3] / "perf" / "records"
@@ -88,7 +88,7 @@ def test_the_first_real_out_of_memory_is_a_row_and_one_sentence_for_every_d():
 def test_what_did_not_fit_is_crossed_in_the_figure(tmp_path, monkeypatch, crosses):
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
     rows = [fitting(256, 16), fitting(256, 64), *[full(65536, d) for d in (16, 64)][:crosses]]
-    attention_memory.draw(rows, 8, tmp_path / "figure.png")
+    memory.draw(rows, 8, tmp_path / "figure.png")
     axes = pyplot.gcf().axes[0]
     black = [one for one in axes.collections if one.get_facecolor().tolist() == [[0, 0, 0, 1]]]
     assert sum(len(one.get_offsets()) for one in black) == crosses
@@ -106,10 +106,10 @@ def test_both_workspaces_are_there_before_the_first_row_and_their_sizes_are_told
         done.append("workspaces")
         return {"before_bytes": 7, "after_product_bytes": 7 + 2**25, "after_backward_bytes": 7 + 2**25 + 2**23}
 
-    monkeypatch.setattr(attention_memory, "device_kind", lambda: "cuda")
-    monkeypatch.setattr(attention_memory, "document", lambda kind, rows: document("cpu", rows))
-    monkeypatch.setattr(attention_memory, "workspaces", workspaces)
-    monkeypatch.setattr(attention_memory, "measured_bytes", lambda *cell: done.append(cell) or fitting(*cell[1:]))
+    monkeypatch.setattr(memory, "device_kind", lambda: "cuda")
+    monkeypatch.setattr(memory, "document", lambda kind, rows: document("cpu", rows))
+    monkeypatch.setattr(memory, "workspaces", workspaces)
+    monkeypatch.setattr(memory, "measured_bytes", lambda *cell: done.append(cell) or fitting(*cell[1:]))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         said = CliRunner().invoke(main, ["study", "attention-memory", "--seq-len", "256", "--d", "16", "--no-beyond"])
@@ -121,7 +121,7 @@ def test_both_workspaces_are_there_before_the_first_row_and_their_sizes_are_told
 
 
 def test_the_allocator_is_chosen_before_torch_is_there_to_read_it():
-    code = "import sys, perf.studies.attention_memory; print('torch' in sys.modules)"
+    code = "import sys, perf.studies.attention.memory; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=RECORDS.parents[1]
     )
@@ -130,8 +130,8 @@ def test_the_allocator_is_chosen_before_torch_is_there_to_read_it():
 
 @pytest.mark.gpu
 def test_the_first_row_is_the_prediction_and_leaves_nothing_behind():
-    attention_memory.held_workspaces()
+    memory.held_workspaces()
     gc.collect()
     before = torch.cuda.memory_allocated()
-    assert attention_memory.measured_bytes(8, 256, 16) == {"measured": predicted(8, 256, 16), "status": "ok"}
+    assert memory.measured_bytes(8, 256, 16) == {"measured": predicted(8, 256, 16), "status": "ok"}
     assert torch.cuda.memory_allocated() == before

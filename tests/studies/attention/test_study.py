@@ -10,9 +10,9 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.studies import attention, attention_arms, attention_process, attention_results
-from perf.studies.attention_arms import SideBySide
-from perf.studies.attention_cells import (
+from perf.studies.attention import arms, process, results, study
+from perf.studies.attention.arms import SideBySide
+from perf.studies.attention.cells import (
     CLOCKS,
     GROUPS,
     Cell,
@@ -58,7 +58,7 @@ def foreign(tmp_path, monkeypatch):
     return "throw_away_kernels"
 
 
-def study(*arguments):
+def invoke(*arguments):
     return CliRunner().invoke(main, ["study", "attention", *arguments])
 
 
@@ -80,7 +80,7 @@ def compared(ours_s, against_s, cell=TINY, against="sdpa_cudnn", ours="triton"):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
-    done = study("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "Measured on a CPU" in done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
@@ -99,7 +99,7 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
     one_cell = ["--group", "grid", "--seq-len", "64", "--mode", "forward", "--mask", "causal"]
     others = [f"{foreign}:{name}" for name in ("wrong", "deadly", "without_memory")] + ["sdpa_cudnn", "reference"]
     arms = ["--impl", f"{foreign}:attend", *(word for name in others for word in ("--against", name))]
-    done = study(*one_cell, *arms, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    done = invoke(*one_cell, *arms, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
     assert [row["impl"] for row in rows] == [f"{foreign}:attend", *others]
@@ -128,8 +128,8 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the groups of a CPU are meant")
 def test_what_cannot_be_is_one_line_before_anything_is_measured(monkeypatch, arguments, words):
-    monkeypatch.setattr(attention, "measure", None)
-    done = study(*arguments)
+    monkeypatch.setattr(study, "measure", None)
+    done = invoke(*arguments)
     assert done.exit_code == 1
     assert done.output.startswith(f"Error: {words}")
     assert len(done.output.splitlines()) == 1
@@ -137,7 +137,7 @@ def test_what_cannot_be_is_one_line_before_anything_is_measured(monkeypatch, arg
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a choice where there is a GPU")
 def test_a_cpu_has_one_clock():
-    done = study("--clock", "cuda_graph")
+    done = invoke("--clock", "cuda_graph")
     assert (done.exit_code, done.output) == (
         1,
         "Error: --clock cuda_graph was given; allowed without a GPU: none, it is the wall clock\n",
@@ -145,7 +145,7 @@ def test_a_cpu_has_one_clock():
 
 
 def test_help_teaches_what_each_group_answers():
-    done = study("--help")
+    done = invoke("--help")
     assert done.exit_code == 0
     for name, group in GROUPS.items():
         assert f"{name:13}{group.asks}" in done.output
@@ -204,7 +204,7 @@ def test_eager_is_refused_by_its_bytes(monkeypatch):
     assert least_bytes(cell, "reference") == 4 * 32 * GIB
     assert least_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
     assert least_bytes(cell, "triton") == 0
-    monkeypatch.setattr(attention_arms, "memory_bytes", lambda: 100 * GIB)
+    monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
     reply = SideBySide("cpu").take_turns(cell, ["reference"], ["reference"], 2)["reference"]
     assert reply == {"status": "unavailable", "reason": "its scores take 128 GiB at least, this GPU has 100"}
 
@@ -319,7 +319,7 @@ def plan_of(*modes):
 
 def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once():
     plan, process = plan_of("forward", "backward"), Spoken()
-    assert len(list(attention.measure(process, plan, 2, 9, 0.02))) == FEWEST * 2
+    assert len(list(study.measure(process, plan, 2, 9, 0.02))) == FEWEST * 2
     assert process.log == [
         *[("forward", "abc", "abc"), ("backward", "abc", "abc"), "end"],
         *[("forward", "bca", ""), ("backward", "bca", ""), "end"],
@@ -332,25 +332,25 @@ def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once()
 
 def test_rows_are_whole_after_every_cell():
     plan = plan_of("forward", "backward")
-    steps = attention.measure(Spoken(), plan, 2, 3, 0.02)
+    steps = study.measure(Spoken(), plan, 2, 3, 0.02)
     next(steps)
     first, second = plan.values()
     assert {row["status"] for row in first} == {"ok"}
     assert {row["status"] for row in second} == {"not measured"}
-    assert attention_results.timed([*first, *second])
+    assert results.timed([*first, *second])
 
 
 def test_only_cells_that_are_not_known_yet_are_visited_again(monkeypatch):
     plan, process = plan_of("forward", "backward"), Spoken()
-    monkeypatch.setattr(attention, "is_known", lambda rows, half_width: rows[0]["mode"] == "forward")
-    list(attention.measure(process, plan, 2, 5, 0.02))
+    monkeypatch.setattr(study, "is_known", lambda rows, half_width: rows[0]["mode"] == "forward")
+    list(study.measure(process, plan, 2, 5, 0.02))
     assert [len(rows[0]["samples_s"]) for rows in plan.values()] == [3, 5]
 
 
 def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     hot = {"status": "throttled", "reason": "the GPU slowed itself down: power brake"}
     plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
-    list(attention.measure(process, plan, 2, 3, 0.02))
+    list(study.measure(process, plan, 2, 3, 0.02))
     (rows,) = plan.values()
     assert [row["status"] for row in rows] == [
         "ok",
@@ -359,17 +359,17 @@ def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     ]
     assert [entry[1] for entry in process.log if entry != "end"] == ["abc", "ca", "ac"]
     process.replies = {"c": {"status": "ok", "reason": "", "samples_s": [1.0]}}
-    attention.visit(process, TINY, rows, 2, 0)
+    study.visit(process, TINY, rows, 2, 0)
     assert rows[2]["status"] == "ok"
     process.replies = {"c": hot}
-    attention.visit(process, TINY, rows, 2, 0)
+    study.visit(process, TINY, rows, 2, 0)
     assert (rows[2]["status"], rows[2]["samples_s"]) == ("ok", [[1.0]])
 
 
 def test_where_nothing_is_left_to_compare_nothing_is_measured():
     broken = {"status": "error", "reason": "ValueError: no"}
     plan, process = plan_of("forward"), Spoken(a=broken)
-    list(attention.measure(process, plan, 2, 5, 0.02))
+    list(study.measure(process, plan, 2, 5, 0.02))
     assert [entry for entry in process.log if entry != "end"] == [("forward", "abc", "abc")]
 
 
@@ -391,8 +391,8 @@ def test_a_lost_device_is_another_process_and_the_others_go_on(monkeypatch):
         def shutdown(self):
             asked.append("end")
 
-    monkeypatch.setattr(attention_process, "fresh_process", lambda module: Pool())
-    replies = attention_process.Process("cpu").take_turns(TINY, ["a", "b", "c"], [], 2)
+    monkeypatch.setattr(process, "fresh_process", lambda module: Pool())
+    replies = process.Process("cpu").take_turns(TINY, ["a", "b", "c"], [], 2)
     assert replies == {"a": good, "b": {"status": "error"}, "c": good}
     assert asked == [["a", "b", "c"], "end", ["a", "c"]]
 
@@ -402,14 +402,14 @@ def test_nothing_is_measured_beside_other_work(monkeypatch):
     process = Spoken()
     process.greeting = lambda: {"troubles": ["process 7 uses GPU 0: stop it first"]}
     with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0"):
-        attention.start(process, [])
+        study.start(process, [])
 
 
 def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
     other = replace(TINY, mode="backward")
     rows = [arm("x", [1.0], role="ours"), arm("y", [2.0], role="ours"), arm("b", [3.0]), arm("c", status="wrong: no")]
     rows += compared(1.0, 2.0, cell=other)
-    found = list(attention_results.pairs(rows))
+    found = list(results.pairs(rows))
     assert [(pair["mode"], pair["ours"], pair["against"], pair["status"]) for pair in found] == [
         ("forward", "x", "b", "ok"),
         ("forward", "x", "c", "wrong: no"),
@@ -422,15 +422,15 @@ def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
 
 def test_a_cell_is_known_when_every_ratio_of_it_is():
     rows = compared(1.0, 2.0)
-    assert attention_results.is_known(rows, 0.02)
+    assert results.is_known(rows, 0.02)
     rows.append(arm("flex", [1.0, 1.0], [1.5, 1.5], [0.7, 0.7]))
-    assert not attention_results.is_known(rows, 0.02)
+    assert not results.is_known(rows, 0.02)
     rows[-1]["status"] = "wrong: no"
-    assert attention_results.is_known(rows, 0.02)
+    assert results.is_known(rows, 0.02)
 
 
 def lines(rows):
-    return "\n".join(attention_results.shown(rows))
+    return "\n".join(results.shown(rows))
 
 
 def test_the_table_has_ours_beside_the_best_of_the_others_in_a_hundred_columns():
@@ -456,7 +456,7 @@ def test_what_has_no_time_is_said_once_for_each_reason():
 
 
 def sentences(rows, half_width=0.02):
-    return list(attention_results.answers(rows, half_width))
+    return list(results.answers(rows, half_width))
 
 
 def test_the_worst_cells_and_the_mean_over_the_grid_and_the_leaderboard_are_named():
@@ -488,9 +488,9 @@ def test_what_is_not_known_is_said_with_the_widest():
 
 
 def test_without_a_ratio_the_status_says_so(monkeypatch):
-    monkeypatch.setattr(attention, "measure", lambda *arguments: iter(()))
-    monkeypatch.setattr(attention, "start", lambda *arguments: {"device": {"name": "x"}, "software": {}})
-    done = study("--group", "leaderboard")
+    monkeypatch.setattr(study, "measure", lambda *arguments: iter(()))
+    monkeypatch.setattr(study, "start", lambda *arguments: {"device": {"name": "x"}, "software": {}})
+    done = invoke("--group", "leaderboard")
     assert done.exit_code == 1
     assert done.output.endswith("Error: nothing was compared; the reasons are above\n")
 
@@ -498,7 +498,7 @@ def test_without_a_ratio_the_status_says_so(monkeypatch):
 @pytest.mark.gpu
 def test_ours_beside_the_others_on_a_gpu(tmp_path):
     cell = ["--group", "short", "--seq-len", "256", "--d", "64"]
-    done = study(*cell, "--processes", "2", "--rounds", "4", "--out", str(tmp_path))
+    done = invoke(*cell, "--processes", "2", "--rounds", "4", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
     assert {row["impl"]: row["status"] for row in rows}["triton"] == "ok"

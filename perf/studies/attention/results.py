@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.studies import ratio_figure
-from perf.studies.attention_cells import AXES, MASKS
+from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
 from perf.units import digits
 

@@ -4,9 +4,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from perf.studies import attention_arms
-from perf.studies.attention_arms import Device, Reply
-from perf.studies.attention_cells import Cell
+from perf.studies.attention import arms
+from perf.studies.attention.arms import Device, Reply
+from perf.studies.attention.cells import Cell
 from perf.studies.fresh_process import fresh_process
 
 
@@ -25,12 +25,12 @@ class Process:
 
     def greeting(self) -> dict[str, Any]:
         """Who measures: device, ceilings, and troubles, if any."""
-        return self._ask(attention_arms.greeting)
+        return self._ask(arms.greeting)
 
     def take_turns(self, cell: Cell, impls: list[str], unchecked: list[str], rounds: int) -> dict[str, Reply]:
         """As `SideBySide.take_turns`, but of all `impls`: one that ends the process is left out, and the rest go on."""
         try:
-            replies, goes_on = self._ask(attention_arms.take_turns, cell, impls, unchecked, rounds)
+            replies, goes_on = self._ask(arms.take_turns, cell, impls, unchecked, rounds)
         except BrokenProcessPool:
             replies, goes_on = self._found_out(cell, impls, unchecked), False
         if not goes_on:
@@ -46,7 +46,7 @@ class Process:
         self._pool = None
 
     def _ask(self, question: Any, *arguments: Any) -> Any:
-        self._pool = self._pool or fresh_process(attention_arms.__name__)
+        self._pool = self._pool or fresh_process(arms.__name__)
         return self._pool.submit(question, self.device, *arguments).result()
 
     def _found_out(self, cell: Cell, impls: list[str], unchecked: list[str]) -> dict[str, Reply]:

@@ -10,10 +10,10 @@ import click
 from perf.harness.case import ClockName
 from perf.harness.preflight import objection
 from perf.harness.records import GOES_ON
-from perf.studies.attention_arms import Device
-from perf.studies.attention_cells import CLOCKS, GROUPS, MASKS, MODES, Cell, cells_of, groups_of, narrowed, peers_of
-from perf.studies.attention_process import Process
-from perf.studies.attention_results import NOT_MEASURED, Row, answers, draw, is_known, shown, timed
+from perf.studies.attention.arms import Device
+from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, Cell, cells_of, groups_of, narrowed, peers_of
+from perf.studies.attention.process import Process
+from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, is_known, shown, timed
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.ratios import FEWEST

@@ -10,7 +10,7 @@ from perf.case_profile import ROOT
 from perf.harness.clock import Clock
 from perf.harness.measure import Worker
 from perf.harness.pair import Pairs
-from perf.studies.attention_cells import Cell, least_bytes
+from perf.studies.attention.cells import Cell, least_bytes
 from perf.studies.lm import memory_bytes
 from perf.workloads import build
 from perf.workloads.workload import Unavailable, Workload
