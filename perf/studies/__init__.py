@@ -18,12 +18,12 @@ STUDIES = {
     "compile": "compile",
     "memory": "memory.study",
     "kernels": "kernels.study",
-    "all-reduce": "all_reduce",
-    "ddp": "ddp",
-    "ddp-equivalence": "ddp_equivalence",
-    "overlap": "overlap",
-    "parallel-step": "parallel_step",
-    "sharding": "sharding",
+    "all-reduce": "parallel.all_reduce",
+    "ddp": "parallel.ddp",
+    "ddp-equivalence": "parallel.ddp_equivalence",
+    "overlap": "parallel.overlap",
+    "parallel-step": "parallel.step",
+    "sharding": "parallel.sharding",
 }
 """Each with the module of this package that holds its `command`."""
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.case import Case
-from perf.studies import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 from perf.studies.lm import ON_A_CPU
+from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 from perf.workloads.workload import Floor, Workload
 
 pytestmark = pytest.mark.slow

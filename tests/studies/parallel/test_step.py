@@ -7,8 +7,8 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.studies import parallel_step, ranked
-from perf.studies.parallel_step import arm_of
+from perf.studies.parallel import ranked, step
+from perf.studies.parallel.step import arm_of
 from perf.workloads import beside
 from perf.workloads.workload import Floor, Workload
 
@@ -65,7 +65,7 @@ def spoken(monkeypatch):
 
 def measured(rows, arms=ARMS, device="cpu", processes=4, half_width=0.02):
     """How many times the rows were given."""
-    return len(list(parallel_step.measured(rows, arms, device, 2, processes, half_width)))
+    return len(list(step.measured(rows, arms, device, 2, processes, half_width)))
 
 
 def test_arms_change_places_with_the_processes_and_the_slowest_rank_counts(spoken):
@@ -95,16 +95,16 @@ def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
     assert [one["status"] for one in rows] == ["rank 0: broken", "ok"]
     assert len(rows[1]["ours_s"]) == 2
     assert spoken[:5] == ["start 2", "broken, torch, batch 4", "start 2", "bucketed, torch, batch 4", "check"]
-    assert "rank 0: broken" in parallel_step.table(rows)
+    assert "rank 0: broken" in step.table(rows)
 
 
 def test_the_verdict_is_against_the_best_and_says_whose_time_it_is():
     slow, fast = (row([[1.0]] * 3, [[time]] * 3, against=name) for name, time in (("slow", 4.0), ("fast", 2.0)))
-    (sentence,) = parallel_step.answers([slow, fast], 0.02)
+    (sentence,) = step.answers([slow, fast], 0.02)
     assert sentence == "xl, context 512, 2 ranks: a takes 0.500 ± 0.0% of the time of the best of the others, fast."
-    (sentence,) = parallel_step.answers([row([[1.0]] * 3, [[2.0]] * 3, ours_busy=[0.8, 0.7])], 0.02)
+    (sentence,) = step.answers([row([[1.0]] * 3, [[2.0]] * 3, ours_busy=[0.8, 0.7])], 0.02)
     assert sentence.endswith("Its GPU is busy for 75.0% only: this is the host's time.")
-    (sentence,) = parallel_step.answers([row([[1.0], [1.5], [0.8]], [[2.0]] * 3)], 0.02)
+    (sentence,) = step.answers([row([[1.0], [1.5], [0.8]], [[2.0]] * 3)], 0.02)
     assert "too wide for a verdict" in sentence
 
 

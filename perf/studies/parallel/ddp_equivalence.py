@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.ranked import default_device, world_size_option, world_sizes_of
+from perf.studies.parallel.ranked import default_device, world_size_option, world_sizes_of
 from perf.workloads import measured
 from perf.workloads.data_parallel import OURS
 

@@ -9,7 +9,7 @@ import click
 
 from perf.closed_forms import bandwidths
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
+from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 

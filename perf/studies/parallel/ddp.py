@@ -11,7 +11,7 @@ import click
 from perf.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
-from perf.studies.ranked import (
+from perf.studies.parallel.ranked import (
     UNSCALED,
     default_device,
     measured_rows,

@@ -11,7 +11,7 @@ import click
 from perf.closed_forms import state_bytes
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
-from perf.studies.ranked import (
+from perf.studies.parallel.ranked import (
     default_device,
     measured_rows,
     step_axes,

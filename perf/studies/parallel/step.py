@@ -15,7 +15,7 @@ from perf.harness.measure import one_line
 from perf.harness.ranks import RankClock, Ranks
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
-from perf.studies.ranked import (
+from perf.studies.parallel.ranked import (
     REFUSALS,
     UNSCALED,
     Device,

@@ -10,7 +10,7 @@ from perf.harness.case import Case
 from perf.harness.measure import one_line
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS
-from perf.studies.ranked import default_device, held_ranks
+from perf.studies.parallel.ranked import default_device, held_ranks
 from perf.workloads.data_parallel import STRATEGIES
 
 KINDS = ("compute", "communication")
