@@ -7,7 +7,7 @@ import click
 STUDIES = {
     "accounting": "accounting",
     "clock": "clock",
-    "noise": "noise",
+    "noise": "noise.study",
     "precision": "precision.study",
     "spent": "spent",
     "end-to-end": "end_to_end",

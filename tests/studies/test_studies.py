@@ -1,59 +1,17 @@
 """What the studies compute from what was measured."""
 
 import ast
-import itertools
 import json
-import random
 import re
 from pathlib import Path
 
 import click
-import pandas
 import pytest
 from click.testing import CliRunner
 
 from perf.harness.clock import WallClock, alternate
-from perf.studies import document, noise, spent
+from perf.studies import document, spent
 from perf.workloads.workload import Floor, Workload
-
-
-def crossed(visit_sd, allocation_sd, process_sd, difference_sd):
-    """Measurements of 1 s with noise of these relative standard deviations."""
-    draw = random.Random(0).gauss
-    rows = []
-    for process in range(40):
-        of_process = draw(0, process_sd)
-        for allocation in range(noise.ALLOCATIONS):
-            of_allocation = draw(0, allocation_sd)
-            for number in range(noise.PASSES):
-                a = 1 + of_process + of_allocation + draw(0, visit_sd)
-                b = a + draw(0, difference_sd)
-                rows.append({"case": "c", "process": process, "allocation": allocation, "pass": number, "a": a, "b": b})
-    return pandas.DataFrame(rows)
-
-
-def test_the_crossed_design_tells_time_place_and_process_apart():
-    (row,) = noise.crossed_table(crossed(visit_sd=0.02, allocation_sd=0.0, process_sd=0.0, difference_sd=0.002))
-    assert float(row["SD of a visit (time)"]) == pytest.approx(2, rel=0.1)
-    assert float(row["of an allocation"]) < 0.5
-    assert float(row["of A - B"]) == pytest.approx(0.2, rel=0.1)
-    (row,) = noise.crossed_table(crossed(visit_sd=0.002, allocation_sd=0.02, process_sd=0.05, difference_sd=0.0))
-    assert float(row["of an allocation"]) == pytest.approx(2, rel=0.2)
-    assert float(row["of process means"]) == pytest.approx(5, rel=0.3)
-    assert float(row["of A - B"]) == 0
-
-
-def test_a_bias_of_a_pair_of_processes_shows_in_its_mean():
-    rows = [
-        {"case": "c", "process": pair, "pass": number, "a": 1.0 + bias, "b": 1.0}
-        for (pair, bias), number in itertools.product(enumerate([0.1, -0.05]), range(4))
-    ]
-    (row,) = noise.in_turn_table(pandas.DataFrame(rows))
-    assert [float(mean) for mean in row["mean A - B of each pair"].split()] == pytest.approx([9.76, -4.88], abs=0.01)
-
-
-def test_the_noise_study_names_cases_that_exist():
-    assert [case.key for case in noise._cases()] == list(noise.CASES)
 
 
 def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
@@ -135,7 +93,7 @@ def test_rows_are_written_with_their_machine_and_command(tmp_path):
 
 def test_no_study_draws_its_bar_into_a_file():
     """With disable=None tqdm is silent unless a terminal looks; by default it fills a redirected log with lines."""
-    folder = Path(noise.__file__).parent
+    folder = Path(document.__file__).parent
     bars = [
         {argument.arg: ast.unparse(argument.value) for argument in node.keywords}
         for path in sorted(folder.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""One measuring process of the noise study: `python -P -m perf.studies.noise_process`, a JSON document a line.
+"""One measuring process of the noise study: `python -P -m perf.studies.noise.process`, a JSON document a line.
 
     {"case", "allocations", "passes", "samples", "seed"}   -> rows: allocation, pass, medians a and b of two arms
     {"hold": case}                                         -> builds it and warms it up, replies {}

@@ -38,11 +38,11 @@ VISITS = 8  # of each pair of processes
 
 
 class Child:
-    """A process of `noise_process`."""
+    """A process of `perf.studies.noise.process`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "perf.studies.noise_process"],
+            [sys.executable, "-P", "-m", "perf.studies.noise.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | profiler.ENVIRONMENT,
