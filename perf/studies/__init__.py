@@ -11,7 +11,7 @@ STUDIES = {
     "precision": "precision.study",
     "spent": "spent",
     "end-to-end": "end_to_end",
-    "train-step": "train_step",
+    "train-step": "train_step.study",
     "warm-up": "warm_up",
     "attention": "attention.study",
     "attention-memory": "attention.memory",

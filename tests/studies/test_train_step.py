@@ -8,14 +8,15 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.studies import ratios, train_step
-from perf.studies.train_step_arms import Cell
+from perf.studies import ratios
+from perf.studies.train_step import study
+from perf.studies.train_step.arms import Cell
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
 EAGER = ["--ours", "fp32/eager/sdpa", "--against", "fp32/eager/reference"]
 
 
-def study(*arguments):
+def invoke(*arguments):
     return CliRunner().invoke(main, ["study", "train-step", *arguments])
 
 
@@ -35,7 +36,7 @@ def peer(config, context_length, batch):
 
 
 def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
-    done = study(*TINY, *EAGER, "--against", f"{__name__}:peer", "--processes", "2", "--out", str(tmp_path))
+    done = invoke(*TINY, *EAGER, "--against", f"{__name__}:peer", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     own, foreign = json.loads((tmp_path / "train-step.json").read_text())["rows"]
     assert [len(samples) for samples in own["ours_s"]] == [2, 2]
@@ -50,7 +51,7 @@ def model(config, context_length, attention):
 
 
 def test_our_arms_take_a_model_of_ones_own_and_what_fails_is_a_row():
-    done = study(*TINY, *EAGER, "--processes", "2", "--model", f"{__name__}:model")
+    done = invoke(*TINY, *EAGER, "--processes", "2", "--model", f"{__name__}:model")
     assert done.exit_code == 0, done.output
     assert "ValueError: 2 layers at 16" in done.output
 
@@ -95,21 +96,21 @@ def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
         built_first.append(first)
         return {"status": "ok", "samples_s": [[1.0 + 0.01 * (len(built_first) == 1)], [1.0]], "busy_s": []}
 
-    monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
-    (few,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
+    monkeypatch.setattr(study, "_in_a_fresh_process", found)
+    (few,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
     assert len(few["ours_s"]) == ratios.FEWEST
     assert built_first == [0, 1, 0]
-    (many,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
+    (many,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
     assert len(many["ours_s"]) >= ratios.FEWEST
 
 
 def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_measured():
     slow, fast = (row([[1.0]] * 3, [[other]] * 3, against=name) for name, other in (("slow", 4.0), ("fast", 2.0)))
-    assert list(train_step.answers([slow, fast], 0.02)) == [
+    assert list(study.answers([slow, fast], 0.02)) == [
         "small, context 512: a is 2.00 times as fast as the best of the others, fast."
     ]
     noisy = row([[1.0], [1.2], [0.8]], [[2.0]] * 3)
-    (sentence,) = train_step.answers([noisy], 0.02)
+    (sentence,) = study.answers([noisy], 0.02)
     assert "too wide for a verdict" in sentence
 
 
@@ -124,20 +125,20 @@ def host_bound(busy_s):
 
 
 def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatch):
-    monkeypatch.setattr(train_step, "_in_a_fresh_process", host_bound(1.25))
-    (one,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
+    monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(1.25))
+    (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
     assert len(one["ours_s"]) == ratios.FEWEST
     assert ratios.bound_of(one) == (pytest.approx(0.8), pytest.approx(0, abs=1e-12))
-    (sentence,) = train_step.answers([one], 0.02)
+    (sentence,) = study.answers([one], 0.02)
     assert "a takes at most 0.800 of the time of the best of the others" in sentence
-    assert "0.800 ± 0.0%" in train_step.table([one])
+    assert "0.800 ± 0.0%" in study.table([one])
 
 
 def test_a_gpu_that_needs_less_than_we_do_bounds_nothing(monkeypatch):
-    monkeypatch.setattr(train_step, "_in_a_fresh_process", host_bound(0.8))
-    (one,) = train_step.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
+    monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(0.8))
+    (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
     assert len(one["ours_s"]) == 6
-    (sentence,) = train_step.answers([one], 0.02)
+    (sentence,) = study.answers([one], 0.02)
     assert "too wide for a verdict" in sentence
 
 
@@ -148,8 +149,8 @@ def test_all_arms_are_in_each_process_and_each_allocates_first_in_turn(monkeypat
         asked.append((names, first))
         return {"status": "ok", "samples_s": [[1.0], [2.0], [4.0]], "busy_s": []}
 
-    monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
-    rows = list(train_step.measure([Cell("small", 512, 4)], "a", ("b", "c"), 1, 3, 0.02))
+    monkeypatch.setattr(study, "_in_a_fresh_process", found)
+    rows = list(study.measure([Cell("small", 512, 4)], "a", ("b", "c"), 1, 3, 0.02))
     assert asked == [(("a", "b", "c"), first) for first in (0, 1, 2)]
     assert [(row["against"], row["against_s"]) for row in rows] == [("b", [[2.0]] * 3), ("c", [[4.0]] * 3)]
 
@@ -160,15 +161,15 @@ def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row(monke
             return {"status": "out of memory: asked for 2.00 GiB"}
         return {"status": "ok", "samples_s": [[1.0], [1.0]], "busy_s": []}
 
-    monkeypatch.setattr(train_step, "_in_a_fresh_process", found)
-    rows = list(train_step.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
+    monkeypatch.setattr(study, "_in_a_fresh_process", found)
+    rows = list(study.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
     assert [one["status"] for one in rows] == ["out of memory: asked for 2.00 GiB", "ok"]
-    assert "asked for 2.00 GiB" in train_step.table(rows)
+    assert "asked for 2.00 GiB" in study.table(rows)
 
 
 @pytest.mark.parametrize("arm", ["fp32", "fp32/eager", "fp8/eager/sdpa", "no_such_module:step", "json:no_such"])
 def test_an_arm_that_cannot_be_is_one_line(arm):
-    done = study(*TINY, "--ours", arm)
+    done = invoke(*TINY, "--ours", arm)
     assert done.exit_code == 1
     assert done.output.startswith(f"Error: '{arm}' was given; allowed: ")
     assert len(done.output.splitlines()) == 1
@@ -177,6 +178,6 @@ def test_an_arm_that_cannot_be_is_one_line(arm):
 @pytest.mark.gpu
 def test_a_captured_arm_beside_an_eager_one():
     arms = ["--ours", "bf16_weights/compiled_cuda_graph/sdpa", "--against", "bf16/eager/sdpa"]
-    done = study(*TINY, *arms, "--processes", "3")
+    done = invoke(*TINY, *arms, "--processes", "3")
     assert done.exit_code == 0, done.output
     assert "times as fast as" in done.output or "too wide" in done.output

@@ -16,7 +16,7 @@ from perf.studies.answers.tables import DIMS, step_s
 from perf.studies.attention.memory import first_that_fails, predicted
 from perf.studies.precision.results import smoothed
 from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
-from perf.studies.train_step import tflops
+from perf.studies.train_step.study import tflops
 
 WORDS = " ".join((page.FOLDER / "README.md").read_text().split())
 FRONT = " ".join((Path(__file__).parents[3] / "README.md").read_text().split())

@@ -14,7 +14,7 @@ from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.ratio_figure import draw
 from perf.studies.ratios import FEWEST, best, bound_of, is_settled, milliseconds, ratio_of
-from perf.studies.train_step_arms import Cell, check_arm, samples_of
+from perf.studies.train_step.arms import Cell, check_arm, samples_of
 from perf.workloads import measured
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
@@ -180,7 +180,7 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
 
 
 def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
-    with fresh_process("perf.studies.train_step_arms") as pool:
+    with fresh_process("perf.studies.train_step.arms") as pool:
         try:
             return pool.submit(samples_of, names, cell, rounds, built_first).result()
         except BrokenProcessPool:
