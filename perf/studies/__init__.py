@@ -5,7 +5,7 @@ import importlib
 import click
 
 STUDIES = {
-    "accounting": "accounting",
+    "accounting": "accounting.study",
     "clock": "clock",
     "noise": "noise.study",
     "precision": "precision.study",

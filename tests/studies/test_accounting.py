@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from perf.studies.accounting import PROBLEMS, command
-from perf.studies.worked.problem import WIDTH
+from perf.studies.accounting.problem import WIDTH
+from perf.studies.accounting.study import PROBLEMS, command
 
 FIGURES = {
     "pytorch_attention": ("8.00 GiB", "16.10 GiB", "32.00 GiB", "128.5 MiB", "51.2", "16384 does not fit 24 GB"),

@@ -1,6 +1,6 @@
 """Memory of one device: attention, checkpointing, and the optimizer's state divided."""
 
-from perf.studies.worked.problem import Line, Problem, closed_forms, gib, mib
+from perf.studies.accounting.problem import Line, Problem, closed_forms, gib, mib
 from perf.workloads import measured
 
 CARDS_GB = (24, 80, 141)

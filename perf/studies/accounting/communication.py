@@ -1,6 +1,6 @@
 """Communication: XXL on TPUs, and buckets."""
 
-from perf.studies.worked.problem import Line, Problem, closed_forms, gib
+from perf.studies.accounting.problem import Line, Problem, closed_forms, gib
 from perf.workloads import measured
 
 BANDWIDTH, OVERHEAD = 200e9, 20e-6

@@ -1,6 +1,6 @@
 """Up to how many devices a form of parallelism is worth it: 2026's last section."""
 
-from perf.studies.worked.problem import Line, Problem, closed_forms
+from perf.studies.accounting.problem import Line, Problem, closed_forms
 
 FLOPS, BANDWIDTH, D_FF, TOKENS = 989e12, 450e9, 10_240, 65_536
 GIVEN = (

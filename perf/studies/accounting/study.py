@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from perf.files import write_aside
+from perf.studies.accounting import communication, limits, memory
+from perf.studies.accounting.problem import Problem, text
 from perf.studies.document import out_option
-from perf.studies.worked import communication, limits, memory
-from perf.studies.worked.problem import Problem, text
 
 PROBLEMS = {
     function.__name__: function
