@@ -1,4 +1,10 @@
-"""One-off questions, each answered by a table: `python -m perf study NAME`."""
+"""One-off questions, each answered by a table: `python -m perf study NAME`.
+
+A study is a module with a `command`, in a room of its own where it has parts, with its kin where it has any: attention,
+memory, kernels, precision, train_step, parallel (all that runs on several ranks), noise, accounting. What several share
+lies here: `document` (rows on file), `lm` (options and steps of the model), `ratios` and their figure, `fresh_process`.
+`results` holds the committed rows, and `answers` makes the tables of their README.
+"""
 
 import importlib
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from perf.harness.clock import WallClock, alternate
-from perf.studies import document, spent
+from perf.studies import STUDIES, document, spent
 from perf.workloads.workload import Floor, Workload
 
 
@@ -20,6 +20,16 @@ def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
     a, b = alternate([(WallClock(), arm) for arm in arms], "warm", 4)
     assert "".join(log) == "abbaabba"
     assert len(a) == len(b) == 4
+
+
+def test_every_study_is_on_the_command_line():
+    folder = Path(document.__file__).parent
+    commands = [
+        path.relative_to(folder).with_suffix("").as_posix().replace("/", ".")
+        for path in folder.rglob("*.py")
+        if any(getattr(node, "name", "") == "command" for node in ast.parse(path.read_text()).body)
+    ]
+    assert sorted(commands) == sorted(STUDIES.values())
 
 
 def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
