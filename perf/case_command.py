@@ -20,8 +20,8 @@ from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
-from perf.report.attention_facts import CLOCKS
-from perf.report.attention_rows import attained
+from perf.report.ceiling import attained
+from perf.report.conditions import CLOCKS
 from perf.report.estimate import estimate
 from perf.selection import asv_classes
 

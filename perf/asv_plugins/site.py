@@ -15,27 +15,21 @@ from click import ClickException
 
 from perf.gate import acceptance
 from perf.harness import records
-from perf.report import (
-    attention_page,
-    change_page,
-    change_rates,
-    change_rows,
-    distributed_page,
-    gates,
-    left_out,
-    newest,
-    offline,
-    overview_page,
-    overview_rows,
-    pages,
-    roofline_page,
-    step_page,
-    trust_page,
-    trust_records,
-)
-from perf.report.attention_catalogue import SECTIONS
-from perf.report.attention_history import Series, series_of
-from perf.report.step_rows import PHASES, VARIANTS
+from perf.report import gates, left_out, newest, offline, pages
+from perf.report.attention import page as attention_page
+from perf.report.attention.catalogue import SECTIONS
+from perf.report.changes import page as change_page
+from perf.report.changes import rates as change_rates
+from perf.report.changes import rows as change_rows
+from perf.report.distributed import page as distributed_page
+from perf.report.history import Series, series_of
+from perf.report.overview import page as overview_page
+from perf.report.overview import rows as overview_rows
+from perf.report.roofline import page as roofline_page
+from perf.report.step import page as step_page
+from perf.report.step.rows import PHASES, VARIANTS
+from perf.report.trust import page as trust_page
+from perf.report.trust import records as trust_records
 from perf.selection import asv_classes
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.harness.records import CaseResult
-from perf.report.attention_catalogue import status
+from perf.report.wording import status
 
 
 def values(result: CaseResult) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-TEMPLATES = Path(__file__).parent / "templates"
+ROOMS = Path(__file__).parent
+"""A page's code and templates lie in a folder of its name; what all pages share lies here and in `templates`."""
+
 PAGES = (
     ("overview.html", "Overview"),
     ("changes.html", "Changes"),
@@ -50,20 +52,20 @@ def known_link(series: Container[str], benchmark: str, machine: str, params: dic
     return permalink(benchmark, machine, params) if benchmark in series else ""
 
 
-def render(template: str, *, show_commit_url: str, **values: Any) -> str:
-    """The page of that name. What is not in the template is text: nothing of it can become markup."""
+def render(room: str, *, show_commit_url: str, **values: Any) -> str:
+    """The page of that name, by its room's page.html. What is not in a template is text: it cannot become markup."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(ROOMS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(
+    return environment.get_template(f"{room}/page.html").render(
         pages=PAGES,
-        here=template,
+        here=f"{room}.html",
         commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's word for none
         **values,
     )

@@ -1,31 +1,37 @@
-"""One-off questions, each answered by a table: `python -m perf study NAME`."""
+"""One-off questions, each answered by a table: `python -m perf study NAME`.
+
+A study is a module with a `command`, in a room of its own where it has parts, with its kin where it has any: attention,
+memory, kernels, precision, train_step, parallel (all that runs on several ranks), noise, accounting. What several share
+lies here: `document` (rows on file), `lm` (options and steps of the model), `ratios` and their figure, `fresh_process`.
+`results` holds the committed rows, and `answers` makes the tables of their README.
+"""
 
 import importlib
 
 import click
 
-STUDIES = (
-    "accounting",
-    "clock",
-    "noise",
-    "precision",
-    "spent",
-    "end-to-end",
-    "train-step",
-    "warm-up",
-    "attention",
-    "attention-memory",
-    "compile",
-    "memory",
-    "kernels",
-    "all-reduce",
-    "ddp",
-    "ddp-equivalence",
-    "overlap",
-    "parallel-step",
-    "sharding",
-)
-"""Each is a module of this package, with dashes for underscores, that holds its `command`."""
+STUDIES = {
+    "accounting": "accounting.study",
+    "clock": "clock",
+    "noise": "noise.study",
+    "precision": "precision.study",
+    "spent": "spent",
+    "end-to-end": "end_to_end",
+    "train-step": "train_step.study",
+    "warm-up": "warm_up",
+    "attention": "attention.study",
+    "attention-memory": "attention.memory",
+    "compile": "compile",
+    "memory": "memory.study",
+    "kernels": "kernels.study",
+    "all-reduce": "parallel.all_reduce",
+    "ddp": "parallel.ddp",
+    "ddp-equivalence": "parallel.ddp_equivalence",
+    "overlap": "parallel.overlap",
+    "parallel-step": "parallel.step",
+    "sharding": "parallel.sharding",
+}
+"""Each with the module of this package that holds its `command`."""
 
 
 class Studies(click.Group):
@@ -39,4 +45,4 @@ class Studies(click.Group):
         """None for an unknown name; click says which there are."""
         if cmd_name not in STUDIES:
             return None
-        return importlib.import_module(f"perf.studies.{cmd_name.replace('-', '_')}").command
+        return importlib.import_module(f"perf.studies.{STUDIES[cmd_name]}").command

@@ -12,7 +12,7 @@ import click
 
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock, visit
-from perf.studies.attention_memory import held_workspaces
+from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, release, rows_of, settings_of, synchronize
 from perf.workloads.workload import Floor, Workload

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from perf.studies.attention_memory import held_workspaces
+from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import (
     ON_A_CPU,

@@ -10,7 +10,7 @@ from typing import Any
 
 from perf.harness.records import Journal, read_commit
 from perf.report.pages import Commit
-from perf.report.step_rows import PHASES, VARIANTS, Cell
+from perf.report.step.rows import PHASES, VARIANTS, Cell
 from tests.report.synthetic import H200
 
 COMMIT = Commit("a" * 40, "Fuse <everything>", "2026-01-02")

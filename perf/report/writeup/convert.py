@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from perf.report.pages import TEMPLATES
+from perf.report.pages import ROOMS
 from perf.report.writeup.markdown import tables_alone
 
 # What a row says is escaped where it enters the document. Here nothing but GitHub's plain forms is read: no raw HTML,
@@ -34,7 +34,7 @@ def libraries() -> tuple[ModuleType, ModuleType]:
 
 def html(text: str, folder: Path) -> str:
     """One page that needs no other file; `folder` is where the document's figures lie."""
-    styles = [f"--css={TEMPLATES / name}" for name in ("site.css", "writeup.css")]
+    styles = [f"--css={ROOMS / name}" for name in ("templates/site.css", "writeup/document.css")]
     shaped = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", "--metadata=lang:en"]
     options = [*shaped, f"--resource-path={folder}", *styles]
     return _pandoc(text, "html5", options)
@@ -53,7 +53,7 @@ def pdf(text: str, folder: Path) -> bytes:
 def pages(text: str, folder: Path, **options: Any) -> Any:
     """The pages by typst's own options: a PDF, or with format="png" a list of pictures."""
     _, typst = libraries()
-    made = _pandoc(text, "typst", ["--standalone", f"--template={TEMPLATES / 'writeup.typ'}"])
+    made = _pandoc(text, "typst", ["--standalone", f"--template={ROOMS / 'writeup/document.typ'}"])
     with tempfile.NamedTemporaryFile("w", suffix=".typ", dir=folder, encoding="utf-8") as file:
         file.write(made)
         file.flush()

@@ -29,13 +29,13 @@ ABOUT = {
 
 def all_reduce(source: Source, figures: Path) -> str:
     """distributed_communication_single_node."""
-    from perf.studies import all_reduce as study
+    from perf.studies.parallel import all_reduce as study
 
     return _parts(source, "all-reduce", study, figures, _all_reduce_in_words)
 
 
 def _all_reduce_in_words(rows: list[Row]) -> list[str]:
-    from perf.studies.all_reduce import BACKENDS, rates
+    from perf.studies.parallel.all_reduce import BACKENDS, rates
 
     said, sublinear = [], True
     for device, ranks in dict.fromkeys((row["device"], row["world_size"]) for row in rows):
@@ -61,7 +61,7 @@ def _all_reduce_in_words(rows: list[Row]) -> list[str]:
 
 def equivalence(source: Source, figures: Path) -> str:
     """naive_ddp: the weights of training on several ranks beside those of one process."""
-    from perf.studies import ddp_equivalence as study
+    from perf.studies.parallel import ddp_equivalence as study
 
     def in_words(rows: list[Row]) -> list[str]:
         same = sum(row["equal_on_ranks"] for row in rows)
@@ -78,7 +78,7 @@ def data_parallel(*strategies: str) -> Callable[[Source, Path], str]:
     """The chapters of `study ddp`: the rows of these strategies."""
 
     def chapter(source: Source, figures: Path) -> str:
-        from perf.studies import ddp as study
+        from perf.studies.parallel import ddp as study
 
         return _parts(
             source,
@@ -115,28 +115,28 @@ def _data_parallel_in_words(rows: list[Row]) -> list[str]:
 
 def overlap(source: Source, figures: Path) -> str:
     """The pictures of a step, overlapped and not."""
-    from perf.studies import overlap as study
+    from perf.studies.parallel import overlap as study
 
     return _parts(source, "overlap", study, figures, lambda rows: [])
 
 
 def buckets(source: Source, figures: Path) -> str:
     """The sweep of bucket sizes beside the other strategies, and the model fitted to it."""
-    from perf.studies import ddp as study
+    from perf.studies.parallel import ddp as study
 
     return _parts(source, "ddp", study, figures, lambda rows: [plain(one) for one in study.answers(rows)])
 
 
 def sharding(source: Source, figures: Path) -> str:
     """Memory and time with the optimizer's state divided."""
-    from perf.studies import sharding as study
+    from perf.studies.parallel import sharding as study
 
     return _parts(source, "sharding", study, figures, lambda rows: [plain(one) for one in study.answers(rows)])
 
 
 def parallel_step(source: Source, figures: Path) -> str:
     """Our strategies beside torch's, step by step."""
-    from perf.studies import parallel_step as study
+    from perf.studies.parallel import step as study
     from perf.studies.ratio_figure import draw
 
     def drawn(rows: list[Row], path: Path, title: str) -> None:

@@ -131,36 +131,36 @@ COMPILE_ATTENTION = Need(
 )
 
 PROBLEMS = (
-    Problem("benchmarking_script", 4, ("perf/test_lm_studies.py",), (STEPS, Need("warm-up", asked=_grid(size=SIZES)))),
-    Problem("nsys_profile", 5, ("perf/test_kernels_study.py",), (KERNELS,)),
+    Problem("benchmarking_script", 4, ("studies/test_lm.py",), (STEPS, Need("warm-up", asked=_grid(size=SIZES)))),
+    Problem("nsys_profile", 5, ("studies/test_kernels.py",), (KERNELS,)),
     Problem(
         "mixed_precision_accumulation",
         1,
-        ("perf/test_precision_study.py",),
+        ("studies/test_precision.py",),
         (Need("precision", asked=({"part": "accumulation"},)),),
     ),
     Problem(
         "benchmarking_mixed_precision",
         2,
-        ("perf/test_precision_study.py",),
+        ("studies/test_precision.py",),
         (Need("precision", asked=_grid(part=("dtypes", "variances", "training"))), STEPS, KERNELS),
     ),
     Problem(
         "memory_profiling",
         4,
-        ("perf/test_memory_study.py",),
+        ("studies/test_memory.py",),
         (Need("memory", asked=_grid(context=(128, 256, 512), precision=("fp32", "bf16"))), STEPS),
     ),
     Problem(
         "pytorch_attention",
         2,
-        ("perf/test_attention_memory_study.py", "accounting/test_attention.py"),
+        ("studies/attention/test_memory.py", "accounting/test_attention.py"),
         (COMPILE_ATTENTION, Need("attention-memory")),
     ),
     Problem(
         "torch_compile",
         2,
-        ("perf/test_compile_study.py",),
+        ("studies/test_compile.py",),
         (
             COMPILE_ATTENTION,
             Need(
@@ -198,13 +198,16 @@ PROBLEMS = (
     Problem(
         "distributed_communication_single_node",
         5,
-        ("perf/test_rank_studies.py", "perf/test_rank_workloads.py"),
+        ("studies/parallel/test_ranked.py", "perf/test_rank_workloads.py"),
         ALL_REDUCE,
     ),
     Problem("naive_ddp", 5, ("distributed/test_ddp_training.py",), (EQUIVALENCE,)),
-    Problem("naive_ddp_benchmarking", 3, ("perf/test_rank_studies.py",), (_ddp({"strategy": "naive"}),)),
+    Problem("naive_ddp_benchmarking", 3, ("studies/parallel/test_ranked.py",), (_ddp({"strategy": "naive"}),)),
     Problem(
-        "minimal_ddp_flat_benchmarking", 2, ("perf/test_rank_studies.py",), (_ddp(*_grid(strategy=("naive", "flat"))),)
+        "minimal_ddp_flat_benchmarking",
+        2,
+        ("studies/parallel/test_ranked.py",),
+        (_ddp(*_grid(strategy=("naive", "flat"))),),
     ),
     Problem(
         "ddp_overlap_individual_parameters",
@@ -215,11 +218,13 @@ PROBLEMS = (
     Problem(
         "ddp_overlap_individual_parameters_benchmarking",
         1,
-        ("perf/test_rank_studies.py",),
+        ("studies/parallel/test_ranked.py",),
         (_ddp(*_grid(strategy=("naive", "flat", "overlapped"))), OVERLAP),
     ),
     Problem("ddp_overlap_bucketed", 8, ("test_ddp.py", "distributed/test_buckets.py"), answered="code"),
-    Problem("ddp_bucketed_benchmarking", 3, ("perf/test_rank_studies.py", "accounting/test_buckets.py"), (BUCKETS,)),
+    Problem(
+        "ddp_bucketed_benchmarking", 3, ("studies/parallel/test_ranked.py", "accounting/test_buckets.py"), (BUCKETS,)
+    ),
     Problem("communication_accounting", 10, ("accounting/test_mesh.py",), answered="worked"),
     Problem(
         "optimizer_state_sharding", 15, ("test_sharded_optimizer.py", "optimizer/test_sharding.py"), answered="code"
@@ -227,7 +232,7 @@ PROBLEMS = (
     Problem(
         "optimizer_state_sharding_accounting",
         5,
-        ("perf/test_rank_studies.py", "accounting/test_sharding.py"),
+        ("studies/parallel/test_ranked.py", "accounting/test_sharding.py"),
         (SHARDING,),
     ),
 )

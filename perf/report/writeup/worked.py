@@ -5,7 +5,7 @@ from perf.report.writeup.markdown import plain, table
 
 def closed_form(name: str) -> str:
     """A worked problem: what is given, each figure with its formula, and the answer in words."""
-    from perf.studies.accounting import PROBLEMS
+    from perf.studies.accounting.study import PROBLEMS
 
     problem = PROBLEMS[name]()
     rows = [

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, markdown, share, three
-from perf.studies.kernels_results import total
+from perf.studies.kernels.results import total
 from perf.workloads import measured
 
 NAMES = {

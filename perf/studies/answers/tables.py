@@ -9,7 +9,7 @@ from perf.studies.answers.memory import MEMORY_TABLES
 from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, markdown, ms, share
 from perf.studies.end_to_end import PHASES, mean_and_deviation
 from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
-from perf.studies.train_step import tflops
+from perf.studies.train_step.study import tflops
 from perf.workloads import measured
 
 DIMS = (16, 32, 64, 128)

@@ -1,0 +1,1 @@
+"""What attention takes, case by case: our implementations beside their peers."""

@@ -1,0 +1,155 @@
+"""The page about changes: every step in the history, under the commit that made it."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.gate.acceptance import Acceptance
+from perf.gate.verdicts import BAD, Verdict
+from perf.gate.wording import ORDER, change, name, values
+from perf.report import pages
+from perf.report.changes.rows import Change, touched_controls
+from perf.report.gates import Gate
+from perf.report.history import HEIGHT, MARGIN, WIDTH, places
+
+MOST_COMMITS = 100
+MOST_ROWS = 200
+"""Of one commit; a table of more is read by nobody, and asv's graphs have them all."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What changed on one machine, newest first."""
+
+    name: str
+    changes: Sequence[Change]
+    commits: int
+    """That have a value of any series."""
+
+    series: int
+    described: Callable[[int], pages.Commit]
+    """A commit by asv's number."""
+
+    revisions: Mapping[str, int]
+    """Those numbers by hash."""
+
+    gates: Sequence[Gate]
+    accepted: Sequence[Acceptance]
+
+    @property
+    def by_commit(self) -> list[tuple[int, list[Change]]]:
+        """The changes of each commit that has any, newest commit first."""
+        return [(at, list(some)) for at, some in itertools.groupby(self.changes, lambda one: one.revision)]
+
+    def why(self, one: Change) -> str:
+        """The reason that somebody gave for this change; "" if nobody did."""
+        for acceptance in self.accepted:
+            at = self.revisions.get(acceptance.commit)
+            ours = at is not None and one.last_before < at <= one.revision
+            if ours and any(row.covers(one.verdict) for row in acceptance.rows):
+                return acceptance.reason
+        return ""
+
+    def is_open(self, one: Change) -> bool:
+        """Project code is worse, still so, confirmed by a second commit, and nobody has said that it is meant."""
+        stands = one.back is None and not one.step.alone and not one.series.is_control
+        return one.verdict.word in BAD and stands and not self.why(one)
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    return pages.render(
+        "changes",
+        project=project,
+        machines=[_machine(one) for one in machines],
+        viewbox=f"0 0 {WIDTH} {HEIGHT}",
+        show_commit_url=show_commit_url,
+    )
+
+
+def anchor(machine: str, commit: pages.Commit) -> str:
+    """Where on the page a commit stands."""
+    return pages.ident(f"{machine}-{commit.hash[:8]}")
+
+
+def counted(changes: Iterable[Change]) -> str:
+    """ "2 slower, 1 faster"."""
+    words = Counter(one.verdict.word for one in changes)
+    return ", ".join(f"{words[word]} {word.lower()}" for word in ORDER if words[word])
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    controls = touched_controls(one.changes)
+    by_commit = one.by_commit
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "commits": one.commits,
+        "series": one.series,
+        "changes": len(one.changes),
+        "open": sum(map(one.is_open, one.changes)),
+        "changed": [_commit(one, at, some, at in controls) for at, some in by_commit[:MOST_COMMITS]],
+        "older": max(0, len(by_commit) - MOST_COMMITS),
+    }
+
+
+def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bool) -> dict[str, Any]:
+    commit = one.described(revision)
+    ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
+    rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
+    skipped = max(each.revision - each.last_before - 1 for each in changes)
+    return {
+        "id": anchor(one.name, commit),
+        "commit": commit,
+        "counts": counted(changes),
+        "open": [row for row in rows if row["open"]],
+        "rest": [row for row in rows if not row["open"]],
+        "hidden": max(0, len(changes) - MOST_ROWS),
+        "controls": controls,
+        "unmeasured": skipped,
+    }
+
+
+def _row(one: Machine, each: Change) -> dict[str, Any]:
+    verdict = each.verdict
+    before, after = values(verdict)
+    return {
+        "name": name(verdict.key, verdict.quantity),
+        "href": pages.permalink(each.series.method, one.name, each.series.params),
+        "word": verdict.word.lower(),
+        "bad": verdict.word in BAD,
+        "before": before,
+        "after": after,
+        "change": change(verdict),
+        "open": one.is_open(each),
+        "control": each.series.is_control,
+        "alone": each.step.alone,
+        "back": one.described(each.back) if each.back is not None else None,
+        "why": one.why(each),
+        "gate": _gate_word(one, each, verdict),
+        "picture": _picture(each),
+    }
+
+
+def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
+    """What the newest gate that crossed the change said of the row; "" without one."""
+    for gate in one.gates:
+        base, head = (one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head))
+        if base is not None and head is not None and base <= each.last_before < each.revision <= head:
+            for row in gate.report.judgement.verdicts:
+                if (row.key, row.quantity) == (verdict.key, verdict.quantity):
+                    return row.word
+    return ""
+
+
+def _picture(each: Change) -> dict[str, str]:
+    """The whole series between its lowest and its highest value, and where its new level begins."""
+    numbers = each.series.values
+    low, high = min(numbers), max(numbers)
+    up = (HEIGHT - 2 * MARGIN) / (high - low)
+    heights = (HEIGHT - MARGIN - (value - low) * up for value in numbers)
+    at = list(zip(places(len(numbers)), heights, strict=True))
+    x, y = at[each.step.index]
+    return {"points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at), "x": f"{x:.1f}", "y": f"{y:.1f}"}

@@ -1,0 +1,156 @@
+"""What changed in a machine's history, from the graphs that asv publishes: every series, and the steps found in it."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.gate.verdicts import Quantity, Verdict, Word
+from perf.report import pages
+from perf.report.changes.finder import Step, exact_steps, steps
+
+CONTROLS = "controls."
+ALLOCATED = {"1", "2"}
+"""Versions of the harness that counted an allocator's blocks, a MiB more or less by what it had cached before."""
+
+BLOCKS = 0.01
+"""Of such bytes: a change beyond it is one of the work."""
+
+Negligible = Mapping[str, tuple[float, float]]
+"""Of an asv class: the least change that it cares for, relative and in seconds."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One case of one quantity, in one environment."""
+
+    method: str
+    """As asv calls it: `module.Class.track_time`."""
+
+    params: dict[str, Any]
+    quantity: Quantity
+    revisions: tuple[int, ...]
+    """asv's numbers of the commits with a value, oldest first."""
+
+    values: tuple[float, ...]
+    sample_noise: float
+    """What a value's own samples leave open, relative: the median over the values; of bytes, what their count does."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it runs no project code, so that a change is the machine's."""
+        return self.method.startswith(CONTROLS)
+
+    @property
+    def name(self) -> str:
+        """The case as the gate and asv write it; with the method, where a class has several of a kind."""
+        benchmark, _, track = self.method.rpartition(".")
+        called = benchmark if track in ("track_time", "track_peak_memory") else self.method
+        return f"{called}({', '.join(map(repr, self.params.values()))})"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step of one series."""
+
+    series: Series
+    step: Step
+    back: int | None
+    """The first revision at which most of it was gone again; None if it still stands."""
+
+    @property
+    def revision(self) -> int:
+        """The first commit that has it."""
+        return self.series.revisions[self.step.index]
+
+    @property
+    def last_before(self) -> int:
+        """The last commit that has not; those between were not measured."""
+        return self.series.revisions[self.step.index - 1]
+
+    @property
+    def verdict(self) -> Verdict:
+        """In the gate's words."""
+        one, worse = self.step, self.step.change > 0
+        words: dict[Quantity, tuple[Word, Word]] = {
+            "time": ("FASTER", "SLOWER"),
+            "peak_memory": ("SMALLER", "LARGER"),
+        }
+        word = words[self.series.quantity][worse]
+        numbers = (one.before, one.after, one.change, one.low, one.high)
+        return Verdict(self.series.name, self.series.quantity, word, *numbers, None, False, "")
+
+
+def series_of(
+    graphs: Iterable[tuple[str, Any]],
+    benchmarks: Mapping[str, Any],
+    machine: str,
+    harness_of: Callable[[int], Callable[[str, tuple[Any, ...]], str]],
+) -> Iterator[Series]:
+    """All times and bytes of a machine that have two values. Each environment's graph is a history by itself.
+
+    So are the bytes that one version of the harness counted: `harness_of` has that of each case of a revision. Times
+    go on over all versions, since a history cut in two hides what happened there; a harness that moves them is seen.
+    """
+    for _, graph in graphs:
+        known = benchmarks.get(graph.benchmark_name)
+        if not known or graph.params.get("machine") != machine or known["unit"] not in ("seconds", "bytes"):
+            continue
+        quantity: Quantity = "time" if known["unit"] == "seconds" else "peak_memory"
+        points = [(revision, *map(_listed, both)) for revision, *both in graph.get_data()]
+        for index, params in enumerate(pages.asv_cells(known)):
+            case = graph.benchmark_name.rpartition(".")[0], tuple(params.values())
+            histories: dict[str, list[tuple[int, float, float | None]]] = {}
+            for revision, values, weights in points:
+                if values[index] is not None and 0 < values[index] < math.inf:
+                    harness = harness_of(revision)(*case) if quantity == "peak_memory" else ""
+                    histories.setdefault(harness, []).append((revision, values[index], weights[index]))
+            for harness, taken in histories.items():
+                if len(taken) >= 2:
+                    revisions, values, weights = zip(*taken, strict=True)
+                    open_noise = _open(values, weights) if quantity == "time" else BLOCKS * (harness in ALLOCATED)
+                    yield Series(graph.benchmark_name, params, quantity, revisions, values, open_noise)
+
+
+def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
+    """Every step of every series, newest first; of one commit the greatest first."""
+    found = [change for one in series for change in _changes(one, negligible)]
+    return sorted(found, key=lambda one: (-one.revision, -abs(math.log1p(one.step.change))))
+
+
+def touched_controls(changes: Sequence[Change]) -> set[int]:
+    """Revisions at which a row that runs no project code changed too: there it may be the machine."""
+    return {one.revision for one in changes if one.series.is_control}
+
+
+def _changes(series: Series, negligible: Negligible) -> Iterator[Change]:
+    if series.quantity == "peak_memory":
+        found = exact_steps(series.values, series.sample_noise)
+    else:
+        relative, seconds = negligible.get(series.method.rpartition(".")[0], (0.01, 0.0))
+        found = steps(series.values, max(relative, seconds / statistics.median(series.values)), series.sample_noise)
+    for step in found:
+        yield Change(series, step, _back(series, step))
+
+
+def _back(series: Series, step: Step) -> int | None:
+    """When the newer level had been left for good towards the older one."""
+    middle = math.sqrt(step.before * step.after)
+    found = None
+    for revision, value in zip(series.revisions[step.index + 1 :], series.values[step.index + 1 :], strict=True):
+        if (value < middle) != (step.before < middle):
+            found = None
+        elif found is None:
+            found = revision
+    return found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _open(values: Sequence[float], weights: Sequence[float | None]) -> float:
+    """asv's weight of a value is one over the half-width of a 99 % interval from its samples."""
+    known = [1 / (weight * value * 2.576) for value, weight in zip(values, weights, strict=True) if weight]
+    return statistics.median(known) if known else 0.0

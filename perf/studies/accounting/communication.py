@@ -1,0 +1,127 @@
+"""Communication: XXL on TPUs, and buckets."""
+
+from perf.studies.accounting.problem import Line, Problem, closed_forms, gib
+from perf.workloads import measured
+
+BANDWIDTH, OVERHEAD = 200e9, 20e-6
+"""A link and a call as an example: `study ddp` puts what it measured into the same model."""
+
+
+def communication_accounting() -> Problem:
+    """(a) to (d)."""
+    mesh = closed_forms("mesh")
+    stack, tpu = mesh.XXL, mesh.TPU_V5P
+    states = stack.state_bytes
+    least, in_turn = mesh.least_tokens(tpu), mesh.least_tokens_in_turn(stack, tpu)
+    books = mesh.least_tokens_on_the_best_mesh(stack, tpu)
+    at_books = mesh.layer_seconds(stack, books, tpu)
+    return Problem(
+        "communication_accounting",
+        10,
+        "2025",
+        f"L = {stack.num_layers} blocks of two matrices d x f = {stack.d_model} x {stack.d_ff}; TPU v5p: C = 4.6e14 "
+        "FLOP/s, W = 2 · 9e10 B/s an axis, 95 GB; X = 16 devices of FSDP over M_X = 2 axes, Y = 4 of tensor "
+        "parallelism over M_Y = 1. B is the number of tokens in all.",
+        (
+            Line(
+                "(a) parameters",
+                "P = 2dfL",
+                f"2 · {stack.d_model} · {stack.d_ff} · {stack.num_layers}",
+                f"{stack.parameters:,}",
+            ),
+            Line("(a) master weights, and gradients as much", "4P", "", gib(4 * stack.parameters, 0)),
+            Line("(a) Adam's moments", "8P", "", gib(8 * stack.parameters, 0)),
+            Line(
+                "(a) states in all", "16P", f"16 · {stack.parameters:,}", f"{states / 1e9:,.2f} GB = {gib(states, 0)}"
+            ),
+            Line(
+                "(a) kept for the backward, a token, bfloat16",
+                "A/B = 2(d + f)L",
+                f"2 · ({stack.d_model} + {stack.d_ff}) · {stack.num_layers}",
+                f"{stack.kept_bytes(1):,} B",
+            ),
+            Line(
+                "(a) H100s of 80 GB for the states",
+                "16P/80e9",
+                f"{states / 80e9:.2f}",
+                str(mesh.least_devices(stack, 0, 80e9)),
+            ),
+            Line(
+                "(b) memory of one of N devices",
+                "M(N) = (16P + A/2)/N + A/2",
+                "",
+                f"< 95 GB from N = {mesh.least_devices(stack, 0, tpu.memory_bytes)} (A = 0)",
+            ),
+            *(
+                Line(
+                    f"(b) devices at B = {tokens:,}",
+                    "N > (16P + A/2)/(95e9 - A/2)",
+                    "",
+                    str(mesh.least_devices(stack, tokens, tpu.memory_bytes)),
+                )
+                for tokens in (1024, 2048, 4096, 8192)
+            ),
+            Line("(c) intensity of an axis", "C/W", "4.6e14 / 1.8e11", f"{tpu.intensity:,.2f} FLOP/B"),
+            Line(
+                "(c) tensor parallelism is hidden, whatever B",
+                "f > Y (C/W)/M_Y",
+                f"4 · {tpu.intensity:,.2f}",
+                f"{mesh.least_d_ff(tpu):,.0f} < {stack.d_ff}",
+            ),
+            Line(
+                "(c) FSDP is hidden from",
+                "B > X (C/W)/M_X",
+                f"16 · {tpu.intensity:,.2f} / 2",
+                f"{least:,.0f} tokens, {least / tpu.devices:.1f} a device",
+            ),
+            Line(
+                "(c) both, if they took turns, from",
+                "T_math > T_FSDP + T_TP",
+                "",
+                f"{in_turn:,.0f} tokens, {in_turn / tpu.devices:.1f} a device",
+            ),
+            Line(
+                "(c) where X may be chosen for the batch, from",
+                "B > N (C/W)^2/(M_X M_Y f)",
+                f"64 · {tpu.intensity:,.2f}^2 / (2 · {stack.d_ff})",
+                f"{books:,.0f} tokens, {books / tpu.devices:.1f} a device",
+            ),
+        ),
+        f"(c) On the given mesh {least / tpu.devices:.0f} tokens a device, {least:,.0f} in all. The smaller bound of "
+        f"the book needs X = {mesh.best_fsdp(stack, books, tpu):.1f}: with X = 16 that batch computes a layer in "
+        f"{at_books['math'] * 1e3:.2f} ms and gathers its weights in {at_books['fsdp'] * 1e3:.2f} ms. (d) A smaller "
+        f"batch stays compute-bound with a larger Y, up to Y = f M_Y W/C = {stack.d_ff / tpu.intensity:.0f}; with more "
+        "axes for FSDP; with weights gathered and gradients reduced in 8 bits; with weights kept gathered over "
+        "micro-batches; with pipeline stages, which move no weights but idle for (p - 1)/(m + p - 1); with sequence "
+        "parallelism, where the context is long. Micro-batches alone do not help: each gathers the weights again.",
+    )
+
+
+def ddp_bucketed_benchmarking() -> Problem:
+    """Part (b)."""
+    buckets = closed_forms("buckets")
+    num_bytes = 4 * closed_forms("compute").parameters(measured("configs", "MODEL_CONFIGS")["xl"])
+    best = buckets.best_bucket_bytes(num_bytes, BANDWIDTH, OVERHEAD)
+
+    def costs(megabytes: float) -> str:
+        found = buckets.exposed_seconds(num_bytes, num_bytes / (megabytes * 1e6), BANDWIDTH, OVERHEAD)
+        return f"{found * 1e3:.2f} ms" if found < 0.1 else f"{found * 1e3:.1f} ms"
+
+    return Problem(
+        "ddp_bucketed_benchmarking",
+        3,
+        "2025",
+        "xl's gradients, s = 7.993 GB in n equal buckets, over an example of a link, w = 200 GB/s and o = 20 us a "
+        "call; a bucket is computed in the time in which it is sent.",
+        (
+            Line("(b) what communication adds: the last bucket, and every call", "s/(n w) + n o"),
+            *(
+                Line(f"(b) with buckets of {size} MB", f"n = {num_bytes / size / 1e6:,.1f}", "", costs(size))
+                for size in (1, 10, 100, 1000)
+            ),
+            Line("(b) best size of a bucket", "sqrt(s w o)", "sqrt(7.993e9 · 200e9 · 20e-6)", f"{best / 1e6:.1f} MB"),
+            Line("(b) what it costs", f"2 sqrt(s o/w), n = {num_bytes / best:.1f}", "", costs(best / 1e6)),
+        ),
+        "Small buckets pay for calls, large ones for the last bucket, which nothing hides. If the time to compute a "
+        "bucket is taken to hide the call's overhead as well, the sum falls with n and has no best size.",
+    )

@@ -1,0 +1,53 @@
+"""What do the course's problems come to that need no measurement?"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+
+from perf.files import write_aside
+from perf.studies.accounting import communication, limits, memory
+from perf.studies.accounting.problem import Problem, text
+from perf.studies.document import out_option
+
+PROBLEMS = {
+    function.__name__: function
+    for function in (
+        memory.pytorch_attention,
+        communication.ddp_bucketed_benchmarking,
+        communication.communication_accounting,
+        memory.optimizer_state_sharding_accounting,
+        memory.gradient_checkpointing,
+        memory.fsdp_accounting,
+        limits.alternate_ring_all_reduce,
+        limits.data_parallel_calcs,
+        limits.fsdp_calcs,
+        limits.tp_calcs,
+        limits.fsdp_tp_calcs,
+    )
+}
+"""By the course's names, in its order: 2025's, then what 2026 adds."""
+
+
+@click.command()
+@click.option("--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), help="Default: all.")
+@out_option
+def command(names: tuple[str, ...], out: Path | None) -> None:
+    """What do the course's problems come to that need no measurement? No GPU, no seconds.
+
+    \b
+    python -m perf study accounting --problem communication_accounting
+
+    Each figure with its formula and what was put into it, and the answer in words. The formulas are functions of
+    cs336_systems.accounting, for any sizes of your own.
+    """
+    problems = [PROBLEMS[name]() for name in names or PROBLEMS]
+    click.echo("\n\n".join("\n".join(text(problem)) for problem in problems))
+    if out:
+        write_aside(out / "accounting.json", to_json(problems))
+
+
+def to_json(problems: list[Problem]) -> str:
+    """For a machine to read."""
+    return json.dumps([dataclasses.asdict(problem) for problem in problems], indent=1) + "\n"

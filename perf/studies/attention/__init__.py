@@ -1,0 +1,1 @@
+"""How fast attention is, ours beside every other, and what memory eager attention takes."""

@@ -1,0 +1,218 @@
+"""How much memory does eager attention take, which part of it is what, and where does it stop to fit?"""
+
+import itertools
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import asked_for, device_kind
+from perf.studies.memory.recording import workspaces
+
+CARDS_GB = (24, 80, 141)
+GIB = 2**30
+SEQ_LENS = (256, 1024, 4096, 8192, 16384)
+FARTHEST = 2**20
+
+ALLOCATOR = "PYTORCH_ALLOC_CONF", "expandable_segments:True"
+"""Whole segments, torch's default, waste one: the forward leaves a cached block of a score matrix's size, `out` takes a
+corner of it, and the rest can neither hold the next score matrix nor be given back. At seq_len 32768 that is 32 GiB."""
+
+
+@click.command(name="attention-memory")
+@click.option("--batch", default=8, show_default=True, type=click.IntRange(1), help="Sequences; there are no heads.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Default: 16, 32, 64, 128.")
+@click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Default: 256 to 16384.")
+@click.option("--beyond/--no-beyond", default=True, show_default=True, help="Go on, doubling, to the first that fails.")
+@out_option
+def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond: bool, out: Path | None) -> None:
+    """Eager attention's memory, predicted and measured, up to the first real out-of-memory. A minute on a GPU.
+
+    Full attention in float32, batch 8, no heads, as the course has it. Predicted beforehand: what a forward keeps for
+    its backward, the peaks of both, and the first length that does not fit 24, 80 and 141 GB. Without a GPU the
+    prediction alone. Measured with expandable segments, unless PYTORCH_ALLOC_CONF says otherwise.
+    """
+    os.environ.setdefault(*ALLOCATOR)  # before torch is imported
+    cells = list(itertools.product(dims or (16, 32, 64, 128), sorted(seq_lens or SEQ_LENS)))
+    held = held_workspaces() if device_kind() == "cuda" else None
+    rows = list(_rows(batch, cells, beyond))
+    whole = document(device_kind(), rows) | {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    click.echo(heading(whole))
+    allocator = f", {os.environ[ALLOCATOR[0]]}" if held else ""
+    click.echo(f"Eager attention, float32, batch {batch}, no heads{allocator}; predicted / measured, GiB")
+    click.echo(table(rows))
+    if held:
+        click.echo(about(held))
+    for sentence in answers(rows, batch):
+        click.echo(sentence)
+    if device_kind() == "cpu":
+        click.echo("There is no GPU here: these are predictions, measured exact to the byte on an H200.")
+    if out:
+        write(out / "attention-memory.json", whole)
+        draw(rows, batch, out / "attention-memory.png")
+
+
+def predicted(batch: int, seq_len: int, d: int) -> dict[str, int]:
+    """Bytes of `cs336_systems.attention.reference` in float32, the (batch, n, n) tensors alive together at each time.
+
+    saved      the probabilities, and q, k, v, out and out's gradient: what is there when the backward begins
+    forward    scores and probabilities, and q, k, v and out's gradient, which a caller holds
+    backward   probabilities, their gradient, that of the scores and the scaled one; and all but the last of the six
+               (batch, n, d) tensors, on a graph that is kept
+    """
+    square, thin = 4 * batch * seq_len**2, 4 * batch * seq_len * d
+    return {"saved": square + 5 * thin, "forward": 2 * square + 4 * thin, "backward": 4 * square + 6 * thin}
+
+
+def first_that_fails(batch: int, d: int, memory_bytes: float) -> int:
+    """The shortest power of two whose forward and backward need more than this."""
+    return next(n for n in (2**k for k in range(4, 40)) if max(predicted(batch, n, d).values()) > memory_bytes)
+
+
+def held_workspaces() -> dict[str, int]:
+    """`workspaces()`, which makes those of both threads, so that neither is made in a row."""
+    with warnings.catch_warnings():
+        # In autograd's thread, whose first kernel is a product; cuBLAS sets the context and goes on.
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
+        return workspaces()
+
+
+def about(held: dict[str, int]) -> str:
+    """What the process holds beside every row."""
+    before, product, backward = held.values()
+    return (
+        f"cuBLAS's workspaces, held by the process and in no row: {(product - before) / 2**20:.0f} MiB of the thread "
+        f"that runs the forward, {(backward - product) / 2**20:.0f} MiB of the backward's."
+    )
+
+
+def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[dict[str, Any]]:
+    """The cells, then for each d one length after another until one fails."""
+    from tqdm import tqdm
+
+    longest: dict[int, int] = {}
+    for d, seq_len in tqdm(cells, unit="shape", leave=False, disable=None):
+        longest[d] = max(seq_len, longest.get(d, 0))
+        yield _row(batch, seq_len, d)
+    if not beyond or device_kind() == "cpu":
+        return
+    for d, last in longest.items():
+        fits = True
+        while fits and last < FARTHEST:
+            last *= 2
+            row = _row(batch, last, d)
+            fits = row["status"] == "ok"
+            yield row
+
+
+def _row(batch: int, seq_len: int, d: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d), "status": "predicted"}
+    return row | measured_bytes(batch, seq_len, d) if device_kind() == "cuda" else row
+
+
+def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
+    """`measured`, like `predicted`, up to what did not fit, and a status that says so."""
+    import torch
+
+    from perf.harness.memory import Leftovers, peak_memory
+    from perf.workloads import build
+
+    found: dict[str, int] = {}
+    status = "ok"
+    params = {"batch": batch, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": "reference"}
+    try:
+        for name, mode in {"saved": "before_backward", "forward": "forward", "backward": "backward"}.items():
+            cell = params | {"mode": mode}
+            found[name] = peak_memory(lambda cell=cell: build("attention", cell, "cuda"), Leftovers())["peak_bytes"]  # type: ignore[misc]
+    except torch.OutOfMemoryError as error:
+        error.__traceback__ = None  # it holds the frames, and they the tensors
+        status = f"out of memory: {asked_for(error)}"
+    Leftovers().release()
+    return {"measured": found, "status": status}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    shown = []
+    for row in rows:
+        cells = {"seq_len": row["seq_len"], "d": row["d"]}
+        for name, expected in row["predicted"].items():
+            found = row.get("measured", {}).get(name)
+            cells[name] = f"{expected / GIB:.3f} / {found / GIB:.3f}" if found is not None else f"{expected / GIB:.3f}"
+        shown.append(cells | {"status": row["status"]})
+    return tabulate(shown, headers="keys", disable_numparse=True)
+
+
+def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
+    """Where it ends, and what the memory is made of."""
+    d = max(row["d"] for row in rows)
+    for card in CARDS_GB:
+        yield f"{card} GB: predicted to fail first at seq_len {first_that_fails(batch, d, card * 1e9)} (d = {d})."
+    longest = max(rows, key=lambda row: row["seq_len"])
+    n = longest["seq_len"]
+    square = 4 * batch * n**2
+    share = square / longest["predicted"]["saved"]
+    yield (
+        f"At seq_len {n} one {n} x {n} matrix for each of {batch} sequences takes {square / GIB:.1f} GiB: "
+        f"{share:.1%} of what waits for the backward; q, k, v, out and its gradient are the rest. Doubling seq_len "
+        "quadruples it; d hardly counts. A flash kernel keeps no such matrix."
+    )
+    yield from _first_failures(rows)
+
+
+def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A sentence for each length, which is as a rule the same for every d."""
+    failed = sorted((row for row in rows if _failed(row)), key=lambda row: row["seq_len"])
+    first = {row["d"]: row for row in reversed(failed)}  # the shortest comes last, and stays
+    dims = {row["d"] for row in rows}
+    for seq_len in sorted({row["seq_len"] for row in first.values()}):
+        here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
+        which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
+        reasons = " or ".join(dict.fromkeys(row["status"] for row in here))
+        yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
+
+
+def _failed(row: dict[str, Any]) -> bool:
+    return row["status"].startswith("out of memory")
+
+
+def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
+    """Peak of the backward over seq_len: predictions and cards as lines, measured as dots, what failed as crosses."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    lengths = sorted({row["seq_len"] for row in rows})
+    for d in sorted({row["d"] for row in rows}):
+        curve = [predicted(batch, n, d)["backward"] / GIB for n in lengths]
+        (line,) = axes.plot(lengths, curve, label=f"d = {d}, predicted", lw=1)
+        dots = {row["seq_len"]: row.get("measured", {}).get("backward") for row in rows if row["d"] == d}
+        found = {n: size / GIB for n, size in dots.items() if size is not None}
+        axes.scatter(list(found), list(found.values()), color=line.get_color(), s=14)
+        full = [row["seq_len"] for row in rows if row["d"] == d and _failed(row)]
+        axes.scatter(full, [predicted(batch, n, d)["backward"] / GIB for n in full], marker="x", color="black", s=30)
+    for card in CARDS_GB:
+        axes.axhline(card * 1e9 / GIB, color="gray", ls=":", lw=1)
+        axes.text(lengths[0], card * 1e9 / GIB, f"{card} GB", fontsize=7, va="bottom")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("seq_len")
+    axes.set_ylabel("peak of forward and backward, GiB")
+    if any(_failed(row) for row in rows):
+        axes.scatter([], [], marker="x", color="black", s=30, label="out of memory, at its prediction")
+    if any("measured" in row for row in rows):
+        axes.scatter([], [], color="gray", s=14, label="measured")
+    axes.legend(fontsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

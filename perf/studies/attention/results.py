@@ -1,0 +1,160 @@
+"""What the attention study shows: ratios of what was measured side by side, as tables, sentences and figures."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from perf.studies import ratio_figure
+from perf.studies.attention.cells import AXES, MASKS
+from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
+from perf.units import digits
+
+Row = dict[str, Any]
+"""Of an arm: the axes of its cell, impl, role (ours or against), status, and samples_s, a list for each process."""
+
+Pair = dict[str, Any]
+"""Of two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops, as `ratios` takes it."""
+
+NOT_MEASURED = "not measured"
+ASKED = ("sdpa_flash", "flex")
+"""Those beside which the worst of all cells is named."""
+
+
+def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
+    """Each arm of ours with each of the others of its cell; ok if both are."""
+    for axes, arms in itertools.groupby(rows, key=lambda row: {axis: row[axis] for axis in AXES}):
+        mine = list(arms)
+        ours, others = ([row for row in mine if row["role"] == role] for role in ("ours", "against"))
+        for our, other in itertools.product(ours, others):
+            yield axes | {
+                "ours": our["impl"],
+                "against": other["impl"],
+                "status": next((row["status"] for row in (our, other) if row["status"] != "ok"), "ok"),
+                "ours_s": our["samples_s"],
+                "against_s": other["samples_s"],
+                "flops": our.get("flops"),
+            }
+
+
+def timed(rows: Iterable[Row]) -> list[Pair]:
+    """The pairs that have a ratio."""
+    return [pair for pair in pairs(rows) if pair["status"] == "ok"]
+
+
+def is_known(rows: Iterable[Row], half_width: float) -> bool:
+    """Whether every ratio is known so well."""
+    return all(ratio_of(pair)[1] <= half_width for pair in timed(rows))
+
+
+def shown(rows: list[Row]) -> Iterator[str]:
+    """For a terminal: of every group a table of its cells and one of the others, then what has no time, and why."""
+    from tabulate import tabulate
+
+    for (group, dtype, clock, cache), mine in _by(rows, "group", "dtype", "clock", "cache"):
+        for (ours,), one in _by([row for row in mine if row["role"] == "ours"], "impl"):
+            found = [pair for pair in timed(mine) if pair["ours"] == ours]
+            yield f"\n{group}: {ours}, {dtype}, {clock}, {cache} caches; its time over that of the best of the others"
+            yield tabulate([_cell(row, found) for row in one], headers="keys", disable_numparse=True)
+            if found:
+                yield ""
+                yield tabulate(_others(found), headers="keys", disable_numparse=True)
+    failed = [row for row in rows if row["status"] != "ok"]
+    for (impl, status), mine in _by(sorted(failed, key=lambda row: (row["impl"], row["status"])), "impl", "status"):
+        more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
+        yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {status}"
+
+
+def where(row: dict[str, Any]) -> str:
+    """The cell within its group: batch x heads x seq_len x d, mask, mode."""
+    return f"{shape(row)}, {MASKS[row['is_causal']]}, {row['mode']}"
+
+
+def shape(row: dict[str, Any]) -> str:
+    """Of q: (batch, heads, seq_len, d)."""
+    return "x".join(str(row[axis]) for axis in ("batch", "num_heads", "seq_len", "d"))
+
+
+def tflops(row: dict[str, Any], ms: float) -> float:
+    """Matrix products of attention alone, scores above the diagonal not counted."""
+    return row["flops"] / ms * 1e-9
+
+
+def _cell(row: Row, found: list[Pair]) -> dict[str, str]:
+    """Ours in one cell, beside the fastest of the others."""
+    cells = {"B x H x n x d": shape(row), "mask": MASKS[row["is_causal"]], "mode": row["mode"]}
+    if row["status"] != "ok":
+        return cells | {"ms": "-"}
+    ms = milliseconds({"ours_s": row["samples_s"]}, "ours")
+    cells |= {"ms": digits(ms, 4), "TFLOP/s": digits(tflops(row, ms))}
+    if mine := [pair for pair in found if all(pair[axis] == row[axis] for axis in AXES)]:
+        ratio, half, name = best(mine, ratio_of)
+        cells |= {"ratio": f"{ratio:.3f} ± {half:.1%}", "best of the others": name}
+    return cells
+
+
+def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
+    """Each of the others over all cells of a mode."""
+    for (mode, against), mine in _by(sorted(found, key=lambda pair: pair["mode"]), "mode", "against"):
+        mean, half = geometric_mean(mine)
+        ratio, worst_half, worst = _worst(mine)
+        yield {
+            "mode": mode,
+            "against": against,
+            "cells": len(mine),
+            "geom. mean": f"{mean:.3f} ± {half:.1%}",
+            "worst": f"{ratio:.3f} ± {worst_half:.1%}",
+            "in": f"{shape(worst)}, {MASKS[worst['is_causal']]}",
+        }
+
+
+def answers(rows: list[Row], half_width: float) -> Iterator[str]:
+    """For each of ours: the worst cells, cuDNN over the grid, the leaderboard; and what is not known well enough."""
+    for (ours,), every in _by(timed(rows), "ours"):
+        for against in ASKED:
+            if mine := [pair for pair in every if pair["against"] == against]:
+                ratio, half, worst = _worst(mine)
+                cell = f"{worst['group']} {where(worst)}"
+                beside = f"{ours} beside {against}, worst of {len(mine)} cells"
+                yield f"{beside}, {cell}: {ratio:.3f} ± {half:.1%} of its time."
+        both = [pair for pair in every if (pair["group"], pair["mode"]) == ("grid", "forward_backward")]
+        if mine := [pair for pair in both if pair["against"] == "sdpa_cudnn"]:
+            mean, half = geometric_mean(mine)
+            which = f"grid, forward_backward, geometric mean of {len(mine)} cells"
+            yield f"{ours} beside sdpa_cudnn, {which}: {mean:.3f} ± {half:.1%} of its time."
+        if mine := [pair for pair in every if pair["group"] == "leaderboard"]:
+            ratio, half, name = best(mine, ratio_of)
+            ms = milliseconds(mine[0], "ours")
+            rate = f"{digits(ms, 4)} ms, {digits(tflops(mine[0], ms))} TFLOP/s"
+            yield f"{ours} on the leaderboard: {rate}; beside the best of the others, {name}: {ratio:.3f} ± {half:.1%}."
+        if wide := [pair for pair in every if ratio_of(pair)[1] > half_width]:
+            most = max(wide, key=lambda pair: ratio_of(pair)[1])
+            which = f"{most['against']} in {most['group']} {where(most)}, ± {ratio_of(most)[1]:.1%}"
+            known = f"{len(wide)} of {len(every)} ratios are not known to {half_width:.1%}"
+            yield f"{ours}: {known}, least of all {which}; more --processes."
+
+
+def draw(rows: list[Row], folder: Path, title: str) -> None:
+    """attention-GROUP-MODE.png: the ratio of each cell to each of the others."""
+    every = timed(rows)
+    several = len({pair["ours"] for pair in every}) > 1
+    for (group, mode), mine in _by(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
+        ratio_figure.draw(
+            mine,
+            lambda pair: f"{shape(pair)}, {MASKS[pair['is_causal']]}" + (f": {pair['ours']}" if several else ""),
+            folder / f"attention-{group}-{mode}.png",
+            f"{group}, {mode}\n{title}",
+        )
+
+
+def _worst(found: list[Pair]) -> tuple[float, float, Pair]:
+    pair = max(found, key=lambda pair: ratio_of(pair)[0])
+    return *ratio_of(pair), pair
+
+
+def _by(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+    """Rows with the same values of `names`, in the order in which these come first."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    yield from found.items()

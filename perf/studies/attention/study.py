@@ -1,0 +1,174 @@
+"""How fast is our attention, beside all others in PyTorch?"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness.case import ClockName
+from perf.harness.preflight import objection
+from perf.harness.records import GOES_ON
+from perf.studies.attention.arms import Device
+from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, Cell, cells_of, groups_of, narrowed, peers_of
+from perf.studies.attention.process import Process
+from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, is_known, shown, timed
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import ON_A_CPU, device_kind
+from perf.studies.ratios import FEWEST
+from perf.workloads.attention_impls import check_impl
+
+IMPL = {"cuda": "triton", "cpu": "pytorch"}
+PROCESSES = {"cuda": 8, "cpu": FEWEST}
+_GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items())
+
+
+@click.command(
+    help=f"""How fast is our attention, beside all others in PyTorch? Minutes on a GPU.
+
+    \b
+    python -m perf study attention --group leaderboard --out FOLDER
+    python -m perf study attention --group grid --mode forward --mask full --against sdpa_cudnn
+    python -m perf study attention --impl my_package.kernels:attend --group float32
+
+    \b
+{_GROUPS}
+
+    Of each cell ours and the others are built beside one another in one process, from the same numbers, each compared
+    with float64 (a wrong one gets no time), warmed up, and then sampled in turn, A B C C B A, so that the drift of the
+    machine hits each alike; then again in fresh processes, another one first in each, three at least, until the 95 %
+    interval of every ratio is narrow enough. By CUDA events with a cold L2, so that no host is in it; short by the
+    wall clock with operands in L2, as the layer before leaves them (--clock cuda_graph: its kernels alone). What cannot
+    run (dtype, memory) is a row with its reason.
+
+    NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, .. An attention of your
+    own, module:function, is called as f(q, k, v, is_causal) and returns out, all (batch, heads, seq_len, d), for
+    autograd to differentiate. Without a GPU tiny cells run, in half a minute.
+    """
+)
+@click.option("--group", "groups", multiple=True, type=click.Choice(tuple(GROUPS)), help="Default: all of them.")
+@click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Of the groups' own, only these.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="The same.")
+@click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="The same.")
+@click.option("--mask", "masks", multiple=True, type=click.Choice(tuple(MASKS.values())), help="The same.")
+@click.option(
+    "--impl", "impls", multiple=True, help="Ours: NAME or module:function. Default: triton; pytorch on a CPU."
+)
+@click.option(
+    "--against", multiple=True, help="The others. Default: PyTorch's that take the dtype; eager where n is short."
+)
+@click.option("--clock", type=click.Choice(tuple(CLOCKS)), help="Default: the group's. On a CPU the wall clock.")
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Samples in a process, at most.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--processes", type=click.IntRange(2), help=f"At most. Default: {PROCESSES['cuda']}; 3 on a CPU.")
+@out_option
+def command(
+    groups: tuple[str, ...],
+    seq_lens: tuple[int, ...],
+    dims: tuple[int, ...],
+    modes: tuple[str, ...],
+    masks: tuple[str, ...],
+    impls: tuple[str, ...],
+    against: tuple[str, ...],
+    clock: ClockName | None,
+    rounds: int,
+    half_width: float,
+    processes: int | None,
+    out: Path | None,
+) -> None:
+    """As `help` has it."""
+    device: Device = "cuda" if device_kind() == "cuda" else "cpu"
+    if clock and device == "cpu":
+        raise click.ClickException(f"--clock {clock} was given; allowed without a GPU: none, it is the wall clock")
+    allowed = groups_of(device)
+    try:
+        for impl in (*impls, *against):
+            check_impl(impl)
+        cells = narrowed(
+            list(cells_of({name: allowed[name] for name in dict.fromkeys(groups or allowed)}, clock)),
+            seq_len=seq_lens,
+            d=dims,
+            mode=modes,
+            mask=masks,
+        )
+        plan = {cell: rows_of(cell, impls or (IMPL[device],), against, device) for cell in cells}
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    rows = list(itertools.chain.from_iterable(plan.values()))
+    with Process(device) as process:
+        whole = start(process, rows)
+        for _ in measure(process, plan, rounds, processes or PROCESSES[device], half_width / 100):
+            if out:
+                write(out / "attention.json", whole)
+    click.echo(heading(whole))
+    for line in (*shown(rows), *answers(rows, half_width / 100)):
+        click.echo(line)
+    if device == "cpu":
+        click.echo(ON_A_CPU)
+    if out:
+        draw(rows, out, heading(whole))
+    if not timed(rows):
+        raise click.ClickException("nothing was compared; the reasons are above")
+
+
+def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device: Device) -> list[Row]:
+    """One for each arm of a cell, ours first. Raises `ValueError` for one that is on both sides."""
+    for both in set(impls) & set(against):
+        raise ValueError(f"{both!r} was given as --impl and as --against; allowed: as one of them")
+    others = against or (impl for impl in peers_of(cell, device) if impl not in impls)
+    arms = [*dict.fromkeys((impl, "ours") for impl in impls), *dict.fromkeys((impl, "against") for impl in others)]
+    return [cell.axes() | {"impl": impl, "role": role, "status": NOT_MEASURED, "samples_s": []} for impl, role in arms]
+
+
+def start(process: Process, rows: list[Row]) -> dict[str, Any]:
+    """The document that `rows` are part of. Raises `click.ClickException` where nothing can be measured."""
+    greeting = process.greeting()
+    if reason := objection(greeting["troubles"]):
+        raise click.ClickException(reason)
+    found = {name: greeting[name] for name in ("device", "ceilings")}
+    return document(process.device, rows) | found
+
+
+def measure(
+    process: Process, plan: dict[Cell, list[Row]], rounds: int, processes: int, half_width: float
+) -> Iterator[None]:
+    """Adds samples to the rows of each cell; a step for each visit to a cell.
+
+    After the third process only cells of which a ratio is not known so well are visited.
+    """
+    from tqdm import tqdm
+
+    with tqdm(total=min(FEWEST, processes) * len(plan), unit="cell", leave=False, disable=None) as bar:
+        for number in range(processes):
+            todo = [cell for cell, rows in plan.items() if number < FEWEST or not is_known(rows, half_width)]
+            if number >= FEWEST:
+                bar.total += len(todo)
+            for cell in todo:
+                bar.set_postfix_str(f"{cell.group} {cell.seq_len} {cell.d} {cell.mode}, process {number + 1}")
+                visit(process, cell, plan[cell], rounds, number)
+                bar.update()
+                yield
+            process.end()
+            if not todo:
+                return
+
+
+def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: int) -> None:
+    """One process' samples of a cell; each arm is checked once."""
+    alive = [row for row in rows if row["status"].partition(":")[0] in (*GOES_ON, NOT_MEASURED)]
+    if {row["role"] for row in alive} != {"ours", "against"}:
+        return  # nothing to compare any more
+    first = number % len(alive)
+    by_name = {row["impl"]: row for row in (*alive[first:], *alive[:first])}
+    unchecked = [impl for impl, row in by_name.items() if "error" not in row]
+    for impl, reply in process.take_turns(cell, list(by_name), unchecked, rounds).items():
+        row = by_name[impl]
+        row |= {name: reply[name] for name in ("flops", "error") if name in reply}
+        if reply["status"] == "ok":
+            row["status"] = "ok"
+            row["samples_s"].append(reply["samples_s"])
+            if "sm_mhz" in reply:
+                row.setdefault("sm_mhz", []).append(reply["sm_mhz"])
+        elif reply["status"] != "throttled" or not row["samples_s"]:
+            row["status"] = f"{reply['status'].replace('_', ' ')}: {reply['reason']}"

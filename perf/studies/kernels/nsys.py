@@ -1,0 +1,106 @@
+"""The same work for nsys: the commands, and `python -m perf.studies.kernels.nsys`, the process that they profile."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.studies.kernels.profiling import annotated, phase
+from perf.studies.lm import Setting, model_options, settings_of, synchronize, train_step_of
+
+FLAGS = (
+    "--trace=cuda,cudnn,cublas,osrt,nvtx",
+    "--pytorch=functions-trace,autograd-shapes-nvtx",
+    "--cudabacktrace=all",
+    "--python-backtrace=cuda",
+)
+MISSING = "nsys is not on the PATH, so the commands above were not run; the tables answer the same questions."
+
+
+def profile(settings: list[Setting], warm_up: int, steps: int, out: Path | None) -> None:
+    """Print the commands, leave them in `out`/nsys.sh, and run them one by one where nsys exists.
+
+    Raises `click.ClickException` for what cannot be written, and for a profile that failed.
+    """
+    commands = [command_of(setting, warm_up, steps, out or Path()) for setting in settings]
+    lines = [shlex.join(command) for command in commands]
+    # The warm-up is another range, so one step by its name is a settled one.
+    reports = [
+        shlex.join(["nsys", "stats", "--report=cuda_gpu_kern_sum", "--filter-nvtx=step 1", f"{report}.nsys-rep"])
+        for report in (report_of(setting, out or Path()) for setting in settings)
+    ]
+    click.echo("\nFrom the root of the repository, and then the kernels of the first step after the warm-up:")
+    for line in (*lines, *reports):
+        click.echo(line)
+    if out:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "nsys.sh").write_text("\n".join(["#!/bin/sh", "set -e", *lines, *reports, ""]))
+        except OSError as error:
+            raise click.ClickException(f"{out / 'nsys.sh'} cannot be written: {error.strerror}") from None
+    if shutil.which("nsys") is None:
+        click.echo(MISSING)
+        return
+    from perf.case_profile import make_working_tree_importable
+
+    make_working_tree_importable()
+    for command in commands:
+        done = subprocess.run([sys.executable if part == "python" else part for part in command], check=False)
+        if done.returncode:
+            raise click.ClickException(f"nsys ended with status {done.returncode}: {shlex.join(command)}")
+
+
+def command_of(setting: Setting, warm_up: int, steps: int, folder: Path) -> list[str]:
+    """nsys, its flags, and the process for one setting."""
+    child = {
+        "size": setting.size,
+        "context": setting.context_length,
+        "batch": setting.batch,
+        "precision": setting.precision,
+        "variant": setting.variant,
+        "attention": setting.attention,
+        "model": setting.model,
+        "warm-up": warm_up,
+        "steps": steps,
+    }
+    options = [part for name, value in child.items() for part in (f"--{name}", str(value))]
+    target = ["python", "-m", "perf.studies.kernels.nsys", *options]
+    return ["nsys", "profile", *FLAGS, "--force-overwrite=true", f"--output={report_of(setting, folder)}", *target]
+
+
+def report_of(setting: Setting, folder: Path) -> Path:
+    """Without its ending, which nsys adds."""
+    name = "-".join(map(str, ("kernels", *setting.axes().values(), setting.batch)))
+    return folder / re.sub(r"[^A-Za-z0-9._]+", "-", name)
+
+
+@click.command()
+@model_options
+@click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help='Steps in the range "warm-up".')
+@click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help='Steps in ranges "step 1" and on.')
+def main(warm_up: int, steps: int, **options: Any) -> None:
+    """Training steps in NVTX ranges, for a profiler that starts this process. Seconds a model.
+
+    \b
+    nsys profile --trace=cuda,nvtx python -m perf.studies.kernels.nsys --size small --context 512
+    """
+    for setting in settings_of(**options):
+        train = train_step_of(setting)
+        with annotated(setting):
+            with phase("warm-up"):
+                for _ in range(warm_up):
+                    train.step()
+                synchronize()
+            for index in range(1, steps + 1):
+                with phase(f"step {index}"):
+                    train.step()
+                    synchronize()
+
+
+if __name__ == "__main__":
+    main()

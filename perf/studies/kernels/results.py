@@ -1,0 +1,226 @@
+"""What the study of kernels shows: a table per question, a sentence per setting, and a figure."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.studies.end_to_end import PHASES
+from perf.studies.kernels.profiling import KINDS
+from perf.studies.lm import Setting
+
+SETTINGS_SHOWN = 4  # with a table of their own: more are hundreds of lines
+NAME_WIDTH = 64  # CUTLASS names go on for a thousand characters
+PARTS = {"forward_only": "forward", "step": "step"}
+BOUND = {
+    "launches": "launch-bound: the device is busy for {busy:.0%} of the step's wall time",
+    "bandwidth": "bandwidth-bound: kernels other than matmuls take {rest:.0%} of the step's busy time",
+    "compute": "compute-bound: matmuls and fused attention take {products:.0%} of the step's busy time",
+}
+
+
+def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
+    """Every table, each under what it answers. On a CPU operators stand for kernels."""
+    done = [row for row in rows if row["status"] == "ok"]
+    work, device = ("kernels", "device") if on_gpu else ("operators", "CPU operators' self")
+    click.echo(f"\nDoes the {device} time agree with the wall clock? {device} / wall, ms; forward without a graph")
+    click.echo(phases_table(rows, "launches" if on_gpu else work))
+    if lost := sum(row[part]["unattributed"] for row in done for part in PARTS):
+        click.echo(f"{lost} {work} left no trace of their launch: in the totals, in no phase and in no range.")
+    if not done:
+        return
+    click.echo(f"\nHow much of the {device} time is spent in matmuls, and is the top one the same?")
+    click.echo(matmul_table(done))
+    if any(row["ranges_s"] for row in done):
+        click.echo(f"\nForward by range, {device} time, ms; ranges contain each other")
+        click.echo(ranges_table(done))
+    if any(row["attention_parts"] for row in done):
+        click.echo("\nSoftmax against the two matmuls of attention, all layers of a forward")
+        click.echo(attention_table(done))
+    if len(done) > SETTINGS_SHOWN:
+        click.echo(
+            f"\nThe {work} that take the most are in the rows (kernels.json, with --out), and shown here for up to "
+            f"{SETTINGS_SHOWN} settings: name one --size, say."
+        )
+        return
+    for row in done:
+        click.echo(f"\n{', '.join(str(value) for value in named(row).values())}: the {work} that take the most")
+        click.echo(kernels_table(row, top))
+
+
+def named(row: dict[str, Any]) -> dict[str, Any]:
+    """The row's setting."""
+    return {axis: row[axis] for axis in Setting.AXES}
+
+
+def phases_table(rows: list[dict[str, Any]], counted: str) -> str:
+    """Busy and wall time of each phase, how many kernels, and for how much of the wall time none ran."""
+    shown = []
+    for row in rows:
+        cells = named(row)
+        if row["status"] == "ok":
+            wall, step = row["wall_s"], row["step"]
+            cells["forward only"] = pair(row["forward_only"]["busy_s"], wall["forward only"])
+            cells |= {name: pair(row["phases_s"][name], wall[name]) for name in PHASES}
+            cells["step"] = pair(step["busy_s"], wall["step"])
+            cells["idle, ms"] = ms(max(0.0, wall["step"] - step["busy_s"]))
+            cells["busy"] = f"{step['busy_s'] / wall['step']:.0%}"
+            cells[counted] = f"{row['forward_only']['launches']} / {step['launches']}"
+        else:
+            cells["forward only"] = row["status"]
+        shown.append(cells)
+    return table(shown)
+
+
+def matmul_table(rows: list[dict[str, Any]]) -> str:
+    """The share of matmuls in a forward and in a step, and the kernel that takes the most in each."""
+    shown = []
+    for row in rows:
+        cells = named(row)
+        for part, name in PARTS.items():
+            cells[f"{name}: matmul"] = f"{share(row[part], 'matmul'):.0%}"
+            top, _, count, seconds = row[part]["kernels_s"][0]
+            cells[f"{name}: top, its calls and share"] = f"{short(top, 36)} {count}x {seconds / total(row[part]):.0%}"
+        cells["same"] = "yes" if row["forward_only"]["kernels_s"][0][0] == row["step"]["kernels_s"][0][0] else "no"
+        shown.append(cells)
+    return table(shown)
+
+
+def ranges_table(rows: list[dict[str, Any]]) -> str:
+    """Busy time of a forward in each named range."""
+    return table(
+        [named(row) | {f"in {name}": ms(seconds) for name, seconds in row["ranges_s"].items()} for row in rows]
+    )
+
+
+def attention_table(rows: list[dict[str, Any]]) -> str:
+    """Time and FLOPs of softmax over those of the matmuls; 5 T^2 and 4 T^2 d a head."""
+    shown = []
+    for row in rows:
+        if parts := row["attention_parts"]:
+            times = parts["softmax_s"] / parts["matmul_s"]
+            flops = parts["softmax_flops"] / parts["matmul_flops"]
+            shown.append(
+                named(row)
+                | {
+                    "softmax, ms": ms(parts["softmax_s"]),
+                    "matmuls, ms": ms(parts["matmul_s"]),
+                    "scale and mask, ms": ms(parts["scale_and_mask_s"]),
+                    "softmax / matmuls: time": f"{times:.2f}",
+                    "FLOPs": f"1 : {1 / flops:.0f}",
+                    "time per FLOP": f"{times / flops:.0f}x",
+                }
+            )
+    return table(shown)
+
+
+def kernels_table(row: dict[str, Any], top: int) -> str:
+    """The first `top` of a forward, of a step, and of a forward without its matmuls."""
+    shown = []
+    for part, name in (*PARTS.items(), ("forward_only", "forward, no matmul")):
+        kernels = [one for one in row[part]["kernels_s"] if "no matmul" not in name or one[1] != "matmul"]
+        shown += [
+            {
+                "of": name,
+                "name": short(kernel, NAME_WIDTH),
+                "kind": kind,
+                "calls": count,
+                "ms": ms(seconds),
+                "share": f"{seconds / total(row[part]):.1%}",
+            }
+            for kernel, kind, count, seconds in kernels[:top]
+        ]
+    return table(shown)
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """What limits the step, what to try next and, where it was measured, what that gives."""
+    name = ", ".join(str(value) for value in named(row).values())
+    if row["status"] != "ok":
+        return f"{name}: {row['status']}."
+    step = row["step"]
+    products = share(step, "matmul") + share(step, "fused attention")
+    said = BOUND[row["limit"]].format(busy=step["busy_s"] / row["wall_s"]["step"], rest=1 - products, products=products)
+    if row["next"] is None:
+        return f"{name}: {said}. The easy remedies are in use."
+    changed = ", ".join(f"--{axis} {value}" for axis, value in row["next"].items() if value != row[axis])
+    said += f". Try {changed}"
+    if "next_s" in row:
+        before, after = row["wall_s"]["step"], row["next_s"]
+        said += f": {before * 1e3:.2f} -> {after * 1e3:.2f} ms a step, {before / after:.2f} times as fast"
+    elif "next_status" in row:
+        said += f" ({row['next_status']})"
+    return f"{name}: {said}."
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) -> None:
+    """A bar for the forward and one for the step of each setting: shares of device time by kind, its sum at the end."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    done = [row for row in rows if row["status"] == "ok"]
+    if not done:
+        return
+    varied = [axis for axis in Setting.AXES if axis in ("size", "context") or len({row[axis] for row in done}) > 1]
+    bars = [(" ".join(str(row[axis]) for axis in varied), row, part) for row in done for part in PARTS]
+    places = [index + 0.3 * (index // 2) for index in range(len(bars))]
+    figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.24 * len(bars)), layout="constrained")
+    left = [0.0] * len(bars)
+    for kind, color in zip(KINDS, ("C0", "C9", "C3", "C1", "C2", "0.7"), strict=True):
+        widths = [100 * share(row[part], kind) for _, row, part in bars]
+        if any(widths):
+            axes.barh(places, widths, left=left, label=kind, height=0.8, color=color)
+        left = [begin + width for begin, width in zip(left, widths, strict=True)]
+    for place, (_, row, part) in zip(places, bars, strict=True):
+        axes.text(101, place, f"{ms(total(row[part]))} ms", va="center", fontsize=8)
+    axes.set_yticks(places, [f"{label}  {PARTS[part]}" for label, _, part in bars], fontsize=8)
+    axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)  # the first on top, and no margins
+    axes.set_xlim(0, 115)
+    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlabel("% of device time" if on_gpu else "% of CPU operators' self time")
+    axes.set_title(title, fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=len(KINDS))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def total(part: dict[str, Any]) -> float:
+    """Seconds of all kernels of a forward or of a step."""
+    return sum(part["kinds_s"].values())
+
+
+def share(part: dict[str, Any], kind: str) -> float:
+    """Of the time of all kernels, that of one kind."""
+    return part["kinds_s"][kind] / total(part)
+
+
+def short(name: str, width: int) -> str:
+    """A kernel's name without what all of torch's have in common."""
+    return re.sub(r"^void |at::native::|\(anonymous namespace\)::", "", name)[:width]
+
+
+def pair(busy: float, wall: float) -> str:
+    """Both in milliseconds."""
+    return f"{ms(busy)} / {ms(wall)}"
+
+
+def ms(seconds: float) -> str:
+    """Three digits of milliseconds, all of those before the point."""
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def table(shown: list[dict[str, Any]]) -> str:
+    """For a terminal; constant columns of the settings are left out."""
+    from tabulate import tabulate
+
+    constant = {axis for axis in Setting.AXES[2:] if len({cells.get(axis) for cells in shown}) == 1}
+    return tabulate(
+        [{name: value for name, value in cells.items() if name not in constant} for cells in shown],
+        headers="keys",
+        disable_numparse=True,
+    )

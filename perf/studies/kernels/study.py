@@ -1,0 +1,225 @@
+"""Which kernels does a training step run, and what limits it? What the course asks nsys, from torch.profiler."""
+
+import dataclasses
+import os
+import statistics
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness import profiler
+from perf.studies.document import document, heading, kept, out_option, write
+from perf.studies.end_to_end import PHASES, phases_of
+from perf.studies.kernels.nsys import profile as profile_by_nsys
+from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
+from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
+from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of, synchronize
+from perf.workloads import measured
+
+RANGES = (
+    "attention",
+    "scaled dot product attention",
+    "computing attention scores",
+    "computing softmax",
+    "final matmul",
+    "feed-forward",
+)
+BUSY_ENOUGH = 0.7
+"""Of the wall time; below it the device waits for its host for longer than any kernel could give back."""
+
+
+@click.command()
+@model_options
+@click.option("--warm-up", default=5, show_default=True, type=click.IntRange(1), help="Steps before the profile.")
+@click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help="Steps behind each wall time.")
+@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels shown of each list.")
+@click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
+@out_option
+def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **options: Any) -> None:
+    """Which kernels run, in which phase, and what limits a step? Five minutes on a GPU; tiny on a CPU: seconds.
+
+    \b
+    python -m perf study kernels --size small --context 512 --precision bf16
+    python -m perf study kernels --size large --context 256 --nsys --out results
+
+    One forward without a graph and one step, after --warm-up, under torch.profiler, which needs nothing installed.
+    Device time beside wall time, the kernels that take the most, matmuls among them, softmax against the matmuls of
+    attention, and the idle device. It ends with what limits the step (its launches, memory bandwidth or arithmetic)
+    and, on a GPU, with the measured gain of the variant to try next. By default all sizes, contexts 128 to 1024.
+    """
+    for name, value in profiler.ENVIRONMENT.items():  # before torch is imported
+        os.environ.setdefault(name, value)
+    on_gpu = device_kind() == "cuda"
+    if on_gpu and not options["context"]:
+        options["context"] = (128, 256, 512, 1024)
+    settings = settings_of(**options)
+    for setting in settings:
+        if setting.variant.endswith("cuda_graph"):
+            raise click.BadParameter(
+                f"{setting.variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
+                param_hint="--variant",
+            )
+    measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
+    rows = kept(measured, device_kind(), out and out / "kernels.json", written)
+    if on_gpu:
+        rows = with_gains(settings, rows, steps)
+    whole = document(device_kind(), rows)
+    click.echo(heading(whole))
+    echo_tables(rows, top, on_gpu=on_gpu)
+    click.echo("")
+    for row in rows:
+        click.echo(sentence(row))
+    if not on_gpu:
+        click.echo(ON_A_CPU)
+    if out:
+        write(out / "kernels.json", whole | {"rows": [written(row) for row in rows]})
+        draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
+    if nsys:
+        profile_by_nsys(settings, warm_up, steps, out)
+
+
+for parameter in command.params:
+    if isinstance(parameter, click.Option) and parameter.name == "context":
+        parameter.help = "Default: 128, 256, 512 and 1024; 64 without a GPU."
+
+
+def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
+    """Wall times first, without a profiler; then the kernels of one forward and of one step, and what they say."""
+    import torch
+
+    on_gpu = device_kind() == "cuda"
+
+    def forward() -> Any:
+        with phase("forward only"), torch.no_grad():
+            return train.forward()
+
+    def step() -> None:
+        with phase("step"):
+            train.optimizer.zero_grad(set_to_none=True)
+            with phase("forward"):
+                loss = train.forward()
+            with phase("backward"):
+                train.backward(loss)
+            with phase("optimizer"):
+                train.optimizer_step()
+
+    for _ in range(warm_up):
+        train.step()
+    forward()
+    phases = [phases_of(train) for _ in range(steps)]
+    wall = {name: statistics.median(one[name] for one in phases) for name in PHASES}
+    wall |= {"forward only": wall_s(forward, steps), "step": wall_s(train.step, steps)}
+    with annotated(setting):
+        alone, whole = profiled(forward, on_gpu=on_gpu), profiled(step, on_gpu=on_gpu)
+    if not on_gpu:  # there the profiler makes the operators themselves slower
+        wall = {name: (alone if name == "forward only" else whole).host_s(name) for name in wall}
+    stepping = whole.within("optimizer")
+    found = {
+        "wall_s": wall,
+        "forward_only": summary(alone.kernels, [], on_gpu=on_gpu),
+        "step": summary(whole.kernels, stepping, on_gpu=on_gpu),
+        "phases_s": {name: busy_s(whole.within(name), on_gpu=on_gpu) for name in PHASES},
+        "ranges_s": {name: busy_s(alone.within(name), on_gpu=on_gpu) for name in RANGES if name in alone.ranges},
+        "attention_parts": attention_parts(alone, setting),
+    }
+    limit = limit_of(found)
+    following = next_to_try(setting, limit, found)
+    return found | {"limit": limit, "next": following and following.axes()}
+
+
+def written(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without the kernels that hardly count."""
+    return row | {part: shortened(row[part]) for part in PARTS if part in row}
+
+
+def attention_parts(alone: Any, setting: Setting) -> dict[str, Any] | None:
+    """Seconds and FLOPs of softmax, matmuls, and scale and mask in all layers; None where attention is one kernel.
+
+    Per head softmax takes 5 T^2 (maximum, difference, exponential, sum, quotient) and both matmuls together 4 T^2 d.
+    """
+    softmax = alone.within("computing softmax")
+    if not softmax:
+        return None
+    config = measured("configs", "MODEL_CONFIGS")[setting.size]
+    rest = alone.within("computing attention scores") + alone.within("final matmul")
+    matmuls = [kernel for kernel in rest if kind_of(kernel.name) == "matmul"]
+    others = [kernel for kernel in rest if kind_of(kernel.name) != "matmul"]
+    pairs = config.num_layers * setting.batch * config.num_heads * setting.context_length**2
+    return {
+        "softmax_s": sum(kernel.seconds for kernel in softmax),
+        "matmul_s": sum(kernel.seconds for kernel in matmuls),
+        "scale_and_mask_s": sum(kernel.seconds for kernel in others),
+        "softmax_flops": 5 * pairs,
+        "matmul_flops": 4 * pairs * config.head_dim,
+    }
+
+
+def limit_of(found: dict[str, Any]) -> str:
+    """launches, bandwidth or compute: what a step's numbers name."""
+    busy = found["step"]["busy_s"]
+    if busy < BUSY_ENOUGH * found["wall_s"]["step"]:
+        return "launches"
+    kinds = found["step"]["kinds_s"]
+    return "compute" if kinds["matmul"] + kinds["fused attention"] >= sum(kinds.values()) / 2 else "bandwidth"
+
+
+def next_to_try(setting: Setting, limit: str, found: dict[str, Any]) -> Setting | None:
+    """One change of the setting against its limit; None where the easy ones are made."""
+    if limit == "launches":
+        variant = "compiled" if setting.precision == "fp16" else "cuda_graph"  # no graph can hold loss scaling
+        if setting.variant.startswith("compiled") and variant == "cuda_graph":
+            variant = "compiled_cuda_graph"
+        return None if variant == setting.variant else dataclasses.replace(setting, variant=variant)
+    if limit == "compute":
+        return dataclasses.replace(setting, precision="bf16") if setting.precision in ("fp32", "tf32") else None
+    parts = found["attention_parts"] or {}
+    of_attention = parts.get("softmax_s", 0.0) + parts.get("scale_and_mask_s", 0.0)
+    kinds = found["forward_only"]["kinds_s"]
+    if of_attention > (sum(kinds.values()) - kinds["matmul"]) / 2:  # score matrices are most of what is moved
+        return dataclasses.replace(setting, attention="triton" if device_kind() == "cuda" else "sdpa")
+    return None if setting.variant == "compiled" else dataclasses.replace(setting, variant="compiled")
+
+
+def with_gains(settings: list[Setting], rows: list[dict[str, Any]], steps: int) -> list[dict[str, Any]]:
+    """`rows` with "next_s", the wall seconds of a step of what is to be tried next, or "next_status" without them.
+
+    After all of them, so that only one model is in memory at any time.
+    """
+    following = {
+        index: dataclasses.replace(
+            settings[index],
+            precision=row["next"]["precision"],
+            variant=row["next"]["variant"],
+            attention=row["next"]["attention"],
+        )
+        for index, row in enumerate(rows)
+        if row.get("next")
+    }
+    found = rows_of(list(following.values()), lambda train, setting: {"step_s": step_s(train, setting, steps)})
+    for index, one in zip(following, found, strict=True):
+        rows[index] |= {"next_status": one["status"]} | ({"next_s": one["step_s"]} if one["status"] == "ok" else {})
+    return rows
+
+
+def step_s(train: Any, setting: Setting, steps: int) -> float:
+    """Median wall seconds of a whole step in the setting's variant, after its compilation or capture."""
+    graphed = setting.variant.endswith("cuda_graph")
+    step = measured("training", "Captured")(train.step) if graphed else train.step
+    for _ in range(3):
+        step()
+    return wall_s(step, steps)
+
+
+def wall_s(run: Callable[[], object], count: int) -> float:
+    """Median wall seconds of `count` calls, each with an idle device before and after it."""
+    found = []
+    for _ in range(count):
+        synchronize()
+        begin = timeit.default_timer()
+        run()
+        synchronize()
+        found.append(timeit.default_timer() - begin)
+    return statistics.median(found)

@@ -1,0 +1,1 @@
+"""What holds the memory of a forward and of a training step."""

@@ -1,0 +1,189 @@
+"""Bytes in use over a recorded pass: what was most, in which phase, who held it, and a picture of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from perf.harness.memory import largest_at_peak
+from perf.studies.memory.recording import Recording
+
+POINTS = 1000
+"""A phase keeps about this many values; the least and the most of every stretch are among them."""
+
+NARROWEST = 0.09
+"""Of the picture, for a phase with few allocations: the fused optimizer has next to none, and is to be seen."""
+
+COLOURS = {"zero_grad": "#b8b8b8", "forward": "#4c78a8", "backward": "#e4803c", "optimizer": "#54a24b"}
+
+
+def summary(recording: Recording, gradients: dict[int, str]) -> dict[str, Any]:
+    """What a row keeps of a recording.
+
+    `peak_bytes` and `before_bytes` are torch's count of allocated bytes; `requested_..` and `phases` (name, events,
+    start, peak and end bytes, and a thinned course) are what was asked for, which is what the trace tells of.
+    `largest`: bytes, count, phase and where of the blocks that the pass made and that were alive at its peak.
+    """
+    phases, alive = _replayed(recording)
+    peak = max(phases, key=lambda phase: phase["peak_bytes"])
+    return {
+        "before_bytes": recording.allocated_baseline_bytes,
+        "peak_bytes": recording.allocated_peak_bytes,
+        "requested_before_bytes": recording.baseline_bytes,
+        "requested_peak_bytes": peak["peak_bytes"],
+        "peak_phase": peak["name"],
+        "phases": phases,
+        "largest": _grouped(alive, gradients),
+    }
+
+
+def sized(value: float) -> str:
+    """12.34 MiB, in the unit that suits."""
+    for scale, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(value) >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _replayed(recording: Recording) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], str]]]:
+    """The phases, and the blocks alive at the peak of all of them, each with the phase that made it."""
+    now = most = recording.baseline_bytes
+    at_peak = 0
+    phases = []
+    for name, first, last in _spans(recording):
+        course = [now]
+        for index in range(first, last):
+            if change := _change(recording.entries[index]):
+                now += change
+                course.append(now)
+                if now > most:
+                    most, at_peak = now, index + 1
+        ends = {"start_bytes": course[0], "peak_bytes": max(course), "end_bytes": now}
+        phases.append({"name": name, "events": len(course) - 1, **ends, "bytes": thinned(course)})
+    alive: dict[int, tuple[dict[str, Any], str]] = {}
+    last_of_all: dict[int, dict[str, Any]] = {}
+    for name, first, last in _spans(recording):
+        for index in range(first, last):
+            entry = recording.entries[index]
+            change = _change(entry)
+            if change > 0:
+                last_of_all[entry["addr"]] = entry
+            if index < at_peak and change > 0:
+                alive[entry["addr"]] = (entry, name)
+            elif index < at_peak and change < 0:
+                alive.pop(entry["addr"], None)
+    return phases, [(entry | {"stays": last_of_all[entry["addr"]] is entry}, phase) for entry, phase in alive.values()]
+
+
+def _spans(recording: Recording) -> Iterator[tuple[str, int, int]]:
+    ends = [first for _, first in recording.marks[1:]] + [len(recording.entries)]
+    for (name, first), last in zip(recording.marks, ends, strict=True):
+        yield name, first, last
+
+
+def _change(entry: dict[str, Any]) -> int:
+    """Of the bytes in use; a block counts until nothing on the device uses it any more."""
+    return {"alloc": 1, "free_completed": -1}.get(entry["action"], 0) * entry["size"]
+
+
+def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str]) -> list[dict[str, Any]]:
+    """Equal blocks from one place together, the largest block first; small change is left out."""
+    groups: Counter[tuple[int, str, str]] = Counter()
+    for block, phase in alive:
+        [[size, where]] = largest_at_peak([block], 0)  # the harness's words for where
+        if block["stays"] and block["addr"] in gradients:
+            where = gradients[block["addr"]]
+        groups[size, phase, where or "autograd, whose thread has no Python frames"] += 1
+    largest = sorted(groups.items(), key=lambda group: (-group[0][0], -group[1], group[0]))[:12]
+    return [{"bytes": size, "count": count, "phase": phase, "where": where} for (size, phase, where), count in largest]
+
+
+def thinned(course: list[int], points: int = POINTS) -> list[int]:
+    """The least and the most of each stretch, in their order; the first and the last value stay."""
+    stride = -(-len(course) * 2 // points)
+    if stride <= 2:
+        return course
+    kept = [course[0]]
+    for begin in range(0, len(course), stride):
+        stretch = course[begin : begin + stride]
+        low, high = min(stretch), max(stretch)
+        kept += [low, high] if stretch.index(low) < stretch.index(high) else [high, low]
+    return [*kept, course[-1]]
+
+
+def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
+    """A panel per pass (its caption -> its summary), in one unit."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    most = max(one["requested_peak_bytes"] for one in passes.values())
+    scale, unit = (2**30, "GiB") if most >= 2**29 else (2**20, "MiB")
+    widths = [1 if len(one["phases"]) == 1 else 2 for one in passes.values()]
+    figure, panels = plt.subplots(
+        1,
+        len(passes),
+        figsize=(1.5 + 3 * sum(widths), 3.9),
+        width_ratios=widths,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, (caption, one) in zip(panels[0], passes.items(), strict=True):
+        low, high = _extent(one)
+        _panel(axes, one, scale, unit)
+        axes.set_title(caption + ("\n(this axis does not begin at 0)" if low else ""), fontsize=9)
+        axes.set_ylim(low / scale, (high + 0.3 * (high - low)) / scale)
+        axes.set_xticks([])
+        axes.set_xlim(0, 1)
+    panels[0][0].set_ylabel(f"active memory, {unit}")
+    figure.supxlabel("allocations and releases in their order; a phase with few of them is widened", fontsize=8)
+    figure.suptitle(title, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _extent(one: dict[str, Any]) -> tuple[float, float]:
+    """Of the vertical axis: from 0, unless a pass moves so little of what is there that nothing would be seen of it."""
+    least = min(min(phase["bytes"]) for phase in one["phases"])
+    most = one["requested_peak_bytes"]
+    moved = most - least
+    return (least - moved / 2 if 0 < moved < 0.2 * most else 0), most
+
+
+def _panel(axes: Any, one: dict[str, Any], scale: int, unit: str) -> None:
+    """Active bytes over the pass, its phases shaded and named, its start a line, its peak a dot."""
+    from matplotlib.transforms import blended_transform_factory
+
+    top = blended_transform_factory(axes.transData, axes.transAxes)
+    events = sum(phase["events"] for phase in one["phases"]) or 1
+    shares = [max(phase["events"] / events, NARROWEST) for phase in one["phases"]]
+    left = 0.0
+    for phase, share in zip(one["phases"], shares, strict=True):
+        width = share / sum(shares)
+        values = [value / scale for value in phase["bytes"]]
+        values = values if len(values) > 1 else values * 2
+        places = [left + width * index / (len(values) - 1) for index in range(len(values))]
+        colour = COLOURS.get(phase["name"], "#888888")
+        axes.axvspan(left, left + width, color=colour, alpha=0.13, linewidth=0)
+        axes.fill_between(places, values, color=colour, alpha=0.55, linewidth=0, step="post")
+        axes.step(places, values, color=colour, linewidth=0.8, where="post")
+        upright = {"rotation": 90} if width < 0.2 else {}
+        axes.text(left + width / 2, 0.97, phase["name"], fontsize=8, ha="center", va="top", transform=top, **upright)
+        if phase["name"] == one["peak_phase"]:
+            index = max(range(len(values)), key=values.__getitem__)
+            peak = (places[index], values[index])
+        left += width
+    before = one["requested_before_bytes"] / scale
+    axes.axhline(before, color="black", linewidth=0.8, linestyle="--")
+    axes.annotate(
+        f"before: {before:.2f} {unit}", (0.99, before), fontsize=8, ha="right", va="top", xytext=(0, -3),
+        textcoords="offset points", bbox={"color": "white", "alpha": 0.7, "pad": 1},
+    )  # fmt: skip
+    axes.plot(*peak, marker="o", color="black", markersize=4)
+    side = "left" if peak[0] < 0.25 else "right" if peak[0] > 0.75 else "center"
+    axes.annotate(
+        f"peak: {peak[1]:.2f} {unit}, {one['peak_phase']}", peak, fontsize=8, ha=side, va="bottom", xytext=(0, 5),
+        textcoords="offset points",
+    )  # fmt: skip

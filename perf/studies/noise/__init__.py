@@ -1,0 +1,1 @@
+"""How far two measurements of the same code differ, and why."""

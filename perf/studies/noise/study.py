@@ -1,0 +1,186 @@
+"""How far do two measurements of the same code differ, and why: the time, the place, or the process?"""
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from perf.case_profile import make_working_tree_importable
+from perf.harness import profiler
+from perf.harness.case import Case
+from perf.harness.measure import missing_device
+from perf.harness.suite import cases_of
+from perf.selection import asv_classes
+from perf.studies.document import document, heading, out_option, write
+
+CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
+    "controls.Controls('matmul', 'cold')",
+    "controls.Controls('launch', 'cold')",
+    "controls.Clocks('linears', 'gpu_wall')",
+    "attention.FlashAttention(1024, 64, 'bfloat16', 'forward', 'triton')",
+    "attention.FlashAttention(8192, 64, 'bfloat16', 'forward', 'triton')",
+    "attention.FlashAttention(16384, 128, 'bfloat16', 'backward', 'triton')",
+    "attention.FlashAttention(8192, 64, 'float32', 'forward', 'triton')",
+    "attention.MultiHeadAttention(32768, 2048, 16384, 64, True, 'bfloat16', 'forward', 'triton')",
+    "attention.MultiHeadAttention(32768, 2048, 512, 64, True, 'bfloat16', 'backward', 'triton')",
+    "attention.MultiHeadAttention(32768, 2048, 16384, 128, True, 'bfloat16', 'forward', 'sdpa_cudnn')",
+)
+SAMPLES = 40
+ALLOCATIONS, PASSES = 6, 3  # of each process of the crossed design
+VISITS = 8  # of each pair of processes
+
+
+class Child:
+    """A process of `perf.studies.noise.process`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "perf.studies.noise.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | profiler.ENVIRONMENT,
+            text=True,
+        )
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request, wait for its reply. Raises `click.ClickException` if the process died of it."""
+        stdin, stdout = self._pipes()
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(request), file=stdin, flush=True)
+        reply = stdout.readline()
+        if not reply:
+            raise click.ClickException("a measuring process died; its last words are above")
+        return json.loads(reply)
+
+    def stop(self) -> None:
+        """End it by ending its input."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipes()[0].close()
+        self._process.wait()
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
+
+
+@click.command()
+@click.option("--processes", default=5, show_default=True, type=click.IntRange(2, 20), help="One at a time.")
+@click.option("--pairs", default=3, show_default=True, type=click.IntRange(1, 20), help="Of processes in turn.")
+@out_option
+def command(processes: int, pairs: int, out: Path | None) -> None:
+    """How far do two measurements of the same code differ, and why? Needs a GPU; takes 6 minutes.
+
+    Ten cases, each of several allocations in each of several processes, visited again and again: how much of the noise
+    is the time, the place, the process, and how much is left of A - B where A and B alternate sample by sample, on the
+    same tensors in one process or in two processes.
+    """
+    import pandas
+    from tabulate import tabulate
+    from tqdm import tqdm
+
+    if reason := missing_device("cuda"):
+        raise click.ClickException(reason)
+    make_working_tree_importable()
+    cases = _cases()
+    with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False, disable=None) as bar:
+        rows = []
+        for number in range(processes):
+            rows += [{"design": "crossed", "process": number, **row} for row in _crossed(cases, number, bar)]
+        for number in range(pairs):
+            rows += [{"design": "two processes", "process": number, **row} for row in _in_turn(cases, bar)]
+    whole = document("cuda", rows)
+    click.echo(heading(whole))
+    measured = pandas.DataFrame(rows)
+    for design, title, table in (
+        ("crossed", f"One process at a time: {processes} x {ALLOCATIONS} allocations x {PASSES} visits", crossed_table),
+        ("two processes", f"Two processes in turn, one sample each: {pairs} pairs x {VISITS} visits", in_turn_table),
+    ):
+        found = table(measured[measured.design == design])
+        click.echo(f"\n{title}; {SAMPLES} samples an arm, both arms the same code; % of the median")
+        click.echo(tabulate(found, headers="keys", disable_numparse=True, maxcolwidths=[44]))
+    if out:
+        write(out / "noise.json", whole)
+
+
+def crossed_table(measured: Any) -> list[dict[str, str]]:
+    """Standard deviations by where they come from: `measured` has case, process, allocation, pass, a, b (seconds)."""
+    rows = []
+    for case, one in measured.groupby("case", sort=False):
+        scale = 100 / one.a.mean()
+        by_allocation = one.groupby(["process", "allocation"]).a
+        visit_variance = by_allocation.var().mean()
+        means = by_allocation.mean()
+        between = means.groupby("process").var().mean() - visit_variance / PASSES
+        difference = one.a - one.b
+        rows.append(
+            {
+                "case": case,
+                "median": f"{one.a.median() * 1e6:.1f} us",
+                "SD of a visit (time)": f"{scale * visit_variance**0.5:.2f}",
+                "of an allocation": f"{scale * max(between, 0.0) ** 0.5:.2f}",
+                "of process means": f"{scale * means.groupby('process').mean().std():.2f}",
+                "of A - B": f"{scale * difference.std():.2f}",
+                "mean A - B": f"{scale * difference.mean():+.2f}",
+            }
+        )
+    return rows
+
+
+def in_turn_table(measured: Any) -> list[dict[str, str]]:
+    """What is left of A - B where the arms are processes: per visit, and for as long as the pair lives."""
+    rows = []
+    for case, one in measured.groupby("case", sort=False):
+        scale = 100 / one.a.mean()
+        difference = one.a - one.b
+        by_pair = difference.groupby(one.process).mean()
+        rows.append(
+            {
+                "case": case,
+                "median": f"{one.a.median() * 1e6:.1f} us",
+                "SD of A - B": f"{scale * difference.std():.2f}",
+                "mean A - B of each pair": "  ".join(f"{scale * mean:+.2f}" for mean in by_pair),
+            }
+        )
+    return rows
+
+
+def _cases() -> list[Case]:
+    every = {case.key: case for _, cls, _ in asv_classes() if cls for case in cases_of(cls())}
+    return [every[key] for key in CASES]
+
+
+def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[dict[str, Any]]:
+    child = Child()
+    try:
+        for case in cases:
+            request = {"allocations": ALLOCATIONS, "passes": PASSES, "samples": SAMPLES, "seed": seed}
+            yield from ({"case": case.key} | row for row in child.ask({"case": case.to_json()} | request))
+            bar.update()
+    finally:
+        child.stop()
+
+
+def _in_turn(cases: list[Case], bar: Any) -> Iterator[dict[str, Any]]:
+    arms = [Child(), Child()]
+    try:
+        for case in cases:
+            for arm in arms:
+                arm.ask({"hold": case.to_json()})
+            for number in range(VISITS):
+                samples: list[list[float]] = [[], []]
+                for turn in range(SAMPLES):
+                    for index in (0, 1) if turn % 2 == 0 else (1, 0):
+                        samples[index] += arms[index].ask({"take": 1})
+                a, b = map(statistics.median, samples)
+                yield {"case": case.key, "pass": number, "a": a, "b": b}
+            bar.update()
+    finally:
+        for arm in arms:
+            arm.stop()

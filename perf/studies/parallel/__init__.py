@@ -1,0 +1,1 @@
+"""What several ranks cost and save: collectives, strategies of data parallelism, a divided optimizer."""

@@ -1,0 +1,107 @@
+"""How long does an all-reduce take, and what bandwidth is that?"""
+
+import itertools
+import statistics
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from perf.closed_forms import bandwidths
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
+
+BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
+
+
+@click.command()
+@world_size_option
+@click.option("--megabytes", multiple=True, type=click.IntRange(1), help="10^6 bytes. Default: 1, 10, 100, 1000.")
+@click.option("--device", "devices", multiple=True, type=click.Choice(get_args(Device)), help="Default: all there are.")
+@out_option
+def command(
+    world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[str, ...], out: Path | None
+) -> None:
+    """How long does an all-reduce take? NCCL between GPUs and gloo between processes; a minute each.
+
+    \b
+    python -m perf study all-reduce --world-size 2 --megabytes 100
+
+    float32, in place, timed from a barrier until the slowest rank has it, small ones twenty at a time. algbw is bytes
+    over time; busbw = algbw * 2 (n - 1) / n is what a ring moves over each link, to be held against the link's rate.
+    """
+    sizes = megabytes or (1, 10, 100, 1000)
+    rows: list[dict[str, Any]] = []
+    for device in devices or dict.fromkeys((default_device(), "cpu")):
+        settings = [
+            {"world_size": world_size, "megabytes": size}
+            for world_size, size in itertools.product(world_sizes_of(world_sizes, device), sizes)  # type: ignore[arg-type]
+        ]
+        rows += measured_rows("collectives", settings, device)  # type: ignore[arg-type]
+    whole = document(default_device(), rows)
+    click.echo(heading(whole))
+    click.echo("All-reduce of float32, median; 1 MB = 10^6 bytes")
+    click.echo(table(rows))
+    if out:
+        write(out / "all-reduce.json", whole)
+        draw(rows, out / "all-reduce.png", heading(whole))
+
+
+def rates(row: dict[str, Any]) -> tuple[float, float]:
+    """algbw and busbw, bytes per second."""
+    return bandwidths(row["facts"]["bytes"], row["world_size"], statistics.median(row["samples_s"]))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
+    for row in rows:
+        cells = {"backend": BACKENDS[row["device"]], "ranks": row["world_size"], "MB": row["megabytes"]}
+        if row["status"] == "ok":
+            algorithm, bus = rates(row)
+            cells |= {
+                "ms": f"{statistics.median(row['samples_s']) * 1e3:.3f}",
+                "algbw, GB/s": f"{algorithm / 1e9:.2f}",
+                "busbw, GB/s": f"{bus / 1e9:.2f}",
+            }
+        else:
+            cells["ms"] = row["status"]
+        found.append(cells)
+    return found
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Bus bandwidth over size, a line for each backend and number of ranks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timed = [row for row in rows if row["status"] == "ok"]
+    if not timed:
+        return
+    figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    for (device, world_size), group in itertools.groupby(timed, key=lambda row: (row["device"], row["world_size"])):
+        mine = list(group)
+        axes.plot(
+            [row["megabytes"] for row in mine],
+            [rates(row)[1] / 1e9 for row in mine],
+            marker="o",
+            label=f"{BACKENDS[device]}, {world_size} ranks",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("MB")
+    axes.set_ylabel("busbw, GB/s")
+    axes.set_title(title, fontsize=8)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,103 @@
+"""Does training on several ranks give the weights of training on one?"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.parallel.ranked import default_device, world_size_option, world_sizes_of
+from perf.workloads import measured
+from perf.workloads.data_parallel import OURS
+
+SIZE, CONTEXT = "tiny", 32
+ALLOWED = 1e-5
+"""Relative, of all weights after all steps: the sum over the ranks rounds in another order."""
+
+
+@click.command("ddp-equivalence")
+@world_size_option
+@click.option("--steps", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--local-batch-size", default=8, show_default=True, type=click.IntRange(1), help="Sequences a rank.")
+@out_option
+def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out: Path | None) -> None:
+    """Does training on several ranks give the weights of training on one? Seconds.
+
+    \b
+    python -m perf study ddp-equivalence --world-size 4 --steps 5
+
+    A small Transformer, SGD in float32: every strategy on ranks that begin with weights of their own, against one
+    process with the whole batch. The weights are to be equal on all ranks bit by bit, and those of one process but for
+    rounding.
+    """
+    device = default_device()
+    rows: list[dict[str, Any]] = []
+    spawn = measured("distributed.process_group", "spawn")
+    for world_size in world_sizes_of(world_sizes, device):
+        exact = trained(0, 1, None, steps, local_batch_size * world_size, device)
+        for strategy in OURS:
+            backend = "nccl" if device == "cuda" else "gloo"
+            found = spawn(trained, world_size, world_size, strategy, steps, local_batch_size, device, backend=backend)
+            rows.append({"strategy": strategy, "world_size": world_size} | compared(found, exact))
+    whole = document(device, rows)
+    click.echo(heading(whole))
+    click.echo(f"{SIZE}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32")
+    click.echo(table(rows))
+    if out:
+        write(out / "ddp-equivalence.json", whole)
+    if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in rows):
+        raise click.ClickException(
+            f"the weights differ; allowed: {ALLOWED:g} (relative) against one process, 0 over ranks"
+        )
+
+
+def trained(rank: int, world_size: int, strategy: str | None, steps: int, batch: int, device: str) -> dict[str, Any]:
+    """Weights after `steps`; on one process with the whole batch where there is no strategy."""
+    import torch
+
+    torch.manual_seed(rank)  # rank 0's weights are everybody's
+    config = measured("configs", "MODEL_CONFIGS")[SIZE]
+    model = measured("transformer", "TransformerLM")(config, CONTEXT).to(device)
+    net = measured("distributed.ddp", OURS[strategy])(model) if strategy else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(7)
+    loss_of = measured("training", "cross_entropy")
+    for _ in range(steps):
+        ids = torch.randint(config.vocab_size, (batch * world_size, CONTEXT), generator=generator)
+        mine = ids[rank * batch : (rank + 1) * batch].to(device)
+        optimizer.zero_grad()
+        loss_of(net(mine), mine.roll(-1, 1)).backward()
+        if strategy:
+            net.finish_gradient_synchronization()
+        optimizer.step()
+    return {name: value.cpu() for name, value in model.state_dict().items()}
+
+
+def compared(found: list[dict[str, Any]], exact: dict[str, Any]) -> dict[str, Any]:
+    """Whether all ranks agree bit by bit, and how far they are from one process, relative to its weights."""
+    import torch
+
+    equal = all(torch.equal(found[0][name], other[name]) for other in found for name in found[0])
+    error = sum(float((found[0][name].double() - value.double()).square().sum()) for name, value in exact.items())
+    norm = sum(float(value.double().square().sum()) for value in exact.values())
+    return {"equal_on_ranks": equal, "difference": (error / norm) ** 0.5}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    return [
+        {
+            "strategy": row["strategy"],
+            "ranks": row["world_size"],
+            "ranks equal, bit by bit": "yes" if row["equal_on_ranks"] else "NO",
+            "against one process": f"{row['difference']:.1e}",
+        }
+        for row in rows
+    ]

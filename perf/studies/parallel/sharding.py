@@ -1,0 +1,155 @@
+"""What does dividing the optimizer's state over the ranks save, and what does it cost?"""
+
+import itertools
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.closed_forms import state_bytes
+from perf.studies.document import document, heading, kept, out_option
+from perf.studies.lm import ON_A_CPU, VARIANTS
+from perf.studies.parallel.ranked import (
+    default_device,
+    measured_rows,
+    step_axes,
+    step_options,
+    world_size_option,
+    world_sizes_of,
+)
+from perf.workloads.sharded_optimizer import SHARDINGS
+
+POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
+GIB = 2**30
+
+
+@click.command()
+@world_size_option
+@click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
+@step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
+@out_option
+def command(
+    world_sizes: tuple[int, ...],
+    shardings: tuple[str, ...],
+    sizes: tuple[str, ...],
+    contexts: tuple[int, ...],
+    precision: str | None,
+    variant: str | None,
+    batch: int,
+    out: Path | None,
+) -> None:
+    """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
+
+    \b
+    python -m perf study sharding --size xl --world-size 2
+
+    AdamW whole on every rank (none), ours divided, after an all-reduce (sharded, 3P elements sent) or with gradients
+    reduced to their owners (sharded_reducing, 2P), and torch's ZeroRedundancyOptimizer. Peak memory after the model is
+    made, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n divided.
+    """
+    device = default_device()
+    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
+    settings = [
+        {"sharding": sharding, "size": size, "context_length": context, **common, "world_size": world_size}
+        for world_size, size, context, sharding in itertools.product(
+            world_sizes_of(world_sizes, device),
+            sizes,
+            contexts,
+            shardings or SHARDINGS,
+        )
+    ]
+    rows = kept(measured_rows("sharded_optimizer", settings, device), device, out and out / "sharding.json")
+    whole = document(device, rows)
+    click.echo(heading(whole))
+    click.echo(f"Batch {batch} a rank, {common['precision']}, {common['variant']}; step: median of the slowest rank")
+    click.echo(table(rows))
+    for sentence in answers(rows):
+        click.echo(sentence)
+    if device == "cpu":
+        click.echo(ON_A_CPU)
+    if out:
+        draw(rows, out / "sharding.png", heading(whole))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
+    for row in rows:
+        cells = {name: row[name] for name in ("size", "context_length", "sharding")} | {"ranks": row["world_size"]}
+        if row["status"] == "ok":
+            facts = row["facts"]
+            cells["step, ms"] = f"{statistics.median(row['samples_s']) * 1e3:.2f}"
+            cells |= {_TITLES[name]: f"{facts[name] / GIB:.2f}" for name in POINTS if name in facts}
+            cells["state, GiB"] = f"{facts['optimizer_bytes'] / GIB:.4g}"
+            cells["states by formula"] = f"{state_bytes(row['size'], row['world_size'], row['sharding']) / GIB:.4g}"
+            sent = facts.get("communicated_bytes")
+            cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
+        else:
+            cells["step, ms"] = row["status"]
+        found.append(cells)
+    return found
+
+
+_TITLES = {name: f"{name.removesuffix('_bytes').replace('_', ' ')}, GiB" for name in POINTS}
+
+
+def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Against the whole state: time, and the state of one rank."""
+    whole = {_cell(row): row for row in rows if row["sharding"] == "none" and row["status"] == "ok"}
+    for row in rows:
+        base = whole.get(_cell(row))
+        if row["status"] != "ok" or base is None or row is base:
+            continue
+        ratio = statistics.median(row["samples_s"]) / statistics.median(base["samples_s"])
+        share = row["facts"]["optimizer_bytes"] / base["facts"]["optimizer_bytes"]
+        yield (
+            f"{row['size']}, context {row['context_length']}, {row['world_size']} ranks: {row['sharding']} takes "
+            f"{ratio:.3f} of the step of the whole state, and holds {share:.1%} of it."
+        )
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("size", "context_length", "world_size"))
+
+
+def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Memory of a rank by what it holds: parameters, the optimizer's state, and on a GPU the rest of the peak."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timed = [row for row in rows if row["status"] == "ok"]
+    if not timed:
+        return
+    labels = [f"{row['sharding']}\n{row['world_size']} ranks" for row in timed]
+    parts = {
+        "parameters": [row["facts"]["parameter_bytes"] for row in timed],
+        "optimizer's state": [row["facts"]["optimizer_bytes"] for row in timed],
+    }
+    if all("after_step_bytes" in row["facts"] for row in timed):
+        known = [sum(pair) for pair in zip(*parts.values(), strict=True)]
+        peaks = [max(row["facts"][name] for name in POINTS) for row in timed]
+        parts["gradients, activations"] = [peak - part for peak, part in zip(peaks, known, strict=True)]
+    figure, axes = plt.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6), layout="constrained")
+    unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (2**20, "MiB")
+    bottom = [0.0] * len(timed)
+    for part, sizes in parts.items():
+        axes.bar(labels, [size / unit for size in sizes], bottom=bottom, label=part)
+        bottom = [low + size / unit for low, size in zip(bottom, sizes, strict=True)]
+    axes.set_ylabel(f"{name} a rank")
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_title(title, fontsize=8)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,226 @@
+"""How fast is a training step on several GPUs, beside another way to share its work?"""
+
+import itertools
+import statistics
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness.case import Case
+from perf.harness.cuda_clocks import length_of_union
+from perf.harness.measure import one_line
+from perf.harness.ranks import RankClock, Ranks
+from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import ON_A_CPU, VARIANTS
+from perf.studies.parallel.ranked import (
+    REFUSALS,
+    UNSCALED,
+    Device,
+    default_device,
+    held_ranks,
+    step_axes,
+    step_options,
+    world_size_option,
+    world_sizes_of,
+)
+from perf.studies.ratio_figure import draw
+from perf.studies.ratios import FEWEST, best, milliseconds, ratio_of
+from perf.workloads.data_parallel import STRATEGIES
+from perf.workloads.sharded_optimizer import SHARDINGS
+
+OURS = ("ddp/bucketed/25", "ddp/overlapped")
+AGAINST = ("ddp/torch/25", "ddp/torch/100", "ddp/torch_static/100")
+BUSY = 0.95
+"""Share of a step from which on the GPU, and not its host, is what the step waits for."""
+
+
+@click.command()
+@world_size_option
+@step_options(UNSCALED, VARIANTS)
+@click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
+@click.option("--against", multiple=True, help=f"The same. Default: {', '.join(AGAINST)}.")
+@click.option("--rounds", default=12, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--processes", default=6, show_default=True, type=click.IntRange(2), help="At most, for each rank.")
+@out_option
+def command(
+    world_sizes: tuple[int, ...],
+    sizes: tuple[str, ...],
+    contexts: tuple[int, ...],
+    precision: str | None,
+    variant: str | None,
+    batch: int,
+    ours: tuple[str, ...],
+    against: tuple[str, ...],
+    rounds: int,
+    half_width: float,
+    processes: int,
+    out: Path | None,
+) -> None:
+    """How fast is a step on several GPUs, beside another way to share it? Ten minutes on two.
+
+    \b
+    python -m perf study parallel-step --world-size 2 --context 512 --batch 16
+    python -m perf study parallel-step --ours sharding/sharded_reducing --against sharding/torch
+
+    Two arms are held by the same ranks and take single steps in turn, A B B A, each timed by its slowest rank; then
+    again in fresh processes, three at least, until the 95 % interval of every ratio is narrow enough. busy is the
+    share of a step in which the GPU computes or communicates: where it is far from all, the host is what is timed, and
+    a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25).
+    """
+    device = default_device()
+    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
+    arms = {name: arm_of(name) for name in (*(ours or OURS), *(against or AGAINST))}
+    pairs = list(itertools.product(ours or OURS, against or AGAINST))
+    rows = [
+        {"size": size, "context_length": context, "world_size": world_size}
+        | common
+        | {"ours": mine, "against": other, "status": "ok"}
+        | {name: [] for name in ("ours_s", "against_s", "ours_busy", "against_busy")}
+        for world_size, size, context in itertools.product(world_sizes_of(world_sizes, device), sizes, contexts)
+        for mine, other in pairs
+    ]
+    for whole in measured(rows, arms, device, rounds, processes, half_width / 100):
+        if out:
+            write(out / "parallel-step.json", document(device, whole))
+    title = heading(document(device, rows))
+    click.echo(title)
+    click.echo(f"Whole step, batch {batch} a rank, {common['precision']}, {common['variant']}: ms of the slowest rank")
+    click.echo(table(rows))
+    for sentence in answers(rows, half_width / 100):
+        click.echo(sentence)
+    if device == "cpu":
+        click.echo(ON_A_CPU)
+    if out:
+        where = "{size}, {context_length}, {world_size} ranks: {ours}"
+        draw(rows, lambda row: where.format_map(row), out / "parallel-step.png", title)
+
+
+def arm_of(name: str) -> tuple[str, dict[str, Any]]:
+    """Workload and its own params. Raises `click.ClickException` with one line for what is no arm."""
+    kind, _, rest = name.partition("/")
+    own, _, size = rest.partition("/")
+    try:
+        if kind == "ddp" and own in STRATEGIES and (bucket := float(size or 25)) > 0:
+            return "data_parallel", {"strategy": own, "bucket_size_mb": bucket, "mode": "step"}
+        if kind == "sharding" and own in SHARDINGS and not size:
+            return "sharded_optimizer", {"sharding": own}
+    except ValueError:
+        pass
+    grammar = f"ddp/{{{'|'.join(STRATEGIES)}}}[/MIB], sharding/{{{'|'.join(SHARDINGS)}}}"
+    raise click.ClickException(f"{name!r} was given; allowed: {grammar}")
+
+
+def measured(
+    rows: list[dict[str, Any]],
+    arms: dict[str, tuple[str, dict[str, Any]]],
+    device: Device,
+    rounds: int,
+    processes: int,
+    half_width: float,
+) -> Iterator[list[dict[str, Any]]]:
+    """Adds samples to `rows`; gives them as they stand after each set of processes."""
+    from tqdm import tqdm
+
+    with tqdm(total=processes * len(rows), unit="pair", leave=False, disable=None) as bar:
+        for number in range(processes):
+            with held_ranks(device) as ranks_of:
+                for row in rows:
+                    bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
+                    if row["status"] == "ok":
+                        try:
+                            _add(row, ranks_of(row["world_size"]), arms, device, rounds, number)
+                        except REFUSALS as error:
+                            row["status"] = one_line(error)
+                    bar.update()
+            yield rows
+            timed = [row for row in rows if row["status"] == "ok"]
+            if number + 1 >= FEWEST and all(ratio_of(row)[1] <= half_width for row in timed):
+                return
+
+
+def _add(
+    row: dict[str, Any],
+    ranks: Ranks,
+    arms: dict[str, tuple[str, dict[str, Any]]],
+    device: Device,
+    rounds: int,
+    number: int,
+) -> None:
+    """One process' samples; every second one builds and steps the other arm first, and looks at its GPU."""
+    names = ("ours", "against") if number % 2 == 0 else ("against", "ours")
+    axes = ("size", "context_length", "batch", "world_size", "precision", "variant")
+    params = {axis: row[axis] for axis in axes} | {"first": arms[row[names[0]]], "second": arms[row[names[1]]]}
+    work = ranks.build(Case("study", "beside", params, device, "ranks", "warm"))
+    if number == 0:
+        work.check()
+    RankClock(ranks).warm_up(work)
+    replies = ranks.ask("take", count=rounds)
+    taken = {
+        name: [max(sample) for sample in zip(*(reply[key] for reply in replies), strict=True)]
+        for name, key in zip(names, ("samples_s", "without_s"), strict=True)
+    }
+    for name, samples_s in taken.items():
+        row[f"{name}_s"].append(samples_s)
+    if device == "cuda":
+        row[f"{names[0]}_busy"].append(busy_s(ranks.spans()) / statistics.median(taken[names[0]]))
+
+
+def busy_s(spans: list[dict[str, list[list[float]]]]) -> float:
+    """For how long the least busy rank computes or communicates."""
+    return min(length_of_union(sorted((start, end) for kind in rank.values() for start, end in kind)) for rank in spans)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    return tabulate(shown(rows), headers="keys", disable_numparse=True)
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The cells of each row by the title of their column."""
+    found = []
+    for row in rows:
+        cells = {"size": row["size"], "context": row["context_length"], "ranks": row["world_size"]}
+        cells |= {"ours": row["ours"], "against": row["against"]}
+        if row["status"] == "ok":
+            ratio, half = ratio_of(row)
+            cells |= {
+                "ours, ms": f"{milliseconds(row, 'ours'):.2f}",
+                "its ms": f"{milliseconds(row, 'against'):.2f}",
+                "ratio": f"{ratio:.3f} ± {half:.1%}",
+                "processes": len(row["ours_s"]),
+            }
+            cells |= {words: share(row[f"{arm}_busy"]) for words, arm in (("busy", "ours"), ("its busy", "against"))}
+        else:
+            cells["ours, ms"] = textwrap.shorten(row["status"], 60)
+        found.append(cells)
+    return found
+
+
+def share(busy: list[float]) -> str:
+    """Of a step; "-" where no GPU was looked at."""
+    return f"{statistics.median(busy):.1%}" if busy else "-"
+
+
+def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
+    """For every model and arm of ours, the best of the others beside it, if it was measured well enough to say."""
+    timed = [row for row in rows if row["status"] == "ok"]
+    for key, group in itertools.groupby(
+        timed, key=lambda row: (row["size"], row["context_length"], row["world_size"], row["ours"])
+    ):
+        size, context, ranks, ours = key
+        mine = list(group)
+        ratio, half, fastest = best(mine, ratio_of)
+        where = f"{size}, context {context}, {ranks} ranks: {ours}"
+        busy = [one for row in mine for one in row["ours_busy"]]
+        if half > half_width:
+            yield f"{where}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
+        else:
+            bound = busy and statistics.median(busy) < BUSY
+            host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if bound else ""
+            yield f"{where} takes {ratio:.3f} ± {half:.1%} of the time of the best of the others, {fastest}.{host}"

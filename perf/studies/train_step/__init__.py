@@ -1,0 +1,1 @@
+"""How fast the whole training step is, beside another way to run it."""

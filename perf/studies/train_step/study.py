@@ -1,0 +1,187 @@
+"""How fast is the whole training step, beside another way to run it?"""
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.studies.document import document, heading, kept, out_option
+from perf.studies.fresh_process import fresh_process
+from perf.studies.lm import ON_A_CPU, SIZES, device_kind
+from perf.studies.lm import OURS as MODEL
+from perf.studies.ratio_figure import draw
+from perf.studies.ratios import FEWEST, best, bound_of, is_settled, milliseconds, ratio_of
+from perf.studies.train_step.arms import Cell, check_arm, samples_of
+from perf.workloads import measured
+
+OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
+AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
+SAMPLES = ("ours_s", "against_s", "against_busy_s")
+"""Of a row: seconds of every step, a list for each process."""
+
+
+@click.command()
+@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="Default: all of 2025; tiny on a CPU.")
+@click.option("--context", "contexts", multiple=True, type=click.IntRange(1), help="Default: 512, 1024; 64 on a CPU.")
+@click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--model", default=MODEL, show_default=True, help="module:function of a model of your own.")
+@click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
+@click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--processes", type=click.IntRange(2), help="At most. Default: 12; 3 on a CPU.")
+@out_option
+def command(
+    sizes: tuple[str, ...],
+    contexts: tuple[int, ...],
+    batch: int,
+    model: str,
+    ours: str | None,
+    against: tuple[str, ...],
+    rounds: int,
+    half_width: float,
+    processes: int | None,
+    out: Path | None,
+) -> None:
+    """How fast is the whole training step, beside another way to run it? Three minutes a size on a GPU.
+
+    \b
+    python -m perf study train-step --size small --context 512
+    python -m perf study train-step --size small --against my_package.peers:build_step
+
+    All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
+    then again in fresh processes, three at least, until the 95 % interval of the ratio to the best is narrow enough.
+    Where another arm waits for its host, it hardly ever is; then the ratio to the time for which the GPU is busy with
+    that arm's step is asked for instead, which no host can undercut. Arms that do not fit together go in pairs. A peer
+    of your own: build_step(config, context_length, batch) returns a function that takes one step on the GPU.
+    """
+    kind = device_kind()
+    ours, against = ours or OURS[kind], against or AGAINST[kind]
+    for name in (ours, *against):
+        try:
+            check_arm(name)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
+    cells = [
+        Cell(size, context, batch, model)
+        for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
+    ]
+    processes = processes or (12 if kind == "cuda" else FEWEST)
+    found = measure(cells, ours, against, rounds, processes, half_width / 100)
+    rows = kept(found, kind, out and out / "train-step.json")
+    whole = document(kind, rows)
+    click.echo(heading(whole))
+    click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and over each other arm's, 95 % interval")
+    click.echo(table(rows))
+    for sentence in answers(rows, half_width / 100):
+        click.echo(sentence)
+    if kind == "cpu":
+        click.echo(ON_A_CPU)
+    if out:
+        draw(rows, lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
+
+
+def measure(
+    cells: list[Cell], ours: str, against: tuple[str, ...], rounds: int, processes: int, half_width: float
+) -> Iterator[dict[str, Any]]:
+    """A row for each cell and other arm, with the samples of every process.
+
+    Of all arms together; in pairs where that fails: they do not fit, or one of them does not run.
+    """
+    from tqdm import tqdm
+
+    with tqdm(total=len(cells), unit="model", leave=False, disable=None) as bar:
+        for cell in cells:
+            bar.set_postfix_str(f"{cell.size} {cell.context_length}")
+            rows = _together(cell, ours, against, rounds, processes, half_width)
+            if len(against) > 1 and rows[0]["status"] != "ok":
+                pairs = (_together(cell, ours, (other,), rounds, processes, half_width) for other in against)
+                rows = list(itertools.chain.from_iterable(pairs))
+            yield from rows
+            bar.update()
+
+
+def _together(
+    cell: Cell, ours: str, others: tuple[str, ...], rounds: int, processes: int, half_width: float
+) -> list[dict[str, Any]]:
+    model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch, "ours": ours}
+    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
+    names = (ours, *others)
+    for number in range(processes):
+        found = _in_a_fresh_process(names, cell, rounds, number % len(names))
+        if found["status"] != "ok":
+            return [row | {"status": found["status"]} for row in rows]
+        for arm, row in enumerate(rows, 1):
+            row["ours_s"].append(found["samples_s"][0])
+            row["against_s"].append(found["samples_s"][arm])
+            if found["busy_s"]:
+                row["against_busy_s"].append(found["busy_s"][arm])
+        if number + 1 >= FEWEST and is_settled(rows, half_width):
+            break
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    from tabulate import tabulate
+
+    shown = []
+    for row in rows:
+        cells = {"size": row["size"], "context": row["context"], "against": row["against"]}
+        if row["status"] == "ok":
+            ratio, half = ratio_of(row)
+            ours = milliseconds(row, "ours")
+            cells |= {
+                "ours, ms": f"{ours:.2f}",
+                "TFLOP/s": f"{tflops(row, ours):.0f}",
+                "its ms": f"{milliseconds(row, 'against'):.2f}",
+                "ratio": f"{ratio:.3f} ± {half:.1%}",
+                "processes": len(row["ours_s"]),
+            }
+            if row["against_busy_s"]:
+                ratio, half = bound_of(row)
+                cells |= {
+                    "its GPU's ms": f"{milliseconds(row, 'against_busy'):.2f}",
+                    "at most": f"{ratio:.3f} ± {half:.1%}",
+                }
+        else:
+            cells["ours, ms"] = row["status"]
+        shown.append(cells)
+    return tabulate(shown, headers="keys", disable_numparse=True)
+
+
+def tflops(row: dict[str, Any], ms: float) -> float:
+    """Of the model: three forwards, all scores of attention counted."""
+    config = measured("configs", "MODEL_CONFIGS")[row["size"]]
+    return measured("accounting.compute", "step_flops")(config, row["batch"], row["context"]) / ms * 1e-9
+
+
+def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
+    """For every model, the best of the others beside ours; or that it was not measured well enough to say."""
+    timed = [row for row in rows if row["status"] == "ok"]
+    for (size, context), group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
+        mine = list(group)
+        ours = mine[0]["ours"]
+        (ratio, half, fastest), (bound, bound_half, busiest) = best(mine, ratio_of), best(mine, bound_of)
+        if half <= half_width:
+            verdict = f"{1 / ratio:.2f} times as fast as" if ratio < 1 else f"{ratio:.2f} times as slow as"
+            yield f"{size}, context {context}: {ours} is {verdict} the best of the others, {fastest}."
+        elif bound_half <= half_width and bound < 1:
+            yield (
+                f"{size}, context {context}: {ours} takes at most {bound:.3f} of the time of the best of the others: "
+                f"for so long is the GPU busy with {busiest}. With its waits for this host: {ratio:.3f} ± {half:.1%}."
+            )
+        else:
+            yield f"{size}, context {context}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
+
+
+def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+    with fresh_process("perf.studies.train_step.arms") as pool:
+        try:
+            return pool.submit(samples_of, names, cell, rounds, built_first).result()
+        except BrokenProcessPool:
+            return {"status": "the measuring process died; its last words are above"}

@@ -1,0 +1,23 @@
+"""The attention page of made-up records, without asv and without a browser."""
+
+from pathlib import Path
+
+from perf.harness.records import read_commit
+from perf.report.attention.page import Measured, render
+from perf.report.pages import Commit
+from tests.report import synthetic
+
+COMMIT = Commit("0123456789abcdef" * 2 + "01234567", "Tile <sizes>", "2026-01-02")
+
+
+def measured(suite: synthetic.Suite, directory: Path, commit: Commit = COMMIT, visits: int = 4) -> Measured:
+    """What the publisher would find of one suite."""
+    records = directory / suite.benchmark
+    synthetic.write_records(records, suite, commit.hash, visits)
+    results = read_commit(records, suite.machine, commit.hash)
+    return Measured(suite.machine, suite.benchmark, commit, results, frozenset(synthetic.benchmarks(suite)))
+
+
+def page_of(suite: synthetic.Suite, directory: Path, visits: int = 4) -> str:
+    """The page about one suite."""
+    return render("demo", [measured(suite, directory, visits=visits)], [], "https://code.example/commit/")

@@ -1,0 +1,506 @@
+"""Attention side by side: which cells, who is asked, what fails, what the samples of several processes say."""
+
+import json
+import math
+from dataclasses import replace
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.studies.attention import arms, process, results, study
+from perf.studies.attention.arms import SideBySide
+from perf.studies.attention.cells import (
+    CLOCKS,
+    GROUPS,
+    Cell,
+    cells_of,
+    groups_of,
+    least_bytes,
+    narrowed,
+    peers_of,
+    scores_bytes,
+)
+from perf.studies.ratios import FEWEST
+from perf.workloads import attention_impls, build
+from perf.workloads.attention import problem_of
+
+GIB = 2**30
+TINY = Cell("grid", 4, 2, 64, 16, "float32", True, "forward", "wall", "warm")
+FOREIGN = """
+import os
+import torch
+import torch.nn.functional as F
+
+def attend(q, k, v, is_causal):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+def wrong(q, k, v, is_causal):
+    return attend(q, k, 1.5 * v, is_causal)
+
+def without_memory(q, k, v, is_causal):
+    raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+
+def deadly(q, k, v, is_causal):
+    os._exit(1)
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """The name of a module of a user's own."""
+    folder = tmp_path / "somewhere"
+    folder.mkdir()
+    (folder / "throw_away_kernels.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(folder)
+    return "throw_away_kernels"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["study", "attention", *arguments])
+
+
+def on_gpu(*groups, **wanted):
+    return narrowed(list(cells_of({name: GROUPS[name] for name in groups})), **wanted)
+
+
+def arm(impl, *samples_s, cell=TINY, role="against", status="ok"):
+    """A row as measured: seconds of each process."""
+    row = cell.axes() | {"impl": impl, "role": role, "status": status, "flops": 1e9}
+    return row | {"samples_s": [list(process) for process in samples_s]}
+
+
+def compared(ours_s, against_s, cell=TINY, against="sdpa_cudnn", ours="triton"):
+    """Two rows of three processes in which each arm takes the same time."""
+    mine, others = ([[seconds] * 2] * 3 for seconds in (ours_s, against_s))
+    return [arm(ours, *mine, cell=cell, role="ours"), arm(against, *others, cell=cell)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
+def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
+    done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "Measured on a CPU" in done.output
+    rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
+    assert {row["group"] for row in rows} == set(GROUPS)
+    assert {row["impl"] for row in rows} == {"pytorch", "sdpa_flash", "reference"}
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(0 < row["error"] <= 1e-4 for row in rows)
+    assert {tuple(map(len, row["samples_s"])) for row in rows} == {(2, 2)}
+    pictures = {path.stem for path in tmp_path.glob("*.png")}
+    assert pictures == {f"attention-{name}-{mode}" for name, group in GROUPS.items() for mode in group.modes}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its clock is a CPU's here")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_path, foreign):
+    one_cell = ["--group", "grid", "--seq-len", "64", "--mode", "forward", "--mask", "causal"]
+    others = [f"{foreign}:{name}" for name in ("wrong", "deadly", "without_memory")] + ["sdpa_cudnn", "reference"]
+    arms = ["--impl", f"{foreign}:attend", *(word for name in others for word in ("--against", name))]
+    done = invoke(*one_cell, *arms, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
+    assert [row["impl"] for row in rows] == [f"{foreign}:attend", *others]
+    status = {row["impl"].rpartition(":")[2]: row["status"] for row in rows}
+    assert (status["attend"], status["reference"]) == ("ok", "ok")
+    assert status["wrong"].startswith("wrong: out differs from float64")
+    assert status["deadly"] == "crashed: the measuring process died; its last words are above"
+    assert status["without_memory"] == "out of memory: Tried to allocate 2.00 GiB"
+    assert status["sdpa_cudnn"].startswith("unavailable: sdpa_cudnn: No ")
+    assert [len(row["samples_s"]) for row in rows] == [2, 0, 0, 0, 0, 2]
+    assert f"{foreign}:wrong has no time in grid 4x2x64x16, causal, forward: wrong: " in done.output
+    assert "sdpa_cudnn has no time" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--impl", "magic"], "impl='magic' was given; allowed: triton, "),
+        (["--against", "json:no_such"], "'json:no_such' was given; allowed: module:function"),
+        (["--impl", "nowhere:attend"], "'nowhere:attend' was given; allowed: module:function"),
+        (["--impl", "sdpa", "--against", "sdpa"], "'sdpa' was given as --impl and as --against"),
+        (["--seq-len", "3"], "--seq-len 3 was given; allowed here: "),
+        (["--group", "short", "--mask", "full"], "--mask full was given; allowed here: causal"),
+        (["--group", "short", "--group", "grid", "--mode", "forward", "--seq-len", "16"], "no cell is left: "),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the groups of a CPU are meant")
+def test_what_cannot_be_is_one_line_before_anything_is_measured(monkeypatch, arguments, words):
+    monkeypatch.setattr(study, "measure", None)
+    done = invoke(*arguments)
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {words}")
+    assert len(done.output.splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a choice where there is a GPU")
+def test_a_cpu_has_one_clock():
+    done = invoke("--clock", "cuda_graph")
+    assert (done.exit_code, done.output) == (
+        1,
+        "Error: --clock cuda_graph was given; allowed without a GPU: none, it is the wall clock\n",
+    )
+
+
+def test_help_teaches_what_each_group_answers():
+    done = invoke("--help")
+    assert done.exit_code == 0
+    for name, group in GROUPS.items():
+        assert f"{name:13}{group.asks}" in done.output
+
+
+def test_the_grid_has_the_same_tokens_and_width_everywhere():
+    cells = on_gpu("grid")
+    assert len(set(cells)) == len(cells) == 5 * 2 * 2 * 3
+    assert {cell.batch * cell.seq_len for cell in cells} == {32768}
+    assert {cell.num_heads * cell.d for cell in cells} == {2048}
+    assert {(cell.clock, cell.cache) for cell in cells} == {("cuda_events", "cold")}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_cell_is_a_case_of_its_workload(name):
+    for cell in on_gpu(name):
+        case = cell.case("triton", "cuda")
+        assert (case.workload, case.clock, case.cache) == (GROUPS[name].workload, cell.clock, cell.cache)
+        if name != "leaderboard":
+            problem = problem_of(case.params)
+            assert problem.shape == (cell.batch, cell.num_heads, cell.seq_len, cell.d)
+            assert (problem.dtype, problem.is_causal) == (cell.dtype, cell.is_causal)
+    for cell in cells_of({name: groups_of("cpu")[name]}):
+        build(cell.case("pytorch", "cpu").workload, cell.case("pytorch", "cpu").params, "cpu").run()
+
+
+def test_short_work_is_timed_with_its_host_and_any_group_by_any_clock():
+    assert {(cell.clock, cell.cache) for cell in on_gpu("short")} == {("gpu_wall", "warm")}
+    for clock, cache in CLOCKS.items():
+        assert {(cell.clock, cell.cache) for cell in cells_of(GROUPS, clock)} == {(clock, cache)}
+
+
+def test_modes_of_one_problem_are_neighbours():
+    cells = on_gpu("grid")
+    for first, second, third in zip(cells[::3], cells[1::3], cells[2::3], strict=True):
+        assert replace(first, mode="") == replace(second, mode="") == replace(third, mode="")
+
+
+def test_who_is_asked_by_default():
+    (small,) = on_gpu("grid", seq_len=(2048,), d=(64,), mode=("forward",), mask=("full",))
+    flash = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
+    eager = ("reference", "reference_compiled")
+    assert scores_bytes(small) == 4 * GIB
+    assert peers_of(small, "cuda") == (*flash, *eager)
+    (large,) = on_gpu("grid", seq_len=(4096,), d=(64,), mode=("forward",), mask=("full",))
+    assert peers_of(large, "cuda") == flash
+    assert peers_of(on_gpu("leaderboard")[0], "cuda") == flash
+    assert peers_of(on_gpu("float32")[0], "cuda") == ("sdpa_efficient", "flex", *eager)
+    assert peers_of(on_gpu("short")[0], "cuda") == ("sdpa", *flash, *eager)
+    for device in ("cuda", "cpu"):
+        assert {impl for cell in on_gpu(*GROUPS) for impl in peers_of(cell, device)} <= set(attention_impls.IMPLS)
+
+
+def test_eager_is_refused_by_its_bytes(monkeypatch):
+    (cell,) = on_gpu("grid", seq_len=(16384,), d=(64,), mode=("forward_backward",), mask=("causal",))
+    assert least_bytes(cell, "reference") == 4 * 32 * GIB
+    assert least_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
+    assert least_bytes(cell, "triton") == 0
+    monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
+    reply = SideBySide("cpu").take_turns(cell, ["reference"], ["reference"], 2)["reference"]
+    assert reply == {"status": "unavailable", "reason": "its scores take 128 GiB at least, this GPU has 100"}
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """A measuring process' state without its greeting: ceilings so high that nothing is too fast."""
+    worker = SideBySide("cpu")
+    worker._ceilings = {"matmul_flops_per_s": {"float32": math.inf}, "copy_bytes_per_s": math.inf}
+    return worker
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Implementations a, b, c, each writing its name wherever it is called."""
+    found: list[str] = []
+
+    def named(name):
+        def make(problem, device):
+            attend = attention_impls.IMPLS["reference"](problem, device)
+            return lambda *qkv: (found.append(name), attend(*qkv))[1]
+
+        return make
+
+    for name in "abc":
+        monkeypatch.setitem(attention_impls.IMPLS, name, named(name))
+    return found
+
+
+def test_arms_are_built_warmed_up_and_then_sampled_in_turn_and_turned_round(worker, log):
+    replies = worker.take_turns(TINY, ["b", "c", "a"], [], 4)
+    assert "".join(log[-12:]) == "bcaacbbcaacb"
+    assert "".join(log[:3]) == "bca", "each runs once, which may compile, before any is warmed up"
+    assert {impl: len(reply["samples_s"]) for impl, reply in replies.items()} == {"b": 4, "c": 4, "a": 4}
+    assert all("error" not in reply and reply["flops"] > 0 for reply in replies.values())
+
+
+def test_only_what_was_not_checked_is_checked(worker, log):
+    replies = worker.take_turns(TINY, ["a", "b"], ["b"], 2)
+    assert "error" not in replies["a"]
+    assert 0 < replies["b"]["error"] < 1e-4
+
+
+def test_a_time_that_cannot_be_is_none(worker, log, monkeypatch):
+    slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": math.inf}
+    monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock: slow)
+    worker._ceilings = slow
+    reply = worker.take_turns(TINY, ["a"], [], 2)["a"]
+    assert reply["status"] == "too_fast"
+    assert "samples_s" not in reply
+
+
+def test_rounds_in_which_the_gpu_slowed_itself_down_do_not_count(worker, log):
+    class Nvml:
+        calls = 0
+
+        def sm_mhz(self):
+            return 1980
+
+        def throttling(self):
+            self.calls += 1
+            return ["power brake"] if self.calls in self.bad else []
+
+    worker._nvml = Nvml()
+    worker._nvml.bad = (3, 5)  # of two arms: rounds 1 and 2
+    replies = worker.take_turns(TINY, ["a", "b"], [], 4)
+    assert [len(reply["samples_s"]) for reply in replies.values()] == [2, 2]
+    assert replies["a"]["sm_mhz"] == 1980
+    worker._nvml.bad = range(100)
+    for reply in worker.take_turns(TINY, ["a", "b"], [], 4).values():
+        assert (reply["status"], reply["reason"]) == ("throttled", "the GPU slowed itself down: power brake")
+        assert "samples_s" not in reply
+
+
+def test_an_arm_that_breaks_the_device_is_answered_alone(worker, log, monkeypatch):
+    def breaks(problem, device):
+        worker._usable = False
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setitem(attention_impls.IMPLS, "b", breaks)
+    replies = worker.take_turns(TINY, ["a", "b", "c"], [], 2)
+    assert list(replies) == ["b"]
+    assert replies["b"]["reason"] == "RuntimeError: an illegal memory access was encountered"
+
+
+class Spoken:
+    """A measuring process that writes down what it is asked; `replies` overrides what an arm is answered."""
+
+    device = "cpu"
+
+    def __init__(self, **replies):
+        self.log, self.replies = [], replies
+
+    def take_turns(self, cell, impls, unchecked, rounds):
+        self.log.append((cell.mode, "".join(impls), "".join(unchecked)))
+        good = {"status": "ok", "reason": "", "flops": 1.0, "samples_s": [1.0] * rounds}
+        replies = {impl: good | {"error": 1e-7} if impl in unchecked else good for impl in impls}
+        return {impl: self.replies.get(impl, reply) for impl, reply in replies.items()}
+
+    def end(self):
+        self.log.append("end")
+
+
+def plan_of(*modes):
+    cells = [replace(TINY, mode=mode) for mode in modes]
+    return {
+        cell: [arm("a", cell=cell, role="ours", status="not measured")]
+        + [arm(impl, cell=cell, status="not measured") for impl in "bc"]
+        for cell in cells
+    }
+
+
+def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once():
+    plan, process = plan_of("forward", "backward"), Spoken()
+    assert len(list(study.measure(process, plan, 2, 9, 0.02))) == FEWEST * 2
+    assert process.log == [
+        *[("forward", "abc", "abc"), ("backward", "abc", "abc"), "end"],
+        *[("forward", "bca", ""), ("backward", "bca", ""), "end"],
+        *[("forward", "cab", ""), ("backward", "cab", ""), "end"],
+        "end",
+    ]
+    for row in (row for rows in plan.values() for row in rows):
+        assert (row["status"], row["samples_s"]) == ("ok", [[1.0, 1.0]] * 3)
+
+
+def test_rows_are_whole_after_every_cell():
+    plan = plan_of("forward", "backward")
+    steps = study.measure(Spoken(), plan, 2, 3, 0.02)
+    next(steps)
+    first, second = plan.values()
+    assert {row["status"] for row in first} == {"ok"}
+    assert {row["status"] for row in second} == {"not measured"}
+    assert results.timed([*first, *second])
+
+
+def test_only_cells_that_are_not_known_yet_are_visited_again(monkeypatch):
+    plan, process = plan_of("forward", "backward"), Spoken()
+    monkeypatch.setattr(study, "is_known", lambda rows, half_width: rows[0]["mode"] == "forward")
+    list(study.measure(process, plan, 2, 5, 0.02))
+    assert [len(rows[0]["samples_s"]) for rows in plan.values()] == [3, 5]
+
+
+def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
+    hot = {"status": "throttled", "reason": "the GPU slowed itself down: power brake"}
+    plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
+    list(study.measure(process, plan, 2, 3, 0.02))
+    (rows,) = plan.values()
+    assert [row["status"] for row in rows] == [
+        "ok",
+        "wrong: dq differs",
+        "throttled: the GPU slowed itself down: power brake",
+    ]
+    assert [entry[1] for entry in process.log if entry != "end"] == ["abc", "ca", "ac"]
+    process.replies = {"c": {"status": "ok", "reason": "", "samples_s": [1.0]}}
+    study.visit(process, TINY, rows, 2, 0)
+    assert rows[2]["status"] == "ok"
+    process.replies = {"c": hot}
+    study.visit(process, TINY, rows, 2, 0)
+    assert (rows[2]["status"], rows[2]["samples_s"]) == ("ok", [[1.0]])
+
+
+def test_where_nothing_is_left_to_compare_nothing_is_measured():
+    broken = {"status": "error", "reason": "ValueError: no"}
+    plan, process = plan_of("forward"), Spoken(a=broken)
+    list(study.measure(process, plan, 2, 5, 0.02))
+    assert [entry for entry in process.log if entry != "end"] == [("forward", "abc", "abc")]
+
+
+def test_a_lost_device_is_another_process_and_the_others_go_on(monkeypatch):
+    """The first process answers for the arm that broke it, alone."""
+    asked = []
+    good = {"status": "ok"}
+    answers = iter([({"b": {"status": "error"}}, False), ({"a": good, "c": good}, True)])
+
+    class Pool:
+        def submit(self, question, device, cell, impls, unchecked, rounds):
+            asked.append(list(impls))
+            self.answer = next(answers)
+            return self
+
+        def result(self):
+            return self.answer
+
+        def shutdown(self):
+            asked.append("end")
+
+    monkeypatch.setattr(process, "fresh_process", lambda module: Pool())
+    replies = process.Process("cpu").take_turns(TINY, ["a", "b", "c"], [], 2)
+    assert replies == {"a": good, "b": {"status": "error"}, "c": good}
+    assert asked == [["a", "b", "c"], "end", ["a", "c"]]
+
+
+def test_nothing_is_measured_beside_other_work(monkeypatch):
+    monkeypatch.delenv("PERF_PREFLIGHT", raising=False)
+    process = Spoken()
+    process.greeting = lambda: {"troubles": ["process 7 uses GPU 0: stop it first"]}
+    with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0"):
+        study.start(process, [])
+
+
+def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
+    other = replace(TINY, mode="backward")
+    rows = [arm("x", [1.0], role="ours"), arm("y", [2.0], role="ours"), arm("b", [3.0]), arm("c", status="wrong: no")]
+    rows += compared(1.0, 2.0, cell=other)
+    found = list(results.pairs(rows))
+    assert [(pair["mode"], pair["ours"], pair["against"], pair["status"]) for pair in found] == [
+        ("forward", "x", "b", "ok"),
+        ("forward", "x", "c", "wrong: no"),
+        ("forward", "y", "b", "ok"),
+        ("forward", "y", "c", "wrong: no"),
+        ("backward", "triton", "sdpa_cudnn", "ok"),
+    ]
+    assert (found[2]["ours_s"], found[2]["against_s"]) == ([[2.0]], [[3.0]])
+
+
+def test_a_cell_is_known_when_every_ratio_of_it_is():
+    rows = compared(1.0, 2.0)
+    assert results.is_known(rows, 0.02)
+    rows.append(arm("flex", [1.0, 1.0], [1.5, 1.5], [0.7, 0.7]))
+    assert not results.is_known(rows, 0.02)
+    rows[-1]["status"] = "wrong: no"
+    assert results.is_known(rows, 0.02)
+
+
+def lines(rows):
+    return "\n".join(results.shown(rows))
+
+
+def test_the_table_has_ours_beside_the_best_of_the_others_in_a_hundred_columns():
+    (cell,) = on_gpu("grid", seq_len=(16384,), d=(128,), mode=("forward_backward",), mask=("causal",))
+    rows = [*compared(0.02, 0.04, cell=cell, against="reference_compiled"), arm("flex", *[[0.025] * 2] * 3, cell=cell)]
+    rows[0]["flops"] = 1e13
+    text = lines(rows)
+    assert "grid: triton, bfloat16, cuda_events, cold caches" in text
+    assert max(map(len, text.splitlines())) <= 100
+    words = [" ".join(line.split()) for line in text.splitlines()]
+    assert "2x16x16384x128 causal forward_backward 20.00 500 0.800 ± 0.0% flex" in words
+    assert "forward_backward reference_compiled 1 0.500 ± 0.0% 0.500 ± 0.0% 2x16x16384x128, causal" in words
+
+
+def test_what_has_no_time_is_said_once_for_each_reason():
+    rows = []
+    for mode in ("forward", "backward"):
+        cell = replace(TINY, mode=mode)
+        rows += [*compared(1.0, 2.0, cell=cell), arm("sdpa_flash", cell=cell, status="unavailable: no")]
+    assert "sdpa_flash has no time in grid 4x2x64x16, causal, forward and 1 more: unavailable: no" in lines(rows)
+    rows[0]["status"] = "out of memory: no"
+    assert "triton has no time in grid 4x2x64x16, causal, forward: out of memory: no" in lines(rows)
+
+
+def sentences(rows, half_width=0.02):
+    return list(results.answers(rows, half_width))
+
+
+def test_the_worst_cells_and_the_mean_over_the_grid_and_the_leaderboard_are_named():
+    grid = on_gpu("grid", seq_len=(1024, 2048), d=(64,), mode=("forward_backward",), mask=("full",))
+    (board,) = on_gpu("leaderboard")
+    rows = []
+    for cell, cudnn_s, flash_s in zip([*grid, board], (1.0, 4.0, 0.8), (2.0, 0.5, 3.0), strict=True):
+        rows += [*compared(1.0, cudnn_s, cell=cell), arm("sdpa_flash", *[[flash_s] * 2] * 3, cell=cell)]
+    rows[6]["flops"] = 1e15
+    assert sentences(rows) == [
+        "triton beside sdpa_flash, worst of 3 cells, grid 16x32x2048x64, full, forward_backward: "
+        "2.000 ± 0.0% of its time.",
+        "triton beside sdpa_cudnn, grid, forward_backward, geometric mean of 2 cells: 0.500 ± 0.0% of its time.",
+        "triton on the leaderboard: 1000 ms, 1000 TFLOP/s; beside the best of the others, sdpa_cudnn: 1.250 ± 0.0%.",
+    ]
+
+
+def test_other_modes_are_not_in_the_mean_over_the_grid():
+    assert sentences(compared(1.0, 2.0)) == []
+
+
+def test_what_is_not_known_is_said_with_the_widest():
+    rows = [*compared(1.0, 2.0), arm("flex", [1.0, 1.0], [1.02, 1.02], [1.05, 1.05])]
+    *_, last = sentences(rows)
+    assert last.startswith(
+        "triton: 1 of 2 ratios are not known to 2.0%, least of all flex in grid 4x2x64x16, causal, forward, ± "
+    )
+    assert last.endswith("more --processes.")
+
+
+def test_without_a_ratio_the_status_says_so(monkeypatch):
+    monkeypatch.setattr(study, "measure", lambda *arguments: iter(()))
+    monkeypatch.setattr(study, "start", lambda *arguments: {"device": {"name": "x"}, "software": {}})
+    done = invoke("--group", "leaderboard")
+    assert done.exit_code == 1
+    assert done.output.endswith("Error: nothing was compared; the reasons are above\n")
+
+
+@pytest.mark.gpu
+def test_ours_beside_the_others_on_a_gpu(tmp_path):
+    cell = ["--group", "short", "--seq-len", "256", "--d", "64"]
+    done = invoke(*cell, "--processes", "2", "--rounds", "4", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
+    assert {row["impl"]: row["status"] for row in rows}["triton"] == "ok"
+    assert sum(row["status"] == "ok" for row in rows) >= 5
+    assert all(row["clock"] == "gpu_wall" for row in rows)

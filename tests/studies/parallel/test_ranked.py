@@ -1,0 +1,228 @@
+"""The studies over several ranks run on a laptop; what they say follows from their rows."""
+
+import json
+from typing import ClassVar
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.harness.case import Case
+from perf.studies.lm import ON_A_CPU
+from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
+from perf.workloads.workload import Floor, Workload
+
+pytestmark = pytest.mark.slow
+
+ON_CPU = not torch.cuda.is_available()
+
+
+def study(*arguments):
+    return CliRunner().invoke(main, ["study", *arguments])
+
+
+def test_all_reduce_gives_times_and_both_bandwidths(tmp_path):
+    done = study("all-reduce", "--device", "cpu", "--world-size", "2", "--megabytes", "1", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "all-reduce.json").read_text())["rows"]
+    assert row["facts"] == {"bytes": 1_000_000}
+    assert "gloo" in done.output
+    assert (tmp_path / "all-reduce.png").stat().st_size > 0
+
+
+def test_bus_bandwidth_is_that_of_a_ring():
+    row = {"facts": {"bytes": 10**9}, "samples_s": [9.0, 0.5, 0.4], "world_size": 4}
+    assert all_reduce.rates(row) == (2e9, 3e9)
+
+
+@pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
+def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
+    done = study("ddp", "--context", "16", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "ddp.json").read_text())["rows"]
+    assert [row["strategy"] for row in rows] == [
+        "naive",
+        "flat",
+        "overlapped",
+        *["bucketed"] * 3,
+        *["torch"] * 3,
+        *["torch_static"] * 3,
+    ]
+    assert all(row["status"] == "ok" and row["step_s"] and row["exposed_s"] for row in rows)
+    assert "has the shortest step" in done.output
+    assert "by the model the best bucket has" in done.output
+    assert ON_A_CPU in done.output
+    assert (tmp_path / "ddp.png").stat().st_size > 0
+
+
+def bucketed(calls, exposed, num_bytes=8e9):
+    facts = {"calls": calls, "bytes": num_bytes}
+    return {"strategy": "bucketed", "status": "ok", "facts": facts, "exposed_s": [exposed]}
+
+
+def test_the_model_is_recovered_from_what_follows_it():
+    bandwidth, overhead = 200e9, 20e-6
+    rows = [bucketed(calls, 8e9 / (calls * bandwidth) + calls * overhead) for calls in (8, 80, 320, 800)]
+    assert ddp.fitted(rows) == pytest.approx((bandwidth, overhead), rel=1e-6)
+    assert ddp.fitted(rows[:2]) is None
+
+
+def test_the_answers_name_the_shortest_step_and_the_bucket_that_adds_least():
+    where = {"size": "xl", "context_length": 512, "world_size": 2}
+    exposed = {10: 5.0, 25: 3.0, 100: 4.0}  # in milliseconds; as many calls for less than for more would fit no model
+    rows = [
+        bucketed(calls, exposed[size] * 1e-3) | where | {"bucket_size_mb": size, "step_s": [0.1 + size * 1e-4]}
+        for calls, size in ((800, 10), (320, 25), (80, 100))
+    ]
+    naive = where | {"strategy": "naive", "status": "ok", "step_s": [0.2, 0.05, 0.06]}
+    first, second = ddp.answers([naive, *rows])
+    assert first == "xl, context 512, 2 ranks: naive has the shortest step."
+    assert second.endswith(" MiB, measured 25 MiB.")
+
+
+def test_the_modes_of_a_setting_make_a_row():
+    step, exposed = (
+        {"strategy": "naive", "mode": mode, "status": "ok", "samples_s": [time], "facts": {}}
+        for mode, time in (("step", 1.0), ("exposed", 0.2))
+    )
+    row = {"strategy": "naive", "status": "ok", "facts": {}, "step_s": [1.0], "exposed_s": [0.2]}
+    assert ddp.paired([step, exposed]) == [row]
+
+
+def test_a_failed_mode_is_a_failed_row():
+    ok = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
+    failed = {"strategy": "naive", "mode": "exposed", "status": "rank 1: its process died (SIGKILL)"}
+    (row,) = ddp.paired([ok, failed])
+    assert row["status"] == "rank 1: its process died (SIGKILL)"
+
+
+def test_ddp_equivalence_holds_and_says_so(tmp_path):
+    done = study("ddp-equivalence", "--world-size", "2", "--steps", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "ddp-equivalence.json").read_text())["rows"]
+    assert [row["equal_on_ranks"] for row in rows] == [True] * 4
+
+
+@pytest.mark.parametrize(("equal", "difference"), [(True, 1e-3), (False, 0.0)])
+def test_ddp_equivalence_fails_where_the_weights_differ(monkeypatch, equal, difference):
+    found = {"equal_on_ranks": equal, "difference": difference}
+    monkeypatch.setattr(ddp_equivalence, "trained", lambda *_: {})
+    monkeypatch.setattr(ddp_equivalence, "measured", lambda *_: lambda *_, **__: [])  # spawn
+    monkeypatch.setattr(ddp_equivalence, "compared", lambda *_: found)
+    done = study("ddp-equivalence", "--world-size", "2", "--steps", "1")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1].startswith("Error: the weights differ; allowed: ")
+
+
+def test_weights_are_compared_on_all_ranks_and_with_one_process():
+    exact = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}
+    off = exact | {"b": torch.tensor([4.5])}
+    assert ddp_equivalence.compared([off, off], exact) == {"equal_on_ranks": True, "difference": 0.1}
+    assert ddp_equivalence.compared([exact, exact, off], exact) == {"equal_on_ranks": False, "difference": 0.0}
+
+
+def test_every_rank_begins_with_weights_of_its_own():
+    weights = [ddp_equivalence.trained(rank, 2, None, 0, 1, "cpu") for rank in range(2)]
+    assert not torch.equal(weights[0]["lm_head.weight"], weights[1]["lm_head.weight"])
+
+
+@pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
+def test_overlap_sees_both_kinds_of_work(tmp_path):
+    done = study("overlap", "--context", "16", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "overlap.json").read_text())["rows"]
+    assert [(row["strategy"], row["rank"]) for row in rows] == [
+        ("naive", 0),
+        ("naive", 1),
+        ("overlapped", 0),
+        ("overlapped", 1),
+    ]
+    for row in rows:
+        assert overlap.length(row["compute"]) > 0
+        assert overlap.length(row["communication"]) > 0
+    assert (tmp_path / "overlap.png").stat().st_size > 0
+
+
+def test_what_two_lanes_have_in_common():
+    assert overlap.common([[0.0, 2.0], [3.0, 5.0]], [[1.0, 4.0]]) == 2.0
+    assert overlap.length([[0.0, 2.0], [3.0, 5.0]]) == 4.0
+
+
+@pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
+def test_sharding_shows_what_each_rank_holds(tmp_path):
+    done = study("sharding", "--context", "16", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = {row["sharding"]: row for row in json.loads((tmp_path / "sharding.json").read_text())["rows"]}
+    assert set(rows) == {"none", "sharded", "sharded_reducing", "torch"}
+    parameters = rows["none"]["facts"]["parameter_bytes"]
+    assert rows["sharded"]["facts"]["communicated_bytes"] == parameters
+    assert rows["sharded_reducing"]["facts"]["communicated_bytes"] == 2 * parameters
+    assert "of the step of the whole state" in done.output
+    assert (tmp_path / "sharding.png").stat().st_size > 0
+
+
+def test_a_sharded_step_and_state_are_told_as_parts_of_the_whole_ones():
+    whole, divided = (
+        {"size": "xl", "context_length": 512, "world_size": 2, "status": "ok", "sharding": sharding}
+        | {"samples_s": [time], "facts": {"optimizer_bytes": num_bytes}}
+        for sharding, time, num_bytes in (("none", 0.1, 16), ("sharded", 0.12, 8))
+    )
+    (sentence,) = sharding.answers([whole, divided])
+    assert sentence.endswith("sharded takes 1.200 of the step of the whole state, and holds 50.0% of it.")
+
+
+class Ended:
+    """Ranks that only live and end; all there were."""
+
+    made: ClassVar[list["Ended"]] = []
+
+    def __init__(self, device, world_size, checkout):
+        self.world_size, self.alive = world_size, True
+        self.made.append(self)
+
+    def close(self):
+        self.alive = False
+
+
+def test_ranks_serve_all_cases_of_their_number_until_one_ends_them(monkeypatch):
+    def measure(those, case):
+        assert those.alive and those.world_size == case.params["world_size"]
+        if case.params["megabytes"] == 13:
+            those.alive = False
+            raise RuntimeError("rank 1: its process died\nas its log says")
+        return {"status": "ok"}
+
+    monkeypatch.setattr(ranked, "Ranks", Ended)
+    monkeypatch.setattr(ranked, "_measure", measure)
+    monkeypatch.setattr(Ended, "made", [])
+    settings = [{"world_size": n, "megabytes": size} for n, size in ((2, 1), (2, 2), (2, 13), (2, 3), (3, 1))]
+    rows = list(ranked.measured_rows("collectives", settings, "cpu"))
+    assert [row["status"] for row in rows] == ["ok", "ok", "rank 1: its process died", "ok", "ok"]
+    assert [made.world_size for made in Ended.made] == [2, 2, 3]
+    assert not any(made.alive for made in Ended.made)
+
+
+class Quick:
+    """Ranks whose every sample is of half a second."""
+
+    def build(self, case):
+        return Workload(run=lambda: None, check=lambda: 0.25, floor=Floor(), facts=lambda: {"bytes": 1.0})
+
+    def ask(self, do, **arguments):
+        return [{"call_s": 0.5} if do == "warm_up" else {"samples_s": [0.5] * arguments["count"], "without_s": []}]
+
+    def memory(self):
+        return {"peak_bytes": 7, "largest_allocations": []}
+
+
+def test_a_case_is_checked_timed_and_weighed():
+    found = ranked._measure(Quick(), Case("study", "collectives", {}, "cpu", "ranks", "warm"))
+    assert set(found.pop("samples_s")) == {0.5}
+    assert found == {"status": "ok", "error": 0.25, "facts": {"bytes": 1.0}, "peak_bytes": 7}
+
+
+@pytest.mark.skipif(not ON_CPU, reason="this machine may have them")
+def test_more_ranks_than_gpus_is_a_row():
+    (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
+    assert row["status"] == "needs 2 GPUs; this machine has 0"

@@ -1,0 +1,145 @@
+"""Two ways to share a step's work on the same ranks: in turn, in fresh processes, and what that says."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.studies.parallel import ranked, step
+from perf.studies.parallel.step import arm_of
+from perf.workloads import beside
+from perf.workloads.workload import Floor, Workload
+
+TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
+ARMS = {"a": ("data_parallel", {"strategy": "bucketed"}), "b": ("data_parallel", {"strategy": "torch"})}
+
+
+def study(*arguments):
+    return CliRunner().invoke(main, ["study", "parallel-step", *arguments])
+
+
+def row(ours_s, against_s, **more):
+    axes = {"size": "xl", "context_length": 512, "batch": 4, "world_size": 2, "precision": "bf16", "variant": "eager"}
+    samples = {"ours_s": ours_s, "against_s": against_s, "ours_busy": [], "against_busy": []}
+    return axes | {"ours": "a", "against": "b", "status": "ok"} | samples | more
+
+
+class Spoken:
+    """Ranks that write down what they are told; the first arm takes 1 s on rank 0 and 3 s on rank 1, the second 2 s."""
+
+    log: list[str]
+
+    def __init__(self, device, world_size, checkout):
+        self.world_size, self.alive = world_size, True
+        self.log.append(f"start {world_size}")
+
+    def build(self, case):
+        first, second = (params["strategy"] for _, params in (case.params["first"], case.params["second"]))
+        self.log.append(f"{first}, {second}, batch {case.params['batch']}")
+        if "broken" in (first, second):
+            self.alive = False
+            raise RuntimeError("rank 0: broken\nmore")
+        return Workload(run=lambda: None, check=lambda: self.log.append("check") or 0.0, floor=Floor())
+
+    def ask(self, do, **arguments):
+        if do == "take":
+            return [{"samples_s": [float(time)] * 2, "without_s": [2.0] * 2} for time in (1, 3)]
+        return [{"call_s": 1.0}] * 2
+
+    def spans(self):
+        return [{"compute": [[0.0, 2.0]], "communication": [[1.0, end]]} for end in (3.0, 2.7)]
+
+    def close(self):
+        self.alive = False
+        self.log.append("close")
+
+
+@pytest.fixture
+def spoken(monkeypatch):
+    monkeypatch.setattr(Spoken, "log", [], raising=False)
+    monkeypatch.setattr(ranked, "Ranks", Spoken)
+    return Spoken.log
+
+
+def measured(rows, arms=ARMS, device="cpu", processes=4, half_width=0.02):
+    """How many times the rows were given."""
+    return len(list(step.measured(rows, arms, device, 2, processes, half_width)))
+
+
+def test_arms_change_places_with_the_processes_and_the_slowest_rank_counts(spoken):
+    one = row([], [])
+    assert measured([one], processes=2, half_width=0) == 2
+    ours_first, ours_second = "bucketed, torch, batch 4", "torch, bucketed, batch 4"
+    assert spoken == ["start 2", ours_first, "check", "close", "start 2", ours_second, "close"]
+    assert one["ours_s"] == [[3.0, 3.0], [2.0, 2.0]], "the second time it is the second arm"
+    assert one["against_s"] == [[2.0, 2.0], [3.0, 3.0]]
+
+
+def test_each_arm_s_gpu_is_looked_at_when_it_is_first(spoken):
+    one = row([], [])
+    measured([one], device="cuda", processes=2, half_width=0)
+    assert one["ours_busy"] == one["against_busy"] == [pytest.approx(2.7 / 3)], "of the least busy rank"
+
+
+def test_it_ends_when_every_ratio_is_known(spoken):
+    assert measured([row([], [])], processes=9, half_width=1e9) == 3
+    assert measured([row([], [])], processes=5, half_width=0) == 5
+
+
+def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
+    arms = ARMS | {"c": ("data_parallel", {"strategy": "broken"})}
+    rows = [row([], [], ours="c"), row([], [])]
+    measured(rows, arms, processes=2, half_width=0)
+    assert [one["status"] for one in rows] == ["rank 0: broken", "ok"]
+    assert len(rows[1]["ours_s"]) == 2
+    assert spoken[:5] == ["start 2", "broken, torch, batch 4", "start 2", "bucketed, torch, batch 4", "check"]
+    assert "rank 0: broken" in step.table(rows)
+
+
+def test_the_verdict_is_against_the_best_and_says_whose_time_it_is():
+    slow, fast = (row([[1.0]] * 3, [[time]] * 3, against=name) for name, time in (("slow", 4.0), ("fast", 2.0)))
+    (sentence,) = step.answers([slow, fast], 0.02)
+    assert sentence == "xl, context 512, 2 ranks: a takes 0.500 ± 0.0% of the time of the best of the others, fast."
+    (sentence,) = step.answers([row([[1.0]] * 3, [[2.0]] * 3, ours_busy=[0.8, 0.7])], 0.02)
+    assert sentence.endswith("Its GPU is busy for 75.0% only: this is the host's time.")
+    (sentence,) = step.answers([row([[1.0], [1.5], [0.8]], [[2.0]] * 3)], 0.02)
+    assert "too wide for a verdict" in sentence
+
+
+@pytest.mark.parametrize("name", ["bucketed", "ddp/none", "ddp/bucketed/x", "ddp/bucketed/0", "sharding/sharded/3"])
+def test_an_arm_that_cannot_be_is_one_line(name):
+    done = study(*TINY, "--ours", name)
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: '{name}' was given; allowed: ddp/")
+    assert len(done.output.splitlines()) == 1
+
+
+def test_arms_are_cases_of_the_suite():
+    assert arm_of("ddp/torch") == ("data_parallel", {"strategy": "torch", "bucket_size_mb": 25.0, "mode": "step"})
+    assert arm_of("ddp/bucketed/0.5")[1]["bucket_size_mb"] == 0.5
+    assert arm_of("sharding/sharded") == ("sharded_optimizer", {"sharding": "sharded"})
+
+
+def test_both_arms_are_built_with_what_is_common_and_both_are_checked(monkeypatch):
+    def build_one(workload, params, device):
+        error = params["error"]
+        return Workload(run=lambda: (workload, params["n"], device), check=lambda: error, floor=Floor(flops=error))
+
+    monkeypatch.setattr(beside, "build_one", build_one)
+    work = beside.build({"n": 3, "first": ["x", {"error": 1.0}], "second": ["y", {"error": 2.0}]}, "cpu")
+    assert (work.run(), work.without()) == (("x", 3, "cpu"), ("y", 3, "cpu"))
+    assert work.check() == 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
+def test_a_pair_of_each_kind_on_real_ranks(tmp_path):
+    arms = ["--ours", "ddp/bucketed/0.1", "--against", "ddp/torch_static/0.1", "--against", "sharding/torch"]
+    done = study(*TINY, *arms, "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "parallel-step.json").read_text())["rows"]
+    assert [one["status"] for one in rows] == ["ok", "ok"]
+    assert [[len(samples) for samples in one["against_s"]] for one in rows] == [[2, 2], [2, 2]]
+    assert (tmp_path / "parallel-step.png").stat().st_size > 0

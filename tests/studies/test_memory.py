@@ -1,0 +1,272 @@
+"""The memory study counts every byte of a pass, says whose the peak is, and survives what does not fit."""
+
+import json
+import pickle
+import random
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.studies import lm
+from perf.studies.lm import Setting
+from perf.studies.memory import recording, study, timeline
+from perf.studies.memory.recording import Recording
+
+TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
+SETTING = Setting("tiny", 16, 2, "fp32", "eager", "reference")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["study", "memory", *arguments])
+
+
+def alloc(address, size, *frames):
+    frames = [{"filename": name, "line": 1, "name": "f"} for name in frames]
+    return {"action": "alloc", "addr": address, "size": size, "frames": frames}
+
+
+def free(address, size):
+    return {"action": "free_completed", "addr": address, "size": size, "frames": []}
+
+
+TRACE = Recording(
+    entries=[
+        free(1, 300),  # from before the recording: last step's gradient
+        alloc(2, 100, "/a/b/model.py"),
+        alloc(3, 100, "/a/b/model.py"),
+        alloc(4, 50, "/a/b/loss.py"),
+        {"action": "free_requested", "addr": 4, "size": 50, "frames": []},
+        free(4, 50),
+        alloc(1, 300),
+        alloc(4, 400),
+        free(4, 400),
+        free(2, 100),
+        free(3, 100),
+    ],
+    marks=[("zero_grad", 0), ("forward", 1), ("backward", 6), ("optimizer", 11)],
+    baseline_bytes=1000,
+    allocated_baseline_bytes=1024,
+    allocated_peak_bytes=2048,
+)
+
+
+def test_a_trace_is_replayed_from_what_was_there_before_it():
+    found = timeline.summary(TRACE, {1: "gradient of a weight"})
+    assert [phase["bytes"] for phase in found["phases"]] == [
+        [1000, 700],
+        [700, 800, 900, 950, 900],
+        [900, 1200, 1600, 1200, 1100, 1000],
+        [1000],
+    ]
+    assert (found["peak_phase"], found["requested_peak_bytes"]) == ("backward", 1600)
+    assert (found["before_bytes"], found["peak_bytes"]) == (1024, 2048)
+
+
+def test_the_largest_allocations_are_grouped_and_say_who_made_them_and_when():
+    found = timeline.summary(TRACE, {1: "gradient of a weight", 4: "a gradient that took a freed address"})
+    assert [(group["bytes"], group["count"], group["phase"], group["where"]) for group in found["largest"]] == [
+        (400, 1, "backward", "a gradient that took a freed address"),  # nothing later lies at its address
+        (300, 1, "backward", "gradient of a weight"),
+        (100, 2, "forward", "b/model.py:1 f"),
+    ]
+
+
+def test_a_block_whose_address_went_to_a_gradient_later_is_not_that_gradient():
+    entries = [alloc(1, 500), free(1, 500), alloc(1, 100)]
+    found = timeline.summary(Recording(entries, [("backward", 0)], 0, 0, 0), {1: "gradient of a weight"})
+    assert [group["where"] for group in found["largest"]] == ["autograd, whose thread has no Python frames"]
+
+
+def test_a_thinned_course_keeps_its_ends_and_every_extreme():
+    course = [*(random.Random(0).randrange(10**9) for _ in range(12_345)), 0, 10**9, 5]  # the last is no extreme
+    short = timeline.thinned(course)
+    assert len(short) <= timeline.POINTS + 2
+    assert (short[0], short[-1], min(short), max(short)) == (course[0], course[-1], min(course), max(course))
+    assert timeline.thinned([3, 1, 2]) == [3, 1, 2]
+
+
+def test_a_pass_that_moves_little_of_what_is_there_gets_an_axis_of_its_own():
+    flat = timeline.summary(Recording([alloc(1, 100), free(1, 100)], [("forward", 0)], 10_000, 0, 0), {})
+    assert timeline._extent(flat) == (9950, 10_100)
+    assert timeline._extent(timeline.summary(TRACE, {})) == (0, 1600)
+
+
+def test_rows_pictures_and_answers(tmp_path):
+    done = invoke(*TINY, "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "2 x 16 x 64 x 4 bytes = 0.01 MiB" in done.output
+    assert "tiny, context 16, bf16: against fp32, it changes the peak of the forward from" in done.output
+    assert "the largest allocations of the step are of" in done.output
+    assert "attention/reference.py:" in done.output or "training.py:" in done.output
+    rows = json.loads((tmp_path / "memory.json").read_text())["rows"]
+    assert [row["precision"] for row in rows] == ["fp32", "bf16"]
+    for row in rows:
+        assert (tmp_path / f"memory_tiny_16_{row['precision']}.png").stat().st_size < 200_000
+        assert [phase["name"] for phase in row["forward"]["phases"]] == list(recording.FORWARD)
+        assert [phase["name"] for phase in row["step"]["phases"]] == list(recording.STEP)
+        assert row["step"]["peak_bytes"] > row["forward"]["peak_bytes"] > row["forward"]["before_bytes"] > 0
+        alone, training = row["forward"]["phases"][0], row["step"]["phases"][1]
+        kept, needed = training["end_bytes"] - training["start_bytes"], alone["peak_bytes"] - alone["start_bytes"]
+        assert needed < kept  # a forward that keeps its activations needs them and its temporaries
+        for one in (row["forward"], row["step"]):
+            assert one["phases"][-1]["end_bytes"] == pytest.approx(one["requested_before_bytes"], abs=1024)
+    if not torch.cuda.is_available():
+        assert lm.ON_A_CPU in done.output
+        assert not list(tmp_path.glob("*.pickle"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="storages are watched only where there is no CUDA allocator")
+def test_a_pass_on_a_cpu_is_counted_to_the_byte():
+    train = lm.train_step_of(SETTING)
+    weights = sum(parameter.nbytes for parameter in train.model.parameters())
+    alone = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
+    held = recording.held_bytes(train)
+    assert held["parameters"] == weights
+    assert held["gradients"] == held["optimizer_state"] == 0
+    assert alone["before_bytes"] == weights + held["buffers_and_batch"]
+    train.step()
+    held = recording.held_bytes(train)
+    step = timeline.summary(recording.record(recording.whole_step(train), train, None), {})
+    assert (held["gradients"], held["optimizer_state"] // weights) == (weights, 2)
+    assert step["before_bytes"] == sum(held.values())
+    gone, forward, backward, _ = step["phases"]
+    assert gone["start_bytes"] - gone["end_bytes"] == weights
+    assert backward["end_bytes"] - forward["start_bytes"] == weights + 4  # and the loss
+
+
+def test_what_a_foreign_model_holds_besides_its_parameters_is_no_allocation_of_a_pass():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8, 8))
+            self.table = torch.ones(1000, 8)
+
+        def forward(self, ids):
+            return self.table[ids] @ self.weight
+
+    with torch.device(lm.device_kind()):
+        model, ids = Model(), torch.zeros(2, 4, dtype=torch.int64)
+    train = study.measured("training", "make_train_step")(model, ids, ids)
+    found = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
+    assert found["requested_before_bytes"] >= 1000 * 8 * 4
+    assert max(group["bytes"] for group in found["largest"]) < 1000
+
+
+@pytest.mark.slow
+def test_peaks_are_the_same_bytes_in_any_order():
+    settings = settings_of("tiny", 2, (8, 16))
+    assert peak_bytes(settings) == peak_bytes(settings[::-1])
+
+
+@pytest.mark.gpu
+def test_peaks_on_a_gpu_are_the_same_bytes_in_any_order():
+    settings = settings_of("small", 4, (128, 256))
+    study.workspaces()
+    peak_bytes(settings[:1])  # the products of a process's first step make cuBLAS's workspaces
+    assert peak_bytes(settings) == peak_bytes(settings[::-1])
+
+
+def settings_of(size, batch, contexts):
+    return lm.settings_of((size,), contexts, batch, ("fp32", "bf16"), (), (), lm.OURS)
+
+
+def peak_bytes(settings):
+    return {
+        (row["context"], row["precision"], name): (row[name]["requested_peak_bytes"], row[name]["peak_bytes"])
+        for row in lm.rows_of(settings, study.measure)
+        for name in ("forward", "step")
+    }
+
+
+@pytest.mark.gpu
+def test_the_replayed_peak_is_the_allocators_own_and_the_snapshot_is_a_pickle(tmp_path):
+    train = lm.train_step_of(SETTING)
+    for _ in range(2):
+        train.step()
+    path = tmp_path / "snapshot.pickle"
+    recorded = recording.record(recording.whole_step(train), train, path)
+    asked = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    assert timeline.summary(recorded, {})["requested_peak_bytes"] == asked
+    with path.open("rb") as file:
+        assert any(pickle.load(file)["device_traces"])
+
+
+@pytest.mark.gpu
+def test_a_workspace_of_cublas_is_found_whatever_ran_before():
+    assert study.workspaces()["after_product_bytes"] > 0
+    first, again = study.workspaces(), study.workspaces()
+    assert first == again
+
+
+def test_a_step_that_does_not_fit_leaves_the_forward_and_says_what_it_asked_for(monkeypatch):
+    record = study.record
+
+    def short(phases, train, snapshot):
+        if phases.__name__ == "whole_step":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
+        return record(phases, train, snapshot)
+
+    monkeypatch.setattr(study, "record", short)
+    done = invoke(*TINY, "--precision", "fp32")
+    assert done.exit_code == 0, done.output
+    assert "asked for 2.00 GiB" in done.output
+    (row,) = lm.rows_of([SETTING], study.measure)
+    assert row["status"] == "out of memory: step asked for 2.00 GiB"
+    assert "phases" in row["forward"]
+
+
+def test_a_model_that_does_not_fit_is_a_row(monkeypatch):
+    def none(train, setting, out):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total ...")
+
+    monkeypatch.setattr(study, "measure", none)
+    done = invoke(*TINY, "--precision", "fp32")
+    assert done.exit_code == 0, done.output
+    assert "asked for 3.00 GiB" in done.output
+
+
+def test_the_answers_follow_from_the_numbers():
+    step = timeline.summary(TRACE, {1: "gradient of a weight"})
+    row = SETTING.axes() | {"step": step, "held_before_step": {"parameters": 600, "gradients": 300}}
+    course, held, largest = study.answers([row])
+    assert "there are parameters 600 B, gradients 300 B; workspaces and the allocator's rounding are 124 B." in held
+    assert "from 700 B to 900 B in the forward, which keeps its activations" in course
+    assert course.endswith("the optimizer leaves it there; the peak, 1.56 KiB, is in the backward.")
+    assert "of 400 B, of which 1 are alive at its peak (1 made in the backward: autograd" in largest
+    other = row | {"precision": "bf16", "step": step | {"peak_bytes": 1024}}
+    assert "the peak of the step from 2.00 KiB to 1.00 KiB (-50.0%)" in study.answers([row, other])[2]
+
+
+def test_names_of_files_tell_settings_apart():
+    assert study.stem(Setting("2.7B", 128, 4, "bf16", "eager", "reference")) == "memory_2.7B_128_bf16"
+    assert study.stem(Setting("2.7B", 128, 4, "bf16", "compiled", "triton")) == "memory_2.7B_128_bf16_compiled_triton"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--variant", "cuda_graph"], "cuda_graph was given; allowed: variants with phases"),
+        (["--model", "nowhere:build"], "Error: --model 'nowhere:build' was given; allowed: module:function"),
+        (["--size", "huge"], "Invalid value for '--size': 'huge' is not one of"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, message):
+    done = invoke(*TINY, *arguments)
+    assert done.exit_code != 0
+    assert message in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = invoke(*TINY, "--out", str(tmp_path / "file" / "folder"))
+    assert done.exit_code == 1
+    assert "cannot be written" in done.output
+
+
+def test_help_names_this_studys_own_defaults():
+    done = invoke("--help")
+    assert "Default: 2.7B; tiny without a GPU." in done.output
+    assert "python -m perf study memory --size 2.7B" in done.output

@@ -1,0 +1,114 @@
+"""What the studies compute from what was measured."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from perf.harness.clock import WallClock, alternate
+from perf.studies import STUDIES, document, spent
+from perf.workloads.workload import Floor, Workload
+
+
+def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
+    log = []
+    arms = [Workload(run=lambda name=name: log.append(name), check=lambda: 0.0, floor=Floor()) for name in "ab"]
+    a, b = alternate([(WallClock(), arm) for arm in arms], "warm", 4)
+    assert "".join(log) == "abbaabba"
+    assert len(a) == len(b) == 4
+
+
+def test_every_study_is_on_the_command_line():
+    folder = Path(document.__file__).parent
+    commands = [
+        path.relative_to(folder).with_suffix("").as_posix().replace("/", ".")
+        for path in folder.rglob("*.py")
+        if any(getattr(node, "name", "") == "command" for node in ast.parse(path.read_text()).body)
+    ]
+    assert sorted(commands) == sorted(STUDIES.values())
+
+
+def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
+    def rows():
+        yield {"x": 1}
+        yield {"x": 2}
+        raise KeyboardInterrupt
+
+    path = tmp_path / "study.json"
+    with pytest.raises(KeyboardInterrupt):
+        document.kept(rows(), "cpu", path, lambda row: row | {"y": 3})
+    assert json.loads(path.read_text())["rows"] == [{"x": 1, "y": 3}, {"x": 2, "y": 3}]
+    assert list(tmp_path.iterdir()) == [path]
+    assert document.kept(iter([{"x": 1}]), "cpu", None) == [{"x": 1}]
+
+
+def test_a_place_that_cannot_be_written_is_one_line_before_anything_is_measured(tmp_path):
+    measured = []
+
+    @click.command()
+    @document.out_option
+    def study(out):
+        measured.append(out)
+
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(study, ["--out", str(tmp_path / "file" / "folder")])
+    assert (done.exit_code, measured) == (1, [])
+    assert re.fullmatch(r"Error: .*folder.* cannot be written: Not a directory\n", done.output)
+    new = tmp_path / "new" / "folder"
+    assert CliRunner().invoke(study, ["--out", str(new)]).exit_code == 0
+    assert (measured, list(new.iterdir())) == ([new], [])
+
+
+def test_the_time_of_a_run_is_all_accounted_for():
+    lines = [
+        {"kind": "process", "started_in_s": 5.0},
+        {"kind": "visit", "spent_ms": {"build": 500.0, "sample": 3000.0}, "samples_ns": [1e9, 1e9]},
+        {"kind": "visit", "status": "crashed"},
+        {"kind": "run", "cases": 2, "seconds": 10.0},
+    ]
+    cases, seconds = spent.spent(lines)
+    assert cases == 2
+    assert sum(seconds.values()) == pytest.approx(10)
+    assert {name: value for name, value in seconds.items() if value} == pytest.approx(
+        {"timed": 2.0, "sample": 1.0, "build": 0.5, "start": 5.0, "rest": 1.5}
+    )
+
+
+def test_what_a_run_that_died_had_measured_is_of_the_run_that_went_on_or_of_none():
+    visit = {"kind": "visit", "spent_ms": {"build": 3000.0}}
+    whole = [visit, {"kind": "run", "cases": 1, "seconds": 4.0}]
+    assert spent.spent([*whole, visit]) == spent.spent(whole)
+    cases, seconds = spent.spent([*whole, visit, visit, {"kind": "run", "cases": 2, "seconds": 4.0}])
+    assert cases == 3
+    assert seconds["build"] == 9.0
+    assert seconds["rest"] == 1.0, "never less than nothing"
+
+
+def test_rows_are_written_with_their_machine_and_command(tmp_path):
+    whole = document.document("cpu", [{"x": [[1.5, 2], [3e-7, None]], "y": "[\n1,\n2\n]", "z": []}])
+    document.write(tmp_path / "new" / "study.json", whole)
+    text = (tmp_path / "new" / "study.json").read_text()
+    read = json.loads(text)
+    assert read["rows"] == [{"x": [[1.5, 2], [3e-7, None]], "y": "[\n1,\n2\n]", "z": []}]
+    assert "[1.5, 2],\n" in text
+    assert read["software"]["torch"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(click.ClickException, match="cannot be written"):
+        document.write(tmp_path / "file" / "study.json", whole)
+
+
+def test_no_study_draws_its_bar_into_a_file():
+    """With disable=None tqdm is silent unless a terminal looks; by default it fills a redirected log with lines."""
+    folder = Path(document.__file__).parent
+    bars = [
+        {argument.arg: ast.unparse(argument.value) for argument in node.keywords}
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tqdm")
+    ]
+    assert len(bars) >= 6
+    assert {bar.get("disable") for bar in bars} == {"None"}

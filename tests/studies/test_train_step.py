@@ -1,0 +1,183 @@
+"""Two arms of a training step, in turn, over several processes: the ratio, its interval, and what cannot run."""
+
+import json
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.studies import ratios
+from perf.studies.train_step import study
+from perf.studies.train_step.arms import Cell
+
+TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
+EAGER = ["--ours", "fp32/eager/sdpa", "--against", "fp32/eager/reference"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["study", "train-step", *arguments])
+
+
+def row(ours_s, against_s, **more):
+    return {"size": "small", "context": 512, "batch": 4, "ours": "a", "against": "b", "status": "ok"} | {
+        "ours_s": ours_s,
+        "against_s": against_s,
+        "against_busy_s": [],
+        **more,
+    }
+
+
+def peer(config, context_length, batch):
+    """A step of one's own, as `--against` takes it."""
+    weight = torch.zeros(config.d_model, context_length * batch)
+    return lambda: weight.add_(1.0)
+
+
+def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
+    done = invoke(*TINY, *EAGER, "--against", f"{__name__}:peer", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    own, foreign = json.loads((tmp_path / "train-step.json").read_text())["rows"]
+    assert [len(samples) for samples in own["ours_s"]] == [2, 2]
+    assert ratios.ratio_of(foreign)[0] > 2
+    assert "too wide for a verdict" in done.output or "times as" in done.output
+    assert (tmp_path / "train-step.png").stat().st_size > 0
+
+
+def model(config, context_length, attention):
+    """A model of one's own that says how it was asked for."""
+    raise ValueError(f"{config.num_layers} layers at {context_length}")
+
+
+def test_our_arms_take_a_model_of_ones_own_and_what_fails_is_a_row():
+    done = invoke(*TINY, *EAGER, "--processes", "2", "--model", f"{__name__}:model")
+    assert done.exit_code == 0, done.output
+    assert "ValueError: 2 layers at 16" in done.output
+
+
+def test_the_ratio_is_of_neighbours_so_that_drift_cancels():
+    drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
+    ratio, half = ratios.ratio_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
+    assert ratio == pytest.approx(0.9)
+    assert half == pytest.approx(0, abs=1e-12)
+
+
+def test_one_process_with_a_slow_host_does_not_decide():
+    found = [0.58, 0.584, 0.475, 0.577, 0.58, 0.572]
+    ratio, half = ratios.ratio_of(row([[one] for one in found], [[1.0]] * 6))
+    assert ratio == pytest.approx(0.577, abs=1e-3)
+    assert half < 0.02
+
+
+def test_the_interval_is_students_over_processes():
+    processes = [[0.9], [1.0], [1.1]]
+    ratio, half = ratios.ratio_of(row(processes, [[1.0]] * 3))
+    logs = [math.log(one) for (one,) in processes]
+    mean = sum(logs) / 3
+    error = (sum((log - mean) ** 2 for log in logs) / 2 / 3) ** 0.5
+    assert ratio == pytest.approx(math.exp(mean))
+    assert math.log1p(half) == pytest.approx(4.302653 * error)
+    assert ratios.ratio_of(row([[1.0]], [[2.0]])) == (pytest.approx(0.5), math.inf)
+
+
+def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have():
+    rows = [row([[0.5], [0.5], [0.5], [9.0]], [[1.0]] * 4), row([[2.0], [2.2], [1.8]], [[1.0]] * 3)]
+    mean, half = ratios.geometric_mean(rows)
+    alone, alone_half = ratios.ratio_of(rows[1])
+    assert mean == pytest.approx((0.5 * alone) ** 0.5)
+    assert math.log1p(half) == pytest.approx(math.log1p(alone_half) / 2)
+
+
+def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
+    built_first = []
+
+    def found(names, cell, rounds, first):
+        built_first.append(first)
+        return {"status": "ok", "samples_s": [[1.0 + 0.01 * (len(built_first) == 1)], [1.0]], "busy_s": []}
+
+    monkeypatch.setattr(study, "_in_a_fresh_process", found)
+    (few,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
+    assert len(few["ours_s"]) == ratios.FEWEST
+    assert built_first == [0, 1, 0]
+    (many,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
+    assert len(many["ours_s"]) >= ratios.FEWEST
+
+
+def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_measured():
+    slow, fast = (row([[1.0]] * 3, [[other]] * 3, against=name) for name, other in (("slow", 4.0), ("fast", 2.0)))
+    assert list(study.answers([slow, fast], 0.02)) == [
+        "small, context 512: a is 2.00 times as fast as the best of the others, fast."
+    ]
+    noisy = row([[1.0], [1.2], [0.8]], [[2.0]] * 3)
+    (sentence,) = study.answers([noisy], 0.02)
+    assert "too wide for a verdict" in sentence
+
+
+def host_bound(busy_s):
+    """Another arm whose host is another in every process, and whose GPU is not."""
+    hosts = iter([2.0, 4.0, 3.0, 5.0, 2.5, 6.0])
+
+    def found(names, cell, rounds, first):
+        return {"status": "ok", "samples_s": [[1.0], [next(hosts)]], "busy_s": [[0.9], [busy_s]]}
+
+    return found
+
+
+def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatch):
+    monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(1.25))
+    (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
+    assert len(one["ours_s"]) == ratios.FEWEST
+    assert ratios.bound_of(one) == (pytest.approx(0.8), pytest.approx(0, abs=1e-12))
+    (sentence,) = study.answers([one], 0.02)
+    assert "a takes at most 0.800 of the time of the best of the others" in sentence
+    assert "0.800 ± 0.0%" in study.table([one])
+
+
+def test_a_gpu_that_needs_less_than_we_do_bounds_nothing(monkeypatch):
+    monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(0.8))
+    (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
+    assert len(one["ours_s"]) == 6
+    (sentence,) = study.answers([one], 0.02)
+    assert "too wide for a verdict" in sentence
+
+
+def test_all_arms_are_in_each_process_and_each_allocates_first_in_turn(monkeypatch):
+    asked = []
+
+    def found(names, cell, rounds, first):
+        asked.append((names, first))
+        return {"status": "ok", "samples_s": [[1.0], [2.0], [4.0]], "busy_s": []}
+
+    monkeypatch.setattr(study, "_in_a_fresh_process", found)
+    rows = list(study.measure([Cell("small", 512, 4)], "a", ("b", "c"), 1, 3, 0.02))
+    assert asked == [(("a", "b", "c"), first) for first in (0, 1, 2)]
+    assert [(row["against"], row["against_s"]) for row in rows] == [("b", [[2.0]] * 3), ("c", [[4.0]] * 3)]
+
+
+def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row(monkeypatch):
+    def found(names, cell, rounds, first):
+        if "large" in names:
+            return {"status": "out of memory: asked for 2.00 GiB"}
+        return {"status": "ok", "samples_s": [[1.0], [1.0]], "busy_s": []}
+
+    monkeypatch.setattr(study, "_in_a_fresh_process", found)
+    rows = list(study.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
+    assert [one["status"] for one in rows] == ["out of memory: asked for 2.00 GiB", "ok"]
+    assert "asked for 2.00 GiB" in study.table(rows)
+
+
+@pytest.mark.parametrize("arm", ["fp32", "fp32/eager", "fp8/eager/sdpa", "no_such_module:step", "json:no_such"])
+def test_an_arm_that_cannot_be_is_one_line(arm):
+    done = invoke(*TINY, "--ours", arm)
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: '{arm}' was given; allowed: ")
+    assert len(done.output.splitlines()) == 1
+
+
+@pytest.mark.gpu
+def test_a_captured_arm_beside_an_eager_one():
+    arms = ["--ours", "bf16_weights/compiled_cuda_graph/sdpa", "--against", "bf16/eager/sdpa"]
+    done = invoke(*TINY, *arms, "--processes", "3")
+    assert done.exit_code == 0, done.output
+    assert "times as fast as" in done.output or "too wide" in done.output
