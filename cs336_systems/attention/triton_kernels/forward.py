@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from cs336_systems.attention.triton_kernels.dropout import keep_tile
 from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
 
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -35,6 +36,9 @@ def flash_fwd_kernel(
     N_QUERIES,
     N_KEYS,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    keep_probability,
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
@@ -46,7 +50,8 @@ def flash_fwd_kernel(
 ):
     """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element.
 
-    `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2.
+    `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2. `Seed_ptr`,
+    `drop_below` and `keep_probability` are `attention.dropout.Dropout`'s, and None each without dropout.
     """
     scale_log2 = tl.cast(scale_log2, tl.float32)  # inside torch.compile it comes as float64
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
@@ -82,15 +87,20 @@ def flash_fwd_kernel(
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
     acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
         acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, 0, k_full, N_KEYS,
-        stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+        stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+        D, K_TILE_SIZE, False, True, INPUT_PRECISION,
     )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
             acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end, N_KEYS,
-            stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
         )  # fmt: skip
 
-    out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
+    kept_sum = row_sum  # the softmax's denominator, as lse, counts what is dropped
+    if Seed_ptr is not None:
+        kept_sum = row_sum * tl.cast(keep_probability, tl.float32)
+    out = (acc / kept_sum[:, None]).to(O_ptr.dtype.element_ty)
     tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
     # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
     tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
@@ -115,6 +125,10 @@ def visit_keys(
     stride_kk,
     stride_vk,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    batch_head,
+    q_start,
     D: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     MASK_CAUSAL: tl.constexpr,
@@ -127,6 +141,8 @@ def visit_keys(
     """
     # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
     num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
+    if Seed_ptr is not None:
+        seed = tl.load(Seed_ptr)
     for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
         in_range = k_start + columns < N_KEYS
         k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
@@ -142,6 +158,9 @@ def visit_keys(
         rescale = tl.exp2(row_max - new_max)
         p = tl.exp2(scores - new_max[:, None])
         row_sum = rescale * row_sum + tl.sum(p, 1)
+        if Seed_ptr is not None:
+            keep = keep_tile(seed, drop_below, batch_head, q_start, k_start, q.shape[0], K_TILE_SIZE, False)
+            p = tl.where(keep, p, 0.0)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=INPUT_PRECISION)
         row_max = new_max
         K_ptr += K_TILE_SIZE * stride_kk
