@@ -107,8 +107,8 @@ def tiled_forward(
         q_tile = q[..., q_start:q_end, :]
         acc = torch.zeros(q_tile.shape, dtype=sum_dtype, device=q.device)
         row_sum = torch.zeros(q_tile.shape[:-1], dtype=sum_dtype, device=q.device)
-        row_max = torch.full_like(row_sum, float("-inf"))
-        # Tile 0 holds key 0, which every row sees: row_max is finite from the first tile on.
+        # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
+        row_max = torch.full_like(row_sum, torch.finfo(sum_dtype).min)
         for k_start in range(0, min(seq_len_k, q_end) if is_causal else seq_len_k, K_TILE_SIZE):
             k_end = min(k_start + K_TILE_SIZE, seq_len_k)
             k_tile, v_tile = k[..., k_start:k_end, :], v[..., k_start:k_end, :]

@@ -7,6 +7,7 @@ from cs336_systems.attention.triton_kernels.dropout import keep_tile
 from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
 
 LN_2 = tl.constexpr(0.6931471805599453)
+LEAST_FLOAT32 = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -73,7 +74,8 @@ def flash_fwd_kernel(
     q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
     acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
-    row_max = tl.full((Q_TILE_SIZE,), float("-inf"), dtype=tl.float32)
+    # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
+    row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
 
     k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
     v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
@@ -148,7 +150,6 @@ def visit_keys(
         k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
         v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
-        # Tile 0 holds key 0, which every row sees: row_max is finite from there on, so no inf - inf.
         if not EVEN_KEYS:
             scores = tl.where(in_range[None, :], scores, float("-inf"))
         if MASK_CAUSAL:
