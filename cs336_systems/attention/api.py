@@ -22,6 +22,7 @@ def flash_attention(
     impl: str = "auto",
     softmax_scale: float | None = None,
     fp32_precision: str | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """softmax(q k^T * softmax_scale) v, without the score matrix unless `impl` says otherwise.
 
@@ -38,13 +39,18 @@ def flash_attention(
         fp32_precision: of float32 products on a GPU: "ieee" (24 bits), "tf32" (10 bits) or "bf16x3" (16 bits); as
             torch multiplies matrices if None (`torch.backends.cuda.matmul.fp32_precision`, or what was set before
             there was that). Only "triton" can be told; the others multiply as torch does.
+        dropout_p: probability, from 0 up to but not 1, with which each softmax probability becomes 0; the others are
+            divided by 1 - dropout_p, and the backward drops the same. For training: a model in eval mode passes 0,
+            which costs and changes nothing. `torch.manual_seed` repeats a call, and on one device "reference",
+            "pytorch" and "triton" then drop the same (the mask is `attention.dropout.keep_mask`); "sdpa" drops as
+            torch does.
 
     Returns:
         (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention.
 
     Raises:
-        ValueError: unknown impl or fp32_precision, mismatched or unsupported shapes, dtypes or devices; head_dim
-            outside 16 to 128 for "pytorch" and "triton".
+        ValueError: unknown impl or fp32_precision; a dropout_p that is no such number; mismatched or unsupported
+            shapes, dtypes or devices; head_dim outside 16 to 128 for "pytorch" and "triton".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
@@ -53,28 +59,39 @@ def flash_attention(
     if fp32_precision is not None and (impl != "triton" or fp32_precision not in FP32_PRECISIONS):
         allowed = f"None, and for impl='triton' {', '.join(FP32_PRECISIONS)}"
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, float | int) or not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     _check_inputs(q, k, v, impl)
 
     if impl == "reference":
-        from cs336_systems.attention.reference import scaled_dot_product_attention
+        from cs336_systems.attention.dropout import dropout_of_call
+        from cs336_systems.attention.reference import attention, scaled_dot_product_attention
 
-        return scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=softmax_scale)
+        dropout = dropout_of_call(dropout_p, None, q.device)
+        if dropout is None:
+            return scaled_dot_product_attention(q, k, v, is_causal, softmax_scale=softmax_scale)
+        return attention(q, k, v, is_causal, softmax_scale=softmax_scale, dropout=dropout)[0]
     if impl == "pytorch":
         from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
         from cs336_systems.attention.reference import repeat_heads
 
-        return FlashAttentionPyTorch.apply(q, *repeat_heads(q, k, v), is_causal, softmax_scale)
+        return FlashAttentionPyTorch.apply(q, *repeat_heads(q, k, v), is_causal, softmax_scale, dropout_p)
     if impl == "triton":
         from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
-        return FlashAttentionTriton.apply(q, k, v, is_causal, softmax_scale, fp32_precision)
-    return _sdpa(q, k, v, is_causal, softmax_scale)
+        return FlashAttentionTriton.apply(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p)
+    return _sdpa(q, k, v, is_causal, softmax_scale, dropout_p)
 
 
 def flash_attention_triton(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool = False, softmax_scale: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """`flash_attention(impl="triton")` of tensors with their heads inside.
 
@@ -84,26 +101,35 @@ def flash_attention_triton(
         value: likewise.
         causal: `flash_attention`'s is_causal.
         softmax_scale: as there.
+        dropout_p: as there.
 
     Returns:
         (batch, seq_len_q, num_heads, head_dim), contiguous if query is.
     """
-    return _heads_inside(query, key, value, causal, softmax_scale, "triton")
+    return _heads_inside(query, key, value, causal, "triton", softmax_scale, dropout_p)
 
 
 def flash_attention_pytorch(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool = False, softmax_scale: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """`flash_attention_triton` in plain PyTorch, on any device."""
-    return _heads_inside(query, key, value, causal, softmax_scale, "pytorch")
+    return _heads_inside(query, key, value, causal, "pytorch", softmax_scale, dropout_p)
 
 
-def _heads_inside(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, impl: str) -> Tensor:
+def _heads_inside(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, impl: str, softmax_scale: float | None, dropout_p: float
+) -> Tensor:
     if not q.ndim == k.ndim == v.ndim == 4:
         dims = f"query, key, value have {q.ndim}, {k.ndim}, {v.ndim} dimensions"
         raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return flash_attention(q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale).transpose(1, 2)
+    out = flash_attention(q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale, dropout_p=dropout_p)
+    return out.transpose(1, 2)
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -115,12 +141,12 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None) -> Tensor:
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, dropout_p: float) -> Tensor:
     # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
     q4, k4, v4 = (x.reshape(-1, *x.shape[-3:]) if x.ndim > 3 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
     grouped = q4.shape[1] != k4.shape[1]
     out = torch.nn.functional.scaled_dot_product_attention(
-        q4, k4, v4, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped
+        q4, k4, v4, dropout_p=dropout_p, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped
     )
     return out.reshape(q.shape)
 

@@ -11,47 +11,77 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cs336_systems.attention.dropout import Dropout, dropout_of_call, keep_mask
+
 # The time is launches, not arithmetic, so the tiles are as large as the paper's; any size is right.
 Q_TILE_SIZE = 128
 K_TILE_SIZE = 128
 
 
 class FlashAttentionPyTorch(torch.autograd.Function):
-    """`apply(q, k, v, is_causal=False, softmax_scale=None) -> out`, forward and backward tiled in PyTorch.
+    """FlashAttention-2, forward and backward tiled in PyTorch: `apply(q, k, v, is_causal=False, softmax_scale=None,
+    dropout_p=0.0, dropout_seed=None) -> out`.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), of one floating dtype, with any
     strides; out is shaped like q. Matrix products take the inputs' dtype; their sums, scores and softmax are
-    float32 (float64 for float64 inputs). Saved for the backward: q, k, v, out and the natural-log
-    log-sum-exp, (..., seq_len_q). `flash_attention` of `api.py` checks its inputs; this class does not.
+    float32 (float64 for float64 inputs). With dropout_p the backward drops what the forward dropped, by
+    `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the natural-log
+    log-sum-exp, (..., seq_len_q), and the seed if there is one. `flash_attention` of `api.py` checks its inputs;
+    this class does not.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, softmax_scale: float | None = None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        is_causal: bool = False,
+        softmax_scale: float | None = None,
+        dropout_p: float = 0.0,
+        dropout_seed: Tensor | None = None,
     ) -> Tensor:
         """Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
         with torch.autocast(q.device.type, enabled=False):  # it would round what is summed in float32
-            out, lse = tiled_forward(q, k, v, is_causal, scale)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.is_causal, ctx.scale = is_causal, scale
+            dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
+            out, lse = tiled_forward(q, k, v, is_causal, scale, dropout)
+        ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
+        ctx.is_causal, ctx.scale, ctx.dropout_p = is_causal, scale, dropout_p
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2."""
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse, *seed = ctx.saved_tensors
+        dropout = Dropout(ctx.dropout_p, *seed) if seed else None
         with torch.autocast(q.device.type, enabled=False):
-            return *tiled_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+            grads = tiled_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale, dropout)
+        return *grads, None, None, None, None
 
 
 class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
     """The same forward; the backward recomputes all scores at once, through `torch.compile`.
 
     Needs memory for several n x n matrices and skips nothing when causal: the course's default, kept to
-    measure against.
+    measure against, which knows no dropout.
     """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        is_causal: bool = False,
+        softmax_scale: float | None = None,
+        dropout_p: float = 0.0,
+    ) -> Tensor:
+        """Algorithm 1. Raises ValueError for any dropout."""
+        if dropout_p != 0:
+            raise ValueError(f"dropout_p is {dropout_p}; allowed for FlashAttentionCompiledBackward: 0")
+        return FlashAttentionPyTorch.forward(ctx, q, k, v, is_causal, softmax_scale)
 
     @staticmethod
     @once_differentiable
@@ -60,10 +90,12 @@ class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
         # Detached, because the compiler asks each tensor for its .grad and out, a non-leaf, answers with a warning.
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
         with torch.autocast(q.device.type, enabled=False):
-            return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None
+            return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None, None
 
 
-def tiled_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+def tiled_forward(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, dropout: Dropout | None = None
+) -> tuple[Tensor, Tensor]:
     """Algorithm 1: returns out like q, and lse (..., seq_len_q) in float32 (float64 for float64 inputs)."""
     seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
     sum_dtype = torch.promote_types(q.dtype, torch.float32)
@@ -75,16 +107,18 @@ def tiled_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
         q_tile = q[..., q_start:q_end, :]
         acc = torch.zeros(q_tile.shape, dtype=sum_dtype, device=q.device)
         row_sum = torch.zeros(q_tile.shape[:-1], dtype=sum_dtype, device=q.device)
-        row_max = torch.full_like(row_sum, float("-inf"))
-        # Tile 0 holds key 0, which every row sees: row_max is finite from the first tile on.
+        # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
+        row_max = torch.full_like(row_sum, torch.finfo(sum_dtype).min)
         for k_start in range(0, min(seq_len_k, q_end) if is_causal else seq_len_k, K_TILE_SIZE):
-            k_tile = k[..., k_start : k_start + K_TILE_SIZE, :]
-            v_tile = v[..., k_start : k_start + K_TILE_SIZE, :]
+            k_end = min(k_start + K_TILE_SIZE, seq_len_k)
+            k_tile, v_tile = k[..., k_start:k_end, :], v[..., k_start:k_end, :]
             scores = _masked_scores(q_tile, k_tile, q_start - k_start, is_causal, scale)
             new_max = torch.maximum(row_max, scores.amax(dim=-1))
             rescale = torch.exp(row_max - new_max)
             p = torch.exp(scores - new_max[..., None])
-            row_sum = rescale * row_sum + p.sum(dim=-1)
+            row_sum = rescale * row_sum + p.sum(dim=-1)  # of what is dropped too: it is the softmax's denominator
+            if dropout is not None:
+                p = p * _z(dropout, q.shape[:-2], range(q_start, q_end), range(k_start, k_end), p.dtype)
             acc = rescale[..., None] * acc + _product(p.to(v.dtype), v_tile)
             row_max = new_max
         out[..., q_start:q_end, :] = acc / row_sum[..., None]
@@ -93,7 +127,15 @@ def tiled_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float
 
 
 def tiled_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    is_causal: bool,
+    scale: float,
+    dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Algorithm 2: returns dq, dk, dv, shaped like q, k, v."""
     seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
@@ -102,17 +144,22 @@ def tiled_backward(
     dk, dv = torch.empty_like(k), torch.empty_like(v)
 
     for k_start in range(0, seq_len_k, K_TILE_SIZE):
-        keys = slice(k_start, min(k_start + K_TILE_SIZE, seq_len_k))
+        k_end = min(k_start + K_TILE_SIZE, seq_len_k)
+        keys = slice(k_start, k_end)
         k_tile, v_tile = k[..., keys, :], v[..., keys, :]
         dk_tile = torch.zeros(k_tile.shape, dtype=lse.dtype, device=k.device)
         dv_tile = torch.zeros_like(dk_tile)
         # A causal query sees no key behind itself: start with the tile that holds query k_start.
         first = k_start // Q_TILE_SIZE * Q_TILE_SIZE if is_causal else 0
         for q_start in range(first, seq_len_q, Q_TILE_SIZE):
-            rows = slice(q_start, min(q_start + Q_TILE_SIZE, seq_len_q))
+            q_end = min(q_start + Q_TILE_SIZE, seq_len_q)
+            rows = slice(q_start, q_end)
+            z = None
+            if dropout is not None:
+                z = _z(dropout, q.shape[:-2], range(q_start, q_end), range(k_start, k_end), lse.dtype)
             dq_part, dk_part, dv_part = _tile_gradients(
                 q[..., rows, :], k_tile, v_tile, grad_out[..., rows, :], lse[..., rows], delta[..., rows],
-                q_start - k_start, is_causal, scale,
+                q_start - k_start, is_causal, scale, z,
             )  # fmt: skip
             dq[..., rows, :] += dq_part
             dk_tile += dk_part
@@ -166,13 +213,21 @@ def _tile_gradients(
     offset: int,
     is_causal: bool,
     scale: float,
+    z: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What one tile of scores contributes to dq, dk and dv."""
+    """What one tile of scores contributes to dq, dk and dv; `z` is its dropout."""
     p = torch.exp(_masked_scores(q, k, offset, is_causal, scale) - lse[..., None])
-    dv = _product(p.to(q.dtype).transpose(-1, -2), grad_out)
+    kept_p = p if z is None else p * z
+    dv = _product(kept_p.to(q.dtype).transpose(-1, -2), grad_out)
     dp = _product(grad_out, v.transpose(-1, -2))
+    dp = dp if z is None else dp * z
     ds = (p * (dp - delta[..., None]) * scale).to(q.dtype)
     return _product(ds, k), _product(ds.transpose(-1, -2), q), dv
+
+
+def _z(dropout: Dropout, leading: torch.Size, rows: range, columns: range, dtype: torch.dtype) -> Tensor:
+    """The factors of a tile's probabilities: 0 or 1 / (1 - p), the Z of the FlashAttention paper's Algorithm 4."""
+    return keep_mask(dropout, leading, rows, columns).to(dtype) / dropout.keep_probability
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cs336_systems.attention.dropout import Dropout, dropout_of_call
 from cs336_systems.attention.tile_choices import (
     DKDV_TILES,
     DQ_TILES,
@@ -42,14 +43,16 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in f
 
 
 class FlashAttentionTriton(torch.autograd.Function):
-    """`apply(q, k, v, is_causal=False, softmax_scale=None, fp32_precision=None) -> out`, all of it in Triton.
+    """FlashAttention-2, all of it in Triton: `apply(q, k, v, is_causal=False, softmax_scale=None,
+    fp32_precision=None, dropout_p=0.0, dropout_seed=None) -> out`.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
     with head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension
     before, of which each serves as many heads of q. Scores, softmax and sums are float32; products of float32 are as
-    `flash_attention`'s fp32_precision says, in the forward and its backward. Saved for the backward: q, k, v, out
-    and the natural-log log-sum-exp, (..., seq_len_q). CUDA tensors, or CPU tensors under Triton's interpreter, else
-    ValueError. `flash_attention` of `api.py` checks everything else.
+    `flash_attention`'s fp32_precision says, in the forward and its backward. With dropout_p the backward drops what
+    the forward dropped, by `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the
+    natural-log log-sum-exp, (..., seq_len_q), and the seed if there is one. CUDA tensors, or CPU tensors under
+    Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks everything else.
 
     Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
     """
@@ -63,21 +66,28 @@ class FlashAttentionTriton(torch.autograd.Function):
         is_causal: bool = False,
         softmax_scale: float | None = None,
         fp32_precision: str | None = None,
+        dropout_p: float = 0.0,
+        dropout_seed: Tensor | None = None,
     ) -> Tensor:
         """Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
         products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
-        out, lse = flash_forward(q, k, v, is_causal, scale, products)
-        ctx.save_for_backward(q, k, v, out, lse)
+        dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
+        out, lse = flash_forward(q, k, v, is_causal, scale, products, dropout)
+        ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
         ctx.options = is_causal, scale, products
+        ctx.dropout_p = dropout_p
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2."""
-        q, k, v, out, lse = ctx.saved_tensors
-        return *flash_backward(q, k, v, out, lse, grad_out, *ctx.options), None, None, None
+        q, k, v, out, lse, *seed = ctx.saved_tensors
+        dropout = Dropout(ctx.dropout_p, *seed) if seed else None
+        is_causal, scale, products = ctx.options
+        grads = flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, products, dropout)
+        return *grads, None, None, None, None, None
 
 
 @torch.compiler.assume_constant_result  # a graph is compiled anew when the setting changes
@@ -87,7 +97,13 @@ def torchs_fp32_precision() -> str:
 
 
 def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str = FP32_PRODUCTS["ieee"]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool,
+    scale: float,
+    fp32_products: str = FP32_PRODUCTS["ieee"],
+    dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
     _check_device(q)
@@ -105,7 +121,7 @@ def flash_forward(
         flash_fwd_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
             q4, k4, v4, out, lse,
             *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
-            num_heads, seq_len_q, seq_len_k, scale * LOG2_E,
+            num_heads, seq_len_q, seq_len_k, scale * LOG2_E, *_dropout_arguments(dropout),
             HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
             EVEN_KEYS=seq_len_k % tiles.k == 0,
             **_constants(q, is_causal, fp32_products, tiles),
@@ -123,6 +139,7 @@ def flash_backward(
     is_causal: bool,
     scale: float,
     fp32_products: str,
+    dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
     q4, k4, v4, out4, do4 = (_as_4d(x) for x in (q, k, v, out, grad_out))
@@ -132,7 +149,7 @@ def flash_backward(
     delta = torch.empty_like(lse)
     inputs = (q4, k4, v4, do4, lse, delta)
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
-    sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E)
+    sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E, *_dropout_arguments(dropout))
     with _on_device_of(q):
         delta_rows = DELTA_TILE_ELEMENTS // padded_head_dim(q)
         flash_bwd_delta_kernel[(triton.cdiv(seq_len_q, delta_rows) * batch * num_heads,)](
@@ -168,6 +185,13 @@ def _constants(q: Tensor, is_causal: bool, fp32_products: str, tiles: Tiles) -> 
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
     }
+
+
+def _dropout_arguments(dropout: Dropout | None) -> tuple[Any, Any, Any]:
+    """Seed_ptr, drop_below, keep_probability: Triton compiles None away, so that no dropout costs nothing."""
+    if dropout is None:
+        return None, None, None
+    return dropout.seed, dropout.drop_below, dropout.keep_probability
 
 
 def _as_4d(x: Tensor) -> Tensor:

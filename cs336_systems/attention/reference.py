@@ -3,9 +3,17 @@
 import torch
 from torch import Tensor
 
+from cs336_systems.attention.dropout import Dropout, keep_mask
+
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, *, softmax_scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool = False,
+    *,
+    softmax_scale: float | None = None,
+    dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention and the log-sum-exp of its scores, with every intermediate materialized.
 
@@ -15,15 +23,21 @@ def attention(
         v: (..., seq_len_k, head_dim). Of the dimension before, the heads, k and v may have fewer: see `repeat_heads`.
         is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
+        dropout: which probabilities become 0, and the seed by which; the others are divided by 1 - p.
 
     Returns:
         out: (..., seq_len_q, head_dim) in q's dtype.
-        lse: (..., seq_len_q), the natural log of the softmax denominators; float32 (float64 for float64 input).
+        lse: (..., seq_len_q), the natural log of the softmax denominators, which count what is dropped; float32
+            (float64 for float64 input).
     """
     k, v = repeat_heads(q, k, v)
     scores = _scores(q, k, is_causal, softmax_scale)
     lse = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(dim=-1)
-    return torch.softmax(scores, dim=-1) @ v, lse
+    p = torch.softmax(scores, dim=-1)
+    if dropout is not None:
+        keep = keep_mask(dropout, p.shape[:-2], range(p.shape[-2]), range(p.shape[-1]))
+        p = p * keep / dropout.keep_probability  # a product, so that a NaN stays one
+    return p @ v, lse
 
 
 def scaled_dot_product_attention(

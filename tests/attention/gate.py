@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cs336_systems.attention.dropout import Dropout
 from cs336_systems.attention.reference import attention
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -125,13 +126,19 @@ def make_inputs(shape: Shape, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
 
 
 def exact_and_eager(
-    q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, is_causal: bool, softmax_scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    is_causal: bool,
+    softmax_scale: float | None = None,
+    dropout: Dropout | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """out, lse, dq, dk and dv of the reference: in float64, and in the inputs' own dtype."""
 
     def run(dtype: torch.dtype) -> dict[str, Tensor]:
         leaves = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
-        out, lse = attention(*leaves, is_causal, softmax_scale=softmax_scale)
+        out, lse = attention(*leaves, is_causal, softmax_scale=softmax_scale, dropout=dropout)
         grads = torch.autograd.grad(out, leaves, grad_out.to(dtype))
         return dict(zip(("out", "lse", "dq", "dk", "dv"), (out.detach(), lse.detach(), *grads), strict=True))
 

@@ -170,6 +170,12 @@ def test_the_pytorch_backward_passes_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda q, k, v: function.apply(q, k, v, True), (q, k, v))
 
 
+def test_the_reference_passes_gradcheck() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, n, 16, dtype=torch.float64, device=DEVICE, requires_grad=True) for n in (5, 7, 7))
+    assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, True), (q, k, v))
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

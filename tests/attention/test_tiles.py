@@ -14,9 +14,10 @@ from tests.attention.tiles import SHARED_KIB, TABLES
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dropout", [(), ("dropout",)], ids=["", "dropout"])
 @pytest.mark.parametrize("capability", sorted(SHARED_KIB.keys() - {86}))  # compiles as 89
-def test_tiles_fit_the_shared_memory_of_a_gpu(capability: int) -> None:
-    command = [sys.executable, "-m", "tests.attention.tiles", str(capability)]
+def test_tiles_fit_the_shared_memory_of_a_gpu(capability: int, dropout: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tests.attention.tiles", str(capability), *dropout]
     found = subprocess.run(
         command, capture_output=True, text=True, check=True, env=os.environ | {"TRITON_INTERPRET": "0"}
     )

@@ -1,6 +1,6 @@
 """What the compiler makes of every choice of tiles for a GPU that need not be here.
 
-TRITON_INTERPRET=0 python -m tests.attention.tiles 89
+TRITON_INTERPRET=0 python -m tests.attention.tiles 89 [dropout]
 """
 
 import json
@@ -22,7 +22,7 @@ TABLES = {
 PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less than bf16x6
 
 
-def shared_bytes(capability: int) -> Iterator[tuple[str, int]]:
+def shared_bytes(capability: int, dropout: bool) -> Iterator[tuple[str, int]]:
     """Each launch in words, and the shared memory of a block in it."""
     is_small = SHARED_KIB[capability] * 2**10 < MUCH_SHARED_BYTES
     for kernel, table in TABLES.items():
@@ -30,15 +30,14 @@ def shared_bytes(capability: int) -> Iterator[tuple[str, int]]:
             for (dtype, all_products), tiles in zip(PRODUCTS.items(), choices, strict=True):
                 chosen = SMALLER_TILES.get(tiles, tiles) if is_small else tiles
                 for products in all_products:
+                    options = (d, dtype, products, chosen, dropout, capability)
                     yield (
                         f"{kernel} {dtype} d={d} {products} {chosen}",
-                        _compiled(
-                            getattr(flash_triton, kernel), d, dtype, products, chosen, capability
-                        ).metadata.shared,
+                        _compiled(getattr(flash_triton, kernel), *options).metadata.shared,
                     )
 
 
-def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, capability: int) -> Any:
+def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int) -> Any:
     """Causal, so that both loops are there."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -57,6 +56,11 @@ def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, capa
         "INPUT_PRECISION": products,
     } | {name: 1 for name in names if name.startswith("stride") and name.endswith("d")}
     types = {"scale": "fp32", "scale_log2": "fp32", "L_ptr": "*fp32", "Delta_ptr": "*fp32"}
+    for name, kind in {"Seed_ptr": "*i64", "drop_below": "i32", "keep_probability": "fp32"}.items():
+        if dropout:
+            types[name] = kind
+        else:
+            constants[name] = None
     signature = {}
     for name in names:
         pointer_or_size = f"*{dtype}" if name.endswith("_ptr") else "i32"
@@ -73,4 +77,4 @@ def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, capa
 
 
 if __name__ == "__main__":
-    print(json.dumps(dict(shared_bytes(int(sys.argv[1])))))
+    print(json.dumps(dict(shared_bytes(int(sys.argv[1]), "dropout" in sys.argv))))

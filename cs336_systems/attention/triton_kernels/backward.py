@@ -3,11 +3,15 @@
 Two passes compute the scores twice (7 products a tile for 5) and need no atomics: the gradients of two runs are
 the same to the bit. `scale` is softmax_scale, for the gradients; `scale_log2` is softmax_scale * log2(e), for the
 scores, which are in base 2 as in the forward.
+
+Dropout multiplies p and dp by z, which is 0 or 1 / keep_probability: ds = p * (dp * z - delta). The kernels hold
+keep_probability * ds = p * (dp if kept else 0 - keep_probability * delta), and divide dk, dv and dq once at the end.
 """
 
 import triton
 import triton.language as tl
 
+from cs336_systems.attention.triton_kernels.dropout import keep_tile
 from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -87,6 +91,9 @@ def flash_bwd_dkdv_kernel(
     N_KEYS,
     scale,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    keep_probability,
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
@@ -137,16 +144,19 @@ def flash_bwd_dkdv_kernel(
     # the forward: the other order serializes the wgmma of both loops.
     q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
     q_full = tl.cdiv(k_start + K_TILE_SIZE, Q_TILE_SIZE) * Q_TILE_SIZE if IS_CAUSAL else k_start * 0
-    for _ in tl.range(0, HEADS_PER_KV_HEAD, num_stages=1):
+    for group in tl.range(0, HEADS_PER_KV_HEAD, num_stages=1):
+        q_head = batch_head * HEADS_PER_KV_HEAD + group
         dk, dv = visit_queries(
             dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
             q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+            Seed_ptr, drop_below, keep_probability, q_head, k_start,
             D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
         )  # fmt: skip
         if IS_CAUSAL:
             dk, dv = visit_queries(
                 dk, dv, Q_ptr, dO_ptr, q_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
                 q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_doq, scale_log2,
+                Seed_ptr, drop_below, keep_probability, q_head, k_start,
                 D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
             )  # fmt: skip
         Q_ptr += stride_qh
@@ -154,6 +164,8 @@ def flash_bwd_dkdv_kernel(
         L_ptr += N_QUERIES
         Delta_ptr += N_QUERIES
 
+    if Seed_ptr is not None:
+        dk, dv = dk / tl.cast(keep_probability, tl.float32), dv / tl.cast(keep_probability, tl.float32)
     dk = (dk * scale).to(dK_ptr.dtype.element_ty)
     dv = dv.to(dV_ptr.dtype.element_ty)
     tl.store(dK_ptr + key_offsets * stride_dkk + dims[None, :] * stride_dkd, dk, mask=key_mask)
@@ -182,6 +194,11 @@ def visit_queries(
     stride_qq,
     stride_doq,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    keep_probability,
+    q_head,
+    k_start,
     D: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
     MASK_CAUSAL: tl.constexpr,
@@ -194,8 +211,11 @@ def visit_queries(
     dO_ptr += q_begin.to(tl.int64) * stride_doq
     # Diagonal tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
     num_stages: tl.constexpr = 1 if MASK_CAUSAL else None
+    if Seed_ptr is not None:
+        seed = tl.load(Seed_ptr)
     for q_start in tl.range(q_begin, q_end, Q_TILE_SIZE, num_stages=num_stages):
-        # Rows beyond the end load as zeros, and zeros of q and do contribute nothing: they need no mask.
+        # Rows beyond the end load as zeros, and zeros of q and do contribute nothing: they need no mask. (But against a
+        # key that holds an infinity: 0 * inf makes its dk and dv NaN. A mask costs d = 128, causal, 90 spills.)
         in_range = q_start + rows < N_QUERIES
         q = load_rows(Q_ptr + q_offsets, in_range, dims, D, not EVEN_QUERIES)
         do = load_rows(dO_ptr + do_offsets, in_range, dims, D, not EVEN_QUERIES)
@@ -209,8 +229,15 @@ def visit_queries(
         if MASK_CAUSAL:
             scores = tl.where((q_start + rows)[None, :] >= keys[:, None], scores, float("-inf"))
         p = tl.exp2(scores - lse[None, :])
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
+        kept_p = p
+        if Seed_ptr is not None:
+            keep = keep_tile(seed, drop_below, q_head, q_start, k_start, Q_TILE_SIZE, k.shape[0], True)
+            kept_p = tl.where(keep, p, 0.0)
+        dv = tl.dot(kept_p.to(do.dtype), do, dv, input_precision=INPUT_PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=INPUT_PRECISION)
+        if Seed_ptr is not None:
+            dp = tl.where(keep, dp, 0.0)
+            delta *= tl.cast(keep_probability, tl.float32)
         ds = p * (dp - delta[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
         Q_ptr += Q_TILE_SIZE * stride_qq
@@ -252,6 +279,9 @@ def flash_bwd_dq_kernel(
     N_KEYS,
     scale,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    keep_probability,
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
@@ -286,6 +316,8 @@ def flash_bwd_dq_kernel(
     do = tl.load(dO_ptr + row_offsets * stride_doq + dims[None, :] * stride_dod, mask=row_mask, other=0.0)
     lse = tl.load(L_ptr + rows, mask=rows < N_QUERIES, other=0.0) * LOG2_E
     delta = tl.load(Delta_ptr + rows, mask=rows < N_QUERIES, other=0.0)
+    if Seed_ptr is not None:
+        delta *= tl.cast(keep_probability, tl.float32)
     dq = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
 
     k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
@@ -299,14 +331,18 @@ def flash_bwd_dq_kernel(
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
     dq, K_ptr, V_ptr = visit_keys(
         dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, 0, k_full, N_KEYS,
-        stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+        stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+        D, K_TILE_SIZE, False, True, INPUT_PRECISION,
     )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         dq, K_ptr, V_ptr = visit_keys(
             dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, k_full, k_end, N_KEYS,
-            stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
         )  # fmt: skip
 
+    if Seed_ptr is not None:
+        dq = dq / tl.cast(keep_probability, tl.float32)
     dq = (dq * scale).to(dQ_ptr.dtype.element_ty)
     tl.store(dQ_ptr + row_offsets * stride_dqq + dims[None, :] * stride_dqd, dq, mask=row_mask)
 
@@ -331,6 +367,10 @@ def visit_keys(
     stride_kk,
     stride_vk,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    batch_head,
+    q_start,
     D: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     MASK_CAUSAL: tl.constexpr,
@@ -340,6 +380,8 @@ def visit_keys(
     """The key tiles from k_begin to k_end of one query tile; the pointers leave off at k_end."""
     # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
     num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
+    if Seed_ptr is not None:
+        seed = tl.load(Seed_ptr)
     for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
         in_range = k_start + columns < N_KEYS
         k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
@@ -352,6 +394,9 @@ def visit_keys(
             scores = tl.where(rows[:, None] >= (k_start + columns)[None, :], scores, float("-inf"))
         p = tl.exp2(scores - lse[:, None])
         dp = tl.dot(do, tl.trans(v), input_precision=INPUT_PRECISION)
+        if Seed_ptr is not None:
+            keep = keep_tile(seed, drop_below, batch_head, q_start, k_start, q.shape[0], K_TILE_SIZE, False)
+            dp = tl.where(keep, dp, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=INPUT_PRECISION)
         K_ptr += K_TILE_SIZE * stride_kk

@@ -3,9 +3,11 @@
 import triton
 import triton.language as tl
 
+from cs336_systems.attention.triton_kernels.dropout import keep_tile
 from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
 
 LN_2 = tl.constexpr(0.6931471805599453)
+LEAST_FLOAT32 = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -35,6 +37,9 @@ def flash_fwd_kernel(
     N_QUERIES,
     N_KEYS,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    keep_probability,
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
@@ -46,7 +51,8 @@ def flash_fwd_kernel(
 ):
     """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element.
 
-    `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2.
+    `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2. `Seed_ptr`,
+    `drop_below` and `keep_probability` are `attention.dropout.Dropout`'s, and None each without dropout.
     """
     scale_log2 = tl.cast(scale_log2, tl.float32)  # inside torch.compile it comes as float64
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
@@ -68,7 +74,8 @@ def flash_fwd_kernel(
     q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
     acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
-    row_max = tl.full((Q_TILE_SIZE,), float("-inf"), dtype=tl.float32)
+    # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
+    row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
 
     k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
     v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
@@ -82,15 +89,20 @@ def flash_fwd_kernel(
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
     acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
         acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, 0, k_full, N_KEYS,
-        stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+        stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+        D, K_TILE_SIZE, False, True, INPUT_PRECISION,
     )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
             acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end, N_KEYS,
-            stride_kk, stride_vk, scale_log2, D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
         )  # fmt: skip
 
-    out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
+    kept_sum = row_sum  # the softmax's denominator, as lse, counts what is dropped
+    if Seed_ptr is not None:
+        kept_sum = row_sum * tl.cast(keep_probability, tl.float32)
+    out = (acc / kept_sum[:, None]).to(O_ptr.dtype.element_ty)
     tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
     # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
     tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
@@ -115,6 +127,10 @@ def visit_keys(
     stride_kk,
     stride_vk,
     scale_log2,
+    Seed_ptr,
+    drop_below,
+    batch_head,
+    q_start,
     D: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     MASK_CAUSAL: tl.constexpr,
@@ -127,12 +143,13 @@ def visit_keys(
     """
     # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
     num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
+    if Seed_ptr is not None:
+        seed = tl.load(Seed_ptr)
     for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
         in_range = k_start + columns < N_KEYS
         k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
         v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
-        # Tile 0 holds key 0, which every row sees: row_max is finite from there on, so no inf - inf.
         if not EVEN_KEYS:
             scores = tl.where(in_range[None, :], scores, float("-inf"))
         if MASK_CAUSAL:
@@ -142,6 +159,9 @@ def visit_keys(
         rescale = tl.exp2(row_max - new_max)
         p = tl.exp2(scores - new_max[:, None])
         row_sum = rescale * row_sum + tl.sum(p, 1)
+        if Seed_ptr is not None:
+            keep = keep_tile(seed, drop_below, batch_head, q_start, k_start, q.shape[0], K_TILE_SIZE, False)
+            p = tl.where(keep, p, 0.0)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=INPUT_PRECISION)
         row_max = new_max
         K_ptr += K_TILE_SIZE * stride_kk
