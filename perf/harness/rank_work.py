@@ -17,6 +17,12 @@ SHORT_S, CALLS = 1e-3, 20
 COLLECTIVES = ("nccl", "gloo:")
 """How the names of NCCL's kernels and of gloo's events begin."""
 
+RUNS_BEFORE = 2
+"""Runs right before the one whose spans are told: a GPU that has just idled computes at a higher clock."""
+
+MARK = "spin_kernel"
+"""What `torch.cuda._sleep` is called in a profile."""
+
 
 class RankWork:
     """The rank's side of `perf.harness.ranks.Ranks`."""
@@ -78,15 +84,15 @@ class RankWork:
 
     def _spans(self) -> dict[str, Any]:
         """Of one run, after a barrier: when this rank computed and communicated, seconds from its first work."""
-        import torch.distributed as dist
-
-        self._held.prepare()
-        dist.barrier()
-        self._synchronize()
-        watch = host_activity if self._device == "cpu" else device_activity
-        activities = watch(self._held.run)
-        if self._device == "cpu":  # of the host's events these are work, and the others wait or hold them
+        if self._device == "cpu":
+            self._meet()
+            activities = host_activity(self._held.run)
+            # Of the host's events these are work, and the others wait or hold them.
             activities = [one for one in activities if one.name.startswith(("aten::", *COLLECTIVES))]
+        else:
+            activities = device_activity(self._run_at_the_clock_of_work)
+            marks = [number for number, one in enumerate(activities) if MARK in one.name]
+            activities = activities[marks[-1] + 1 :] if marks else []
         begin = min((one.start_s for one in activities), default=0.0)
         spans: dict[str, list[list[float]]] = {"compute": [], "communication": []}
         for one in activities:
@@ -97,6 +103,17 @@ class RankWork:
             else:
                 spans[kind].append([start, end])
         return spans
+
+    def _run_at_the_clock_of_work(self) -> None:
+        """Some runs, then a mark, then one more."""
+        import torch
+
+        for _ in range(RUNS_BEFORE):
+            self._meet()
+            self._held.run()
+        self._meet()
+        torch.cuda._sleep(1)
+        self._held.run()
 
     def _facts(self) -> dict[str, Any]:
         return {"facts": self._held.facts()}
@@ -126,12 +143,8 @@ class RankWork:
 
     def _time(self, run: Callable[[], Any]) -> float:
         import torch
-        import torch.distributed as dist
 
-        self._held.prepare()
-        self._synchronize()
-        dist.barrier()
-        self._synchronize()
+        self._meet()
         if self._device == "cpu":
             begin = time.perf_counter()
             for _ in range(self._calls):
@@ -144,6 +157,15 @@ class RankWork:
         end.record()
         end.synchronize()
         return start.elapsed_time(end) * 1e-3 / self._calls
+
+    def _meet(self) -> None:
+        """All ranks are ready for a run, and their devices have nothing left to do."""
+        import torch.distributed as dist
+
+        self._held.prepare()
+        self._synchronize()
+        dist.barrier()
+        self._synchronize()
 
     @property
     def _held(self) -> Workload:

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from perf.harness import injection, rank_work
 from perf.harness.profiler import Activity
-from perf.harness.rank_work import CALLS, RankWork
+from perf.harness.rank_work import CALLS, RUNS_BEFORE, RankWork
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 from tests.distributed.ranks import spawn
 
@@ -138,3 +138,30 @@ def test_an_injection_slows_every_run_after_it_down_by_its_share(monkeypatch):
     made.answer({"do": "build", "case": case})
     made.answer({"do": "run"})
     assert log[3:] == ["run"], "the next case is as it is"
+
+
+def watch_spans_of_a_gpu(rank):
+    """A device that writes down what it is given, a second each: what was run, and the spans that are told."""
+    found, log = [], []
+
+    def doing(name):
+        def do(*_):
+            log.append(name)
+            if name != "barrier":
+                found.append(Activity(name, len(found), len(found) + 1.0))
+
+        return do
+
+    dist.barrier, torch.cuda._sleep = doing("barrier"), doing("at::spin_kernel(long)")
+    torch.cuda.synchronize = lambda: None
+    rank_work.device_activity = lambda run: (run(), found)[1]
+    made = rank_with(workload(lambda: (doing("gemm")(), doing("ncclKernel")())))
+    made._device = "cuda"
+    return made.answer({"do": "spans"}), log
+
+
+def test_the_spans_of_a_gpu_are_those_of_the_last_of_several_runs_at_the_clock_of_work():
+    ((answer, log),) = spawn(watch_spans_of_a_gpu, 1)
+    run = ["barrier", "gemm", "ncclKernel"]
+    assert log == [*run * RUNS_BEFORE, "barrier", "at::spin_kernel(long)", "gemm", "ncclKernel"]
+    assert answer == {"status": "ok", "compute": [[0.0, 1.0]], "communication": [[1.0, 2.0]]}
