@@ -281,23 +281,38 @@ class OverlappedDDP(DataParallel):
     overlaps = True
 
     def __init__(self, module: nn.Module, **kwargs: Any):
-        self._compares, self._together = True, list[Bucket]()
+        self._together: list[Bucket] | None = None
+        self._synchronized = self._compared = False
         super().__init__(module, **kwargs)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's."""
         is_trained = torch.is_grad_enabled() and self._synchronizing and not self._find_unused
-        if self._compares and is_trained and self._together:
+        if self._compared or not is_trained:
+            return super().forward(*inputs, **kwargs)
+        if self._synchronized:
             self._require_finished("forward")
-            self._compares = False
-            every: list[list[Bucket]] = [[]] * dist.get_world_size(self.process_group)
-            dist.all_gather_object(every, self._together, group=self.process_group)
-            if all(one == self._together for one in every):
-                self._take(self._together)
+            self._compare()
         output = super().forward(*inputs, **kwargs)
-        if self._compares and is_trained:
+        if not self._compared:
             self._together = made_together(output, self._trained)
         return output
+
+    def finish_gradient_synchronization(self) -> None:
+        """As every strategy's."""
+        is_first = self._together is not None and (self._forwarded or bool(self._arrived))
+        try:
+            super().finish_gradient_synchronization()
+        finally:
+            self._synchronized |= is_first
+
+    def _compare(self) -> None:
+        """Every rank comes here at its first forward after its first synchronization."""
+        self._compared = True
+        every: list[list[Bucket] | None] = [None] * dist.get_world_size(self.process_group)
+        dist.all_gather_object(every, self._together, group=self.process_group)
+        if self._together is not None and all(one == self._together for one in every):
+            self._take(self._together)
 
 
 class BucketedDDP(DataParallel):
