@@ -1,4 +1,7 @@
-"""FlashAttention-2 in Triton: launchers and the autograd.Function over `triton_kernels/`."""
+"""FlashAttention-2 in Triton: launchers and the autograd.Function over `triton_kernels/`.
+
+Which kernels a call gets, `tile_choices` says: those in Gluon (`flash_hopper`), or the plain ones, which take all.
+"""
 
 import contextlib
 import math
@@ -15,6 +18,9 @@ from cs336_systems.attention.tile_choices import (
     DQ_TILES,
     FORWARD_TILES,
     Tiles,
+    hopper_backward,
+    hopper_forward,
+    hopper_takes,
     padded_head_dim,
     tiles_for,
 )
@@ -44,15 +50,16 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in f
 
 class FlashAttentionTriton(torch.autograd.Function):
     """FlashAttention-2, all of it in Triton: `apply(q, k, v, is_causal=False, softmax_scale=None,
-    fp32_precision=None, dropout_p=0.0, dropout_seed=None) -> out`.
+    fp32_precision=None, dropout_p=0.0, dropout_seed=None, deterministic=False) -> out`.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
     with head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension
     before, of which each serves as many heads of q. Scores, softmax and sums are float32; products of float32 are as
     `flash_attention`'s fp32_precision says, in the forward and its backward. With dropout_p the backward drops what
     the forward dropped, by `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the
-    natural-log log-sum-exp, (..., seq_len_q), and the seed if there is one. CUDA tensors, or CPU tensors under
-    Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks everything else.
+    natural-log log-sum-exp, (..., seq_len_q), and the seed if there is one. `deterministic`: the gradients of two calls
+    are the same to the bit, as out always is; so too where `torch.use_deterministic_algorithms(True)` was called. CUDA
+    tensors, or CPU tensors under Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks the rest.
 
     Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
     """
@@ -68,15 +75,17 @@ class FlashAttentionTriton(torch.autograd.Function):
         fp32_precision: str | None = None,
         dropout_p: float = 0.0,
         dropout_seed: Tensor | None = None,
+        deterministic: bool = False,
     ) -> Tensor:
         """Algorithm 1."""
-        scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
         products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
         dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
         out, lse = flash_forward(q, k, v, is_causal, scale, products, dropout)
         ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
         ctx.options = is_causal, scale, products
         ctx.dropout_p = dropout_p
+        ctx.deterministic = deterministic
         return out
 
     @staticmethod
@@ -86,8 +95,9 @@ class FlashAttentionTriton(torch.autograd.Function):
         q, k, v, out, lse, *seed = ctx.saved_tensors
         dropout = Dropout(ctx.dropout_p, *seed) if seed else None
         is_causal, scale, products = ctx.options
-        grads = flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, products, dropout)
-        return *grads, None, None, None, None, None
+        deterministic = ctx.deterministic or torch.are_deterministic_algorithms_enabled()
+        grads = flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, products, dropout, deterministic)
+        return *grads, None, None, None, None, None, None
 
 
 @torch.compiler.assume_constant_result  # a graph is compiled anew when the setting changes
@@ -106,6 +116,8 @@ def flash_forward(
     dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
+    if torch.compiler.is_compiling() and hopper_takes(q, dropout is not None):
+        return _opaque_forward(q, k, v, is_causal, scale)
     _check_device(q)
     # The kernels believe these sizes: a mismatch would read another tensor's memory.
     assert k.shape == v.shape and q.shape[:-3] == k.shape[:-3] and q.shape[-1] == k.shape[-1]
@@ -114,6 +126,12 @@ def flash_forward(
     batch, num_heads, seq_len_q, _ = q4.shape
     num_kv_heads, seq_len_k = k4.shape[1:3]
     assert num_heads % num_kv_heads == 0
+    if choice := hopper_forward(q4, k4, v4, scale, dropout is not None):
+        from cs336_systems.attention import flash_hopper
+
+        with _on_device_of(q):
+            out, lse = flash_hopper.launch_forward(q4, k4, v4, is_causal, scale, choice)
+        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
     out = torch.empty_like(q4)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     tiles = tiles_for(q, FORWARD_TILES)
@@ -140,22 +158,26 @@ def flash_backward(
     scale: float,
     fp32_products: str,
     dropout: Dropout | None = None,
+    deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
+    if torch.compiler.is_compiling() and not deterministic and hopper_takes(q, dropout is not None):
+        return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale)
     q4, k4, v4, out4, do4 = (_as_4d(x) for x in (q, k, v, out, grad_out))
+    if choice := hopper_backward(q4, k4, v4, dropout is not None, deterministic):
+        from cs336_systems.attention import flash_hopper
+
+        with _on_device_of(q):
+            grads = flash_hopper.launch_backward(q4, k4, v4, out4, lse, do4, is_causal, scale, choice)
+        dq, dk, dv = grads
+        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
     batch, num_heads, seq_len_q, _ = q4.shape
     num_kv_heads, seq_len_k = k4.shape[1:3]
     dq, dk, dv = torch.empty_like(q4), torch.empty_like(k4), torch.empty_like(v4)
-    delta = torch.empty_like(lse)
-    inputs = (q4, k4, v4, do4, lse, delta)
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E, *_dropout_arguments(dropout))
     with _on_device_of(q):
-        delta_rows = DELTA_TILE_ELEMENTS // padded_head_dim(q)
-        flash_bwd_delta_kernel[(triton.cdiv(seq_len_q, delta_rows) * batch * num_heads,)](
-            out4, do4, delta, *out4.stride(), *do4.stride(), num_heads, seq_len_q,
-            D=q.shape[-1], D_PADDED=padded_head_dim(q), Q_TILE_SIZE=delta_rows,
-        )  # fmt: skip
+        inputs = (q4, k4, v4, do4, lse, launch_delta(out4, do4, lse))
         tiles = tiles_for(q, DKDV_TILES)
         flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_kv_heads,)](
             *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,
@@ -172,6 +194,49 @@ def flash_backward(
             **_constants(q, is_causal, fp32_products, tiles),
         )  # fmt: skip
     return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+
+
+def launch_delta(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
+    """rowsum(out * do) of (batch, heads, seq_len, d), like lse."""
+    batch, num_heads, seq_len, d = out.shape
+    delta = torch.empty_like(lse)
+    rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
+    flash_bwd_delta_kernel[(triton.cdiv(seq_len, rows) * batch * num_heads,)](
+        out, do, delta, *out.stride(), *do.stride(), num_heads, seq_len,
+        D=d, D_PADDED=padded_head_dim(out), Q_TILE_SIZE=rows,
+    )  # fmt: skip
+    return delta
+
+
+# torch.compile writes plain Triton kernels into its own code, and cannot write those in Gluon: to it they are an
+# operator whose shapes it knows. Named after the module, since two checkouts may be imported side by side.
+_OPERATORS = __name__.replace(".", "_")
+
+
+@torch.library.custom_op(f"{_OPERATORS}::forward", mutates_args=())
+def _opaque_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    return flash_forward(q, k, v, is_causal, scale)
+
+
+@_opaque_forward.register_fake
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    out = torch.empty_like(_as_4d(q)).reshape(q.shape)
+    return out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+
+
+@torch.library.custom_op(f"{_OPERATORS}::backward", mutates_args=())
+def _opaque_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, FP32_PRODUCTS["ieee"])
+
+
+@_opaque_backward.register_fake
+def _backward_shapes(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = (torch.empty_like(_as_4d(x)).reshape(x.shape) for x in (q, k, v))
+    return dq, dk, dv
 
 
 def _constants(q: Tensor, is_causal: bool, fp32_products: str, tiles: Tiles) -> dict[str, Any]:

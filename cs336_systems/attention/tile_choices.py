@@ -1,6 +1,7 @@
-"""Which tiles each kernel of FlashAttention takes, by head dimension, dtype and what the GPU's memory holds."""
+"""Which kernels and which tiles FlashAttention takes, by head dimension, dtype, lengths and GPU."""
 
 import functools
+import importlib.util
 from typing import NamedTuple
 
 import torch
@@ -70,3 +71,87 @@ def _shared_bytes_of_gpu(device: torch.device) -> int:
 def padded_head_dim(q: Tensor) -> int:
     """Tiles are powers of two."""
     return triton.next_power_of_2(q.shape[-1])
+
+
+class HopperForward(NamedTuple):
+    """How `forward_hopper` is compiled: `registers` are those of a thread that computes."""
+
+    k_tile: int
+    stages: int
+    consumers: int
+    registers: int
+    least_keys: int
+    """From how many keys on it is taken."""
+
+    @property
+    def rows(self) -> int:
+        """Of q in a program."""
+        return 64 * self.consumers
+
+
+class HopperBackward(NamedTuple):
+    """How `backward_hopper` is compiled: `dq_registers` are those of its warp group of dq, if it has one."""
+
+    q_tile: int
+    stages: int
+    ds_stages: int
+    registers: int
+    dq_registers: int | None
+
+
+# By head dimension, the fastest of 13 and of 11 on an H200 (NOTES.md), in triton 3.6 and 3.7 without spills, but 26 in
+# the causal backward of 128. Before 2048 keys three consumers of 64 wait more than they compute: the plain kernel is
+# faster at 1024, by 14 %.
+HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 2048), 128: HopperForward(128, 2, 2, 240, 1024)}
+HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240, None)}
+HOPPER_LEAST_ROWS = 128
+HOPPER_LEAST_TILES = 264
+"""So many rows of q and of k, and tiles of 64 of them, are the least: 2 tiles for each of 132 multiprocessors."""
+
+
+def hopper_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: bool) -> HopperForward | None:
+    """How the forward in Gluon takes these (batch, heads, seq_len, d), or None if the plain kernels have to."""
+    if not hopper_takes(q, dropout) or scale <= 0:
+        return None
+    choice = HOPPER_FORWARD[q.shape[-1]]
+    is_large = k.shape[2] >= choice.least_keys and _fills_a_gpu(q)
+    return choice if is_large and all(map(suits_tma, (q, k, v))) else None
+
+
+def hopper_backward(q: Tensor, k: Tensor, v: Tensor, dropout: bool, deterministic: bool) -> HopperBackward | None:
+    """As `hopper_forward`. Its sums of dq come in any order: `deterministic` are the plain kernels' two passes."""
+    if not hopper_takes(q, dropout) or deterministic:
+        return None
+    is_large = _fills_a_gpu(q) and _fills_a_gpu(k)
+    return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
+
+
+def hopper_takes(q: Tensor, dropout: bool) -> bool:
+    """Whether a kernel in Gluon may take such a q at all: what is known of it while a graph is traced."""
+    is_half = q.dtype in (torch.bfloat16, torch.float16)
+    return is_half and q.shape[-1] in HOPPER_BACKWARD and not dropout and runs_gluon(q.device)
+
+
+def suits_tma(x: Tensor) -> bool:
+    """Whether the copy engine can address x, (batch, heads, seq_len, d): all in units of 16 bytes, nothing expanded."""
+    units = 16 // x.element_size()
+    strides = (stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1)
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(one > 0 and one % units == 0 for one in strides)
+
+
+def _fills_a_gpu(x: Tensor) -> bool:
+    batch, num_heads, seq_len, _ = x.shape
+    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * triton.cdiv(seq_len, 64) >= HOPPER_LEAST_TILES
+
+
+@torch.compiler.assume_constant_result
+def runs_gluon(device: torch.device) -> bool:
+    """Whether it is a GPU of compute capability 9.0 and this triton has Gluon for it. Under the interpreter: not."""
+    if device.type != "cuda" or triton.knobs.runtime.interpret or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device) == (9, 0) and _has_gluon()
+
+
+@functools.cache
+def _has_gluon() -> bool:
+    return importlib.util.find_spec("triton.experimental.gluon") is not None
