@@ -3,12 +3,12 @@
 import math
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cs336_systems.attention.flash_triton import launch_delta
+from cs336_systems.attention.launch import cdiv, key_of_tensors, launch
 from cs336_systems.attention.tile_choices import HopperBackward, HopperForward, suits_tma
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
 from cs336_systems.attention.triton_kernels.backward_hopper_64 import flash_bwd_hopper_64_kernel
@@ -31,12 +31,22 @@ def launch_forward(
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     rows = choice.rows // choice.consumers
-    flash_fwd_hopper_kernel[(triton.cdiv(seq_len_q, choice.rows) * batch * num_heads,)](
+    arguments = (
         _in_tiles(q, rows), _in_tiles(k, choice.k_tile), _in_tiles(v, choice.k_tile), _in_tiles(out, rows), lse,
         seq_len_q, seq_len_k, num_heads, scale * LOG2_E,
-        HEADS_PER_KV_HEAD=num_heads // num_kv_heads, D=d, K_TILE_SIZE=choice.k_tile, STAGES=choice.stages,
-        CONSUMERS=choice.consumers, IS_CAUSAL=is_causal, REGISTERS=choice.registers, num_warps=4,
     )  # fmt: skip
+    constants = {
+        "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
+        "D": d,
+        "K_TILE_SIZE": choice.k_tile,
+        "STAGES": choice.stages,
+        "CONSUMERS": choice.consumers,
+        "IS_CAUSAL": is_causal,
+        "REGISTERS": choice.registers,
+        "num_warps": 4,
+    }
+    num_programs = cdiv(seq_len_q, choice.rows) * batch * num_heads
+    launch(flash_fwd_hopper_kernel, key_of_tensors(q, k, v), num_programs, arguments, constants)
     return out, lse
 
 
@@ -68,19 +78,21 @@ def launch_backward(
         "EVEN_QUERIES": seq_len_q % choice.q_tile == 0,
         "EVEN_KEYS": seq_len_k % KEYS == 0,
         "REGISTERS": choice.registers,
+        "num_warps": 4,
     }
     kernel = flash_bwd_hopper_128_kernel
     if choice.dq_registers is not None:
         kernel, constants["DQ_REGISTERS"] = flash_bwd_hopper_64_kernel, choice.dq_registers
-    kernel[(triton.cdiv(seq_len_k, KEYS) * batch * num_kv_heads,)](
+    arguments = (
         _in_tiles(q, choice.q_tile), _in_tiles(k, CONSUMER_KEYS), _in_tiles(v, CONSUMER_KEYS),
         _in_tiles(do, choice.q_tile), _in_tiles(sums, choice.q_tile, DQ_COLUMNS),
         _in_tiles(dk, CONSUMER_KEYS), _in_tiles(dv, CONSUMER_KEYS), lse, delta,
-        seq_len_q, seq_len_k, num_kv_heads, scale, scale * LOG2_E, **constants, num_warps=4,
+        seq_len_q, seq_len_k, num_kv_heads, scale, scale * LOG2_E,
     )  # fmt: skip
-    flash_bwd_round_dq_kernel[(triton.cdiv(dq.numel(), ROUND_TILE_ELEMENTS),)](
-        sums, dq, dq.numel(), scale, TILE_ELEMENTS=ROUND_TILE_ELEMENTS
-    )
+    launch(kernel, key_of_tensors(q, k, v, do), cdiv(seq_len_k, KEYS) * batch * num_kv_heads, arguments, constants)
+    num_programs = cdiv(dq.numel(), ROUND_TILE_ELEMENTS)
+    rounding = {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS}
+    launch(flash_bwd_round_dq_kernel, key_of_tensors(dq), num_programs, (sums, dq, dq.numel(), scale), rounding)
     return dq, dk, dv
 
 

@@ -1,9 +1,8 @@
-"""FlashAttention-2 in Triton: launchers and the autograd.Function over `triton_kernels/`.
+"""FlashAttention-2 in Triton: launches and the autograd.Function over `triton_kernels/`.
 
 Which kernels a call gets, `tile_choices` says: those in Gluon (`flash_hopper`), or the plain ones, which take all.
 """
 
-import contextlib
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
+from cs336_systems.attention.launch import cdiv, key_of_tensors, launch, on_device_of
 from cs336_systems.attention.tile_choices import (
     DKDV_TILES,
     DQ_TILES,
@@ -79,7 +79,9 @@ class FlashAttentionTriton(torch.autograd.Function):
     ) -> Tensor:
         """Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
-        products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
+        products = FP32_PRODUCTS["ieee"]
+        if q.dtype == torch.float32:
+            products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
         dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
         out, lse = flash_forward(q, k, v, is_causal, scale, products, dropout)
         ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
@@ -129,22 +131,24 @@ def flash_forward(
     if choice := hopper_forward(q4, k4, v4, scale, dropout is not None):
         from cs336_systems.attention import flash_hopper
 
-        with _on_device_of(q):
+        with on_device_of(q):
             out, lse = flash_hopper.launch_forward(q4, k4, v4, is_causal, scale, choice)
-        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
+        return _shaped(out, q.shape), _shaped(lse, q.shape[:-1])
     out = torch.empty_like(q4)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     tiles = tiles_for(q, FORWARD_TILES)
-    with _on_device_of(q):
-        flash_fwd_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
-            q4, k4, v4, out, lse,
-            *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
-            num_heads, seq_len_q, seq_len_k, scale * LOG2_E, *_dropout_arguments(dropout),
-            HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
-            EVEN_KEYS=seq_len_k % tiles.k == 0,
-            **_constants(q, is_causal, fp32_products, tiles),
-        )  # fmt: skip
-    return out.reshape(q.shape), lse
+    arguments = (
+        q4, k4, v4, out, lse, *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
+        num_heads, seq_len_q, seq_len_k, scale * LOG2_E, *_dropout_arguments(dropout),
+    )  # fmt: skip
+    constants = _constants(q, is_causal, fp32_products, tiles) | {
+        "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
+        "EVEN_KEYS": seq_len_k % tiles.k == 0,
+    }
+    key = key_of_tensors(q4, k4, v4), _key_of_dropout(dropout)
+    with on_device_of(q):
+        launch(flash_fwd_kernel, key, cdiv(seq_len_q, tiles.q) * batch * num_heads, arguments, constants)
+    return _shaped(out, q.shape), lse
 
 
 def flash_backward(
@@ -167,33 +171,34 @@ def flash_backward(
     if choice := hopper_backward(q4, k4, v4, dropout is not None, deterministic):
         from cs336_systems.attention import flash_hopper
 
-        with _on_device_of(q):
-            grads = flash_hopper.launch_backward(q4, k4, v4, out4, lse, do4, is_causal, scale, choice)
-        dq, dk, dv = grads
-        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+        with on_device_of(q):
+            dq, dk, dv = flash_hopper.launch_backward(q4, k4, v4, out4, lse, do4, is_causal, scale, choice)
+        return _shaped(dq, q.shape), _shaped(dk, k.shape), _shaped(dv, v.shape)
     batch, num_heads, seq_len_q, _ = q4.shape
     num_kv_heads, seq_len_k = k4.shape[1:3]
     dq, dk, dv = torch.empty_like(q4), torch.empty_like(k4), torch.empty_like(v4)
     strides = (*q4.stride(), *k4.stride(), *v4.stride(), *do4.stride())
     sizes = (num_heads, seq_len_q, seq_len_k, scale, scale * LOG2_E, *_dropout_arguments(dropout))
-    with _on_device_of(q):
+    key = key_of_tensors(q4, k4, v4, do4), _key_of_dropout(dropout)
+    with on_device_of(q):
         inputs = (q4, k4, v4, do4, lse, launch_delta(out4, do4, lse))
         tiles = tiles_for(q, DKDV_TILES)
-        flash_bwd_dkdv_kernel[(triton.cdiv(seq_len_k, tiles.k) * batch * num_kv_heads,)](
-            *inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes,
-            HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
-            EVEN_QUERIES=seq_len_q % tiles.q == 0,
-            EVEN_KEYS=seq_len_k % tiles.k == 0,
-            **_constants(q, is_causal, fp32_products, tiles),
-        )  # fmt: skip
+        arguments = (*inputs, dk, dv, *strides, *dk.stride(), *dv.stride(), *sizes)
+        constants = _constants(q, is_causal, fp32_products, tiles) | {
+            "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
+            "EVEN_QUERIES": seq_len_q % tiles.q == 0,
+            "EVEN_KEYS": seq_len_k % tiles.k == 0,
+        }
+        num_programs = cdiv(seq_len_k, tiles.k) * batch * num_kv_heads
+        launch(flash_bwd_dkdv_kernel, key, num_programs, arguments, constants)
         tiles = tiles_for(q, DQ_TILES)
-        flash_bwd_dq_kernel[(triton.cdiv(seq_len_q, tiles.q) * batch * num_heads,)](
-            *inputs, dq, *strides, *dq.stride(), *sizes,
-            HEADS_PER_KV_HEAD=num_heads // num_kv_heads,
-            EVEN_KEYS=seq_len_k % tiles.k == 0,
-            **_constants(q, is_causal, fp32_products, tiles),
-        )  # fmt: skip
-    return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+        constants = _constants(q, is_causal, fp32_products, tiles) | {
+            "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
+            "EVEN_KEYS": seq_len_k % tiles.k == 0,
+        }
+        num_programs = cdiv(seq_len_q, tiles.q) * batch * num_heads
+        launch(flash_bwd_dq_kernel, key, num_programs, (*inputs, dq, *strides, *dq.stride(), *sizes), constants)
+    return _shaped(dq, q.shape), _shaped(dk, k.shape), _shaped(dv, v.shape)
 
 
 def launch_delta(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
@@ -201,10 +206,10 @@ def launch_delta(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
     batch, num_heads, seq_len, d = out.shape
     delta = torch.empty_like(lse)
     rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
-    flash_bwd_delta_kernel[(triton.cdiv(seq_len, rows) * batch * num_heads,)](
-        out, do, delta, *out.stride(), *do.stride(), num_heads, seq_len,
-        D=d, D_PADDED=padded_head_dim(out), Q_TILE_SIZE=rows,
-    )  # fmt: skip
+    arguments = (out, do, delta, *out.stride(), *do.stride(), num_heads, seq_len)
+    constants = {"D": d, "D_PADDED": padded_head_dim(out), "Q_TILE_SIZE": rows}
+    num_programs = cdiv(seq_len, rows) * batch * num_heads
+    launch(flash_bwd_delta_kernel, key_of_tensors(out, do), num_programs, arguments, constants)
     return delta
 
 
@@ -259,19 +264,26 @@ def _dropout_arguments(dropout: Dropout | None) -> tuple[Any, Any, Any]:
     return dropout.seed, dropout.drop_below, dropout.keep_probability
 
 
+def _key_of_dropout(dropout: Dropout | None) -> tuple[int, int] | None:
+    """What Triton compiles for of `_dropout_arguments`."""
+    if dropout is None or torch.compiler.is_compiling():
+        return None
+    return dropout.drop_below, dropout.seed.data_ptr() % 16
+
+
 def _as_4d(x: Tensor) -> Tensor:
     """(batch, heads, seq_len, head_dim) with each head vector in one piece: a view wherever there is one."""
-    x = x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+    if x.ndim != 4:
+        x = x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
     # A copy costs one pass; reading elements that lie apart costs as much again for every tile that visits them.
     # The gradient of a sum comes this way, one number expanded with stride 0.
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def _shaped(x: Tensor, shape: torch.Size) -> Tensor:
+    return x if x.shape == shape else x.reshape(shape)
+
+
 def _check_device(q: Tensor) -> None:
     if not q.is_cuda and IS_COMPILED:
         raise ValueError(f"q is on {q.device}; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1")
-
-
-def _on_device_of(q: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device, whatever device its pointers are on."""
-    return torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
