@@ -18,49 +18,78 @@ class Tiles(NamedTuple):
     num_stages: int
 
 
-# By padded head dimension: (bfloat16 and float16, float32). Chosen by what triton 3.7 makes of them for sm_90: at most
-# the 227 KiB of shared memory of a multiprocessor, no serialized wgmma (but dk, dv of halves at 16), and no spills
-# but those noted, as (causal, full). They fit into 8.0 and 10.0 too.
+# By padded head dimension: (bfloat16 and float16, float32). The fastest of those measured on an H200 at one head and at
+# many, 1024 to 65536 keys (NOTES.md); of float32 at 64 and 128, where bf16x6 and tf32 agree, and below not measured.
 FORWARD_TILES = {
-    16: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
-    32: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
-    64: (Tiles(128, 64, 4, 3), Tiles(64, 32, 4, 3)),
-    128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),  # float32: (7, 7)
+    16: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
+    32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
+    64: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
+    128: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
 }
 DKDV_TILES = {
-    16: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
-    32: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
-    64: (Tiles(64, 128, 8, 3), Tiles(32, 128, 8, 2)),
-    128: (Tiles(64, 128, 8, 2), Tiles(32, 32, 8, 2)),  # (14, 2); float32: (36, 15), and 191 at 32 x 64
+    16: (Tiles(64, 128, 4, 3), Tiles(32, 64, 4, 2)),
+    32: (Tiles(128, 64, 4, 3), Tiles(32, 64, 4, 2)),
+    64: (Tiles(64, 64, 4, 3), Tiles(32, 128, 8, 1)),
+    128: (Tiles(32, 64, 4, 3), Tiles(32, 128, 8, 1)),
 }
 DQ_TILES = {
     16: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
-    32: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
-    64: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
-    128: (Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),  # float32: (31, 31)
+    32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 2)),
+    64: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 1)),
+    128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 1)),
 }
-# What takes their place where a block has less than 160 KiB of shared memory: 99 in 8.6, 8.9 and 12.0. Not tuned.
+SHORT_GRID_TILES = {Tiles(128, 64, 8, 3): Tiles(64, 64, 4, 3)}
+"""What takes their place where programs are fewer than 2 a multiprocessor: dq of 8192 queries in 0.64 of the time."""
+# What takes their place where a block has less than 200 KiB of shared memory (163 in 8.0), and less than 160 (99 in
+# 8.6, 8.9 and 12.0). Not tuned.
+MEDIUM_TILES = {
+    Tiles(128, 64, 8, 2): Tiles(128, 32, 8, 2),
+    Tiles(128, 32, 8, 1): Tiles(64, 32, 8, 2),
+    Tiles(32, 128, 8, 1): Tiles(32, 32, 8, 2),
+}
 SMALLER_TILES = {
+    Tiles(64, 64, 4, 3): Tiles(64, 64, 4, 2),
     Tiles(128, 64, 8, 3): Tiles(128, 64, 8, 2),
-    Tiles(64, 128, 8, 2): Tiles(64, 64, 8, 2),
-    Tiles(128, 32, 8, 2): Tiles(64, 32, 8, 2),
-    Tiles(64, 32, 8, 2): Tiles(32, 32, 8, 2),
-    Tiles(32, 128, 8, 2): Tiles(32, 64, 4, 2),
+    Tiles(128, 64, 8, 2): Tiles(64, 32, 8, 2),
+    Tiles(128, 64, 8, 1): Tiles(64, 32, 8, 2),
+    Tiles(128, 32, 8, 1): Tiles(32, 32, 8, 2),
+    Tiles(32, 128, 8, 1): Tiles(32, 32, 8, 2),
 }
+MOST_SHARED_BYTES = 200 * 2**10
 MUCH_SHARED_BYTES = 160 * 2**10
 
 
 def tiles_for(q: Tensor, table: dict[int, tuple[Tiles, Tiles]]) -> Tiles:
-    """A table's choice for q's head dimension, dtype and device."""
+    """A table's choice for q's head dimension, dtype, rows and device."""
     half, single = table[padded_head_dim(q)]
     tiles = single if q.dtype == torch.float32 else half
-    return tiles if shared_bytes(q.device) >= MUCH_SHARED_BYTES else SMALLER_TILES.get(tiles, tiles)
+    if tiles in SHORT_GRID_TILES and q.numel() // q.shape[-1] < 2 * multiprocessors(q.device) * tiles.q:
+        tiles = SHORT_GRID_TILES[tiles]
+    return fitting(tiles, shared_bytes(q.device))
+
+
+def fitting(tiles: Tiles, shared_bytes: int) -> Tiles:
+    """These or smaller ones, for blocks with so much shared memory."""
+    if shared_bytes >= MOST_SHARED_BYTES:
+        return tiles
+    return (MEDIUM_TILES if shared_bytes >= MUCH_SHARED_BYTES else SMALLER_TILES).get(tiles, tiles)
+
+
+@torch.compiler.assume_constant_result
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; Triton's interpreter runs one program after another."""
+    return _multiprocessors_of_gpu(device) if device.type == "cuda" else 0
+
+
+@functools.cache
+def _multiprocessors_of_gpu(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @torch.compiler.assume_constant_result
 def shared_bytes(device: torch.device) -> int:
     """Of a block at most; Triton's interpreter knows no limit."""
-    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MUCH_SHARED_BYTES
+    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MOST_SHARED_BYTES
 
 
 @functools.cache
@@ -69,8 +98,11 @@ def _shared_bytes_of_gpu(device: torch.device) -> int:
 
 
 def padded_head_dim(q: Tensor) -> int:
-    """Tiles are powers of two."""
-    return triton.next_power_of_2(q.shape[-1])
+    """Tiles are powers of two, from 16."""
+    padded = 16
+    while padded < q.shape[-1]:
+        padded *= 2
+    return padded
 
 
 class HopperForward(NamedTuple):
@@ -99,10 +131,10 @@ class HopperBackward(NamedTuple):
     dq_registers: int | None
 
 
-# By head dimension, the fastest of 13 and of 11 on an H200 (NOTES.md), in triton 3.6 and 3.7 without spills, but 26 in
-# the causal backward of 128. Before 2048 keys three consumers of 64 wait more than they compute: the plain kernel is
-# faster at 1024, by 14 %.
-HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 2048), 128: HopperForward(128, 2, 2, 240, 1024)}
+# By head dimension, the fastest of those measured on an H200 (NOTES.md); in triton 3.6 and 3.7 nothing spills but some
+# 30 registers in the causal backward of 128, before its loop. At d = 64 the plain forward takes 0.78 of the time of the
+# one in Gluon at 1024 keys, and 1.09 at 4096.
+HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 4096), 128: HopperForward(128, 2, 2, 240, 1024)}
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240, None)}
 HOPPER_LEAST_ROWS = 128
 HOPPER_LEAST_TILES = 264
@@ -141,17 +173,17 @@ def suits_tma(x: Tensor) -> bool:
 
 def _fills_a_gpu(x: Tensor) -> bool:
     batch, num_heads, seq_len, _ = x.shape
-    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * triton.cdiv(seq_len, 64) >= HOPPER_LEAST_TILES
+    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * -(-seq_len // 64) >= HOPPER_LEAST_TILES
 
 
 @torch.compiler.assume_constant_result
 def runs_gluon(device: torch.device) -> bool:
     """Whether it is a GPU of compute capability 9.0 and this triton has Gluon for it. Under the interpreter: not."""
-    if device.type != "cuda" or triton.knobs.runtime.interpret or torch.version.hip:
-        return False
-    return torch.cuda.get_device_capability(device) == (9, 0) and _has_gluon()
+    return device.type == "cuda" and _gpu_runs_gluon(device)
 
 
 @functools.cache
-def _has_gluon() -> bool:
+def _gpu_runs_gluon(device: torch.device) -> bool:
+    if triton.knobs.runtime.interpret or torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
+        return False
     return importlib.util.find_spec("triton.experimental.gluon") is not None

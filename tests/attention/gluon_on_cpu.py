@@ -275,7 +275,10 @@ def flash_hopper_on_cpu() -> Iterator[Any]:
     kernels = importlib.import_module(f"{PACKAGE}.triton_kernels")
     ours = [*(f"{PACKAGE}.triton_kernels.{name}" for name in MODULES), f"{PACKAGE}.flash_hopper"]
     before = {name: sys.modules.pop(name) for name in ours if name in sys.modules}
-    with patch.dict(sys.modules, _stand_ins()):
+    stand_ins = _stand_ins()
+    experimental = importlib.import_module("triton.experimental")
+    gluon = stand_ins["triton.experimental.gluon"]
+    with patch.dict(sys.modules, stand_ins), patch.object(experimental, "gluon", gluon, create=True):
         hopper = importlib.import_module(ours[0])
         hopper.async_add_shared_to_global = _add_to_global  # type: ignore[attr-defined]
         module = importlib.import_module(ours[-1])

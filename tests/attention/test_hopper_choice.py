@@ -28,24 +28,24 @@ def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
-    q = tensor(1, 16, 2048, d, dtype=dtype)
+    q = tensor(1, 16, 4096, d, dtype=dtype)
     k = q[:, ::4]
     assert hopper_forward(q, k, k, 0.1, False) == HOPPER_FORWARD[d]
     assert hopper_backward(q, q, q, False, False) == HOPPER_BACKWARD[d]
-    inside = tensor(1, 2048, 16, d, dtype=dtype).transpose(1, 2)
+    inside = tensor(1, 4096, 16, d, dtype=dtype).transpose(1, 2)
     assert hopper_forward(inside, inside, inside, 0.1, False) == HOPPER_FORWARD[d]
     assert hopper_backward(inside, inside, inside, False, False) == HOPPER_BACKWARD[d]
 
 
 @pytest.mark.usefixtures("on_hopper")
 def test_all_others_get_the_plain_kernels() -> None:
-    q = tensor(1, 16, 2048, 64)
+    q = tensor(1, 16, 4096, 64)
     few = tensor(1, 1, 8192, 64)
     short = tensor(64, 16, 64, 64)
-    unaligned = torch.empty(16 * 2048 * 64 + 1, dtype=q.dtype)[1:].view_as(q)
-    odd = tensor(1, 16, 2048, 65)[..., :64]
-    expanded = tensor(1, 1, 2048, 64).expand(q.shape)
-    others = (q.float(), tensor(1, 16, 2048, 32), tensor(1, 16, 2048, 80), few, short, unaligned, odd, expanded)
+    unaligned = torch.empty(16 * 4096 * 64 + 1, dtype=q.dtype)[1:].view_as(q)
+    odd = tensor(1, 16, 4096, 65)[..., :64]
+    expanded = tensor(1, 1, 4096, 64).expand(q.shape)
+    others = (q.float(), tensor(1, 16, 4096, 32), tensor(1, 16, 4096, 80), few, short, unaligned, odd, expanded)
     for one in others:
         assert hopper_forward(one, one, one, 0.1, False) is None, one.shape
         assert hopper_backward(one, one, one, False, False) is None, one.shape
