@@ -17,11 +17,15 @@ from cs336_systems.attention.tile_choices import (
     DKDV_TILES,
     DQ_TILES,
     FORWARD_TILES,
+    SPLIT_TILES,
     Tiles,
+    fitting,
     hopper_backward,
     hopper_forward,
     hopper_takes,
     padded_head_dim,
+    shared_bytes,
+    split_keys,
     tiles_for,
 )
 from cs336_systems.attention.triton_kernels.backward import (
@@ -30,6 +34,7 @@ from cs336_systems.attention.triton_kernels.backward import (
     flash_bwd_dq_kernel,
 )
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
+from cs336_systems.attention.triton_kernels.forward_split import flash_fwd_combine_kernel, flash_fwd_split_kernel
 
 # exp(x) is exp2(x * log2(e)), and exp2 is what the hardware has: folding the factor into the scale of the scores
 # saves a multiplication per score.
@@ -45,6 +50,7 @@ IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
 FP32_PRODUCTS = {"ieee": "bf16x6", "tf32": "tf32", "bf16x3": "bf16x3"}
 
 
+COMBINE_ROWS = 16
 DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in flight to be bound by memory
 
 
@@ -136,6 +142,10 @@ def flash_forward(
         return _shaped(out, q.shape), _shaped(lse, q.shape[:-1])
     out = torch.empty_like(q4)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    if chunk := split_keys(q4, k4, dropout is not None):
+        with on_device_of(q):
+            _launch_split_forward(q4, k4, v4, out, lse, is_causal, scale, chunk)
+        return _shaped(out, q.shape), lse
     tiles = tiles_for(q, FORWARD_TILES)
     arguments = (
         q4, k4, v4, out, lse, *q4.stride(), *k4.stride(), *v4.stride(), *out.stride(),
@@ -199,6 +209,39 @@ def flash_backward(
         num_programs = cdiv(seq_len_q, tiles.q) * batch * num_heads
         launch(flash_bwd_dq_kernel, key, num_programs, (*inputs, dq, *strides, *dq.stride(), *sizes), constants)
     return _shaped(dq, q.shape), _shaped(dk, k.shape), _shaped(dv, v.shape)
+
+
+def _launch_split_forward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, is_causal: bool, scale: float, chunk: int
+) -> None:
+    """Of (batch, heads, seq_len, d): parts over `chunk` keys each, held in float32, then their sum in out and lse."""
+    batch, num_heads, seq_len_q, d = q.shape
+    num_kv_heads, seq_len_k = k.shape[1:3]
+    num_chunks = cdiv(seq_len_k, chunk)
+    parts = torch.empty((num_chunks, *q.shape), dtype=torch.float32, device=q.device)
+    part_lse = torch.empty((num_chunks, *q.shape[:-1]), dtype=torch.float32, device=q.device)
+    key = key_of_tensors(q, k, v)
+    tiles = fitting(SPLIT_TILES, shared_bytes(q.device))
+    arguments = (
+        q, k, v, parts, part_lse, *q.stride(), *k.stride(), *v.stride(),
+        num_heads, seq_len_q, seq_len_k, scale * LOG2_E,
+    )  # fmt: skip
+    constants = _constants(q, is_causal, "ieee", tiles) | {
+        "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
+        "EVEN_KEYS": seq_len_k % tiles.k == 0,
+        "CHUNK_KEYS": chunk,
+    }
+    num_programs = num_chunks * cdiv(seq_len_q, tiles.q) * batch * num_heads
+    launch(flash_fwd_split_kernel, key, num_programs, arguments, constants)
+    arguments = (parts, part_lse, out, lse, *out.stride(), num_heads, seq_len_q, seq_len_k)
+    constants = {
+        "D": d,
+        "D_PADDED": padded_head_dim(q),
+        "ROWS": COMBINE_ROWS,
+        "CHUNK_KEYS": chunk,
+        "IS_CAUSAL": is_causal,
+    }
+    launch(flash_fwd_combine_kernel, key, cdiv(seq_len_q, COMBINE_ROWS) * batch * num_heads, arguments, constants)
 
 
 def launch_delta(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:

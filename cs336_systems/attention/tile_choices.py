@@ -105,6 +105,28 @@ def padded_head_dim(q: Tensor) -> int:
     return padded
 
 
+SPLIT_TILES = Tiles(64, 64, 4, 3)
+LEAST_CHUNK = 256
+
+
+def split_keys(q: Tensor, k: Tensor, dropout: bool) -> int | None:
+    """How many keys a program of the forward attends to where tiles of queries leave most of the GPU idle, or None.
+
+    By (batch, heads, seq_len, d). Measured at one head of 1024 to 8192: the best of 256, 512, 1024 and 2048 or within
+    10 % of it, and 0.55 to 0.9 of the time without.
+    """
+    if dropout or q.dtype == torch.float32:
+        return None
+    tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // SPLIT_TILES.q)
+    seq_len_k = k.shape[2]
+    if tiles > multiprocessors(q.device) or seq_len_k < 1024:
+        return None
+    chunk = LEAST_CHUNK
+    while chunk < seq_len_k // (4 if q.shape[-1] >= 64 else 8):
+        chunk *= 2
+    return chunk
+
+
 class HopperForward(NamedTuple):
     """How `forward_hopper` is compiled: `registers` are those of a thread that computes."""
 
