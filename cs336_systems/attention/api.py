@@ -23,6 +23,7 @@ def flash_attention(
     softmax_scale: float | None = None,
     fp32_precision: str | None = None,
     dropout_p: float = 0.0,
+    deterministic: bool = False,
 ) -> Tensor:
     """softmax(q k^T * softmax_scale) v, without the score matrix unless `impl` says otherwise.
 
@@ -44,6 +45,10 @@ def flash_attention(
             which costs and changes nothing. `torch.manual_seed` repeats a call, and on one device "reference",
             "pytorch" and "triton" then drop the same (the mask is `attention.dropout.keep_mask`); "sdpa" drops as
             torch does.
+        deterministic: of "triton" on Hopper: gradients that two calls repeat to the bit, from kernels that are slower.
+            The result itself always is, and so are the gradients of "reference" and "pytorch", and of "triton" on
+            other GPUs; "sdpa" goes by torch's own setting. `torch.use_deterministic_algorithms(True)` asks for the
+            same.
 
     Returns:
         (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention.
@@ -81,7 +86,9 @@ def flash_attention(
     if impl == "triton":
         from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
-        return FlashAttentionTriton.apply(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p)
+        return FlashAttentionTriton.apply(
+            q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic
+        )
     return _sdpa(q, k, v, is_causal, softmax_scale, dropout_p)
 
 

@@ -1,6 +1,7 @@
-"""Which tiles each kernel of FlashAttention takes, by head dimension, dtype and what the GPU's memory holds."""
+"""Which kernels and which tiles FlashAttention takes, by head dimension, dtype, lengths and GPU."""
 
 import functools
+import importlib.util
 from typing import NamedTuple
 
 import torch
@@ -17,49 +18,78 @@ class Tiles(NamedTuple):
     num_stages: int
 
 
-# By padded head dimension: (bfloat16 and float16, float32). Chosen by what triton 3.7 makes of them for sm_90: at most
-# the 227 KiB of shared memory of a multiprocessor, no serialized wgmma (but dk, dv of halves at 16), and no spills
-# but those noted, as (causal, full). They fit into 8.0 and 10.0 too.
+# By padded head dimension: (bfloat16 and float16, float32). The fastest of those measured on an H200 at one head and at
+# many, 1024 to 65536 keys (NOTES.md); of float32 at 64 and 128, where bf16x6 and tf32 agree, and below not measured.
 FORWARD_TILES = {
-    16: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
-    32: (Tiles(128, 64, 4, 3), Tiles(64, 64, 4, 3)),
-    64: (Tiles(128, 64, 4, 3), Tiles(64, 32, 4, 3)),
-    128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),  # float32: (7, 7)
+    16: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
+    32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
+    64: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
+    128: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
 }
 DKDV_TILES = {
-    16: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
-    32: (Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2)),
-    64: (Tiles(64, 128, 8, 3), Tiles(32, 128, 8, 2)),
-    128: (Tiles(64, 128, 8, 2), Tiles(32, 32, 8, 2)),  # (14, 2); float32: (36, 15), and 191 at 32 x 64
+    16: (Tiles(64, 128, 4, 3), Tiles(32, 64, 4, 2)),
+    32: (Tiles(128, 64, 4, 3), Tiles(32, 64, 4, 2)),
+    64: (Tiles(64, 64, 4, 3), Tiles(32, 128, 8, 1)),
+    128: (Tiles(32, 64, 4, 3), Tiles(32, 128, 8, 1)),
 }
 DQ_TILES = {
     16: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
-    32: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
-    64: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
-    128: (Tiles(128, 64, 8, 3), Tiles(64, 32, 8, 2)),  # float32: (31, 31)
+    32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 2)),
+    64: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 1)),
+    128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 1)),
 }
-# What takes their place where a block has less than 160 KiB of shared memory: 99 in 8.6, 8.9 and 12.0. Not tuned.
+SHORT_GRID_TILES = {Tiles(128, 64, 8, 3): Tiles(64, 64, 4, 3)}
+"""What takes their place where programs are fewer than 2 a multiprocessor: dq of 8192 queries in 0.64 of the time."""
+# What takes their place where a block has less than 200 KiB of shared memory (163 in 8.0), and less than 160 (99 in
+# 8.6, 8.9 and 12.0). Not tuned.
+MEDIUM_TILES = {
+    Tiles(128, 64, 8, 2): Tiles(128, 32, 8, 2),
+    Tiles(128, 32, 8, 1): Tiles(64, 32, 8, 2),
+    Tiles(32, 128, 8, 1): Tiles(32, 32, 8, 2),
+}
 SMALLER_TILES = {
+    Tiles(64, 64, 4, 3): Tiles(64, 64, 4, 2),
     Tiles(128, 64, 8, 3): Tiles(128, 64, 8, 2),
-    Tiles(64, 128, 8, 2): Tiles(64, 64, 8, 2),
-    Tiles(128, 32, 8, 2): Tiles(64, 32, 8, 2),
-    Tiles(64, 32, 8, 2): Tiles(32, 32, 8, 2),
-    Tiles(32, 128, 8, 2): Tiles(32, 64, 4, 2),
+    Tiles(128, 64, 8, 2): Tiles(64, 32, 8, 2),
+    Tiles(128, 64, 8, 1): Tiles(64, 32, 8, 2),
+    Tiles(128, 32, 8, 1): Tiles(32, 32, 8, 2),
+    Tiles(32, 128, 8, 1): Tiles(32, 32, 8, 2),
 }
+MOST_SHARED_BYTES = 200 * 2**10
 MUCH_SHARED_BYTES = 160 * 2**10
 
 
 def tiles_for(q: Tensor, table: dict[int, tuple[Tiles, Tiles]]) -> Tiles:
-    """A table's choice for q's head dimension, dtype and device."""
+    """A table's choice for q's head dimension, dtype, rows and device."""
     half, single = table[padded_head_dim(q)]
     tiles = single if q.dtype == torch.float32 else half
-    return tiles if shared_bytes(q.device) >= MUCH_SHARED_BYTES else SMALLER_TILES.get(tiles, tiles)
+    if tiles in SHORT_GRID_TILES and q.numel() // q.shape[-1] < 2 * multiprocessors(q.device) * tiles.q:
+        tiles = SHORT_GRID_TILES[tiles]
+    return fitting(tiles, shared_bytes(q.device))
+
+
+def fitting(tiles: Tiles, shared_bytes: int) -> Tiles:
+    """These or smaller ones, for blocks with so much shared memory."""
+    if shared_bytes >= MOST_SHARED_BYTES:
+        return tiles
+    return (MEDIUM_TILES if shared_bytes >= MUCH_SHARED_BYTES else SMALLER_TILES).get(tiles, tiles)
+
+
+@torch.compiler.assume_constant_result
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; Triton's interpreter runs one program after another."""
+    return _multiprocessors_of_gpu(device) if device.type == "cuda" else 0
+
+
+@functools.cache
+def _multiprocessors_of_gpu(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @torch.compiler.assume_constant_result
 def shared_bytes(device: torch.device) -> int:
     """Of a block at most; Triton's interpreter knows no limit."""
-    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MUCH_SHARED_BYTES
+    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MOST_SHARED_BYTES
 
 
 @functools.cache
@@ -68,5 +98,114 @@ def _shared_bytes_of_gpu(device: torch.device) -> int:
 
 
 def padded_head_dim(q: Tensor) -> int:
-    """Tiles are powers of two."""
-    return triton.next_power_of_2(q.shape[-1])
+    """Tiles are powers of two, from 16."""
+    padded = 16
+    while padded < q.shape[-1]:
+        padded *= 2
+    return padded
+
+
+SPLIT_TILES = Tiles(64, 64, 4, 3)
+LEAST_CHUNK = 256
+
+
+def split_keys(q: Tensor, k: Tensor, dropout: bool) -> int | None:
+    """How many keys a program of the forward attends to where tiles of queries leave most of the GPU idle, or None.
+
+    By (batch, heads, seq_len, d). Measured at one head of 1024 to 8192: the best of 256, 512, 1024 and 2048 or within
+    10 % of it, and 0.55 to 0.9 of the time without.
+    """
+    if dropout or q.dtype == torch.float32:
+        return None
+    tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // SPLIT_TILES.q)
+    seq_len_k = k.shape[2]
+    if tiles > multiprocessors(q.device) or seq_len_k < 1024:
+        return None
+    chunk = LEAST_CHUNK
+    while chunk < seq_len_k // (4 if q.shape[-1] >= 64 else 8):
+        chunk *= 2
+    return chunk
+
+
+class HopperForward(NamedTuple):
+    """How `forward_hopper` is compiled: `registers` are those of a thread that computes."""
+
+    k_tile: int
+    stages: int
+    consumers: int
+    registers: int
+    least_keys: int
+    """From how many keys on it is taken."""
+
+    @property
+    def rows(self) -> int:
+        """Of q in a program."""
+        return 64 * self.consumers
+
+
+class HopperBackward(NamedTuple):
+    """How `backward_hopper` is compiled: `dq_registers` are those of its warp group of dq, if it has one."""
+
+    q_tile: int
+    stages: int
+    ds_stages: int
+    registers: int
+    dq_registers: int | None
+
+
+# By head dimension, the fastest of those measured on an H200 (NOTES.md); in triton 3.6 and 3.7 nothing spills but some
+# 30 registers in the causal backward of 128, before its loop. At d = 64 the plain forward takes 0.78 of the time of the
+# one in Gluon at 1024 keys, and 1.09 at 4096.
+HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 4096), 128: HopperForward(128, 2, 2, 240, 1024)}
+HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240, None)}
+HOPPER_LEAST_ROWS = 128
+HOPPER_LEAST_TILES = 264
+"""So many rows of q and of k, and tiles of 64 of them, are the least: 2 tiles for each of 132 multiprocessors."""
+
+
+def hopper_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: bool) -> HopperForward | None:
+    """How the forward in Gluon takes these (batch, heads, seq_len, d), or None if the plain kernels have to."""
+    if not hopper_takes(q, dropout) or scale <= 0:
+        return None
+    choice = HOPPER_FORWARD[q.shape[-1]]
+    is_large = k.shape[2] >= choice.least_keys and _fills_a_gpu(q)
+    return choice if is_large and all(map(suits_tma, (q, k, v))) else None
+
+
+def hopper_backward(q: Tensor, k: Tensor, v: Tensor, dropout: bool, deterministic: bool) -> HopperBackward | None:
+    """As `hopper_forward`. Its sums of dq come in any order: `deterministic` are the plain kernels' two passes."""
+    if not hopper_takes(q, dropout) or deterministic:
+        return None
+    is_large = _fills_a_gpu(q) and _fills_a_gpu(k)
+    return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
+
+
+def hopper_takes(q: Tensor, dropout: bool) -> bool:
+    """Whether a kernel in Gluon may take such a q at all: what is known of it while a graph is traced."""
+    is_half = q.dtype in (torch.bfloat16, torch.float16)
+    return is_half and q.shape[-1] in HOPPER_BACKWARD and not dropout and runs_gluon(q.device)
+
+
+def suits_tma(x: Tensor) -> bool:
+    """Whether the copy engine can address x, (batch, heads, seq_len, d): all in units of 16 bytes, nothing expanded."""
+    units = 16 // x.element_size()
+    strides = (stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1)
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(one > 0 and one % units == 0 for one in strides)
+
+
+def _fills_a_gpu(x: Tensor) -> bool:
+    batch, num_heads, seq_len, _ = x.shape
+    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * -(-seq_len // 64) >= HOPPER_LEAST_TILES
+
+
+@torch.compiler.assume_constant_result
+def runs_gluon(device: torch.device) -> bool:
+    """Whether it is a GPU of compute capability 9.0 and this triton has Gluon for it. Under the interpreter: not."""
+    return device.type == "cuda" and _gpu_runs_gluon(device)
+
+
+@functools.cache
+def _gpu_runs_gluon(device: torch.device) -> bool:
+    if triton.knobs.runtime.interpret or torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    return importlib.util.find_spec("triton.experimental.gluon") is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cs336_systems.attention import flash_triton, tile_choices
-from cs336_systems.attention.tile_choices import MUCH_SHARED_BYTES, SMALLER_TILES, Tiles
+from cs336_systems.attention.tile_choices import SHORT_GRID_TILES, Tiles, fitting
 
 SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capability -> shared memory of a block at most (CUDA C++ Programming Guide, technical specifications)."""
@@ -24,17 +24,17 @@ PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less 
 
 def shared_bytes(capability: int, dropout: bool) -> Iterator[tuple[str, int]]:
     """Each launch in words, and the shared memory of a block in it."""
-    is_small = SHARED_KIB[capability] * 2**10 < MUCH_SHARED_BYTES
     for kernel, table in TABLES.items():
         for d, choices in table.items():
             for (dtype, all_products), tiles in zip(PRODUCTS.items(), choices, strict=True):
-                chosen = SMALLER_TILES.get(tiles, tiles) if is_small else tiles
-                for products in all_products:
-                    options = (d, dtype, products, chosen, dropout, capability)
-                    yield (
-                        f"{kernel} {dtype} d={d} {products} {chosen}",
-                        _compiled(getattr(flash_triton, kernel), *options).metadata.shared,
-                    )
+                of_grids = {tiles, SHORT_GRID_TILES.get(tiles, tiles)}
+                for chosen in {fitting(one, SHARED_KIB[capability] * 2**10) for one in of_grids}:
+                    for products in all_products:
+                        options = (d, dtype, products, chosen, dropout, capability)
+                        yield (
+                            f"{kernel} {dtype} d={d} {products} {chosen}",
+                            _compiled(getattr(flash_triton, kernel), *options).metadata.shared,
+                        )
 
 
 def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int) -> Any:

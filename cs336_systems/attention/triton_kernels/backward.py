@@ -402,3 +402,12 @@ def visit_keys(
         K_ptr += K_TILE_SIZE * stride_kk
         V_ptr += K_TILE_SIZE * stride_vk
     return dq, K_ptr, V_ptr
+
+
+@triton.jit
+def flash_bwd_round_dq_kernel(Sums_ptr, dQ_ptr, NUMEL, scale, TILE_ELEMENTS: tl.constexpr):
+    """dq = sums * scale in dq's dtype, of float32 `sums` that lie in memory as dq does: for `backward_hopper`."""
+    scale = tl.cast(scale, tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * TILE_ELEMENTS + tl.arange(0, TILE_ELEMENTS)
+    sums = tl.load(Sums_ptr + offsets, mask=offsets < NUMEL)
+    tl.store(dQ_ptr + offsets, (sums * scale).to(dQ_ptr.dtype.element_ty), mask=offsets < NUMEL)

@@ -22,11 +22,13 @@ CODE = {
     "flash_forward": "`FlashAttentionPyTorch` (`cs336_systems/attention/flash_pytorch.py`) is Algorithm 1 tile by tile "
     "in PyTorch, with 128 × 128 tiles; `FlashAttentionTriton` (`flash_triton.py`, its kernels in `triton_kernels/`) is "
     "one kernel, whose program takes a tile of queries over all keys that it sees and keeps output, maximum and sum in "
-    "float32. Both take `is_causal`, save one log-sum-exp a row, and are held to a float64 oracle: their error may not "
-    "exceed that of eager attention in the same dtype by more than the gate in `tests/attention/gate.py` allows.",
+    "float32; on Hopper a second one, in Gluon, does the same with warps that each have their part. Both take "
+    "`is_causal`, save one log-sum-exp a row, and are held to a float64 oracle: their error may not exceed that of "
+    "eager attention in the same dtype by more than the gate in `tests/attention/gate.py` allows.",
     "flash_backward": "Both backwards are tiled and recompute the scores from the saved log-sum-exp. In Triton it is "
-    "two passes, over keys for dK and dV and over queries for dQ, without atomics, so two runs give the same bits. The "
-    "handout's own form, Equations 13 to 19 in PyTorch under `torch.compile`, is `FlashAttentionCompiledBackward`.",
+    "two passes, over keys for dK and dV and over queries for dQ, without atomics, so two runs give the same bits; on "
+    "Hopper, unless asked for those bits, one pass over keys (in Gluon) that adds dQ in memory. The handout's own "
+    "form, Equations 13 to 19 in PyTorch under `torch.compile`, is `FlashAttentionCompiledBackward`.",
     "ddp_overlap_individual_parameters": "`OverlappedDDP` (`cs336_systems/distributed/ddp.py`) launches an all-reduce "
     "from the hook of each gradient, in one order on every rank, and `finish_gradient_synchronization()` waits for "
     "them and averages. Gradients that one node of the graph makes, as a compiled block's, are launched at once.",

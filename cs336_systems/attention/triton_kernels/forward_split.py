@@ -1,0 +1,155 @@
+"""FlashAttention-2's forward where heads and queries are too few for the GPU: the keys are divided too.
+
+Each program attends to one chunk of the keys; a second kernel weighs the parts by what each saw of the softmax's sum
+(Flash-Decoding, Dao et al. 2023). Parts are added in the order of their keys: the result repeats to the bit.
+"""
+
+import triton
+import triton.language as tl
+
+from cs336_systems.attention.triton_kernels.forward import LEAST_FLOAT32, LN_2, visit_keys
+
+
+@triton.jit
+def flash_fwd_split_kernel(
+    Q_ptr,
+    K_ptr,
+    V_ptr,
+    Part_ptr,
+    PartL_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qq,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kk,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vk,
+    stride_vd,
+    NUM_HEADS,
+    N_QUERIES,
+    N_KEYS,
+    scale_log2,
+    HEADS_PER_KV_HEAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    Q_TILE_SIZE: tl.constexpr,
+    K_TILE_SIZE: tl.constexpr,
+    CHUNK_KEYS: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):
+    """One program computes Q_TILE_SIZE rows of one chunk's out and lse (float32, base 2) for one head.
+
+    Parts are (chunks, heads, N_QUERIES, D). CHUNK_KEYS is a multiple of both tiles' sizes, so that every row of a
+    tile sees the first key of each chunk that the tile visits. A part that no row sees is not written.
+    """
+    scale_log2 = tl.cast(scale_log2, tl.float32)  # inside torch.compile it comes as float64
+    num_tiles = tl.cdiv(N_QUERIES, Q_TILE_SIZE)
+    num_chunks = tl.cdiv(N_KEYS, CHUNK_KEYS)
+    program = tl.program_id(0)
+    chunk = program % num_chunks
+    tile = num_tiles - 1 - program // num_chunks % num_tiles  # the heaviest first
+    batch_head = (program // num_chunks // num_tiles).to(tl.int64)
+    num_batch_heads = (tl.num_programs(0) // num_chunks // num_tiles).to(tl.int64)
+    batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
+    q_start = tile * Q_TILE_SIZE
+    k_begin = chunk * CHUNK_KEYS
+    k_end = tl.minimum(N_KEYS, k_begin + CHUNK_KEYS)
+    k_full = k_end // K_TILE_SIZE * K_TILE_SIZE
+    if IS_CAUSAL:
+        k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
+        k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
+    k_full = tl.maximum(k_full, k_begin)
+    if k_begin < k_end:
+        rows = q_start + tl.arange(0, Q_TILE_SIZE)
+        columns = tl.arange(0, K_TILE_SIZE)
+        dims = tl.arange(0, D_PADDED)
+        row_offsets = rows.to(tl.int64)[:, None]
+        row_mask = (rows < N_QUERIES)[:, None] & (dims < D)[None, :]
+        first_key = k_begin.to(tl.int64)
+        Q_ptr += batch * stride_qb + head * stride_qh
+        K_ptr += batch * stride_kb + head // HEADS_PER_KV_HEAD * stride_kh + first_key * stride_kk
+        V_ptr += batch * stride_vb + head // HEADS_PER_KV_HEAD * stride_vh + first_key * stride_vk
+        q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
+        acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
+        row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
+        row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
+        k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
+        v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
+        acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
+            acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_begin, k_full, N_KEYS,
+            stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
+            D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+        )  # fmt: skip
+        if IS_CAUSAL or not EVEN_KEYS:
+            acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
+                acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end,
+                N_KEYS, stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
+                D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            )  # fmt: skip
+        part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
+        part = acc / row_sum[:, None]
+        tl.store(Part_ptr + part_rows[:, None] * D + dims[None, :], part, mask=row_mask)
+        tl.store(PartL_ptr + part_rows, row_max + tl.log2(row_sum), mask=rows < N_QUERIES)
+
+
+@triton.jit
+def flash_fwd_combine_kernel(
+    Part_ptr,
+    PartL_ptr,
+    O_ptr,
+    L_ptr,
+    stride_ob,
+    stride_oh,
+    stride_oq,
+    stride_od,
+    NUM_HEADS,
+    N_QUERIES,
+    N_KEYS,
+    D: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK_KEYS: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
+):
+    """ROWS rows of out and lse (natural) for one head: the parts' sum, each weighted by 2^(its lse - lse).
+
+    A weight of 0 stands for a part whose scores were all -inf, which holds NaN.
+    """
+    num_tiles = tl.cdiv(N_QUERIES, ROWS)
+    program = tl.program_id(0)
+    start = program % num_tiles * ROWS
+    batch_head = (program // num_tiles).to(tl.int64)
+    num_batch_heads = (tl.num_programs(0) // num_tiles).to(tl.int64)
+    rows = start + tl.arange(0, ROWS)
+    dims = tl.arange(0, D_PADDED)
+    mask = rows < N_QUERIES
+    row_mask = mask[:, None] & (dims < D)[None, :]
+    num_chunks = tl.cdiv(N_KEYS, CHUNK_KEYS)
+    if IS_CAUSAL:
+        num_chunks = tl.minimum(num_chunks, tl.cdiv(start + ROWS, CHUNK_KEYS))
+    acc = tl.zeros((ROWS, D_PADDED), dtype=tl.float32)
+    row_sum = tl.zeros((ROWS,), dtype=tl.float32)
+    row_max = tl.full((ROWS,), LEAST_FLOAT32, dtype=tl.float32)
+    for chunk in tl.range(0, num_chunks):
+        part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
+        lse = tl.load(PartL_ptr + part_rows, mask=mask, other=0.0)
+        part = tl.load(Part_ptr + part_rows[:, None] * D + dims[None, :], mask=row_mask, other=0.0)
+        new_max = tl.maximum(row_max, lse)
+        rescale = tl.exp2(row_max - new_max)
+        weight = tl.exp2(lse - new_max)
+        row_sum = row_sum * rescale + weight
+        weighted = tl.where((weight == 0.0)[:, None], 0.0, part * weight[:, None])
+        acc = acc * rescale[:, None] + weighted
+        row_max = new_max
+    batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
+    O_ptr += batch * stride_ob + head * stride_oh
+    out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
+    row_offsets = rows.to(tl.int64)[:, None]
+    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
+    tl.store(L_ptr + batch_head * N_QUERIES + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=mask)

@@ -1,0 +1,39 @@
+"""What the kernels in Gluon share: layouts of wgmma, tiles without their outer dimensions, and addition by TMA.
+
+Gluon is Triton with the hand on what Triton decides by itself: shared memory, barriers, and which warps do what. These
+kernels give each warp group (4 warps) a part of the algorithm; tiles pass between groups through shared memory, behind
+mbarriers. They are for compute capability 9.0, bfloat16 and float16; `flash_triton` imports them only where they run.
+Tiles are 1 x 1 x rows x d of (batch, heads, seq_len, d), copied by TMA: rows beyond the end come as zeros, and are not
+written.
+"""
+
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+
+
+@gluon.constexpr_function
+def mma(columns):
+    """Where the wgmma of a warp group leaves 64 x columns."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16])
+
+
+@gluon.constexpr_function
+def operand(columns):
+    """Where a wgmma with that many columns takes its left operand, in registers."""
+    return gl.DotOperandLayout(operand_index=0, parent=mma(columns), k_width=2)
+
+
+@gluon.jit
+def matrix(tiles, index, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """One of `tiles` without the dimensions of batch and head."""
+    return tiles.index(index).reshape((ROWS, COLUMNS))
+
+
+@builtin
+def async_add_shared_to_global(tensor_desc, coord, src, _semantic=None):
+    """global += shared, by the copy engine. Triton 3.6 and 3.7 have the operation, and no name for it in Gluon."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    add = ir.DESCRIPTOR_REDUCE_KIND.ADD
+    _semantic.builder.create_async_tma_reduce(add, tensor_desc.handle, coord, src.handle)

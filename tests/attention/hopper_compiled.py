@@ -1,0 +1,74 @@
+"""What the compiler makes of the kernels in Gluon for compute capability 9.0, where there is no GPU.
+
+TRITON_INTERPRET=0 python -m tests.attention.hopper_compiled 64 bfloat16
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each launch in words, and its registers, bytes of spill stores, shared bytes, and whether wgmma is serialized."""
+    import torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    class NoGPU:
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int = 0) -> int:
+            return 0
+
+    driver.set_active(NoGPU())
+    compiled: list[tuple[str, Any]] = []
+
+    def compile_only(kernel: Any, grid: Any) -> Any:
+        return lambda *args, **kwargs: compiled.append((kernel.__name__, kernel.warmup(*args, grid=grid, **kwargs)))
+
+    JITFunction.__getitem__ = compile_only
+
+    from cs336_systems.attention import flash_hopper
+    from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FORWARD
+
+    for is_causal, n, group in ((True, 512, 1), (True, 333, 1), (False, 512, 1), (False, 333, 1), (True, 512, 2)):
+        q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
+        k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
+        lse = torch.empty(1, 2, n)
+        flash_hopper.launch_forward(q, k, k, is_causal, 0.1, HOPPER_FORWARD[d])
+        flash_hopper.launch_backward(q, k, k, q, lse, q, is_causal, 0.1, HOPPER_BACKWARD[d])
+        for name, kernel in compiled:
+            if "hopper" in name:
+                yield f"{name} {n} {'causal' if is_causal else 'full'} group {group}", _resources(kernel)
+        compiled.clear()
+
+
+def _resources(kernel: Any) -> dict[str, Any]:
+    import triton
+
+    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        ptx = Path(folder) / "kernel.ptx"
+        ptx.write_text(kernel.asm["ptx"])
+        command = [str(ptxas), "-v", "--gpu-name", "sm_90a", str(ptx), "-o", str(ptx.with_suffix(".cubin"))]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return {
+        "registers": max(int(one) for one in re.findall(r"Used (\d+) registers", said)),
+        "spilled_bytes": sum(int(one) for one in re.findall(r"(\d+) bytes spill stores", said)),
+        "shared_bytes": kernel.metadata.shared,
+        "serialized": "serializ" in said,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(resources(int(sys.argv[1]), sys.argv[2]))))

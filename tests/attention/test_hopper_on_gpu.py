@@ -1,0 +1,203 @@
+"""The kernels in Gluon on the GPU that they are for: against float64, in graphs, on streams, and what they allocate."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cs336_systems.attention import tile_choices
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
+from cs336_systems.attention.tile_choices import HOPPER_FORWARD, runs_gluon
+from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
+
+HERE = torch.device("cuda", 0)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not (torch.cuda.is_available() and runs_gluon(HERE)), reason="needs compute capability 9.0"),
+]
+
+DTYPES = [torch.bfloat16, torch.float16]
+SHAPES = (
+    *(Shape((2, 2), n, n, d) for n in (128, 129, 191, 192, 193, 255, 257, 333, 512, 1000) for d in (64, 128)),
+    *(Shape((1, 2), 333, 200, d) for d in (64, 128)),
+    *(Shape((1, 2), 200, 333, d) for d in (64, 128)),
+    *(Shape((1, 1), 128, 1000, d) for d in (64, 128)),
+    *(Shape((1, 1), 1000, 128, d) for d in (64, 128)),
+    *(Shape((2, 4), 257, 257, d, "heads_inside") for d in (64, 128)),
+    *(Shape((2, 6), 300, 300, d, "heads_inside", 3) for d in (64, 128)),
+    *(Shape((1, 8), 130, 400, d, heads_per_kv_head=8) for d in (64, 128)),
+    Shape((3,), 333, 333, 64),
+    Shape((2, 1, 3), 140, 140, 128),
+)
+
+
+@pytest.fixture
+def everywhere() -> Iterator[list[str]]:
+    """Taken from HOPPER_LEAST_ROWS on, however few the heads; the names of their launches."""
+    from cs336_systems.attention import flash_hopper
+
+    launched: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        launch = getattr(flash_hopper, name)
+
+        def noted(*arguments: Any) -> Any:
+            launched.append(name)
+            return launch(*arguments)
+
+        return noted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tile_choices, "HOPPER_LEAST_TILES", 1)
+        for d, choice in HOPPER_FORWARD.items():
+            patch.setitem(tile_choices.HOPPER_FORWARD, d, choice._replace(least_keys=1))
+        for name in ("launch_forward", "launch_backward"):
+            patch.setattr(flash_hopper, name, noting(name))
+        yield launched
+
+
+def gradients(out: Tensor, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(out, (q, k, v), grad_out)
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_they_are_as_exact_as_eager(everywhere: list[str], shape: Shape, dtype: torch.dtype, is_causal: bool) -> None:
+    q, k, v, grad_out = make_inputs(shape, dtype)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+    assert everywhere == ["launch_forward", "launch_backward"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_they_are_as_exact_as_eager_at_random_shapes(everywhere: list[str], seed: int) -> None:
+    draw = random.Random(seed)
+    kv_heads, group = draw.choice((1, 2, 3)), draw.choice((1, 1, 2, 4))
+    leading = (draw.choice((1, 2)), kv_heads * group)
+    lengths = draw.randint(128, 900), draw.randint(128, 900)
+    layout = draw.choice(("contiguous", "heads_inside"))
+    shape = Shape(leading, *lengths, draw.choice((64, 128)), layout, group)
+    dtype, is_causal = draw.choice(DTYPES), draw.random() < 0.5
+    q, k, v, grad_out = make_inputs(shape, dtype)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+    assert everywhere
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_a_size_that_takes_them_by_itself(d: int) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 8), 4096, 4096, d), torch.bfloat16)
+    exact, eager = exact_and_eager(q, k, v, grad_out, True)
+    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, True), exact, eager, q.dtype)
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_deterministic_gradients_repeat_to_the_bit(everywhere: list[str], by_torch: bool, d: int) -> None:
+    q, k, v, grad_out = make_inputs(Shape((2, 4), 2048, 2048, d), torch.bfloat16)
+    torch.use_deterministic_algorithms(by_torch)
+    try:
+        runs = []
+        for _ in range(4):
+            out = flash_attention(q, k, v, True, impl="triton", deterministic=not by_torch)
+            runs.append((out.detach(), *gradients(out, q, k, v, grad_out)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert "launch_backward" not in everywhere and "launch_forward" in everywhere
+    for one in runs[1:]:
+        torch.testing.assert_close(one, runs[0], rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
+@pytest.mark.parametrize("d", [64, 128])
+def test_they_compile_into_a_graph(everywhere: list[str], d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the compiler allows no poison in its graphs
+    q, k, v, grad_out = make_inputs(Shape((2, 2), 333, 333, d), torch.bfloat16)
+    apply = FlashAttentionTriton.apply
+    expected = apply(q, k, v, True)
+    out = torch.compile(apply, fullgraph=True)(q, k, v, True)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)
+    dq, *dkdv = gradients(out, q, k, v, grad_out)
+    expected_dq, *expected_dkdv = gradients(expected, q, k, v, grad_out)
+    torch.testing.assert_close(dkdv, expected_dkdv, rtol=0, atol=0)
+    torch.testing.assert_close(dq, expected_dq)  # summed in another order
+    assert everywhere == ["launch_forward"] * 2 + ["launch_backward"] * 2
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.usefixtures("everywhere")
+def test_a_cuda_graph_replays_them_on_new_inputs(d: int) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 4), 512, 512, d), torch.bfloat16)
+    aside = torch.cuda.Stream()
+
+    def step() -> tuple[Tensor, ...]:
+        out = FlashAttentionTriton.apply(q, k, v, True)
+        return out, *gradients(out, q, k, v, grad_out)
+
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = step()
+    with torch.no_grad():
+        for x in (q, k, v, grad_out):
+            x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.cuda.synchronize()
+    out, dq, dk, dv = step()
+    for got, expected in zip(held, (out, dq, dk, dv), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-2, atol=2e-2)
+    torch.testing.assert_close(held[0], out, rtol=0, atol=0)
+
+
+def test_they_run_on_the_stream_and_the_device_of_their_inputs(everywhere: list[str]) -> None:
+    devices = [torch.device("cuda", i) for i in range(min(2, torch.cuda.device_count()))]
+    for device in devices:
+        q, k, v, grad_out = (
+            x.detach().to(device).requires_grad_() for x in make_inputs(Shape((1, 2), 300, 300, 64), torch.bfloat16)
+        )
+        exact, eager = exact_and_eager(q, k, v, grad_out.detach(), True)
+        torch.cuda.synchronize(device)
+        with torch.cuda.device(device):
+            aside = torch.cuda.Stream()
+        with torch.cuda.stream(aside):
+            busy = torch.ones(4096, 4096, device=device)
+            for _ in range(20):
+                busy = busy @ busy * 0
+            with torch.no_grad():
+                q2 = (q + busy[0, 0].to(q.dtype)).requires_grad_()
+            got = run_flash(FlashAttentionTriton, q2, k, v, grad_out.detach(), True)
+        aside.synchronize()
+        assert_within_gate(got, exact, eager, q.dtype)
+    assert len(everywhere) == 2 * len(devices)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("d", [64, 128])
+def test_forward_and_backward_allocate_nothing_of_n_squared(d: int, deterministic: bool) -> None:
+    """Besides q, k, v and grad_out: out, lse, delta, the gradients, and one float32 dq."""
+    heads, n = 1, 65536
+    q, k, v = (torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    grad_out = torch.randn_like(q)
+
+    def step() -> Any:
+        out = flash_attention(q, k, v, True, impl="triton", deterministic=deterministic)
+        return gradients(out, q, k, v, grad_out)
+
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    elements = heads * n * d
+    expected = 4 * 2 * elements + 2 * 4 * heads * n + (0 if deterministic else 4 * elements)
+    found = torch.cuda.max_memory_allocated() - before
+    assert abs(found - expected) < 0.02 * expected, (found, expected)
