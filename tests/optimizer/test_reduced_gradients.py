@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cs336_systems.distributed.ddp import OverlappedDDP
+from cs336_systems.distributed.ddp import NaiveDDP
 from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
 from tests.distributed.ranks import spawn
 from tests.optimizer.beside import ADAMW, assert_same, loss_of, network
@@ -138,7 +138,7 @@ def test_a_step_moves_two_elements_for_each_parameter(world_size):
 
 def count_three(rank):
     """The form of the course: each rank starts with other weights, and data parallelism averages the gradients."""
-    net = OverlappedDDP(network(seed=rank))
+    net = NaiveDDP(network(seed=rank))
     sharded = ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     twin = network()
     plain = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)

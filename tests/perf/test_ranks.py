@@ -282,7 +282,7 @@ def faulty(tmp_path, monkeypatch):
         path = tmp_path / "cs336_systems" / "distributed" / "ddp.py"
         head = "def finish_gradient_synchronization(self) -> None:"
         broken = f"if dist.get_rank() == 1 or {fault == 'no synchronization'}: {FAULTS[fault][0] or 'pass'}"
-        source = path.read_text().replace(head, f"{head}\n        {broken}")
+        source = path.read_text().replace(head, f"{head}\n        {broken}", 1)
         if fault == "another model":
             source = source.replace(
                 "        verify_same_model(",
