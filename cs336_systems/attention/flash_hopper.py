@@ -1,13 +1,11 @@
 """Launchers of the kernels in Gluon, for compute capability 9.0. Imported by `flash_triton` where they run."""
 
-import math
-
 import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from cs336_systems.attention.flash_triton import launch_delta
+from cs336_systems.attention.flash_triton import LOG2_E, launch_delta
 from cs336_systems.attention.launch import cdiv, key_of_tensors, launch
 from cs336_systems.attention.tile_choices import HopperBackward, HopperForward, suits_tma
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
@@ -15,7 +13,6 @@ from cs336_systems.attention.triton_kernels.backward_hopper_64 import flash_bwd_
 from cs336_systems.attention.triton_kernels.backward_hopper_128 import flash_bwd_hopper_128_kernel
 from cs336_systems.attention.triton_kernels.forward_hopper import flash_fwd_hopper_kernel
 
-LOG2_E = math.log2(math.e)
 KEYS = 128  # of a program of the backward
 CONSUMER_KEYS = 64
 DQ_COLUMNS = 64  # of a tile of dq: all of head dimension 64, half of 128

@@ -8,6 +8,8 @@ import torch
 import triton
 from torch import Tensor
 
+from cs336_systems.attention.launch import cdiv
+
 
 class Tiles(NamedTuple):
     """Rows of q and of k in a tile, and how the kernel is compiled for them."""
@@ -117,7 +119,7 @@ def split_keys(q: Tensor, k: Tensor, dropout: bool) -> int | None:
     """
     if dropout or q.dtype == torch.float32:
         return None
-    tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // SPLIT_TILES.q)
+    tiles = q.shape[0] * q.shape[1] * cdiv(q.shape[2], SPLIT_TILES.q)
     seq_len_k = k.shape[2]
     if tiles > multiprocessors(q.device) or seq_len_k < 1024:
         return None
@@ -195,7 +197,7 @@ def suits_tma(x: Tensor) -> bool:
 
 def _fills_a_gpu(x: Tensor) -> bool:
     batch, num_heads, seq_len, _ = x.shape
-    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * -(-seq_len // 64) >= HOPPER_LEAST_TILES
+    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * cdiv(seq_len, 64) >= HOPPER_LEAST_TILES
 
 
 @torch.compiler.assume_constant_result
