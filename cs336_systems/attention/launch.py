@@ -1,48 +1,66 @@
-"""Launching a Triton kernel again without all that Triton looks at in every launch."""
+"""Launching Triton kernels again without all that Triton looks at, and that we work out, in every call."""
 
 import contextlib
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import triton
 from torch import Tensor
 
-_MOST_COMPILED = 4096
-_compiled: dict[tuple[Hashable, ...], Any] = {}
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MOST_PLANS = 4096
+_plans: dict[Hashable, Any] = {}
 
 
-def launch(
-    kernel: Any, key: Hashable, num_programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]
-) -> None:
-    """kernel[(num_programs,)](*arguments, **constants); fast from the second launch of a `key` on.
+class Launch:
+    """kernel[(num_programs,)](*tensors, *scalars, **constants) when called with the tensors; fast from then on.
 
     Triton compiles for what it sees of its arguments (dtypes, alignment of pointers, whether an integer is 1, divisible
     by 16, beyond 32 bits), and looks at each of them in every launch: 130 us for 25 of them, where a kernel of 1024
-    keys takes 15 (measured beside an H200, triton 3.6). So `key`, with the kernel and the constants, has to determine
-    all of that: see `key_of_tensors`.
+    keys takes 15 (measured beside an H200, triton 3.6). So all tensors that it is called with have to be alike in what
+    `layout_of` tells of them.
     """
-    if torch.compiler.is_compiling() or not isinstance(kernel, triton.runtime.JITFunction):
-        kernel[(num_programs,)](*arguments, **constants)
-        return
-    entry = (id(kernel), key, *constants.values())
-    compiled = _compiled.get(entry)
-    if compiled is None:
-        if len(_compiled) >= _MOST_COMPILED:  # of shapes that come once
-            _compiled.clear()
-        compiled = kernel[(num_programs,)](*arguments, **constants)
-        _compiled[entry] = compiled
-        return
-    rest = (constants[name] for name in kernel.arg_names[len(arguments) :])
-    compiled[(num_programs, 1, 1)](*arguments, *rest)
+
+    def __init__(self, kernel: Any, num_programs: int, scalars: tuple[Any, ...], constants: dict[str, Any]):
+        self.kernel, self.grid = kernel, (num_programs, 1, 1)
+        self.scalars, self.constants = scalars, constants
+        self._compiled: Any = None
+        self._rest: tuple[Any, ...] = ()
+
+    def __call__(self, *tensors: Any) -> None:
+        """All that the kernel takes first: tensors, None for one that it does without, or tensor descriptors."""
+        if self._compiled is not None:
+            self._compiled[self.grid](*tensors, *self._rest)
+            return
+        compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
+        if isinstance(self.kernel, triton.runtime.JITFunction) and not torch.compiler.is_compiling():
+            names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
+            self._rest = (*self.scalars, *(self.constants[name] for name in names))
+            self._compiled = compiled
 
 
-def cdiv(a: int, b: int) -> int:
-    """a / b rounded up, in a twentieth of the time of Triton's, which is for kernels too."""
-    return -(-a // b)
+def plan_of(key: Hashable, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """make(*args, **kwargs), or what it made for this key before. Inside torch.compile nothing is kept."""
+    if torch.compiler.is_compiling():
+        return make(*args, **kwargs)
+    plan: T | None = _plans.get(key)
+    if plan is None:
+        plan = make(*args, **kwargs)
+        if len(_plans) >= MOST_PLANS:  # of shapes that come once
+            _plans.clear()
+        _plans[key] = plan
+    return plan
 
 
-def key_of_tensors(*tensors: Tensor) -> Hashable:
+def forget_plans() -> None:
+    """For who changes what plans are made of: the tables of tiles."""
+    _plans.clear()
+
+
+def layout_of(*tensors: Tensor) -> Hashable:
     """What Triton may see of these, and of others that torch allocates like them."""
     if torch.compiler.is_compiling():
         return None  # Triton is not asked
@@ -50,6 +68,11 @@ def key_of_tensors(*tensors: Tensor) -> Hashable:
     for x in tensors:
         seen += (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
     return tuple(seen)
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b rounded up, in a twentieth of the time of Triton's, which is for kernels too."""
+    return -(-a // b)
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:

@@ -107,8 +107,26 @@ def padded_head_dim(q: Tensor) -> int:
     return padded
 
 
+AT_ONCE_TILES = Tiles(64, 64, 4, 3)
+AT_ONCE_LEAST_SHARED_BYTES = 160 * 2**10
+
+
+def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
+    """For both passes of the backward in one launch, by (batch, heads, seq_len, d), or None.
+
+    Taken where all programs of both run at once: beyond that two passes with tiles of their own are faster.
+    """
+    tiles = AT_ONCE_TILES
+    programs = sum(x.shape[0] * x.shape[1] * cdiv(x.shape[2], tiles.q) for x in (q, k))
+    most = multiprocessors(q.device) * (1 if q.shape[-1] <= 64 else 2)
+    fits = shared_bytes(q.device) >= AT_ONCE_LEAST_SHARED_BYTES  # its loop over queries holds tiles of out as well
+    return tiles if q.dtype != torch.float32 and programs <= most and fits else None
+
+
 SPLIT_TILES = Tiles(64, 64, 4, 3)
 LEAST_CHUNK = 256
+LEAST_SPLIT_KEYS = 2048
+"""At 1024 the second launch takes longer than what is saved."""
 
 
 def split_keys(q: Tensor, k: Tensor, dropout: bool) -> int | None:
@@ -121,7 +139,7 @@ def split_keys(q: Tensor, k: Tensor, dropout: bool) -> int | None:
         return None
     tiles = q.shape[0] * q.shape[1] * cdiv(q.shape[2], SPLIT_TILES.q)
     seq_len_k = k.shape[2]
-    if tiles > multiprocessors(q.device) or seq_len_k < 1024:
+    if tiles > multiprocessors(q.device) or seq_len_k < LEAST_SPLIT_KEYS:
         return None
     chunk = LEAST_CHUNK
     while chunk < seq_len_k // (4 if q.shape[-1] >= 64 else 8):

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from cs336_systems.attention.launch import forget_plans
+
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +30,11 @@ def ieee_float32() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture(autouse=True)
+def new_plans() -> Iterator[None]:
+    """What a test changes of the tables counts, and for it alone."""
+    forget_plans()
+    yield
+    forget_plans()

@@ -45,8 +45,9 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)
-        flash_hopper.launch_forward(q, k, k, is_causal, 0.1, HOPPER_FORWARD[d])
-        flash_hopper.launch_backward(q, k, k, q, lse, q, is_causal, 0.1, HOPPER_BACKWARD[d])
+        flash_hopper.plan_forward(q, k, k, is_causal, 0.1, HOPPER_FORWARD[d])(q, k, k, None)
+        backward = flash_hopper.plan_backward(q, k, k, q, q, is_causal, 0.1, 0.1, HOPPER_BACKWARD[d])
+        backward(q, k, k, q, lse, q, None)
         for name, kernel in compiled:
             if "hopper" in name:
                 yield f"{name} {n} {'causal' if is_causal else 'full'} group {group}", _resources(kernel)

@@ -37,26 +37,31 @@ SHAPES = (
 
 @pytest.fixture
 def everywhere() -> Iterator[list[str]]:
-    """Taken from HOPPER_LEAST_ROWS on, however few the heads; the names of their launches."""
+    """Taken from HOPPER_LEAST_ROWS on, however few the heads; which of them was launched."""
     from cs336_systems.attention import flash_hopper
 
     launched: list[str] = []
 
     def noting(name: str) -> Callable[..., Any]:
-        launch = getattr(flash_hopper, name)
+        make_plan = getattr(flash_hopper, f"plan_{name}")
 
-        def noted(*arguments: Any) -> Any:
-            launched.append(name)
-            return launch(*arguments)
+        def make_noted(*arguments: Any) -> Any:
+            plan = make_plan(*arguments)
 
-        return noted
+            def noted(*tensors: Any) -> Any:
+                launched.append(name)
+                return plan(*tensors)
+
+            return noted
+
+        return make_noted
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tile_choices, "HOPPER_LEAST_TILES", 1)
         for d, choice in HOPPER_FORWARD.items():
             patch.setitem(tile_choices.HOPPER_FORWARD, d, choice._replace(least_keys=1))
-        for name in ("launch_forward", "launch_backward"):
-            patch.setattr(flash_hopper, name, noting(name))
+        for name in ("forward", "backward"):
+            patch.setattr(flash_hopper, f"plan_{name}", noting(name))
         yield launched
 
 
@@ -71,7 +76,7 @@ def test_they_are_as_exact_as_eager(everywhere: list[str], shape: Shape, dtype: 
     q, k, v, grad_out = make_inputs(shape, dtype)
     exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
     assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
-    assert everywhere == ["launch_forward", "launch_backward"]
+    assert everywhere == ["forward", "backward"]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -108,7 +113,7 @@ def test_deterministic_gradients_repeat_to_the_bit(everywhere: list[str], by_tor
             runs.append((out.detach(), *gradients(out, q, k, v, grad_out)))
     finally:
         torch.use_deterministic_algorithms(False)
-    assert "launch_backward" not in everywhere and "launch_forward" in everywhere
+    assert "backward" not in everywhere and "forward" in everywhere
     for one in runs[1:]:
         torch.testing.assert_close(one, runs[0], rtol=0, atol=0)
 
@@ -126,7 +131,7 @@ def test_they_compile_into_a_graph(everywhere: list[str], d: int, monkeypatch: p
     expected_dq, *expected_dkdv = gradients(expected, q, k, v, grad_out)
     torch.testing.assert_close(dkdv, expected_dkdv, rtol=0, atol=0)
     torch.testing.assert_close(dq, expected_dq)  # summed in another order
-    assert everywhere == ["launch_forward"] * 2 + ["launch_backward"] * 2
+    assert everywhere == ["forward"] * 2 + ["backward"] * 2
 
 
 @pytest.mark.parametrize("d", [64, 128])

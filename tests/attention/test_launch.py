@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 
-from cs336_systems.attention import flash_triton, launch
+from cs336_systems.attention import flash_plain, flash_triton, launch, tile_choices
 from cs336_systems.attention.dropout import Dropout
 from tests.attention.gate import Shape, make_inputs
 
@@ -22,64 +22,105 @@ class FakeKernel(triton.runtime.JITFunction):
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch_either(*arguments: Any, **constants: Any) -> "FakeKernel":
-            (self.checked if len(grid) == 1 else self.unchecked).append((grid, arguments, constants))
+            (self.checked if constants else self.unchecked).append((grid, arguments, constants))
             return self
 
         return launch_either
 
 
-def test_the_second_launch_of_a_key_goes_straight_to_the_compiled_kernel() -> None:
+def test_the_second_launch_goes_straight_to_the_compiled_kernel() -> None:
     kernel = FakeKernel()
-    constants = {"CAUSAL": True, "TILE": 64, "num_warps": 4}
-    for n in (128, 256):
-        launch.launch(kernel, "key", 3, ("x", n), constants)
-    assert kernel.checked == [((3,), ("x", 128), constants)]
-    assert kernel.unchecked == [((3, 1, 1), ("x", 256, 64, True), {})]
-    launch.launch(kernel, "another key", 3, ("x", 128), constants)
-    launch.launch(kernel, "key", 3, ("x", 128), constants | {"TILE": 32})
-    launch.launch(kernel, "key", 3, ("x", 128), constants | {"num_warps": 8})
-    assert len(kernel.checked) == 4
+    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64, "num_warps": 4})
+    for x in ("x", "y"):
+        one(x)
+    assert kernel.checked == [((3, 1, 1), ("x", 128), {"CAUSAL": True, "TILE": 64, "num_warps": 4})]
+    assert kernel.unchecked == [((3, 1, 1), ("y", 128, 64, True), {})]
 
 
-def test_kernels_of_shapes_that_come_once_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_MOST_COMPILED", 8)
-    monkeypatch.setattr(launch, "_compiled", {})
-    kernel = FakeKernel()
+def test_a_plan_is_made_once_for_a_key() -> None:
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        made.append(name)
+        return name
+
+    assert [launch.plan_of(key, make, key) for key in ("a", "b", "a")] == ["a", "b", "a"]
+    assert made == ["a", "b"]
+    launch.forget_plans()
+    assert launch.plan_of("a", make, "another") == "another"
+
+
+def test_plans_of_shapes_that_come_once_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "MOST_PLANS", 8)
     for n in range(20):
-        launch.launch(kernel, n, 1, ("x", n), {"TILE": 64, "CAUSAL": True})
-    assert len(launch._compiled) <= 8
+        assert launch.plan_of(n, lambda n: n + 1, n) == n + 1
+    assert len(launch._plans) <= 8
 
 
-def test_a_key_holds_all_that_triton_compiles_for() -> None:
+def test_a_layout_holds_all_that_triton_compiles_for() -> None:
     x = torch.zeros(2, 8, 64)
     unaligned = torch.zeros(x.numel() + 1)[1:].view_as(x)
-    same = launch.key_of_tensors(x, x)
-    assert same == launch.key_of_tensors(x, torch.zeros_like(x)) and hash(same)
-    for other in (unaligned, x.half(), x[:1], x.transpose(0, 1).contiguous().transpose(0, 1), x.to("meta")):
-        assert launch.key_of_tensors(x, other) != same or other.device != x.device
-    assert launch.key_of_tensors(x.to("meta"), x) != same
+    same = launch.layout_of(x, x)
+    assert same == launch.layout_of(x, torch.zeros_like(x)) and hash(same)
+    for other in (unaligned, x.half(), x[:1], x.transpose(0, 1).contiguous().transpose(0, 1)):
+        assert launch.layout_of(x, other) != same
+    assert launch.layout_of(x.to("meta"), x) != same
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 def test_every_launch_names_the_rest_of_its_kernels_arguments(
-    dropout_p: float, monkeypatch: pytest.MonkeyPatch
+    dropout_p: float, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In Triton's launch a name that is missing is an error; in one that goes past it, it would be here."""
-    launched: dict[str, Any] = {}
+    launched: list[str] = []
 
-    def checked(
-        kernel: Any, key: Any, num_programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]
-    ) -> None:
-        rest = kernel.arg_names[len(arguments) :]
-        assert set(rest) <= constants.keys() and not set(kernel.arg_names[: len(arguments)]) & constants.keys()
-        launched[kernel.__name__] = key
-        launch.launch(kernel, key, num_programs, arguments, constants)
+    class Checked(launch.Launch):
+        def __call__(self, *tensors: Any) -> None:
+            first = len(tensors) + len(self.scalars)
+            assert self.constants.keys() >= set(self.kernel.arg_names[first:])
+            assert not self.constants.keys() & set(self.kernel.arg_names[:first])
+            launched.append(self.kernel.__name__)
+            super().__call__(*tensors)
 
-    monkeypatch.setattr(flash_triton, "launch", checked)
+    monkeypatch.setattr(flash_plain, "Launch", Checked)
+    monkeypatch.setattr(flash_plain, "tiles_at_once", lambda q, k: at_once and tile_choices.AT_ONCE_TILES)
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     seed = torch.zeros(1, dtype=torch.int64, device=q.device)
     dropout = Dropout(dropout_p, seed) if dropout_p else None
     with torch.no_grad():
-        out, lse = flash_triton.flash_forward(q, k, v, True, 0.25, dropout=dropout)
-        flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6", dropout)
-    assert len(launched) == 4 and all(hash(key) for key in launched.values())
+        for _ in range(2):
+            out, lse = flash_triton.flash_forward(q, k, v, True, 0.25, dropout=dropout)
+            flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6", dropout)
+    assert len(launched) == 2 * (2 if at_once else 4)
+
+
+CHANGES = {
+    "is_causal": {"is_causal": False},
+    "scale": {"scale": 0.5},
+    "layout": {"q": 1},
+    "dropout": {"p": 0.5},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_call_that_differs_gets_another_plan(changed: str) -> None:
+    """Each against the same call with nothing remembered."""
+    q, k, v, grad_out = make_inputs(Shape((2,), 40, 40, 16), torch.float32)
+    seed = torch.ones(1, dtype=torch.int64, device=q.device)
+
+    def run(is_causal: bool = True, scale: float = 0.25, q: torch.Tensor = q, p: float = 0.25) -> tuple[Any, ...]:
+        dropout = Dropout(p, seed)
+        with torch.no_grad():
+            out, lse = flash_triton.flash_forward(q, k, v, is_causal, scale, "bf16x6", dropout)
+            grads = flash_triton.flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, "bf16x6", dropout)
+        return out, lse, *grads
+
+    change: dict[str, Any] = CHANGES[changed]
+    if changed == "layout":
+        change = {"q": q.detach().mT.contiguous().mT}
+    run()
+    after_another = run(**change)
+    launch.forget_plans()
+    alone = run(**change)
+    torch.testing.assert_close(after_another, alone, rtol=0, atol=0)

@@ -8,36 +8,49 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from cs336_systems.attention import flash_triton, tile_choices
+from cs336_systems.attention import flash_plain, tile_choices
 from cs336_systems.attention.tile_choices import SHORT_GRID_TILES, Tiles, fitting
 
 SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capability -> shared memory of a block at most (CUDA C++ Programming Guide, technical specifications)."""
 
 TABLES = {
-    "flash_fwd_kernel": tile_choices.FORWARD_TILES,
-    "flash_bwd_dkdv_kernel": tile_choices.DKDV_TILES,
-    "flash_bwd_dq_kernel": tile_choices.DQ_TILES,
+    "forward": tile_choices.FORWARD_TILES,
+    "dkdv": tile_choices.DKDV_TILES,
+    "dq": tile_choices.DQ_TILES,
+}
+KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "forward": (flash_plain.flash_fwd_kernel, {}),
+    "dkdv": (flash_plain.flash_bwd_kernel, {"OF_KEYS": True, "OF_QUERIES": False}),
+    "dq": (flash_plain.flash_bwd_kernel, {"OF_KEYS": False, "OF_QUERIES": True}),
+    "at once": (flash_plain.flash_bwd_kernel, {"OF_KEYS": True, "OF_QUERIES": True, "Delta_ptr": None}),
 }
 PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less than bf16x6
 
 
 def shared_bytes(capability: int, dropout: bool) -> Iterator[tuple[str, int]]:
     """Each launch in words, and the shared memory of a block in it."""
+    most = SHARED_KIB[capability] * 2**10
+    for kernel, d, dtype, tiles in dict.fromkeys(_chosen(most)):
+        for products in PRODUCTS[dtype]:
+            compiled = _compiled(*KERNELS[kernel], d, dtype, products, tiles, dropout, capability)
+            yield f"{kernel} {dtype} d={d} {products} {tiles}", compiled.metadata.shared
+
+
+def _chosen(most: int) -> Iterator[tuple[str, int, str, Tiles]]:
     for kernel, table in TABLES.items():
         for d, choices in table.items():
-            for (dtype, all_products), tiles in zip(PRODUCTS.items(), choices, strict=True):
-                of_grids = {tiles, SHORT_GRID_TILES.get(tiles, tiles)}
-                for chosen in {fitting(one, SHARED_KIB[capability] * 2**10) for one in of_grids}:
-                    for products in all_products:
-                        options = (d, dtype, products, chosen, dropout, capability)
-                        yield (
-                            f"{kernel} {dtype} d={d} {products} {chosen}",
-                            _compiled(getattr(flash_triton, kernel), *options).metadata.shared,
-                        )
+            for dtype, tiles in zip(PRODUCTS, choices, strict=True):
+                for one in (tiles, SHORT_GRID_TILES.get(tiles, tiles)):
+                    yield kernel, d, dtype, fitting(one, most)
+    if most >= tile_choices.AT_ONCE_LEAST_SHARED_BYTES:
+        for d in tile_choices.FORWARD_TILES:
+            yield "at once", d, "bf16", tile_choices.AT_ONCE_TILES
 
 
-def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int) -> Any:
+def _compiled(
+    kernel: Any, flags: dict[str, Any], d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int
+) -> Any:
     """Causal, so that both loops are there."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -54,7 +67,8 @@ def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, drop
         "EVEN_QUERIES": True,
         "EVEN_KEYS": True,
         "INPUT_PRECISION": products,
-    } | {name: 1 for name in names if name.startswith("stride") and name.endswith("d")}
+        **flags,
+    }
     types = {"scale": "fp32", "scale_log2": "fp32", "L_ptr": "*fp32", "Delta_ptr": "*fp32"}
     for name, kind in {"Seed_ptr": "*i64", "drop_below": "i32", "keep_probability": "fp32"}.items():
         if dropout:

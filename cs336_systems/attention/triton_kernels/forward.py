@@ -17,27 +17,23 @@ def flash_fwd_kernel(
     V_ptr,
     O_ptr,
     L_ptr,
+    Seed_ptr,
     stride_qb,
     stride_qh,
     stride_qq,
-    stride_qd,
     stride_kb,
     stride_kh,
     stride_kk,
-    stride_kd,
     stride_vb,
     stride_vh,
     stride_vk,
-    stride_vd,
     stride_ob,
     stride_oh,
     stride_oq,
-    stride_od,
     NUM_HEADS,
     N_QUERIES,
     N_KEYS,
     scale_log2,
-    Seed_ptr,
     drop_below,
     keep_probability,
     HEADS_PER_KV_HEAD: tl.constexpr,
@@ -71,14 +67,14 @@ def flash_fwd_kernel(
     L_ptr += batch_head * N_QUERIES
 
     row_mask = (rows < N_QUERIES)[:, None] & (dims < D)[None, :]
-    q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
+    q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :], mask=row_mask, other=0.0)
     acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
     # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
     row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
 
-    k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
-    v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
+    k_offsets = columns[:, None] * stride_kk + dims[None, :]
+    v_offsets = columns[:, None] * stride_vk + dims[None, :]
 
     # Full tiles first: all their keys exist and are seen by all rows, so their code holds no mask. Edge tiles
     # follow: those on the diagonal, and the last one if the keys do not fill it.
@@ -103,7 +99,7 @@ def flash_fwd_kernel(
     if Seed_ptr is not None:
         kept_sum = row_sum * tl.cast(keep_probability, tl.float32)
     out = (acc / kept_sum[:, None]).to(O_ptr.dtype.element_ty)
-    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
+    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :], out, mask=row_mask)
     # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
     tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
 

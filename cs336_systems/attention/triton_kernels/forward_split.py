@@ -20,15 +20,12 @@ def flash_fwd_split_kernel(
     stride_qb,
     stride_qh,
     stride_qq,
-    stride_qd,
     stride_kb,
     stride_kh,
     stride_kk,
-    stride_kd,
     stride_vb,
     stride_vh,
     stride_vk,
-    stride_vd,
     NUM_HEADS,
     N_QUERIES,
     N_KEYS,
@@ -75,12 +72,12 @@ def flash_fwd_split_kernel(
         Q_ptr += batch * stride_qb + head * stride_qh
         K_ptr += batch * stride_kb + head // HEADS_PER_KV_HEAD * stride_kh + first_key * stride_kk
         V_ptr += batch * stride_vb + head // HEADS_PER_KV_HEAD * stride_vh + first_key * stride_vk
-        q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :] * stride_qd, mask=row_mask, other=0.0)
+        q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :], mask=row_mask, other=0.0)
         acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
         row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
         row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
-        k_offsets = columns[:, None] * stride_kk + dims[None, :] * stride_kd
-        v_offsets = columns[:, None] * stride_vk + dims[None, :] * stride_vd
+        k_offsets = columns[:, None] * stride_kk + dims[None, :]
+        v_offsets = columns[:, None] * stride_vk + dims[None, :]
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
             acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_begin, k_full, N_KEYS,
             stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
@@ -107,7 +104,6 @@ def flash_fwd_combine_kernel(
     stride_ob,
     stride_oh,
     stride_oq,
-    stride_od,
     NUM_HEADS,
     N_QUERIES,
     N_KEYS,
@@ -151,5 +147,5 @@ def flash_fwd_combine_kernel(
     O_ptr += batch * stride_ob + head * stride_oh
     out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
     row_offsets = rows.to(tl.int64)[:, None]
-    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :] * stride_od, out, mask=row_mask)
+    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :], out, mask=row_mask)
     tl.store(L_ptr + batch_head * N_QUERIES + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=mask)

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
 def tile_of_program(num_tiles, LAST_FIRST: tl.constexpr):
@@ -29,3 +31,9 @@ def load_rows(ptrs, in_range, dims, D: tl.constexpr, MASK_ROWS: tl.constexpr):
     else:
         rows = tl.load(ptrs)
     return rows
+
+
+@triton.jit
+def delta_of_rows(out, do):
+    """delta = rowsum(out * do), which is rowsum(p * dp) without the n x n matrices, in float32."""
+    return tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)

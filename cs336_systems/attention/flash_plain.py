@@ -1,0 +1,213 @@
+"""How the plain kernels, which take all inputs on any GPU, are launched: a plan for each layout of q, k and v.
+
+Tensors are (batch, heads, seq_len, d), each head vector in one piece; `like` keeps it so in what is allocated.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cs336_systems.attention.dropout import Dropout
+from cs336_systems.attention.launch import Launch, cdiv
+from cs336_systems.attention.tile_choices import (
+    DKDV_TILES,
+    DQ_TILES,
+    FORWARD_TILES,
+    SPLIT_TILES,
+    Tiles,
+    fitting,
+    padded_head_dim,
+    shared_bytes,
+    tiles_at_once,
+    tiles_for,
+)
+from cs336_systems.attention.triton_kernels.backward import flash_bwd_delta_kernel, flash_bwd_kernel
+from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
+from cs336_systems.attention.triton_kernels.forward_split import flash_fwd_combine_kernel, flash_fwd_split_kernel
+
+ForwardPlan = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""(q, k, v, the dropout's seed) -> out, lse in float32."""
+
+BackwardPlan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+"""(q, k, v, out, lse, the gradient of out, the dropout's seed) -> dq, dk, dv."""
+
+COMBINE_ROWS = 16
+DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in flight to be bound by memory
+
+
+def plan_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool,
+    scale_log2: float,
+    input_precision: str,
+    dropout: Dropout | None,
+) -> ForwardPlan:
+    """One launch; `scale_log2` is the scale of scores in base 2, `input_precision` tl.dot's."""
+    tiles = tiles_for(q, FORWARD_TILES)
+    strides = _strides(q, k, v, like(q))
+    launch = Launch(
+        flash_fwd_kernel,
+        _num_tiles(q, tiles.q),
+        (*strides, q.shape[1], q.shape[2], k.shape[2], scale_log2, *_of_dropout(dropout)),
+        _constants(q, k, is_causal, input_precision, tiles),
+    )
+    lse_shape = q.shape[:-1]
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out = like(q)
+        lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+        launch(q, k, v, out, lse, seed)
+        return out, lse
+
+    return run
+
+
+def plan_split_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale_log2: float, chunk: int) -> ForwardPlan:
+    """Parts over `chunk` keys each, held in float32, then their sum."""
+    sizes = q.shape[1], q.shape[2], k.shape[2]
+    num_chunks = cdiv(k.shape[2], chunk)
+    tiles = fitting(SPLIT_TILES, shared_bytes(q.device))
+    attend = Launch(
+        flash_fwd_split_kernel,
+        num_chunks * _num_tiles(q, tiles.q),
+        (*_strides(q, k, v), *sizes, scale_log2),
+        _constants(q, k, is_causal, "ieee", tiles) | {"CHUNK_KEYS": chunk},
+    )
+    combine = Launch(
+        flash_fwd_combine_kernel,
+        _num_tiles(q, COMBINE_ROWS),
+        (*_strides(like(q)), *sizes),
+        {
+            "D": q.shape[-1],
+            "D_PADDED": padded_head_dim(q),
+            "ROWS": COMBINE_ROWS,
+            "CHUNK_KEYS": chunk,
+            "IS_CAUSAL": is_causal,
+        },
+    )
+    lse_shape = q.shape[:-1]
+    parts_shape = num_chunks, *q.shape
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out = like(q)
+        lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+        parts = torch.empty(parts_shape, dtype=torch.float32, device=q.device)
+        part_lse = torch.empty(parts_shape[:-1], dtype=torch.float32, device=q.device)
+        attend(q, k, v, parts, part_lse)
+        combine(parts, part_lse, out, lse)
+        return out, lse
+
+    return run
+
+
+def plan_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    do: Tensor,
+    is_causal: bool,
+    scale: float,
+    scale_log2: float,
+    input_precision: str,
+    dropout: Dropout | None,
+) -> BackwardPlan:
+    """One launch if a few tiles are all that there is; else delta, dk and dv, dq."""
+    scalars = (
+        *_strides(q, k, v, out, do, like(q), like(k), like(v)),
+        q.shape[1], q.shape[2], k.shape[2], scale, scale_log2, *_of_dropout(dropout),
+    )  # fmt: skip
+
+    def of_passes(of_keys: bool, of_queries: bool, tiles: Tiles) -> Launch:
+        num_programs = of_keys * _num_tiles(k, tiles.k) + of_queries * _num_tiles(q, tiles.q)
+        constants = _constants(q, k, is_causal, input_precision, tiles) | {
+            "OF_KEYS": of_keys,
+            "OF_QUERIES": of_queries,
+            "EVEN_QUERIES": q.shape[2] % tiles.q == 0,
+        }
+        return Launch(flash_bwd_kernel, num_programs, scalars, constants)
+
+    if tiles := tiles_at_once(q, k):
+        launch = of_passes(True, True, tiles)
+
+        def run_at_once(
+            q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            dq, dk, dv = like(q), like(k), like(v)
+            launch(q, k, v, out, do, lse, None, dq, dk, dv, seed)
+            return dq, dk, dv
+
+        return run_at_once
+
+    delta_of = plan_delta(out, do)
+    keys = of_passes(True, False, tiles_for(q, DKDV_TILES))
+    queries = of_passes(False, True, tiles_for(q, DQ_TILES))
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = like(q), like(k), like(v)
+        tensors = q, k, v, out, do, lse, delta_of(out, do, lse), dq, dk, dv, seed
+        keys(*tensors)
+        queries(*tensors)
+        return dq, dk, dv
+
+    return run
+
+
+def plan_delta(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """(out, do, lse) -> rowsum(out * do), like lse."""
+    rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
+    launch = Launch(
+        flash_bwd_delta_kernel,
+        _num_tiles(out, rows),
+        (*_strides(out, do), out.shape[1], out.shape[2]),
+        {"D": out.shape[-1], "D_PADDED": padded_head_dim(out), "Q_TILE_SIZE": rows},
+    )
+
+    def run(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
+        delta = torch.empty_like(lse)
+        launch(out, do, delta)
+        return delta
+
+    return run
+
+
+def like(x: Tensor) -> Tensor:
+    """Uninitialized, strides as x's where each head vector is in one piece then too."""
+    empty = torch.empty_like(x)
+    return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Of (batch, heads, seq_len) each: that of d is 1."""
+    return tuple(stride for x in tensors for stride in x.stride()[:-1])
+
+
+def _num_tiles(x: Tensor, rows: int) -> int:
+    batch, num_heads, seq_len, _ = x.shape
+    return cdiv(seq_len, rows) * batch * num_heads
+
+
+def _constants(q: Tensor, k: Tensor, is_causal: bool, input_precision: str, tiles: Tiles) -> dict[str, Any]:
+    return {
+        "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
+        "D": q.shape[-1],
+        "D_PADDED": padded_head_dim(q),
+        "Q_TILE_SIZE": tiles.q,
+        "K_TILE_SIZE": tiles.k,
+        "IS_CAUSAL": is_causal,
+        "EVEN_KEYS": k.shape[2] % tiles.k == 0,
+        "INPUT_PRECISION": input_precision,
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
+    }
+
+
+def _of_dropout(dropout: Dropout | None) -> tuple[Any, Any]:
+    """drop_below, keep_probability: Triton compiles None away, so that no dropout costs nothing."""
+    return (None, None) if dropout is None else (dropout.drop_below, dropout.keep_probability)

@@ -1,0 +1,78 @@
+"""Both passes of the backward in one launch: against the oracle, the same every time, and where it is taken."""
+
+import pytest
+import torch
+
+from cs336_systems.attention import flash_plain, tile_choices
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
+from cs336_systems.attention.launch import forget_plans
+from cs336_systems.attention.tile_choices import AT_ONCE_TILES, tiles_at_once
+from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
+
+SHAPES = (
+    Shape((2,), 128, 128, 64),
+    Shape((2, 3), 113, 203, 40, "heads_inside"),
+    Shape((1, 4), 203, 130, 16, heads_per_kv_head=2),
+    Shape((2, 6), 67, 67, 32, "heads_inside", 3),
+    Shape((1,), 7, 200, 128, "sliced"),
+    Shape((1,), 129, 3, 80),
+    Shape((3,), 65, 65, 64, "expanded"),
+)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_plain, "tiles_at_once", lambda q, k: AT_ONCE_TILES)
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_it_is_as_exact_as_eager(shape: Shape, is_causal: bool) -> None:
+    dtype = torch.float16 if DEVICE == "cuda" else torch.float32
+    q, k, v, grad_out = make_inputs(shape, dtype)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+
+
+@pytest.mark.usefixtures("taken")
+def test_it_drops_what_the_forward_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the two passes do, which are held to eager."""
+    q, k, v, grad_out = make_inputs(Shape((1, 2), 130, 70, 32), torch.float32)
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        out = flash_attention(q, k, v, True, impl="triton", dropout_p=0.3)
+        return torch.autograd.grad(out, (q, k, v), grad_out)
+
+    at_once = gradients()
+    monkeypatch.setattr(flash_plain, "tiles_at_once", lambda q, k: None)
+    forget_plans()
+    torch.testing.assert_close(at_once, gradients(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_choices, "multiprocessors", lambda device: 132)
+
+    def taken(heads: int, n: int, d: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        q = torch.empty(1, heads, n, d, dtype=dtype, device="meta")
+        return tiles_at_once(q, q) is not None
+
+    assert [taken(1, n, 64) for n in (128, 1024, 4096, 8192)] == [True, True, True, False]
+    assert [taken(1, n, 128) for n in (128, 1024, 4096, 8192, 16384)] == [True, True, True, True, False]
+    assert taken(8, 512, 64) and not taken(16, 512, 64)
+    assert not taken(1, 1024, 64, torch.float32)
+    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: 99 * 2**10)
+    assert not taken(1, 1024, 64)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("d", [16, 32, 64, 80, 128])
+@pytest.mark.parametrize("n", [128, 1000, 1024, 4096])
+def test_it_is_as_exact_as_eager_where_it_is_taken(n: int, d: int, is_causal: bool) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 1), n, n, d), torch.bfloat16)
+    assert tiles_at_once(q, k)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, q.dtype)
