@@ -1,0 +1,63 @@
+"""One small case of each kernel, forward and backward, on a GPU: for tools that watch a process. Prints their names.
+
+compute-sanitizer --tool memcheck python -m tests.attention.every_kernel
+"""
+
+from typing import Any
+
+import torch
+
+from cs336_systems.attention import flash_plain, flash_triton, tile_choices
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.launch import Launch, forget_plans
+from cs336_systems.attention.tile_choices import HOPPER_FORWARD, Tiles, runs_gluon
+
+
+def launched(n: int, d: int, dtype: torch.dtype, dropout_p: float = 0.0) -> set[str]:
+    """Names of the kernels that two grouped heads of n queries took, forward and backward; no tile divides an odd n."""
+    names: set[str] = set()
+    call = Launch.__call__
+
+    def noted(self: Launch, *tensors: Any) -> None:
+        names.add(self.kernel.__name__)
+        call(self, *tensors)
+
+    forget_plans()
+    Launch.__call__ = noted  # type: ignore[method-assign]
+    try:
+        q = torch.randn(1, 2, n, d, device="cuda", dtype=dtype, requires_grad=True)
+        k, v = (torch.randn(1, 1, n, d, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+        for is_causal in (False, True):
+            out = flash_attention(q, k, v, is_causal, impl="triton", dropout_p=dropout_p)
+            torch.autograd.grad(out, (q, k, v), torch.randn_like(out))
+    finally:
+        Launch.__call__ = call  # type: ignore[method-assign]
+    torch.cuda.synchronize()
+    return names
+
+
+def main() -> None:
+    """Each way that a call can go, however few its heads."""
+    names: set[str] = set()
+
+    def at_once(tiles: Tiles | None) -> None:
+        flash_plain.tiles_at_once = lambda q, k: tiles
+
+    def split(chunk: int | None) -> None:
+        flash_triton.split_keys = lambda q, k, dropout: chunk
+
+    for dtype, d in ((torch.float32, 32), (torch.bfloat16, 80)):
+        at_once(None), split(None)
+        names |= launched(203, d, dtype) | launched(203, d, dtype, 0.2)
+    at_once(tile_choices.AT_ONCE_TILES), split(64)
+    names |= launched(203, 64, torch.bfloat16)
+    if runs_gluon(torch.device("cuda", torch.cuda.current_device())):
+        tile_choices.HOPPER_LEAST_TILES = 1
+        for d, choice in HOPPER_FORWARD.items():
+            HOPPER_FORWARD[d] = choice._replace(least_keys=1)
+            names |= launched(203, d, torch.bfloat16)
+    print(*sorted(names), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
