@@ -36,7 +36,9 @@ class Launch:
             self._compiled[self.grid](*tensors, *self._rest)
             return
         compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
-        if isinstance(self.kernel, triton.runtime.JITFunction) and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # and to torch 2.11's compiler kernels have no type
+            return
+        if isinstance(self.kernel, triton.runtime.JITFunction):
             names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
             self._rest = (*self.scalars, *(self.constants[name] for name in names))
             self._compiled = compiled
