@@ -45,9 +45,10 @@ def plan_forward(
     scale_log2: float,
     input_precision: str,
     dropout: Dropout | None,
+    tiles: Tiles | None = None,
 ) -> ForwardPlan:
-    """One launch; `scale_log2` is the scale of scores in base 2, `input_precision` tl.dot's."""
-    tiles = tiles_for(q, FORWARD_TILES)
+    """One launch; `scale_log2` is the scale of scores in base 2, `input_precision` tl.dot's, `tiles` FORWARD_TILES'."""
+    tiles = tiles or tiles_for(q, FORWARD_TILES)
     strides = _strides(q, k, v, like(q))
     launch = Launch(
         flash_fwd_kernel,
@@ -66,11 +67,13 @@ def plan_forward(
     return run
 
 
-def plan_split_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale_log2: float, chunk: int) -> ForwardPlan:
-    """Parts over `chunk` keys each, held in float32, then their sum."""
+def plan_split_forward(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale_log2: float, chunk: int, tiles: Tiles | None = None
+) -> ForwardPlan:
+    """Parts over `chunk` keys each, held in float32, then their sum; `tiles` are SPLIT_TILES."""
     sizes = q.shape[1], q.shape[2], k.shape[2]
     num_chunks = cdiv(k.shape[2], chunk)
-    tiles = fitting(SPLIT_TILES, shared_bytes(q.device))
+    tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
     attend = Launch(
         flash_fwd_split_kernel,
         num_chunks * _num_tiles(q, tiles.q),
@@ -117,22 +120,9 @@ def plan_backward(
     dropout: Dropout | None,
 ) -> BackwardPlan:
     """One launch if a few tiles are all that there is; else delta, dk and dv, dq."""
-    scalars = (
-        *_strides(q, k, v, out, do, like(q), like(k), like(v)),
-        q.shape[1], q.shape[2], k.shape[2], scale, scale_log2, *_of_dropout(dropout),
-    )  # fmt: skip
-
-    def of_passes(of_keys: bool, of_queries: bool, tiles: Tiles) -> Launch:
-        num_programs = of_keys * _num_tiles(k, tiles.k) + of_queries * _num_tiles(q, tiles.q)
-        constants = _constants(q, k, is_causal, input_precision, tiles) | {
-            "OF_KEYS": of_keys,
-            "OF_QUERIES": of_queries,
-            "EVEN_QUERIES": q.shape[2] % tiles.q == 0,
-        }
-        return Launch(flash_bwd_kernel, num_programs, scalars, constants)
-
+    options = is_causal, scale, scale_log2, input_precision, dropout
     if tiles := tiles_at_once(q, k):
-        launch = of_passes(True, True, tiles)
+        launch = backward_launch(q, k, v, out, do, *options, tiles, of_keys=True, of_queries=True)
 
         def run_at_once(
             q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
@@ -144,8 +134,8 @@ def plan_backward(
         return run_at_once
 
     delta_of = plan_delta(out, do)
-    keys = of_passes(True, False, tiles_for(q, DKDV_TILES))
-    queries = of_passes(False, True, tiles_for(q, DQ_TILES))
+    keys = backward_launch(q, k, v, out, do, *options, tiles_for(q, DKDV_TILES), of_keys=True)
+    queries = backward_launch(q, k, v, out, do, *options, tiles_for(q, DQ_TILES), of_queries=True)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
@@ -157,6 +147,36 @@ def plan_backward(
         return dq, dk, dv
 
     return run
+
+
+def backward_launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    do: Tensor,
+    is_causal: bool,
+    scale: float,
+    scale_log2: float,
+    input_precision: str,
+    dropout: Dropout | None,
+    tiles: Tiles,
+    *,
+    of_keys: bool = False,
+    of_queries: bool = False,
+) -> Launch:
+    """The pass that computes dk and dv, the one that computes dq, or both at once."""
+    scalars = (
+        *_strides(q, k, v, out, do, like(q), like(k), like(v)),
+        q.shape[1], q.shape[2], k.shape[2], scale, scale_log2, *_of_dropout(dropout),
+    )  # fmt: skip
+    num_programs = of_keys * _num_tiles(k, tiles.k) + of_queries * _num_tiles(q, tiles.q)
+    constants = _constants(q, k, is_causal, input_precision, tiles) | {
+        "OF_KEYS": of_keys,
+        "OF_QUERIES": of_queries,
+        "EVEN_QUERIES": q.shape[2] % tiles.q == 0,
+    }
+    return Launch(flash_bwd_kernel, num_programs, scalars, constants)
 
 
 def plan_delta(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -158,7 +158,7 @@ def _plan_forward(
         return flash_hopper.plan_forward(q, k, v, is_causal, scale * LOG2_E, choice)
     if chunk := split_keys(q, k, dropout is not None):
         return flash_plain.plan_split_forward(q, k, v, is_causal, scale * LOG2_E, chunk)
-    precision = _input_precision(q, fp32_products)
+    precision = input_precision(q, fp32_products)
     return flash_plain.plan_forward(q, k, v, is_causal, scale * LOG2_E, precision, dropout)
 
 
@@ -178,7 +178,7 @@ def _plan_backward(
         from cs336_systems.attention import flash_hopper
 
         return flash_hopper.plan_backward(q, k, v, out, do, is_causal, scale, scale * LOG2_E, choice)
-    precision = _input_precision(q, fp32_products)
+    precision = input_precision(q, fp32_products)
     return flash_plain.plan_backward(q, k, v, out, do, is_causal, scale, scale * LOG2_E, precision, dropout)
 
 
@@ -213,7 +213,8 @@ def _backward_shapes(
     return dq, dk, dv
 
 
-def _input_precision(q: Tensor, fp32_products: str) -> str:
+def input_precision(q: Tensor, fp32_products: str) -> str:
+    """tl.dot's: `fp32_products` for float32 on a GPU."""
     return fp32_products if q.dtype == torch.float32 and IS_COMPILED else "ieee"
 
 

@@ -22,6 +22,7 @@ class Tiles(NamedTuple):
 
 # By padded head dimension: (bfloat16 and float16, float32). The fastest of those measured on an H200 at one head and at
 # many, 1024 to 65536 keys (NOTES.md); of float32 at 64 and 128, where bf16x6 and tf32 agree, and below not measured.
+# `python -m perf study tiles` finds them again, here or on another GPU.
 FORWARD_TILES = {
     16: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
     32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),

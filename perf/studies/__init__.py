@@ -21,6 +21,7 @@ STUDIES = {
     "warm-up": "warm_up",
     "attention": "attention.study",
     "attention-memory": "attention.memory",
+    "tiles": "attention.tiles.study",
     "compile": "compile",
     "memory": "memory.study",
     "kernels": "kernels.study",

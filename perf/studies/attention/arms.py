@@ -34,8 +34,8 @@ class SideBySide(Worker):
         """What each of `impls` gave; of fewer of them where one broke the device, so that this process has to end.
 
         Built in this order, each with tensors of its own of the same numbers; those in `unchecked` compared with
-        float64; all warmed up; then sampled in turn, A B C, C B A, up to `rounds` times. An arm that fails on the way
-        costs the others nothing.
+        float64; all warmed up; then, but for those that the cell leaves out, sampled in turn, A B C, C B A, up to
+        `rounds` times. An arm that fails on the way costs the others nothing.
         """
         self._leftovers.release()
         replies: dict[str, Reply] = {}
@@ -51,6 +51,10 @@ class SideBySide(Worker):
                 del held[impl]
             if not self.usable():
                 return {impl: replies[impl]}
+        first_s = {impl: clock.call_s for impl, (clock, _) in held.items()}
+        for impl, reason in cell.out_of_the_race(first_s).items():
+            replies[impl] |= {"status": "out_of_the_race", "reason": reason}
+            del held[impl]
         if held:
             taken = self._said(partial(self._sample_in_turn, cell, held, rounds))
             for impl, (_, work) in held.items():

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from perf.harness.case import Cache, Case, ClockName
 from perf.workloads.attention_problem import BYTES
@@ -72,11 +72,16 @@ class Cell:
             params = shape | whole | {"is_causal": self.is_causal, "mode": self.mode}
         return Case("study", workload, params, device, self.clock, self.cache)
 
+    def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
+        """Of arms with a first sample each, those that are not worth more, and why: none, where each is asked about."""
+        return {}
+
     def axes(self) -> dict[str, Any]:
         """The columns that name it in a row."""
         return asdict(self)
 
 
+C = TypeVar("C", bound=Cell)
 AXES = tuple(field.name for field in fields(Cell))
 
 GROUPS = {
@@ -140,7 +145,7 @@ def cells_of(groups: Mapping[str, Group], clock: ClockName | None = None) -> Ite
             yield Cell(name, batch, num_heads, seq_len, d, group.dtype, is_causal, mode, by, CLOCKS.get(by, "warm"))
 
 
-def narrowed(cells: Sequence[Cell], **wanted: Sequence[Any]) -> list[Cell]:
+def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
     """Those with one of the `wanted` values of each axis, all where there is none; `ValueError` if none is left."""
     kept = list(cells)
     for axis, values in wanted.items():

@@ -11,7 +11,7 @@ from perf.harness.case import ClockName
 from perf.harness.preflight import objection
 from perf.harness.records import GOES_ON
 from perf.studies.attention.arms import Device
-from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, Cell, cells_of, groups_of, narrowed, peers_of
+from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
 from perf.studies.attention.process import Process
 from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, is_known, shown, timed
 from perf.studies.document import document, heading, out_option, write
@@ -131,7 +131,7 @@ def start(process: Process, rows: list[Row]) -> dict[str, Any]:
 
 
 def measure(
-    process: Process, plan: dict[Cell, list[Row]], rounds: int, processes: int, half_width: float
+    process: Process, plan: dict[C, list[Row]], rounds: int, processes: int, half_width: float
 ) -> Iterator[None]:
     """Adds samples to the rows of each cell; a step for each visit to a cell.
 

@@ -248,6 +248,17 @@ def test_only_what_was_not_checked_is_checked(worker, log):
     assert 0 < replies["b"]["error"] < 1e-4
 
 
+def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Cell, "out_of_the_race", lambda cell, first_s: (asked.append(first_s), {"b": "slow"})[1])
+    replies = worker.take_turns(TINY, ["a", "b"], ["b"], 2)
+    assert asked[0].keys() == {"a", "b"} and min(asked[0].values()) > 0
+    assert len(replies["a"]["samples_s"]) == 2
+    assert (replies["b"]["status"], replies["b"]["reason"]) == ("out_of_the_race", "slow")
+    assert "error" in replies["b"] and "samples_s" not in replies["b"]
+    assert "".join(log[-2:]) == "aa"
+
+
 def test_a_time_that_cannot_be_is_none(worker, log, monkeypatch):
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": math.inf}
     monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock: slow)

@@ -1,0 +1,1 @@
+"""Which tiles our kernels are fastest in on this GPU, and how far the tables are from them."""

@@ -1,0 +1,177 @@
+"""The kernels that have tiles: which table is asked about, what is tried, and in which cells."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perf.harness.case import Case, ClockName
+from perf.studies.attention.cells import CLOCKS, MASKS, Cell
+
+ROWS, WARPS = (32, 64, 128), (4, 8)
+LEAST = {"q": 16, "k": 16}
+"""tl.dot's; of any other number of a candidate 1."""
+
+RACE = 1.5
+"""A candidate whose first sample takes so many times that of the fastest is out of the race."""
+
+Shape = tuple[int, int, int]
+"""batch, heads, seq_len."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is asked about a kernel."""
+
+    table: str
+    """Of `cs336_systems.attention.tile_choices`, in words."""
+
+    values: dict[str, tuple[int, ...]]
+    """What the numbers of a candidate are, and those that are tried."""
+
+    shapes: tuple[Shape, ...]
+    mode: str = "backward"
+    dims: tuple[int, ...] = (16, 32, 64, 128)
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+
+    others_hang: bool = False
+    """Whether a kernel whose warps wait for each other is written for these values alone."""
+
+    @property
+    def form(self) -> str:
+        """How a candidate is written."""
+        return " x ".join(self.values)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """All combinations; of those with warps what gives a thread 8 to 64 scores: with more it spills."""
+        numbers = itertools.product(*self.values.values())
+        return tuple(_joined(one) for one in numbers if "warps" not in self.values or _suits(*one[:3]))
+
+
+@dataclass(frozen=True)
+class TileCell(Cell):
+    """A cell of one kernel, `group`, whose arms are its candidates."""
+
+    entry: str = ""
+    """Of the tables."""
+
+    against: str = ""
+    """What all candidates are compared with: the entry's."""
+
+    def case(self, impl: str, device: Literal["cuda", "cpu"]) -> Case:
+        """As the harness names it; `impl` is the candidate."""
+        whole = {"tokens": self.batch * self.seq_len, "d_model": self.num_heads * self.d}
+        shape = {"seq_len": self.seq_len, "d": self.d, "dtype": self.dtype, "is_causal": self.is_causal}
+        params: dict[str, Any] = {"kernel": self.group, "tiles": impl} | shape | whole
+        return Case("study", "attention_tiles", params, device, self.clock, self.cache)
+
+    def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
+        """All beyond `RACE`, but for what the others are compared with."""
+        best = min(first_s.values(), default=math.inf)
+        return {
+            impl: f"{seconds * 1e3:.4g} ms at first, {seconds / best:.2f} of the fastest"
+            for impl, seconds in first_s.items()
+            if seconds > RACE * best and impl != self.against
+        }
+
+
+def _suits(q: int, k: int, warps: int) -> bool:
+    return 8 <= q * k // (32 * warps) <= 64
+
+
+def _joined(numbers: Iterable[int]) -> str:
+    return "x".join(map(str, numbers))
+
+
+PLAIN = {"q": ROWS, "k": ROWS, "warps": WARPS, "stages": (1, 2, 3)}
+MANY: tuple[Shape, ...] = ((2, 16, 16384), (8, 16, 4096), (32, 32, 1024))
+ALL: tuple[Shape, ...] = ((1, 1, 4096), (1, 1, 65536), (2, 16, 16384), (32, 32, 1024))
+
+KERNELS = {
+    "forward": Kernel("FORWARD_TILES", PLAIN, ALL, mode="forward"),
+    "dkdv": Kernel("DKDV_TILES", PLAIN, ALL),
+    "dq": Kernel("DQ_TILES, SHORT_GRID_TILES", PLAIN, ALL),
+    "at-once": Kernel(
+        "AT_ONCE_TILES: both passes in one launch",
+        PLAIN | {"stages": (2, 3)},
+        shapes=((1, 1, 1024), (1, 1, 4096), (1, 8, 512)),
+        dtypes=("bfloat16",),
+    ),
+    "split": Kernel(
+        "SPLIT_TILES, and the parts that split_keys makes; 1: not split",
+        {"q": (64, 128), "k": (64, 128), "warps": WARPS, "stages": (2, 3), "parts": (1, 2, 4, 8, 16)},
+        shapes=((1, 1, 2048), (1, 1, 4096), (1, 1, 8192)),
+        mode="forward",
+        dtypes=("bfloat16",),
+    ),
+    "hopper-forward": Kernel(
+        "HOPPER_FORWARD, but for registers and least_keys",
+        {"k": (64, 128), "stages": (2, 3), "consumers": (2, 3)},
+        MANY,
+        mode="forward",
+        dims=(64, 128),
+        dtypes=("bfloat16",),
+        others_hang=True,
+    ),
+    "hopper-backward": Kernel(
+        "HOPPER_BACKWARD, but for registers",
+        {"q": (64,), "stages": (2, 3), "ds stages": (1, 2)},
+        MANY,
+        dims=(64, 128),
+        dtypes=("bfloat16",),
+        others_hang=True,
+    ),
+}
+
+
+def candidates_of(name: str, device: str) -> tuple[str, ...]:
+    """What is tried of a kernel; on a CPU, where some run, two."""
+    if device == "cuda" or KERNELS[name].others_hang:
+        return KERNELS[name].candidates
+    return ("32x32x4x1x1", "16x16x4x1x2") if name == "split" else ("32x32x4x1", "32x16x4x1")
+
+
+def checked(name: str, candidate: str) -> str:
+    """`candidate` if it can be one of this kernel, else `ValueError` with one line."""
+    kernel = KERNELS[name]
+    words = candidate.split("x")
+    if len(words) == len(kernel.values) and all(word.isdecimal() for word in words):
+        numbers = dict(zip(kernel.values, map(int, words), strict=True))
+        if all(_can_be(kernel, what, number) for what, number in numbers.items()):
+            return _joined(numbers.values())
+    allowed = f"{kernel.form}, as {kernel.candidates[0]}"
+    if kernel.others_hang:
+        allowed += f", with {', '.join(f'{what} of {values}' for what, values in kernel.values.items())}"
+    else:
+        allowed += ", all but stages powers of two, and tiles of 16 at least"
+    raise ValueError(f"--candidate {candidate} was given; allowed for {name}: {allowed}")
+
+
+def _can_be(kernel: Kernel, what: str, number: int) -> bool:
+    if kernel.others_hang:
+        return number in kernel.values[what]
+    return number >= LEAST.get(what, 1) and (what == "stages" or number.bit_count() == 1)
+
+
+def shape_of(text: str) -> Shape:
+    """`2x16x16384` as numbers, else `ValueError` with one line."""
+    words = text.split("x")
+    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
+        raise ValueError(f"--cell {text} was given; allowed: batch x heads x seq_len, as 2x16x16384")
+    batch, num_heads, seq_len = map(int, words)
+    return batch, num_heads, seq_len
+
+
+def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str) -> Iterator[TileCell]:
+    """Of each kernel, with these shapes instead of its own if there are any; on a CPU one of tiny cells."""
+    clock: ClockName = "cuda_events" if device == "cuda" else "wall"
+    cache = CLOCKS.get(clock, "warm")
+    for name in names:
+        kernel = KERNELS[name]
+        on_cpu = device == "cpu"
+        dims, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims, kernel.dtypes)
+        mine = shapes or (((1, 2, 32),) if on_cpu else kernel.shapes)
+        for dtype, d, is_causal, (batch, num_heads, seq_len) in itertools.product(dtypes, dims, MASKS, mine):
+            yield TileCell(name, batch, num_heads, seq_len, d, dtype, is_causal, kernel.mode, clock, cache)

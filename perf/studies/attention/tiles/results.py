@@ -1,0 +1,102 @@
+"""What the study of tiles shows: the fastest of each cell beside the present choice, and a sentence for each entry."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from perf.studies.attention.cells import MASKS
+from perf.studies.attention.results import Pair, Row, by, shape, timed
+from perf.studies.ratios import geometric_mean, milliseconds, ratio_of
+from perf.units import digits
+
+SHOWN = 5
+CLOSE = 0.02
+"""A gain that is not worth another entry."""
+
+Cells = dict[str, dict[str, Pair]]
+"""Shape and mask of a cell -> candidate -> its pair with the present choice; of that one with itself."""
+
+
+def shown(rows: list[Row]) -> Iterator[str]:
+    """For a terminal: of every kernel, d and dtype the fastest few in each cell; then what has no time, and why."""
+    from tabulate import tabulate
+
+    for (kernel, d, dtype), mine in by(rows, "group", "d", "dtype"):
+        yield f"\n{kernel}, d {d}, {dtype}: the fastest, their time over that of the present choice"
+        lines = [line for _, one in by(mine, "batch", "num_heads", "seq_len", "is_causal") for line in _fastest(one)]
+        yield tabulate(lines, headers="keys", disable_numparse=True)
+        untimed = [row | {"why": row["status"].partition(":")[0]} for row in mine if row["status"] != "ok"]
+        for (why,), same in by(untimed, "why"):
+            _, _, reason = same[0]["status"].partition(": ")
+            yield f"{why}: {len(same)}, as {same[0]['impl']} in {_where(same[0])}: {reason}"
+
+
+def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
+    """Lines of the fastest few candidates of a cell, and of what they are compared with."""
+    found = next(iter(_cells(rows).values()), {})
+    ratios = {impl: ratio_of(pair)[0] for impl, pair in found.items()}
+    fastest = sorted(ratios, key=lambda impl: ratios[impl])
+    listed = {row["impl"]: row for row in rows}
+    for impl in fastest:
+        row, pair = listed[impl], found[impl]
+        is_against = pair["against"] == impl
+        if impl not in fastest[:SHOWN] and not is_against:
+            continue
+        ratio, half = ratio_of(pair)
+        yield {
+            "B x H x n x d": _where(row),
+            "tiles": impl + (" (present)" if row["is_present"] else ""),
+            "ms": digits(milliseconds(pair, "ours"), 4),
+            "ratio": "1" if is_against else f"{ratio:.3f} ± {half:.1%}",
+            "registers": str(row.get("registers", "-")),
+            "spills": str(row.get("spills", "-")),
+            "shared KiB": f"{row['shared_bytes'] / 2**10:.0f}" if "shared_bytes" in row else "-",
+        }
+
+
+def verdicts(rows: Iterable[Row]) -> Iterator[str]:
+    """A sentence for each entry of the tables: whether another candidate is faster, over all its cells."""
+    for (entry,), mine in by(rows, "entry"):
+        yield f"{entry}: {_verdict(mine)}."
+
+
+def _verdict(rows: list[Row]) -> str:
+    cells = _cells(rows)
+    present = "/".join(dict.fromkeys(row["impl"] for row in rows if row["is_present"]))
+    failed = [row for row in rows if row["is_present"] and row["status"] != "ok"]
+    if not cells:
+        return f"nothing was compared with the present choice, {present}"
+    everywhere = [impl for impl in next(iter(cells.values())) if all(impl in found for found in cells.values())]
+    means = {impl: geometric_mean(found[impl] for found in cells.values()) for impl in everywhere}
+    over = f"over all {len(cells)} cells (geometric mean)" if len(cells) > 1 else "in the one cell"
+    best = min(means, key=lambda impl: means[impl][0], default="")
+    if failed:
+        instead = f"; the fastest of those that have one is {best}, {over}" if best else ""
+        return f"the present choice, {present}, has no time in {_where(failed[0])}: {failed[0]['status']}{instead}"
+    mean, half = means.get(best, (math.inf, 0.0))
+    if mean >= 1 or best == present:
+        return f"the present choice, {present}, is the fastest {over}"
+    gain = f"{1 - mean:.1%} ± {half:.1%} less time"
+    if 1 - mean <= CLOSE:
+        return f"the present choice, {present}, is within {CLOSE:.0%} of the fastest: {best} takes {gain} {over}"
+    if half >= 1 - mean:
+        return f"no candidate is known to be faster than the present choice, {present}: {best} takes {gain} {over}"
+    return f"{best} would take {gain} than the present choice, {present}, {over}"
+
+
+def _cells(rows: Iterable[Row]) -> Cells:
+    """Those in which what all are compared with has a time."""
+    rows = list(rows)
+    found: Cells = {}
+    for row in rows:
+        if row["role"] == "against" and row["status"] == "ok":
+            itself = {"ours": row["impl"], "against": row["impl"]}
+            times = {"ours_s": row["samples_s"], "against_s": row["samples_s"]}
+            found[_where(row)] = {row["impl"]: row | itself | times}
+    for pair in timed(rows):
+        found[_where(pair)][pair["ours"]] = pair
+    return found
+
+
+def _where(row: dict[str, Any]) -> str:
+    return f"{shape(row)}, {MASKS[row['is_causal']]}"

@@ -1,0 +1,159 @@
+"""In which tiles are our kernels the fastest on this GPU?"""
+
+import itertools
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from perf.studies.attention.arms import Device
+from perf.studies.attention.cells import MASKS, narrowed
+from perf.studies.attention.process import Process
+from perf.studies.attention.results import NOT_MEASURED, Row
+from perf.studies.attention.study import measure, start
+from perf.studies.attention.tiles.compiling import compile_all
+from perf.studies.attention.tiles.kernels import KERNELS, RACE, TileCell, candidates_of, cells_of, checked, shape_of
+from perf.studies.attention.tiles.results import shown, verdicts
+from perf.studies.document import heading, out_option, write
+from perf.studies.fresh_process import fresh_process
+from perf.studies.lm import ON_A_CPU, device_kind
+from perf.studies.ratios import FEWEST
+from perf.workloads.attention import problem_of
+from perf.workloads.attention_tiles import choice
+from perf.workloads.workload import Unavailable
+
+HALF_WIDTH = 0.01
+MOST_WORKERS = 32  # a context on the GPU, half a GiB, each
+_KERNELS = "\n".join(f"    {name:17}{kernel.table}" for name, kernel in KERNELS.items())
+_FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.items())
+
+
+@click.command(
+    help=f"""In which tiles are our attention kernels the fastest on this GPU?
+
+    \b
+    python -m perf study tiles --kernel dq --d 128 --dtype bfloat16 --out FOLDER
+    python -m perf study tiles --kernel forward --d 64 --cell 4x16x2048 --mask full
+    python -m perf study tiles --kernel split --candidate 64x64x4x3x4 --candidate 64x64x4x3x8
+
+    The tables of cs336_systems/attention/tile_choices.py, and the kernel that goes by each:
+
+    \b
+{_KERNELS}
+
+    First all candidates are compiled, many at once; what the compiler refuses or the GPU cannot hold is a row with its
+    reason. Then in each cell every one is launched by itself, without autograd, compared with float64, and sampled in
+    turn with the present choice and all others, by CUDA events with a cold L2; one that takes {RACE} times as long as
+    the fastest in its first sample is out of the race. In three processes, so that ratios have intervals. A sentence
+    for each entry says whether another candidate is faster over all its cells; changing the table is up to you.
+
+    All tables are thousands of kernels to compile: begin with an entry. Without a GPU tiny cells run in Triton's
+    interpreter, in seconds. A candidate is written as
+
+    \b
+{_FORMS}
+    """
+)
+@click.option("--kernel", "names", multiple=True, type=click.Choice(tuple(KERNELS)), help="Default: all that run here.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Of the kernels' own, only these.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(("bfloat16", "float32")), help="The same.")
+@click.option(
+    "--mask", "masks", multiple=True, default=("causal",), show_default=True, type=click.Choice(tuple(MASKS.values()))
+)
+@click.option("--cell", "shapes", multiple=True, help="batch x heads x seq_len, as 2x16x16384. Default: the kernel's.")
+@click.option("--candidate", "candidates", multiple=True, help="As above. Default: dozens, a few values of each.")
+@click.option("--workers", type=click.IntRange(1), help=f"Compilers at once. Default: cores, or {MOST_WORKERS}.")
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Samples in a process, at most.")
+@click.option("--processes", default=FEWEST, show_default=True, type=click.IntRange(2), help="At most.")
+@out_option
+def command(
+    names: tuple[str, ...],
+    dims: tuple[int, ...],
+    dtypes: tuple[str, ...],
+    masks: tuple[str, ...],
+    shapes: tuple[str, ...],
+    candidates: tuple[str, ...],
+    workers: int | None,
+    rounds: int,
+    processes: int,
+    out: Path | None,
+) -> None:
+    """As `help` has it."""
+    device: Device = "cuda" if device_kind() == "cuda" else "cpu"
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
+    asked = tuple(dict.fromkeys(names or KERNELS))
+    try:
+        tried = {name: tuple(checked(name, one) for one in candidates) or candidates_of(name, device) for name in asked}
+        cells = narrowed(
+            list(cells_of(asked, [shape_of(text) for text in shapes], device)), d=dims, dtype=dtypes, mask=masks
+        )
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    rows: list[Row] = []
+    with Process(device) as process:
+        whole = start(process, rows)
+        plan = plan_of(cells, tried, device)
+        rows += itertools.chain.from_iterable(plan.values())
+        if device == "cuda":
+            plan = with_resources(plan, workers or min(MOST_WORKERS, len(os.sched_getaffinity(0))))
+        for _ in measure(process, plan, rounds, processes, HALF_WIDTH):
+            if out:
+                write(out / "tiles.json", whole)
+    click.echo(heading(whole))
+    for line in (*shown(rows), "", *verdicts(rows)):
+        click.echo(line)
+    if device == "cpu":
+        click.echo(ON_A_CPU)
+    if all(row["status"] != "ok" for row in rows):
+        raise click.ClickException("nothing has a time; the reasons are above")
+
+
+def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: Device) -> dict[TileCell, list[Row]]:
+    """The cells of kernels that run here, each with the entry it is about and a row for each candidate."""
+    with fresh_process(__name__) as pool:  # it asks the GPU, and this one holds no context on it
+        try:
+            found = pool.submit(choices, cells, device).result()
+        except Unavailable as error:
+            raise click.ClickException(str(error)) from None
+    plan = {}
+    for cell, chosen in zip(cells, found, strict=True):
+        if chosen:
+            entry, present = chosen
+            named = replace(cell, entry=entry, against=present)
+            plan[named] = rows_of(named, tried[cell.group])
+    if not plan:
+        raise click.ClickException(f"none of these run here: {', '.join(tried)}")
+    return plan
+
+
+def choices(cells: list[TileCell], device: Device) -> list[tuple[str, str] | None]:
+    """Of each cell `attention_tiles.choice`."""
+    return [choice(cell.group, problem_of(cell.case("", device).params), device) for cell in cells]
+
+
+def rows_of(cell: TileCell, candidates: tuple[str, ...]) -> list[Row]:
+    """The present choice, with which all others are compared, and these."""
+    return [
+        cell.axes()
+        | {"impl": impl, "is_present": impl == cell.against, "role": "against" if impl == cell.against else "ours"}
+        | {"status": NOT_MEASURED, "samples_s": []}
+        for impl in dict.fromkeys((cell.against, *candidates))
+    ]
+
+
+def with_resources(plan: dict[TileCell, list[Row]], workers: int) -> dict[TileCell, list[Row]]:
+    """Rows with what the compiler made of each. Where the present choice has failed, another one takes its place."""
+    todo = [(cell, row) for cell, rows in plan.items() for row in rows]
+    replies = compile_all([cell.case(row["impl"], "cuda").params for cell, row in todo], workers)
+    for (_, row), reply in zip(todo, replies, strict=True):
+        row |= reply | {"status": NOT_MEASURED if reply["status"] == "ok" else reply["status"]}
+    compared = {}
+    for cell, rows in plan.items():
+        alive = [row for row in rows if row["status"] == NOT_MEASURED]
+        against = next(iter(alive), rows[0])["impl"]  # the present choice is the first
+        for row in rows:
+            row |= {"against": against, "role": "against" if row["impl"] == against else "ours"}
+        compared[replace(cell, against=against)] = rows
+    return compared

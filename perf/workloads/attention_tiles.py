@@ -1,0 +1,237 @@
+"""One kernel of ours in tiles that are given, past the tables and autograd: what the tables are tuned by."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from perf.workloads import measured_module
+from perf.workloads.attention import problem_of
+from perf.workloads.attention_problem import BYTES, Problem, floor, inputs, largest_error
+from perf.workloads.workload import Floor, Unavailable, Workload
+
+
+class Tensors(NamedTuple):
+    """What the kernels read: (batch, heads, seq_len, d), and float32 (batch, heads, seq_len)."""
+
+    q: Any
+    k: Any
+    v: Any
+    do: Any
+    out: Any
+    lse: Any
+    delta: Any
+
+
+Run = Callable[[], dict[str, Any]]
+"""Launches, and returns what was written: some of out, dq, dk, dv."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How one is launched, and the least that it has to do."""
+
+    make: Callable[[Problem, Tensors, tuple[int, ...]], Run]
+    """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
+
+    products: int
+    """Of matrices, a tile."""
+
+    read: int
+    """Tensors of q's size; so is `written`."""
+
+    written: int
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """`params`: kernel (one of `KERNELS`), tiles (numbers, as "64x64x4x3"), and those of `attention.problem_of`.
+
+    All of a problem share their inputs, so that a hundred of them fit. On the device "meta" it is for a process that
+    only compiles.
+    """
+    kernel, problem = KERNELS[params["kernel"]], problem_of(params)
+    run = kernel.make(problem, _tensors(problem, device), tuple(map(int, params["tiles"].split("x"))))
+
+    def check() -> float:
+        with _poisoned():
+            found = run()
+        return largest_error(problem, device, found)
+
+    return Workload(run=run, check=check, floor=_floor(kernel, problem))
+
+
+def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None:
+    """Which entry of the tables `kernel` goes by here, and its numbers; None where it does not run."""
+    import torch
+
+    tables = measured_module("attention.tile_choices")
+    q = torch.empty(1, dtype=getattr(torch, problem.dtype), device=device).expand(problem.shape)
+    if kernel in TABLES:
+        return _of_table(tables, kernel, q, problem.dtype)
+    if kernel == "at-once":
+        return "AT_ONCE_TILES", _joined(tables.AT_ONCE_TILES)
+    if kernel == "split":
+        chunk = tables.split_keys(q, q, False)
+        if chunk is None:
+            return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
+        tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
+        return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
+    if not tables.hopper_takes(q, False):
+        return None
+    table = "HOPPER_FORWARD" if kernel == "hopper-forward" else "HOPPER_BACKWARD"
+    return f"{table}[{problem.d}]", _joined(getattr(tables, table)[problem.d][:3])
+
+
+TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
+
+
+def _of_table(tables: Any, kernel: str, q: Any, dtype: str) -> tuple[str, str]:
+    table = getattr(tables, TABLES[kernel])
+    d = tables.padded_head_dim(q)
+    taken, written = tables.tiles_for(q, table), table[d][dtype == "float32"]
+    is_short = taken != tables.fitting(written, tables.shared_bytes(q.device))
+    return f"{TABLES[kernel]}[{d}] {dtype}" + (", short grid" if is_short else ""), _joined(taken)
+
+
+def _joined(numbers: Any) -> str:
+    return "x".join(map(str, numbers))
+
+
+@functools.lru_cache(maxsize=1)
+def _tensors(problem: Problem, device: str) -> Tensors:
+    import torch
+
+    if device == "meta":
+        q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
+        rows = torch.empty(problem.shape[:-1], device=device)
+        return Tensors(q, q, q, q, q, rows, rows)
+    q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
+    forward = measured_module("attention.flash_triton").flash_forward
+    out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
+    delta = measured_module("attention.flash_plain").plan_delta(out, do)(out, do, lse)
+    return Tensors(q, k, v, do, out, lse, delta)
+
+
+class _Call(NamedTuple):
+    """What the launchers are told of a problem, besides its tensors."""
+
+    is_causal: bool
+    scale: float
+    scale_log2: float
+    precision: str
+    dropout: None = None
+
+
+def _call(problem: Problem, q: Any) -> _Call:
+    ours = measured_module("attention.flash_triton")
+    scale = problem.d**-0.5
+    return _Call(problem.is_causal, scale, scale * ours.LOG2_E, ours.input_precision(q, ours.FP32_PRODUCTS["ieee"]))
+
+
+def _forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    call, tiles = _call(problem, on.q), measured_module("attention.tile_choices").Tiles(*numbers)
+    plan = measured_module("attention.flash_plain").plan_forward(
+        on.q, on.k, on.v, call.is_causal, call.scale_log2, call.precision, call.dropout, tiles
+    )
+    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+
+
+def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """One part: the forward that is not split."""
+    *shape, parts = numbers
+    if parts == 1:
+        return _forward(problem, on, tuple(shape))
+    call, tiles = _call(problem, on.q), measured_module("attention.tile_choices").Tiles(*shape)
+    chunk = problem.seq_len // parts
+    if not chunk or chunk % tiles.q or chunk % tiles.k:
+        raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
+    plan = measured_module("attention.flash_plain").plan_split_forward(
+        on.q, on.k, on.v, call.is_causal, call.scale_log2, chunk, tiles
+    )
+    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+
+
+def _backward(names: tuple[str, ...], **passes: bool) -> Callable[[Problem, Tensors, tuple[int, ...]], Run]:
+    """Of the plain kernels; both passes at once take delta themselves."""
+
+    def make(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+        import torch
+
+        tiles = measured_module("attention.tile_choices").Tiles(*numbers)
+        q, k, v, do, out, lse, delta = on
+        launch = measured_module("attention.flash_plain").backward_launch(
+            q, k, v, out, do, *_call(problem, q), tiles, **passes
+        )
+        given = None if len(passes) == 2 else delta
+
+        def run() -> dict[str, Any]:
+            grads = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
+            launch(q, k, v, out, do, lse, given, *grads.values(), None)
+            return {name: grads[name] for name in names}
+
+        return run
+
+    return make
+
+
+def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    k_tile, stages, consumers = numbers
+    registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
+    how = measured_module("attention.tile_choices").HopperForward(k_tile, stages, consumers, registers, least_keys=0)
+    call = _call(problem, on.q)
+    plan = measured_module("attention.flash_hopper").plan_forward(
+        on.q, on.k, on.v, call.is_causal, call.scale_log2, how
+    )
+    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+
+
+def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """All of its launches; with the registers of the table, which are those of the head dimension's kernel."""
+    q_tile, stages, ds_stages = numbers
+    how = (
+        measured_module("attention.tile_choices")
+        .HOPPER_BACKWARD[problem.d]
+        ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
+    )
+    call = _call(problem, on.q)
+    q, k, v, do, out, lse, _ = on
+    plan = measured_module("attention.flash_hopper").plan_backward(
+        q, k, v, out, do, call.is_causal, call.scale, call.scale_log2, how
+    )
+    return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
+
+
+KERNELS = {
+    "forward": Kernel(_forward, products=2, read=3, written=1),
+    "dkdv": Kernel(_backward(("dk", "dv"), of_keys=True), products=4, read=4, written=2),
+    "dq": Kernel(_backward(("dq",), of_queries=True), products=3, read=4, written=1),
+    "at-once": Kernel(_backward(("dq", "dk", "dv"), of_keys=True, of_queries=True), products=5, read=5, written=3),
+    "split": Kernel(_split, products=2, read=3, written=1),
+    "hopper-forward": Kernel(_hopper_forward, products=2, read=3, written=1),
+    "hopper-backward": Kernel(_hopper_backward, products=5, read=5, written=3),
+}
+
+
+def _floor(kernel: Kernel, problem: Problem) -> Floor:
+    tensor = math.prod(problem.shape) * BYTES[problem.dtype]
+    return Floor(
+        flops=floor(problem, "forward").flops * kernel.products / 2,
+        matmul_dtype=problem.dtype,
+        bytes_read=kernel.read * tensor,
+        bytes_written=kernel.written * tensor,
+    )
+
+
+@contextlib.contextmanager
+def _poisoned() -> Iterator[None]:
+    """What torch leaves uninitialized is NaN meanwhile: it may be what another one, which was right, has given back."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

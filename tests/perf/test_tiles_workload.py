@@ -1,0 +1,124 @@
+"""A kernel launched in tiles that are given: it computes what it is to compute, and is checked; what the tables say."""
+
+import pytest
+import torch
+
+from cs336_systems.attention import flash_plain, tile_choices
+from perf.studies.attention.tiles.kernels import KERNELS, checked
+from perf.workloads import attention_tiles, build
+from perf.workloads.attention_problem import BYTES, Problem, floor
+from perf.workloads.attention_tiles import choice
+from perf.workloads.workload import Unavailable, WrongResult
+
+PLAIN = {"forward": "16x32x4x1", "dkdv": "32x16x4x1", "dq": "16x16x4x1", "at-once": "32x32x4x1", "split": "16x16x4x1x2"}
+PARAMS = {"tokens": 64, "seq_len": 64, "d_model": 32, "d": 16, "dtype": "float32", "is_causal": True}
+
+on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="launches plain kernels in Triton's interpreter")
+
+
+def work_of(kernel, tiles=None, **other):
+    return build("attention_tiles", PARAMS | {"kernel": kernel, "tiles": tiles or PLAIN[kernel]} | other, "cpu")
+
+
+@on_a_cpu
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("kernel", PLAIN)
+def test_every_plain_kernel_is_right_in_any_tiles(kernel, is_causal):
+    work = work_of(kernel, is_causal=is_causal)
+    expected = {"forward": {"out"}, "split": {"out"}, "dkdv": {"dk", "dv"}, "dq": {"dq"}, "at-once": {"dq", "dk", "dv"}}
+    assert work.run().keys() == expected[kernel]
+    assert 0 < work.check() < 1e-5
+
+
+@on_a_cpu
+def test_the_tiles_are_those_that_were_given(monkeypatch):
+    launched = []
+
+    class Noting(flash_plain.Launch):
+        def __init__(self, kernel, num_programs, scalars, constants):
+            super().__init__(kernel, num_programs, scalars, constants)
+            if "K_TILE_SIZE" in constants:
+                sizes = [constants[name] for name in ("Q_TILE_SIZE", "K_TILE_SIZE", "num_warps", "num_stages")]
+                launched.append((*sizes, constants.get("CHUNK_KEYS")))
+
+    work_of("dq").run()  # the inputs are made in the tables' tiles, once
+    monkeypatch.setattr(flash_plain, "Launch", Noting)
+    for kernel in PLAIN:
+        work_of(kernel)
+    assert launched == [
+        (16, 32, 4, 1, None),
+        (32, 16, 4, 1, None),
+        (16, 16, 4, 1, None),
+        (32, 32, 4, 1, None),
+        (16, 16, 4, 1, 32),
+    ]
+
+
+@on_a_cpu
+def test_what_writes_nothing_is_wrong_though_the_memory_held_the_answer(monkeypatch):
+    work_of("dq").check()
+    monkeypatch.setattr(flash_plain.Launch, "__call__", lambda self, *tensors: None)
+    with pytest.raises(WrongResult, match="dq differs from float64 by nan"):
+        work_of("dq").check()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@on_a_cpu
+def test_parts_that_no_tile_divides_are_refused_and_one_part_is_not_split(monkeypatch):
+    with pytest.raises(Unavailable, match="a part of 16 keys is no multiple of both tiles"):
+        work_of("split", "32x16x4x1x4")
+    monkeypatch.setattr(flash_plain, "plan_split_forward", None)
+    assert work_of("split", "16x16x4x1x1").check() < 1e-5
+
+
+def test_the_floor_is_that_of_the_pass():
+    problem = attention_tiles.problem_of(PARAMS)
+    tensor = 64 * 32 * BYTES["float32"]
+    for kernel, products in {"forward": 2, "dkdv": 4, "dq": 3, "at-once": 5}.items():
+        found = attention_tiles._floor(attention_tiles.KERNELS[kernel], problem)
+        assert found.flops == pytest.approx(floor(problem, "forward").flops * products / 2)
+        assert found.bytes_read >= 3 * tensor
+    assert attention_tiles._floor(attention_tiles.KERNELS["dkdv"], problem).bytes_written == 2 * tensor
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """The tables answer as on an H200."""
+    monkeypatch.setattr(tile_choices, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(tile_choices, "runs_gluon", lambda device: True)
+    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: 227 * 2**10)
+
+
+def problem(batch, heads, seq_len, d, dtype="bfloat16"):
+    return Problem((batch, heads), seq_len, d, dtype, is_causal=True)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_the_entry_and_the_tiles_of_a_cell():
+    assert choice("forward", problem(2, 16, 16384, 64), "meta") == ("FORWARD_TILES[64] bfloat16", "64x64x4x3")
+    assert choice("dkdv", problem(2, 16, 512, 64, "float32"), "meta") == ("DKDV_TILES[64] float32", "32x128x8x1")
+    assert choice("dq", problem(2, 16, 16384, 128), "meta") == ("DQ_TILES[128] bfloat16", "128x64x8x3")
+    assert choice("dq", problem(1, 1, 4096, 128), "meta") == ("DQ_TILES[128] bfloat16, short grid", "64x64x4x3")
+    assert choice("split", problem(1, 1, 4096, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x4")
+    assert choice("split", problem(1, 1, 4096, 16), "meta") == ("SPLIT_TILES", "64x64x4x3x8")
+    assert choice("split", problem(1, 1, 1024, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x1")
+    assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
+    assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") == ("HOPPER_FORWARD[64]", "128x2x3")
+    assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_the_tables_say_is_a_candidate(name):
+    kernel = KERNELS[name]
+    for batch, heads, seq_len in kernel.shapes:
+        for d in kernel.dims:
+            for dtype in kernel.dtypes:
+                _, present = choice(name, problem(batch, heads, seq_len, d, dtype), "meta")
+                assert checked(name, present) == present
+
+
+def test_a_small_gpu_is_told_its_smaller_tiles_and_has_no_hopper_kernels(monkeypatch):
+    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: 99 * 2**10)
+    assert choice("forward", problem(2, 16, 512, 64), "meta") == ("FORWARD_TILES[64] bfloat16", "64x64x4x2")
+    assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") is None

@@ -1,0 +1,83 @@
+"""What is tried of each kernel, in which cells, and what is not worth a second sample."""
+
+import pytest
+
+from perf.studies.attention.tiles.kernels import KERNELS, TileCell, candidates_of, cells_of, checked, shape_of
+from perf.workloads import attention_tiles
+from perf.workloads.attention import problem_of
+
+CELL = TileCell("dq", 2, 16, 512, 64, "bfloat16", True, "backward", "cuda_events", "cold", "DQ_TILES[64]", "a")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_every_kernel_has_candidates_that_can_be(device):
+    assert KERNELS.keys() == attention_tiles.KERNELS.keys()
+    for name in KERNELS:
+        found = candidates_of(name, device)
+        assert 1 < len(set(found)) == len(found) <= 100
+        assert [checked(name, one) for one in found] == list(found)
+
+
+def test_a_thread_has_neither_too_few_scores_nor_too_many():
+    found = candidates_of("forward", "cuda")
+    assert {"64x64x4x3", "128x64x8x2", "128x128x8x1", "32x32x4x1"} <= set(found)
+    assert not {"128x128x4x3", "32x32x8x2"} & set(found)
+
+
+def test_a_candidate_is_read_as_numbers():
+    assert checked("forward", "064x64x4x3") == "64x64x4x3"
+    assert checked("split", "64x64x4x3x4") == "64x64x4x3x4"
+    assert checked("hopper-forward", "128x2x3") == "128x2x3"
+
+
+@pytest.mark.parametrize(
+    ("name", "candidate"),
+    [
+        ("forward", "64x64x4"),
+        ("forward", "64x64x4x3x2"),
+        ("forward", "64x64xfour"),
+        ("forward", "64x64x4x-3"),
+        ("forward", "64x64x4x0"),
+        ("forward", "48x64x4x3"),
+        ("forward", "64x8x4x3"),
+        ("forward", "64x64x3x3"),
+        ("forward", ""),
+        ("split", "64x64x4x3x3"),
+        ("hopper-forward", "128x2x1"),  # its one consumer would wait for others
+        ("hopper-backward", "64x1x2"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(name, candidate):
+    with pytest.raises(ValueError, match=f"^--candidate {candidate} was given; allowed for {name}: ") as refused:
+        checked(name, candidate)
+    assert f"{KERNELS[name].form}, as {KERNELS[name].candidates[0]}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cell_is_read_as_a_shape():
+    assert shape_of("2x16x16384") == (2, 16, 16384)
+    for wrong in ("2x16", "2x0x16", "axbxc", "1x2x3x4"):
+        with pytest.raises(ValueError, match=f"--cell {wrong} was given; allowed: batch x heads x seq_len"):
+            shape_of(wrong)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_cell_is_a_case_of_its_workload(name, device):
+    for cell in cells_of([name], [], device):
+        case = cell.case("64x64x4x3", device)
+        assert (case.workload, case.clock, case.cache) == ("attention_tiles", cell.clock, cell.cache)
+        assert (case.params["kernel"], case.params["tiles"]) == (name, "64x64x4x3")
+        assert problem_of(case.params).shape == (cell.batch, cell.num_heads, cell.seq_len, cell.d)
+
+
+def test_shapes_that_are_given_take_the_place_of_a_kernels_own():
+    cells = list(cells_of(["forward", "split"], [(3, 4, 640)], "cuda"))
+    assert {(cell.batch, cell.num_heads, cell.seq_len) for cell in cells} == {(3, 4, 640)}
+    assert {cell.dtype for cell in cells if cell.group == "split"} == {"bfloat16"}
+
+
+def test_half_as_slow_again_is_out_of_the_race_but_never_what_all_are_compared_with():
+    first_s = {"a": 4e-3, "b": 1e-3, "c": 1.4e-3, "d": 1.6e-3}
+    assert CELL.out_of_the_race(first_s) == {"d": "1.6 ms at first, 1.60 of the fastest"}
+    assert CELL.out_of_the_race({}) == {}

@@ -1,0 +1,152 @@
+"""The study of tiles on the command line, and how candidates become rows."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.studies.attention.results import NOT_MEASURED
+from perf.studies.attention.study import visit
+from perf.studies.attention.tiles import study
+from perf.studies.attention.tiles.kernels import KERNELS, TileCell
+
+CELL = TileCell("dq", 1, 2, 32, 16, "float32", True, "backward", "wall", "warm", "DQ_TILES[16] float32", "p")
+
+on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["study", "tiles", *arguments])
+
+
+@on_a_cpu
+def test_every_plain_kernel_is_measured_on_a_cpu(tmp_path):
+    done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
+    assert {row["group"] for row in rows} == {"forward", "dkdv", "dq", "at-once", "split"}
+    for row in rows:
+        assert row["status"] == "ok" or row["status"].startswith("out of the race: "), row
+        assert 0 < row["error"] < 1e-5
+        assert all(len(samples) == 2 for samples in row["samples_s"])
+    present = [row for row in rows if row["is_present"]]
+    assert {row["status"] for row in present} == {"ok"}
+    assert {row["entry"] for row in present} == {
+        "FORWARD_TILES[16] float32",
+        "DKDV_TILES[16] float32",
+        "DQ_TILES[16] float32",
+        "AT_ONCE_TILES",
+        "SPLIT_TILES",
+    }
+    for entry in {row["entry"] for row in present}:
+        assert sum(line.startswith(f"{entry}: ") for line in done.output.splitlines()) == 1
+    assert "Measured on a CPU" in done.output
+
+
+@on_a_cpu
+def test_cells_and_candidates_of_one_s_own_and_one_that_cannot_be_launched(tmp_path):
+    wanted = ["--kernel", "split", "--cell", "1x1x48", "--mask", "full"]
+    candidates = ["--candidate", "16x16x4x1x1", "--candidate", "32x16x4x1x2"]
+    done = invoke(*wanted, *candidates, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
+    assert [row["impl"] for row in rows] == ["64x64x4x3x1", "16x16x4x1x1", "32x16x4x1x2"]
+    assert {(row["batch"], row["num_heads"], row["seq_len"], row["is_causal"]) for row in rows} == {(1, 1, 48, False)}
+    assert rows[2]["status"] == "unavailable: a part of 24 keys is no multiple of both tiles"
+    assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16, full: a part of 24 keys" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kernel", "forward", "--candidate", "64x64"], "--candidate 64x64 was given; allowed for forward: q x k x"),
+        (["--kernel", "split", "--candidate", "64x64x4x3"], "--candidate 64x64x4x3 was given; allowed for split: q x"),
+        (["--candidate", "48x64x4x3"], "--candidate 48x64x4x3 was given; allowed for forward: q x k x"),
+        (["--cell", "4096"], "--cell 4096 was given; allowed: batch x heads x seq_len"),
+        (["--d", "64"], "--d 64 was given; allowed here: 16"),
+        (["--dtype", "bfloat16"], "--dtype bfloat16 was given; allowed here: float32"),
+    ],
+)
+@on_a_cpu
+def test_what_cannot_be_is_one_line_before_anything_is_measured(monkeypatch, arguments, words):
+    monkeypatch.setattr(study, "Process", None)
+    done = invoke(*arguments)
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {words}")
+    assert len(done.output.splitlines()) == 1
+
+
+@on_a_cpu
+def test_a_kernel_that_does_not_run_here_is_one_line():
+    done = invoke("--kernel", "hopper-forward")
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1] == "Error: none of these run here: hopper-forward"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_candidates_are_compiled_beforehand_and_what_does_not_fit_is_a_row(tmp_path):
+    wanted = ["--kernel", "forward", "--d", "128", "--dtype", "float32", "--cell", "1x2x512"]
+    candidates = ["--candidate", "64x32x4x2", "--candidate", "128x128x8x3"]
+    done = invoke(*wanted, *candidates, "--rounds", "2", "--processes", "2", "--workers", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = {row["impl"]: row for row in json.loads((tmp_path / "tiles.json").read_text())["rows"]}
+    assert rows["128x128x8x3"]["status"].startswith("does not compile: OutOfResources: ")
+    assert 0 < rows["64x32x4x2"]["registers"] <= 255
+    assert 0 < rows["64x32x4x2"]["error"] < 1e-4
+
+
+def test_help_teaches_every_kernel_and_how_its_candidates_are_written():
+    done = invoke("--help")
+    assert done.exit_code == 0
+    for name, kernel in KERNELS.items():
+        assert f"{name:17}{kernel.table}" in done.output
+        assert f"{name:17}{kernel.form}" in done.output
+
+
+def compiled(monkeypatch, *statuses):
+    """The rows p (present), a, b after compilation, and what they are compared with."""
+    asked = []
+
+    def compile_all(params, workers):
+        asked.extend((one["tiles"], workers) for one in params)
+        sizes = {"registers": 8, "spills": 0, "shared_bytes": 1024}
+        return [{"status": status} | (sizes if status == "ok" else {}) for status in statuses]
+
+    monkeypatch.setattr(study, "compile_all", compile_all)
+    rows = study.rows_of(CELL, ("a", "p", "b"))
+    ((cell, same),) = study.with_resources({CELL: rows}, 7).items()
+    assert same is rows
+    assert asked == [("p", 7), ("a", 7), ("b", 7)]
+    return cell, rows
+
+
+def test_a_candidate_that_does_not_compile_is_a_row_and_costs_the_others_nothing(monkeypatch):
+    cell, rows = compiled(monkeypatch, "ok", "does not compile: no", "ok")
+    assert cell == CELL
+    assert [(row["impl"], row["role"], row["status"]) for row in rows] == [
+        ("p", "against", NOT_MEASURED),
+        ("a", "ours", "does not compile: no"),
+        ("b", "ours", NOT_MEASURED),
+    ]
+    assert rows[2]["registers"] == 8 and "registers" not in rows[1]
+
+    class Process:
+        def take_turns(self, cell, impls, unchecked, rounds):
+            return {impl: {"status": "ok", "reason": "", "samples_s": [1.0] * rounds} for impl in impls}
+
+    visit(Process(), cell, rows, 2, 0)
+    assert [row["status"] for row in rows] == ["ok", "does not compile: no", "ok"]
+
+
+def test_where_the_present_choice_does_not_compile_another_one_takes_its_place(monkeypatch):
+    cell, rows = compiled(monkeypatch, "does not compile: shared memory", "ok", "ok")
+    assert (cell.against, {row["against"] for row in rows}) == ("a", {"a"})
+    assert [(row["role"], row["is_present"]) for row in rows] == [("ours", True), ("against", False), ("ours", False)]
+
+
+def test_where_nothing_compiles_nothing_is_compared(monkeypatch):
+    cell, rows = compiled(monkeypatch, *["does not compile: no"] * 3)
+    assert {row["status"] for row in rows} == {"does not compile: no"}
+    visit(None, cell, rows, 2, 0)
