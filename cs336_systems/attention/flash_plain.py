@@ -23,7 +23,12 @@ from cs336_systems.attention.tile_choices import (
     tiles_at_once,
     tiles_for,
 )
-from cs336_systems.attention.triton_kernels.backward import flash_bwd_delta_kernel, flash_bwd_kernel
+from cs336_systems.attention.triton_kernels.backward import (
+    flash_bwd_at_once_kernel,
+    flash_bwd_delta_kernel,
+    flash_bwd_dkdv_kernel,
+    flash_bwd_dq_kernel,
+)
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 from cs336_systems.attention.triton_kernels.forward_split import flash_fwd_combine_kernel, flash_fwd_split_kernel
 
@@ -53,7 +58,7 @@ def plan_forward(
     launch = Launch(
         flash_fwd_kernel,
         _num_tiles(q, tiles.q),
-        (*strides, q.shape[1], q.shape[2], k.shape[2], scale_log2, *_of_dropout(dropout)),
+        (*strides, *_sizes(q, k), scale_log2, *_of_dropout(dropout)),
         _constants(q, k, is_causal, input_precision, tiles),
     )
     lse_shape = q.shape[:-1]
@@ -71,7 +76,7 @@ def plan_split_forward(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale_log2: float, chunk: int, tiles: Tiles | None = None
 ) -> ForwardPlan:
     """Parts over `chunk` keys each, held in float32, then their sum; `tiles` are SPLIT_TILES."""
-    sizes = q.shape[1], q.shape[2], k.shape[2]
+    sizes = _sizes(q, k)
     num_chunks = cdiv(k.shape[2], chunk)
     tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
     attend = Launch(
@@ -122,34 +127,76 @@ def plan_backward(
     """One launch if a few tiles are all that there is; else delta, dk and dv, dq."""
     options = is_causal, scale, scale_log2, input_precision, dropout
     if tiles := tiles_at_once(q, k):
-        launch = backward_launch(q, k, v, out, do, *options, tiles, of_keys=True, of_queries=True)
+        at_once = launch_at_once(q, k, v, out, do, *options, tiles)
 
         def run_at_once(
             q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
         ) -> tuple[Tensor, Tensor, Tensor]:
             dq, dk, dv = like(q), like(k), like(v)
-            launch(q, k, v, out, do, lse, None, dq, dk, dv, seed)
+            at_once(q, k, v, out, do, lse, dq, dk, dv, seed)
             return dq, dk, dv
 
         return run_at_once
 
     delta_of = plan_delta(out, do)
-    keys = backward_launch(q, k, v, out, do, *options, tiles_for(q, DKDV_TILES), of_keys=True)
-    queries = backward_launch(q, k, v, out, do, *options, tiles_for(q, DQ_TILES), of_queries=True)
+    of_keys = launch_dkdv(q, k, v, do, *options, tiles_for(q, DKDV_TILES))
+    of_queries = launch_dq(q, k, v, do, *options, tiles_for(q, DQ_TILES))
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         dq, dk, dv = like(q), like(k), like(v)
-        tensors = q, k, v, out, do, lse, delta_of(out, do, lse), dq, dk, dv, seed
-        keys(*tensors)
-        queries(*tensors)
+        delta = delta_of(out, do, lse)
+        of_keys(q, k, v, do, lse, delta, dk, dv, seed)
+        of_queries(q, k, v, do, lse, delta, dq, seed)
         return dq, dk, dv
 
     return run
 
 
-def backward_launch(
+def launch_dkdv(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    is_causal: bool,
+    scale: float,
+    scale_log2: float,
+    input_precision: str,
+    dropout: Dropout | None,
+    tiles: Tiles,
+) -> Launch:
+    """The backward's pass over keys; called with q, k, v, do, lse, delta, dk, dv, seed."""
+    return Launch(
+        flash_bwd_dkdv_kernel,
+        _num_tiles(k, tiles.k),
+        (*_strides(q, k, v, do, like(k), like(v)), *_sizes(q, k), scale, scale_log2, *_of_dropout(dropout)),
+        _constants(q, k, is_causal, input_precision, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+    )
+
+
+def launch_dq(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    is_causal: bool,
+    scale: float,
+    scale_log2: float,
+    input_precision: str,
+    dropout: Dropout | None,
+    tiles: Tiles,
+) -> Launch:
+    """The backward's pass over queries; called with q, k, v, do, lse, delta, dq, seed."""
+    return Launch(
+        flash_bwd_dq_kernel,
+        _num_tiles(q, tiles.q),
+        (*_strides(q, k, v, do, like(q)), *_sizes(q, k), scale, scale_log2, *_of_dropout(dropout)),
+        _constants(q, k, is_causal, input_precision, tiles),
+    )
+
+
+def launch_at_once(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -161,22 +208,15 @@ def backward_launch(
     input_precision: str,
     dropout: Dropout | None,
     tiles: Tiles,
-    *,
-    of_keys: bool = False,
-    of_queries: bool = False,
 ) -> Launch:
-    """The pass that computes dk and dv, the one that computes dq, or both at once."""
-    scalars = (
-        *_strides(q, k, v, out, do, like(q), like(k), like(v)),
-        q.shape[1], q.shape[2], k.shape[2], scale, scale_log2, *_of_dropout(dropout),
-    )  # fmt: skip
-    num_programs = of_keys * _num_tiles(k, tiles.k) + of_queries * _num_tiles(q, tiles.q)
-    constants = _constants(q, k, is_causal, input_precision, tiles) | {
-        "OF_KEYS": of_keys,
-        "OF_QUERIES": of_queries,
-        "EVEN_QUERIES": q.shape[2] % tiles.q == 0,
-    }
-    return Launch(flash_bwd_kernel, num_programs, scalars, constants)
+    """Both passes beside one another; called with q, k, v, out, do, lse, dq, dk, dv, seed."""
+    strides = _strides(q, k, v, out, do, like(q), like(k), like(v))
+    return Launch(
+        flash_bwd_at_once_kernel,
+        _num_tiles(k, tiles.k) + _num_tiles(q, tiles.q),
+        (*strides, *_sizes(q, k), scale, scale_log2, *_of_dropout(dropout)),
+        _constants(q, k, is_causal, input_precision, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+    )
 
 
 def plan_delta(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -206,6 +246,11 @@ def like(x: Tensor) -> Tensor:
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
     """Of (batch, heads, seq_len) each: that of d is 1."""
     return tuple(stride for x in tensors for stride in x.stride()[:-1])
+
+
+def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int]:
+    """Heads, queries, keys."""
+    return q.shape[1], q.shape[2], k.shape[2]
 
 
 def _num_tiles(x: Tensor, rows: int) -> int:

@@ -121,7 +121,8 @@ def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
     programs = sum(x.shape[0] * x.shape[1] * cdiv(x.shape[2], tiles.q) for x in (q, k))
     most = multiprocessors(q.device) * (1 if q.shape[-1] <= 64 else 2)
     fits = shared_bytes(q.device) >= AT_ONCE_LEAST_SHARED_BYTES  # its loop over queries holds tiles of out as well
-    return tiles if q.dtype != torch.float32 and programs <= most and fits else None
+    has_queries = q.shape[2] > 1  # for one, ptxas of triton 3.6 dies
+    return tiles if q.dtype != torch.float32 and programs <= most and fits and has_queries else None
 
 
 SPLIT_TILES = Tiles(64, 64, 4, 3)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -110,8 +110,16 @@ def _tensors(problem: Problem, device: str) -> Tensors:
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward
     out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
-    delta = measured_module("attention.flash_plain").plan_delta(out, do)(out, do, lse)
+    delta = _plain().plan_delta(out, do)(out, do, lse)
     return Tensors(q, k, v, do, out, lse, delta)
+
+
+def _plain() -> Any:
+    return measured_module("attention.flash_plain")
+
+
+def _tiles(numbers: Sequence[int]) -> Any:
+    return measured_module("attention.tile_choices").Tiles(*numbers)
 
 
 class _Call(NamedTuple):
@@ -131,9 +139,9 @@ def _call(problem: Problem, q: Any) -> _Call:
 
 
 def _forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    call, tiles = _call(problem, on.q), measured_module("attention.tile_choices").Tiles(*numbers)
-    plan = measured_module("attention.flash_plain").plan_forward(
-        on.q, on.k, on.v, call.is_causal, call.scale_log2, call.precision, call.dropout, tiles
+    call = _call(problem, on.q)
+    plan = _plain().plan_forward(
+        on.q, on.k, on.v, call.is_causal, call.scale_log2, call.precision, call.dropout, _tiles(numbers)
     )
     return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
 
@@ -143,37 +151,54 @@ def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     *shape, parts = numbers
     if parts == 1:
         return _forward(problem, on, tuple(shape))
-    call, tiles = _call(problem, on.q), measured_module("attention.tile_choices").Tiles(*shape)
+    call, tiles = _call(problem, on.q), _tiles(shape)
     chunk = problem.seq_len // parts
     if not chunk or chunk % tiles.q or chunk % tiles.k:
         raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
-    plan = measured_module("attention.flash_plain").plan_split_forward(
-        on.q, on.k, on.v, call.is_causal, call.scale_log2, chunk, tiles
-    )
+    plan = _plain().plan_split_forward(on.q, on.k, on.v, call.is_causal, call.scale_log2, chunk, tiles)
     return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
 
 
-def _backward(names: tuple[str, ...], **passes: bool) -> Callable[[Problem, Tensors, tuple[int, ...]], Run]:
-    """Of the plain kernels; both passes at once take delta themselves."""
+def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    import torch
 
-    def make(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-        import torch
+    q, k, v, do, _, lse, delta = on
+    launch = _plain().launch_dkdv(q, k, v, do, *_call(problem, q), _tiles(numbers))
 
-        tiles = measured_module("attention.tile_choices").Tiles(*numbers)
-        q, k, v, do, out, lse, delta = on
-        launch = measured_module("attention.flash_plain").backward_launch(
-            q, k, v, out, do, *_call(problem, q), tiles, **passes
-        )
-        given = None if len(passes) == 2 else delta
+    def run() -> dict[str, Any]:
+        dk, dv = torch.empty_like(k), torch.empty_like(v)
+        launch(q, k, v, do, lse, delta, dk, dv, None)
+        return {"dk": dk, "dv": dv}
 
-        def run() -> dict[str, Any]:
-            grads = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
-            launch(q, k, v, out, do, lse, given, *grads.values(), None)
-            return {name: grads[name] for name in names}
+    return run
 
-        return run
 
-    return make
+def _dq(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    import torch
+
+    q, k, v, do, _, lse, delta = on
+    launch = _plain().launch_dq(q, k, v, do, *_call(problem, q), _tiles(numbers))
+
+    def run() -> dict[str, Any]:
+        dq = torch.empty_like(q)
+        launch(q, k, v, do, lse, delta, dq, None)
+        return {"dq": dq}
+
+    return run
+
+
+def _at_once(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    import torch
+
+    q, k, v, do, out, lse, _ = on
+    launch = _plain().launch_at_once(q, k, v, out, do, *_call(problem, q), _tiles(numbers))
+
+    def run() -> dict[str, Any]:
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        launch(q, k, v, out, do, lse, dq, dk, dv, None)
+        return {"dq": dq, "dk": dk, "dv": dv}
+
+    return run
 
 
 def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
@@ -205,9 +230,9 @@ def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) ->
 
 KERNELS = {
     "forward": Kernel(_forward, products=2, read=3, written=1),
-    "dkdv": Kernel(_backward(("dk", "dv"), of_keys=True), products=4, read=4, written=2),
-    "dq": Kernel(_backward(("dq",), of_queries=True), products=3, read=4, written=1),
-    "at-once": Kernel(_backward(("dq", "dk", "dv"), of_keys=True, of_queries=True), products=5, read=5, written=3),
+    "dkdv": Kernel(_dkdv, products=4, read=4, written=2),
+    "dq": Kernel(_dq, products=3, read=4, written=1),
+    "at-once": Kernel(_at_once, products=5, read=5, written=3),
     "split": Kernel(_split, products=2, read=3, written=1),
     "hopper-forward": Kernel(_hopper_forward, products=2, read=3, written=1),
     "hopper-backward": Kernel(_hopper_backward, products=5, read=5, written=3),

@@ -62,7 +62,7 @@ def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [taken(1, n, 64) for n in (128, 1024, 4096, 8192)] == [True, True, True, False]
     assert [taken(1, n, 128) for n in (128, 1024, 4096, 8192, 16384)] == [True, True, True, True, False]
     assert taken(8, 512, 64) and not taken(16, 512, 64)
-    assert not taken(1, 1024, 64, torch.float32)
+    assert not taken(1, 1024, 64, torch.float32) and not taken(1, 1, 64)
     monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: 99 * 2**10)
     assert not taken(1, 1024, 64)
 

@@ -19,11 +19,11 @@ TABLES = {
     "dkdv": tile_choices.DKDV_TILES,
     "dq": tile_choices.DQ_TILES,
 }
-KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "forward": (flash_plain.flash_fwd_kernel, {}),
-    "dkdv": (flash_plain.flash_bwd_kernel, {"OF_KEYS": True, "OF_QUERIES": False}),
-    "dq": (flash_plain.flash_bwd_kernel, {"OF_KEYS": False, "OF_QUERIES": True}),
-    "at once": (flash_plain.flash_bwd_kernel, {"OF_KEYS": True, "OF_QUERIES": True, "Delta_ptr": None}),
+KERNELS = {
+    "forward": flash_plain.flash_fwd_kernel,
+    "dkdv": flash_plain.flash_bwd_dkdv_kernel,
+    "dq": flash_plain.flash_bwd_dq_kernel,
+    "at once": flash_plain.flash_bwd_at_once_kernel,
 }
 PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less than bf16x6
 
@@ -33,7 +33,7 @@ def shared_bytes(capability: int, dropout: bool) -> Iterator[tuple[str, int]]:
     most = SHARED_KIB[capability] * 2**10
     for kernel, d, dtype, tiles in dict.fromkeys(_chosen(most)):
         for products in PRODUCTS[dtype]:
-            compiled = _compiled(*KERNELS[kernel], d, dtype, products, tiles, dropout, capability)
+            compiled = _compiled(KERNELS[kernel], d, dtype, products, tiles, dropout, capability)
             yield f"{kernel} {dtype} d={d} {products} {tiles}", compiled.metadata.shared
 
 
@@ -48,9 +48,7 @@ def _chosen(most: int) -> Iterator[tuple[str, int, str, Tiles]]:
             yield "at once", d, "bf16", tile_choices.AT_ONCE_TILES
 
 
-def _compiled(
-    kernel: Any, flags: dict[str, Any], d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int
-) -> Any:
+def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int) -> Any:
     """Causal, so that both loops are there."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -67,7 +65,6 @@ def _compiled(
         "EVEN_QUERIES": True,
         "EVEN_KEYS": True,
         "INPUT_PRECISION": products,
-        **flags,
     }
     types = {"scale": "fp32", "scale_log2": "fp32", "L_ptr": "*fp32", "Delta_ptr": "*fp32"}
     for name, kind in {"Seed_ptr": "*i64", "drop_below": "i32", "keep_probability": "fp32"}.items():

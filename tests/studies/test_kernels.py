@@ -130,7 +130,7 @@ def test_busy_counts_overlapping_kernels_once():
         ("void pytorch_flash::flash_fwd_kernel<Traits<64, cutlass::bfloat16_t>>(...)", "fused attention"),
         ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>)", "fused attention"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", "fused attention"),
-        ("flash_bwd_kernel", "fused attention"),
+        ("flash_bwd_dkdv_kernel", "fused attention"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "fused attention"),
         ("void at::native::(anonymous namespace)::softmax_warp_forward<float, float, 9, false>", "softmax"),
         ("triton_per_fused__softmax_masked_fill_2", "softmax"),

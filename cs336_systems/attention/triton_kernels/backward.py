@@ -49,14 +49,136 @@ def flash_bwd_delta_kernel(
 
 
 @triton.jit
-def flash_bwd_kernel(
+def flash_bwd_dkdv_kernel(
+    Q_ptr,
+    K_ptr,
+    V_ptr,
+    dO_ptr,
+    L_ptr,
+    Delta_ptr,
+    dK_ptr,
+    dV_ptr,
+    Seed_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qq,
+    stride_kb,
+    stride_kh,
+    stride_kk,
+    stride_vb,
+    stride_vh,
+    stride_vk,
+    stride_dob,
+    stride_doh,
+    stride_doq,
+    stride_dkb,
+    stride_dkh,
+    stride_dkk,
+    stride_dvb,
+    stride_dvh,
+    stride_dvk,
+    NUM_HEADS,
+    N_QUERIES,
+    N_KEYS,
+    scale,
+    scale_log2,
+    drop_below,
+    keep_probability,
+    HEADS_PER_KV_HEAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    Q_TILE_SIZE: tl.constexpr,
+    K_TILE_SIZE: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
+    EVEN_QUERIES: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):
+    """One program computes K_TILE_SIZE rows of dk and dv for one head of k and v of one batch element."""
+    # Inside torch.compile they come as float64.
+    scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
+    # The first key tile is the heaviest: all queries see it.
+    tile, batch_head = tile_of_program(tl.cdiv(N_KEYS, K_TILE_SIZE), False)
+    num_kv_heads = NUM_HEADS // HEADS_PER_KV_HEAD
+    batch, kv_head = batch_head // num_kv_heads, batch_head % num_kv_heads
+    first_head = kv_head * HEADS_PER_KV_HEAD
+    dk_dv_of_tile(
+        Q_ptr + batch * stride_qb + first_head * stride_qh, K_ptr + batch * stride_kb + kv_head * stride_kh,
+        V_ptr + batch * stride_vb + kv_head * stride_vh, None, dO_ptr + batch * stride_dob + first_head * stride_doh,
+        L_ptr, Delta_ptr, dK_ptr + batch * stride_dkb + kv_head * stride_dkh,
+        dV_ptr + batch * stride_dvb + kv_head * stride_dvh, Seed_ptr,
+        stride_qh, stride_qq, stride_kk, stride_vk, 0, 0, stride_doh, stride_doq, stride_dkk, stride_dvk,
+        N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
+        batch_head * HEADS_PER_KV_HEAD, tile * K_TILE_SIZE,
+        HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def flash_bwd_dq_kernel(
+    Q_ptr,
+    K_ptr,
+    V_ptr,
+    dO_ptr,
+    L_ptr,
+    Delta_ptr,
+    dQ_ptr,
+    Seed_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qq,
+    stride_kb,
+    stride_kh,
+    stride_kk,
+    stride_vb,
+    stride_vh,
+    stride_vk,
+    stride_dob,
+    stride_doh,
+    stride_doq,
+    stride_dqb,
+    stride_dqh,
+    stride_dqq,
+    NUM_HEADS,
+    N_QUERIES,
+    N_KEYS,
+    scale,
+    scale_log2,
+    drop_below,
+    keep_probability,
+    HEADS_PER_KV_HEAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PADDED: tl.constexpr,
+    Q_TILE_SIZE: tl.constexpr,
+    K_TILE_SIZE: tl.constexpr,
+    IS_CAUSAL: tl.constexpr,
+    EVEN_KEYS: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr,
+):
+    """One program computes Q_TILE_SIZE rows of dq for one head of one batch element."""
+    # Inside torch.compile they come as float64.
+    scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
+    tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
+    batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
+    kv_head = head // HEADS_PER_KV_HEAD
+    dq_of_tile(
+        Q_ptr + batch * stride_qb + head * stride_qh, K_ptr + batch * stride_kb + kv_head * stride_kh,
+        V_ptr + batch * stride_vb + kv_head * stride_vh, None, dO_ptr + batch * stride_dob + head * stride_doh,
+        L_ptr, Delta_ptr, dQ_ptr + batch * stride_dqb + head * stride_dqh, Seed_ptr,
+        stride_qq, stride_kk, stride_vk, 0, stride_doq, stride_dqq,
+        N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability, batch_head, tile * Q_TILE_SIZE,
+        D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def flash_bwd_at_once_kernel(
     Q_ptr,
     K_ptr,
     V_ptr,
     O_ptr,
     dO_ptr,
     L_ptr,
-    Delta_ptr,
     dQ_ptr,
     dK_ptr,
     dV_ptr,
@@ -92,8 +214,6 @@ def flash_bwd_kernel(
     scale_log2,
     drop_below,
     keep_probability,
-    OF_KEYS: tl.constexpr,
-    OF_QUERIES: tl.constexpr,
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
@@ -104,55 +224,49 @@ def flash_bwd_kernel(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """A program computes dk, dv of K_TILE_SIZE keys (OF_KEYS), or dq of Q_TILE_SIZE queries (OF_QUERIES), of one head.
+    """One program computes K_TILE_SIZE rows of dk and dv, or Q_TILE_SIZE rows of dq, taking delta from out itself.
 
-    Both in one launch are for grids that leave most of a GPU idle. Delta_ptr is None where each program takes delta
-    from O_ptr itself, which saves a launch more.
+    For grids that leave most of a GPU idle: one launch, in which the passes run beside one another.
     """
     # Inside torch.compile they come as float64.
     scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
     # Of a head of k and v: its tiles of keys, and then the tiles of queries of each head that it serves.
-    num_k_tiles = tl.cdiv(N_KEYS, K_TILE_SIZE) if OF_KEYS else 0
-    num_q_tiles = tl.cdiv(N_QUERIES, Q_TILE_SIZE) if OF_QUERIES else 0
+    num_k_tiles, num_q_tiles = tl.cdiv(N_KEYS, K_TILE_SIZE), tl.cdiv(N_QUERIES, Q_TILE_SIZE)
     tile, kv_batch_head = tile_of_program(num_k_tiles + HEADS_PER_KV_HEAD * num_q_tiles, False)
     num_kv_heads = NUM_HEADS // HEADS_PER_KV_HEAD
     batch, kv_head = kv_batch_head // num_kv_heads, kv_batch_head % num_kv_heads
-    if not OF_QUERIES:
-        tl.assume(tile < num_k_tiles)  # else the condition below costs d = 64 twelve registers
     first_head = kv_head * HEADS_PER_KV_HEAD
     first_q_head = kv_batch_head * HEADS_PER_KV_HEAD
     Q_ptr += batch * stride_qb + first_head * stride_qh
     O_ptr += batch * stride_ob + first_head * stride_oh
     dO_ptr += batch * stride_dob + first_head * stride_doh
-    dQ_ptr += batch * stride_dqb + first_head * stride_dqh
     K_ptr += batch * stride_kb + kv_head * stride_kh
     V_ptr += batch * stride_vb + kv_head * stride_vh
+    dQ_ptr += batch * stride_dqb + first_head * stride_dqh
     dK_ptr += batch * stride_dkb + kv_head * stride_dkh
     dV_ptr += batch * stride_dvb + kv_head * stride_dvh
-    if OF_KEYS:  # noqa: SIM102 - known to the compiler, and the program's tile is not
-        if tile < num_k_tiles:  # the first one is the heaviest: all queries see it
-            dk_dv_of_tile(
-                Q_ptr, K_ptr, V_ptr, O_ptr, dO_ptr, L_ptr, Delta_ptr, dK_ptr, dV_ptr, Seed_ptr,
-                stride_qh, stride_qq, stride_kk, stride_vk, stride_oh, stride_oq, stride_doh, stride_doq,
-                stride_dkk, stride_dvk, N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
-                first_q_head, tile * K_TILE_SIZE,
-                HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-                INPUT_PRECISION,
-            )  # fmt: skip
-    if OF_QUERIES:  # noqa: SIM102
-        if tile >= num_k_tiles:
-            group = ((tile - num_k_tiles) // num_q_tiles).to(tl.int64)
-            q_tile = (tile - num_k_tiles) % num_q_tiles
-            if IS_CAUSAL:
-                q_tile = num_q_tiles - 1 - q_tile  # the last one is the heaviest
-            dq_of_tile(
-                Q_ptr + group * stride_qh, K_ptr, V_ptr, O_ptr + group * stride_oh, dO_ptr + group * stride_doh,
-                L_ptr, Delta_ptr, dQ_ptr + group * stride_dqh, Seed_ptr,
-                stride_qq, stride_kk, stride_vk, stride_oq, stride_doq, stride_dqq,
-                N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
-                first_q_head + group, q_tile * Q_TILE_SIZE,
-                D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
-            )  # fmt: skip
+    if tile < num_k_tiles:  # the first one is the heaviest: all queries see it
+        dk_dv_of_tile(
+            Q_ptr, K_ptr, V_ptr, O_ptr, dO_ptr, L_ptr, None, dK_ptr, dV_ptr, Seed_ptr,
+            stride_qh, stride_qq, stride_kk, stride_vk, stride_oh, stride_oq, stride_doh, stride_doq,
+            stride_dkk, stride_dvk, N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
+            first_q_head, tile * K_TILE_SIZE,
+            HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+            INPUT_PRECISION,
+        )  # fmt: skip
+    else:
+        group = ((tile - num_k_tiles) // num_q_tiles).to(tl.int64)
+        q_tile = (tile - num_k_tiles) % num_q_tiles
+        if IS_CAUSAL:
+            q_tile = num_q_tiles - 1 - q_tile  # the last one is the heaviest
+        dq_of_tile(
+            Q_ptr + group * stride_qh, K_ptr, V_ptr, O_ptr + group * stride_oh, dO_ptr + group * stride_doh,
+            L_ptr, None, dQ_ptr + group * stride_dqh, Seed_ptr,
+            stride_qq, stride_kk, stride_vk, stride_oq, stride_doq, stride_dqq,
+            N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
+            first_q_head + group, q_tile * Q_TILE_SIZE,
+            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -47,7 +47,9 @@ def dk_dv_of_tile(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """Pointers are at the head of k and v, and at `first_q_head`, counted over the batch, of those that it serves.
+    """dk and dv of K_TILE_SIZE keys from k_start on. Delta_ptr is None where delta is to be taken from O_ptr.
+
+    Pointers are at the head of k and v, and at `first_q_head`, counted over the batch, of those that it serves.
 
     Scores are held transposed, keys by queries, so that p and ds are already what dv and dk multiply.
     """

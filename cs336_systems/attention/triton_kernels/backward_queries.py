@@ -40,7 +40,10 @@ def dq_of_tile(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """Pointers are at the head of q, which is `q_head`, counted over the batch, and at that of its k and v."""
+    """dq of Q_TILE_SIZE queries from q_start on. Delta_ptr is None where delta is to be taken from O_ptr.
+
+    Pointers are at the head of q, which is `q_head`, counted over the batch, and at that of its k and v.
+    """
     L_ptr += q_head * N_QUERIES
     rows = q_start + tl.arange(0, Q_TILE_SIZE)
     columns = tl.arange(0, K_TILE_SIZE)
