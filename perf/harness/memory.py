@@ -29,7 +29,7 @@ class Leftovers:
 
 
 def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str, Any]:
-    """`peak_bytes` and `largest_allocations` of `build()`'s tensors and one run of them, by torch's CUDA allocator.
+    """`peak_bytes` and `largest_allocations` of `build()`'s tensors and one run of them, from torch's CUDA allocator.
 
     Of a second run, where the first makes what all others hold. Inputs count, since a user has to hold them; what the
     process held before (cuBLAS workspaces, the flush buffer) does not. The work must have run once before, so that such
@@ -40,7 +40,6 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
     import torch
 
     leftovers.release()
-    baseline = torch.cuda.memory_stats()["requested_bytes.all.current"]
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000, clear_history=True)
     try:
         work = build()
@@ -49,19 +48,22 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
             work.run()
         work.prepare()
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
         first_of_run = len(_trace())
         work.run()
         torch.cuda.synchronize()
-        peak_bytes = torch.cuda.memory_stats()["requested_bytes.all.peak"] - baseline
         trace = _trace()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    return {"peak_bytes": peak_bytes, "largest_allocations": largest_at_peak(trace, first_of_run)}
+    peak_bytes, largest_allocations = peak_of(trace, first_of_run)
+    return {"peak_bytes": peak_bytes, "largest_allocations": largest_allocations}
 
 
-def largest_at_peak(trace: list[dict[str, Any]], first_of_run: int) -> list[list[Any]]:
-    """[bytes, where] of the largest blocks alive when most was; from entry `first_of_run` of the trace on."""
+def peak_of(trace: list[dict[str, Any]], first_of_run: int) -> tuple[int, list[list[Any]]]:
+    """Most bytes alive at once, and [bytes, where] of the largest blocks then; from entry `first_of_run` on.
+
+    Blocks from before the trace are not known to it. The allocator's own statistics would count down when one of them
+    is freed: gradients of an earlier call, which autograd's thread lets go when it gets around to it.
+    """
     alive: dict[int, dict[str, Any]] = {}
     total = most = 0
     at_peak: list[dict[str, Any]] = []
@@ -74,7 +76,7 @@ def largest_at_peak(trace: list[dict[str, Any]], first_of_run: int) -> list[list
         if index >= first_of_run - 1 and total > most:
             most, at_peak = total, list(alive.values())
     largest = sorted(at_peak, key=lambda block: -block["size"])[:TOP_ALLOCATIONS]
-    return [[block["size"], " < ".join(_callers(block["frames"]))] for block in largest]
+    return most, [[block["size"], " < ".join(_callers(block["frames"]))] for block in largest]
 
 
 def _callers(frames: list[dict[str, Any]]) -> Iterator[str]:

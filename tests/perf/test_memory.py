@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from perf.harness.memory import Leftovers, largest_at_peak, peak_memory
+from perf.harness.memory import Leftovers, peak_memory, peak_of
 from perf.workloads import build
 from perf.workloads.workload import Floor, Workload
 
@@ -27,15 +27,20 @@ def test_the_largest_allocations_are_those_alive_at_the_peak_of_the_run():
         entry("free_completed", 1, 300),
         entry("alloc", 3, 200, "/a/b/run.py"),
     ]
-    assert largest_at_peak(trace, first_of_run=4) == [
-        [300, "b/run.py:1 f"],
-        [100, "b/input.py:1 f < b/caller.py:1 f"],
-    ]
+    largest = [[300, "b/run.py:1 f"], [100, "b/input.py:1 f < b/caller.py:1 f"]]
+    assert peak_of(trace, first_of_run=4) == (400, largest)
+
+
+def test_what_an_earlier_call_left_is_no_part_of_the_peak_whenever_it_is_freed():
+    run = [entry("alloc", 1, 300, "/a/b/run.py"), entry("alloc", 2, 100, "/a/b/run.py")]
+    freed = entry("free_completed", 9, 250)
+    for place in range(3):
+        assert peak_of([*run[:place], freed, *run[place:]], first_of_run=0)[0] == 400
 
 
 def test_what_lived_before_the_run_counts_where_the_run_adds_nothing():
-    assert largest_at_peak([entry("alloc", 1, 7, "/a/b/build.py")], first_of_run=1) == [[7, "b/build.py:1 f"]]
-    assert largest_at_peak([], first_of_run=0) == []
+    assert peak_of([entry("alloc", 1, 7, "/a/b/build.py")], first_of_run=1) == (7, [[7, "b/build.py:1 f"]])
+    assert peak_of([], first_of_run=0) == (0, [])
 
 
 def peak():
@@ -46,23 +51,20 @@ def peak():
 @pytest.mark.parametrize(("settles", "order"), [(False, "prepare run"), (True, "prepare run prepare run")])
 def test_the_peak_is_of_the_last_run_alone(monkeypatch, settles, order):
     """A first step is far below all others: the moments come with its end, when the activations are gone."""
-    log, history = [], "torch.cuda.memory._record_memory_history"
-    monkeypatch.setattr(history, lambda **_: None)
-    monkeypatch.setattr("torch.cuda.memory._snapshot", lambda: {"device_traces": []})
-    for name in ("synchronize", "memory_allocated"):
+    log, trace = [], []
+    monkeypatch.setattr("torch.cuda.memory._record_memory_history", lambda **_: None)
+    monkeypatch.setattr("torch.cuda.memory._snapshot", lambda: {"device_traces": [list(trace)]})
+    for name in ("synchronize", "memory_allocated", "current_device"):
         monkeypatch.setattr(torch.cuda, name, lambda: 0)
-    stats = {"requested_bytes.all.current": 3, "requested_bytes.all.peak": 10}
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: log.append("reset"))
-    made = Workload(
-        run=lambda: log.append("run"),
-        check=lambda: 0.0,
-        floor=Floor(),
-        prepare=lambda: log.append("prepare"),
-        settles=settles,
-    )
-    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == 10 - 3
-    assert log == [*order.split()[:-1], "reset", "run"]
+
+    def run():
+        log.append("run")
+        size = {1: 10, 2: 7}[log.count("run")]
+        trace.extend([entry("alloc", 1, size, "/a/b/run.py"), entry("free_completed", 1, size)])
+
+    made = Workload(run=run, check=lambda: 0.0, floor=Floor(), prepare=lambda: log.append("prepare"), settles=settles)
+    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == (7 if settles else 10)
+    assert log == order.split()
 
 
 @pytest.mark.gpu

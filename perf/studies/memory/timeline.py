@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perf.harness.memory import largest_at_peak
+from perf.harness.memory import peak_of
 from perf.studies.memory.recording import Recording
 
 POINTS = 1000
@@ -90,7 +90,7 @@ def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str])
     """Equal blocks from one place together, the largest block first; small change is left out."""
     groups: Counter[tuple[int, str, str]] = Counter()
     for block, phase in alive:
-        [[size, where]] = largest_at_peak([block], 0)  # the harness's words for where
+        _, [[size, where]] = peak_of([block], 0)  # the harness's words for where
         if block["stays"] and block["addr"] in gradients:
             where = gradients[block["addr"]]
         groups[size, phase, where or "autograd, whose thread has no Python frames"] += 1
