@@ -203,8 +203,8 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def share(busy: list[float]) -> str:
-    """Of a step; "-" where no GPU was looked at."""
-    return f"{statistics.median(busy):.1%}" if busy else "-"
+    """Of a step, at most all: the profiled one takes longer than those timed. "-" where no GPU was looked at."""
+    return f"{min(1.0, statistics.median(busy)):.1%}" if busy else "-"
 
 
 def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
