@@ -7,7 +7,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, plan_delta
+from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options, plan_delta
 from cs336_systems.attention.launch import Launch, cdiv
 from cs336_systems.attention.tile_choices import HopperBackward, HopperForward, suits_tma
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
@@ -21,24 +21,22 @@ DQ_COLUMNS = 64  # of a tile of dq: all of head dimension 64, half of 128
 ROUND_TILE_ELEMENTS = 4096
 
 
-def plan_forward(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale_log2: float, choice: HopperForward
-) -> ForwardPlan:
-    """(batch, heads, seq_len, d) each; `scale_log2` is the scale of scores in base 2."""
+def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, choice: HopperForward) -> ForwardPlan:
+    """Of (batch, heads, seq_len, d) each, without dropout."""
     batch, num_heads, seq_len_q, d = q.shape
     num_kv_heads, seq_len_k = k.shape[1:3]
     rows = choice.rows // choice.consumers
     launch = Launch(
         flash_fwd_hopper_kernel,
         cdiv(seq_len_q, choice.rows) * batch * num_heads,
-        (seq_len_q, seq_len_k, num_heads, scale_log2),
+        (seq_len_q, seq_len_k, num_heads, options.scale_log2),
         {
             "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
             "D": d,
             "K_TILE_SIZE": choice.k_tile,
             "STAGES": choice.stages,
             "CONSUMERS": choice.consumers,
-            "IS_CAUSAL": is_causal,
+            "IS_CAUSAL": options.is_causal,
             "REGISTERS": choice.registers,
             "num_warps": 4,
         },
@@ -58,15 +56,7 @@ def plan_forward(
 
 
 def plan_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    do: Tensor,
-    is_causal: bool,
-    scale: float,
-    scale_log2: float,
-    choice: HopperBackward,
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, options: Options, choice: HopperBackward
 ) -> BackwardPlan:
     """One float32 dq is held besides its gradients."""
     batch, num_heads, seq_len_q, d = q.shape
@@ -79,7 +69,7 @@ def plan_backward(
         "Q_TILE_SIZE": choice.q_tile,
         "STAGES": choice.stages,
         "DS_STAGES": choice.ds_stages,
-        "IS_CAUSAL": is_causal,
+        "IS_CAUSAL": options.is_causal,
         "EVEN_QUERIES": seq_len_q % choice.q_tile == 0,
         "EVEN_KEYS": seq_len_k % KEYS == 0,
         "REGISTERS": choice.registers,
@@ -88,13 +78,13 @@ def plan_backward(
     kernel = flash_bwd_hopper_128_kernel
     if choice.dq_registers is not None:
         kernel, constants["DQ_REGISTERS"] = flash_bwd_hopper_64_kernel, choice.dq_registers
-    scalars = seq_len_q, seq_len_k, num_kv_heads, scale, scale_log2
+    scalars = seq_len_q, seq_len_k, num_kv_heads, options.scale, options.scale_log2
     launch = Launch(kernel, cdiv(seq_len_k, KEYS) * batch * num_kv_heads, scalars, constants)
     delta_of = plan_delta(out, do)
     round_dq = Launch(
         flash_bwd_round_dq_kernel,
         cdiv(q.numel(), ROUND_TILE_ELEMENTS),
-        (q.numel(), scale),
+        (q.numel(), options.scale),
         {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
     )
     q_tiles, do_tiles = _tiles_of(q, choice.q_tile), _tiles_of(do, choice.q_tile)

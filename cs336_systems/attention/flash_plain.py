@@ -3,8 +3,9 @@
 Tensors are (batch, heads, seq_len, d), each head vector in one piece; `like` keeps it so in what is allocated.
 """
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,25 @@ from cs336_systems.attention.triton_kernels.backward import (
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 from cs336_systems.attention.triton_kernels.forward_split import flash_fwd_combine_kernel, flash_fwd_split_kernel
 
+# exp(x) is exp2(x * log2(e)), and exp2 is what the hardware has: folding the factor into the scale of the scores
+# saves a multiplication per score.
+LOG2_E = math.log2(math.e)
+
+
+class Options(NamedTuple):
+    """What a call asks for, besides its tensors; `input_precision` is tl.dot's."""
+
+    is_causal: bool
+    scale: float
+    input_precision: str = "ieee"
+    dropout: Dropout | None = None
+
+    @property
+    def scale_log2(self) -> float:
+        """Of scores in base 2."""
+        return self.scale * LOG2_E
+
+
 ForwardPlan = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(q, k, v, the dropout's seed) -> out, lse in float32."""
 
@@ -42,24 +62,14 @@ COMBINE_ROWS = 16
 DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do a thread: enough loads in flight to be bound by memory
 
 
-def plan_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    is_causal: bool,
-    scale_log2: float,
-    input_precision: str,
-    dropout: Dropout | None,
-    tiles: Tiles | None = None,
-) -> ForwardPlan:
-    """One launch; `scale_log2` is the scale of scores in base 2, `input_precision` tl.dot's, `tiles` FORWARD_TILES'."""
+def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, tiles: Tiles | None = None) -> ForwardPlan:
+    """One launch; `tiles` are FORWARD_TILES' if None."""
     tiles = tiles or tiles_for(q, FORWARD_TILES)
-    strides = _strides(q, k, v, like(q))
     launch = Launch(
         flash_fwd_kernel,
         _num_tiles(q, tiles.q),
-        (*strides, *_sizes(q, k), scale_log2, *_of_dropout(dropout)),
-        _constants(q, k, is_causal, input_precision, tiles),
+        (*_strides(q, k, v, like(q)), *_sizes(q, k), options.scale_log2, *_of_dropout(options.dropout)),
+        _constants(q, k, options, tiles),
     )
     lse_shape = q.shape[:-1]
 
@@ -73,28 +83,27 @@ def plan_forward(
 
 
 def plan_split_forward(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale_log2: float, chunk: int, tiles: Tiles | None = None
+    q: Tensor, k: Tensor, v: Tensor, options: Options, chunk: int, tiles: Tiles | None = None
 ) -> ForwardPlan:
-    """Parts over `chunk` keys each, held in float32, then their sum; `tiles` are SPLIT_TILES."""
-    sizes = _sizes(q, k)
+    """Parts over `chunk` keys each, held in float32, then their sum; no dropout. `tiles` are SPLIT_TILES if None."""
     num_chunks = cdiv(k.shape[2], chunk)
     tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
     attend = Launch(
         flash_fwd_split_kernel,
         num_chunks * _num_tiles(q, tiles.q),
-        (*_strides(q, k, v), *sizes, scale_log2),
-        _constants(q, k, is_causal, "ieee", tiles) | {"CHUNK_KEYS": chunk},
+        (*_strides(q, k, v), *_sizes(q, k), options.scale_log2),
+        _constants(q, k, options, tiles) | {"CHUNK_KEYS": chunk},
     )
     combine = Launch(
         flash_fwd_combine_kernel,
         _num_tiles(q, COMBINE_ROWS),
-        (*_strides(like(q)), *sizes),
+        (*_strides(like(q)), *_sizes(q, k)),
         {
             "D": q.shape[-1],
             "D_PADDED": padded_head_dim(q),
             "ROWS": COMBINE_ROWS,
             "CHUNK_KEYS": chunk,
-            "IS_CAUSAL": is_causal,
+            "IS_CAUSAL": options.is_causal,
         },
     )
     lse_shape = q.shape[:-1]
@@ -112,22 +121,10 @@ def plan_split_forward(
     return run
 
 
-def plan_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    do: Tensor,
-    is_causal: bool,
-    scale: float,
-    scale_log2: float,
-    input_precision: str,
-    dropout: Dropout | None,
-) -> BackwardPlan:
+def plan_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, options: Options) -> BackwardPlan:
     """One launch if a few tiles are all that there is; else delta, dk and dv, dq."""
-    options = is_causal, scale, scale_log2, input_precision, dropout
     if tiles := tiles_at_once(q, k):
-        at_once = launch_at_once(q, k, v, out, do, *options, tiles)
+        at_once = launch_at_once(q, k, v, out, do, options, tiles)
 
         def run_at_once(
             q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
@@ -139,8 +136,8 @@ def plan_backward(
         return run_at_once
 
     delta_of = plan_delta(out, do)
-    of_keys = launch_dkdv(q, k, v, do, *options, tiles_for(q, DKDV_TILES))
-    of_queries = launch_dq(q, k, v, do, *options, tiles_for(q, DQ_TILES))
+    of_keys = launch_dkdv(q, k, v, do, options, tiles_for(q, DKDV_TILES))
+    of_queries = launch_dq(q, k, v, do, options, tiles_for(q, DQ_TILES))
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
@@ -154,68 +151,33 @@ def plan_backward(
     return run
 
 
-def launch_dkdv(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    is_causal: bool,
-    scale: float,
-    scale_log2: float,
-    input_precision: str,
-    dropout: Dropout | None,
-    tiles: Tiles,
-) -> Launch:
+def launch_dkdv(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options, tiles: Tiles) -> Launch:
     """The backward's pass over keys; called with q, k, v, do, lse, delta, dk, dv, seed."""
     return Launch(
         flash_bwd_dkdv_kernel,
         _num_tiles(k, tiles.k),
-        (*_strides(q, k, v, do, like(k), like(v)), *_sizes(q, k), scale, scale_log2, *_of_dropout(dropout)),
-        _constants(q, k, is_causal, input_precision, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        (*_strides(q, k, v, do, like(k), like(v)), *_of_gradients(q, k, options)),
+        _constants(q, k, options, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
 
 
-def launch_dq(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    is_causal: bool,
-    scale: float,
-    scale_log2: float,
-    input_precision: str,
-    dropout: Dropout | None,
-    tiles: Tiles,
-) -> Launch:
+def launch_dq(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options, tiles: Tiles) -> Launch:
     """The backward's pass over queries; called with q, k, v, do, lse, delta, dq, seed."""
     return Launch(
         flash_bwd_dq_kernel,
         _num_tiles(q, tiles.q),
-        (*_strides(q, k, v, do, like(q)), *_sizes(q, k), scale, scale_log2, *_of_dropout(dropout)),
-        _constants(q, k, is_causal, input_precision, tiles),
+        (*_strides(q, k, v, do, like(q)), *_of_gradients(q, k, options)),
+        _constants(q, k, options, tiles),
     )
 
 
-def launch_at_once(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    do: Tensor,
-    is_causal: bool,
-    scale: float,
-    scale_log2: float,
-    input_precision: str,
-    dropout: Dropout | None,
-    tiles: Tiles,
-) -> Launch:
+def launch_at_once(q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, options: Options, tiles: Tiles) -> Launch:
     """Both passes beside one another; called with q, k, v, out, do, lse, dq, dk, dv, seed."""
-    strides = _strides(q, k, v, out, do, like(q), like(k), like(v))
     return Launch(
         flash_bwd_at_once_kernel,
         _num_tiles(k, tiles.k) + _num_tiles(q, tiles.q),
-        (*strides, *_sizes(q, k), scale, scale_log2, *_of_dropout(dropout)),
-        _constants(q, k, is_causal, input_precision, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        (*_strides(q, k, v, out, do, like(q), like(k), like(v)), *_of_gradients(q, k, options)),
+        _constants(q, k, options, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
 
 
@@ -258,16 +220,20 @@ def _num_tiles(x: Tensor, rows: int) -> int:
     return cdiv(seq_len, rows) * batch * num_heads
 
 
-def _constants(q: Tensor, k: Tensor, is_causal: bool, input_precision: str, tiles: Tiles) -> dict[str, Any]:
+def _of_gradients(q: Tensor, k: Tensor, options: Options) -> tuple[Any, ...]:
+    return *_sizes(q, k), options.scale, options.scale_log2, *_of_dropout(options.dropout)
+
+
+def _constants(q: Tensor, k: Tensor, options: Options, tiles: Tiles) -> dict[str, Any]:
     return {
         "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
         "D": q.shape[-1],
         "D_PADDED": padded_head_dim(q),
         "Q_TILE_SIZE": tiles.q,
         "K_TILE_SIZE": tiles.k,
-        "IS_CAUSAL": is_causal,
+        "IS_CAUSAL": options.is_causal,
         "EVEN_KEYS": k.shape[2] % tiles.k == 0,
-        "INPUT_PRECISION": input_precision,
+        "INPUT_PRECISION": options.input_precision,
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
     }

@@ -3,7 +3,6 @@
 `tile_choices` says whether those in Gluon take it (`flash_hopper`); the plain ones (`flash_plain`) take all.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -13,13 +12,10 @@ from torch.autograd.function import once_differentiable
 
 from cs336_systems.attention import flash_plain
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
+from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options
 from cs336_systems.attention.launch import layout_of, on_device_of, plan_of
 from cs336_systems.attention.tile_choices import hopper_backward, hopper_forward, hopper_takes, split_keys
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
-
-# exp(x) is exp2(x * log2(e)), and exp2 is what the hardware has: folding the factor into the scale of the scores
-# saves a multiplication per score.
-LOG2_E = math.log2(math.e)
 
 # False under Triton's interpreter, which runs on the CPU and multiplies exactly.
 IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
@@ -106,15 +102,15 @@ def flash_forward(
     dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
-    if torch.compiler.is_compiling() and hopper_takes(q, dropout is not None):
-        return _opaque_forward(q, k, v, is_causal, scale)
-    q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
-    options = is_causal, scale, fp32_products, dropout
-    key = "forward", is_causal, scale, fp32_products, _key_of(dropout), layout_of(q4, k4, v4)
-    plan = plan_of(key, _plan_forward, q4, k4, v4, *options)
+    if torch.compiler.is_compiling():
+        if hopper_takes(q, dropout is not None):
+            return _opaque_forward(q, k, v, is_causal, scale)
+        plan = _plan_forward(q, k, v, is_causal, scale, fp32_products, dropout)
+    else:
+        key = "forward", is_causal, scale, fp32_products, _key_of(dropout), layout_of(q, k, v)
+        plan = plan_of(key, _plan_forward, q, k, v, is_causal, scale, fp32_products, dropout)
     with on_device_of(q):
-        out, lse = plan(q4, k4, v4, dropout and dropout.seed)
-    return _shaped(out, q.shape), _shaped(lse, q.shape[:-1])
+        return plan(q, k, v, dropout and dropout.seed)
 
 
 def flash_backward(
@@ -131,35 +127,45 @@ def flash_backward(
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the backward: returns dq, dk, dv, shaped like q, k, v."""
-    if torch.compiler.is_compiling() and not deterministic and hopper_takes(q, dropout is not None):
-        return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale)
-    q4, k4, v4, out4, do4 = _as_4d(q), _as_4d(k), _as_4d(v), _as_4d(out), _as_4d(grad_out)
     options = is_causal, scale, fp32_products, dropout, deterministic
-    key = (
-        "backward", is_causal, scale, fp32_products, _key_of(dropout), deterministic,
-        layout_of(q4, k4, v4, out4, do4, lse),
-    )  # fmt: skip
-    plan = plan_of(key, _plan_backward, q4, k4, v4, out4, do4, *options)
+    if torch.compiler.is_compiling():
+        if not deterministic and hopper_takes(q, dropout is not None):
+            return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale)
+        plan = _plan_backward(q, k, v, out, grad_out, *options)
+    else:
+        layout = layout_of(q, k, v, out, grad_out, lse)
+        key = "backward", is_causal, scale, fp32_products, _key_of(dropout), deterministic, layout
+        plan = plan_of(key, _plan_backward, q, k, v, out, grad_out, *options)
     with on_device_of(q):
-        dq, dk, dv = plan(q4, k4, v4, out4, lse, do4, dropout and dropout.seed)
-    return _shaped(dq, q.shape), _shaped(dk, k.shape), _shaped(dv, v.shape)
+        return plan(q, k, v, out, lse, grad_out, dropout and dropout.seed)
 
 
 def _plan_forward(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str, dropout: Dropout | None
-) -> flash_plain.ForwardPlan:
+) -> ForwardPlan:
     _check_device(q)
+    options = Options(is_causal, scale, input_precision(q, fp32_products), dropout)
+    q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
     # The kernels believe these sizes: a mismatch would read another tensor's memory.
-    assert k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[-1] == k.shape[-1]
-    assert q.dtype == k.dtype == v.dtype and q.shape[1] % k.shape[1] == 0
-    if choice := hopper_forward(q, k, v, scale, dropout is not None):
+    assert k4.shape == v4.shape and q4.shape[0] == k4.shape[0] and q4.shape[-1] == k4.shape[-1]
+    assert q.dtype == k.dtype == v.dtype and q4.shape[1] % k4.shape[1] == 0
+    if hopper := hopper_forward(q4, k4, v4, scale, dropout is not None):
         from cs336_systems.attention import flash_hopper
 
-        return flash_hopper.plan_forward(q, k, v, is_causal, scale * LOG2_E, choice)
-    if chunk := split_keys(q, k, dropout is not None):
-        return flash_plain.plan_split_forward(q, k, v, is_causal, scale * LOG2_E, chunk)
-    precision = input_precision(q, fp32_products)
-    return flash_plain.plan_forward(q, k, v, is_causal, scale * LOG2_E, precision, dropout)
+        plan = flash_hopper.plan_forward(q4, k4, v4, options, hopper)
+    elif chunk := split_keys(q4, k4, dropout is not None):
+        plan = flash_plain.plan_split_forward(q4, k4, v4, options, chunk)
+    else:
+        plan = flash_plain.plan_forward(q4, k4, v4, options)
+    if q is q4 and k is k4 and v is v4:
+        return plan
+    lse_shape = q.shape[:-1]
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, lse = plan(_as_4d(q), _as_4d(k), _as_4d(v), seed)
+        return out.reshape(q.shape), lse.reshape(lse_shape)
+
+    return run
 
 
 def _plan_backward(
@@ -173,13 +179,26 @@ def _plan_backward(
     fp32_products: str,
     dropout: Dropout | None,
     deterministic: bool,
-) -> flash_plain.BackwardPlan:
-    if choice := hopper_backward(q, k, v, dropout is not None, deterministic):
+) -> BackwardPlan:
+    options = Options(is_causal, scale, input_precision(q, fp32_products), dropout)
+    given = q, k, v, out, do
+    q4, k4, v4, out4, do4 = map(_as_4d, given)
+    if hopper := hopper_backward(q4, k4, v4, dropout is not None, deterministic):
         from cs336_systems.attention import flash_hopper
 
-        return flash_hopper.plan_backward(q, k, v, out, do, is_causal, scale, scale * LOG2_E, choice)
-    precision = input_precision(q, fp32_products)
-    return flash_plain.plan_backward(q, k, v, out, do, is_causal, scale, scale * LOG2_E, precision, dropout)
+        plan = flash_hopper.plan_backward(q4, k4, v4, out4, do4, options, hopper)
+    else:
+        plan = flash_plain.plan_backward(q4, k4, v4, out4, do4, options)
+    if all(x is x4 for x, x4 in zip(given, (q4, k4, v4, out4, do4), strict=True)):
+        return plan
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = plan(_as_4d(q), _as_4d(k), _as_4d(v), _as_4d(out), lse, _as_4d(do), seed)
+        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+
+    return run
 
 
 # torch.compile writes plain Triton kernels into its own code, and cannot write those in Gluon: to it they are an
@@ -220,9 +239,7 @@ def input_precision(q: Tensor, fp32_products: str) -> str:
 
 def _key_of(dropout: Dropout | None) -> tuple[float, int] | None:
     """What a plan holds of it, and what Triton compiles for."""
-    if dropout is None or torch.compiler.is_compiling():
-        return None
-    return dropout.p, dropout.seed.data_ptr() % 16
+    return None if dropout is None else (dropout.p, dropout.seed.data_ptr() % 16)
 
 
 def _as_4d(x: Tensor) -> Tensor:
@@ -232,10 +249,6 @@ def _as_4d(x: Tensor) -> Tensor:
     # A copy costs one pass; reading elements that lie apart costs as much again for every tile that visits them.
     # The gradient of a sum comes this way, one number expanded with stride 0.
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _shaped(x: Tensor, shape: torch.Size) -> Tensor:
-    return x if x.shape == shape else x.reshape(shape)
 
 
 def _check_device(q: Tensor) -> None:

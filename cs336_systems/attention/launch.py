@@ -45,9 +45,7 @@ class Launch:
 
 
 def plan_of(key: Hashable, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """make(*args, **kwargs), or what it made for this key before. Inside torch.compile nothing is kept."""
-    if torch.compiler.is_compiling():
-        return make(*args, **kwargs)
+    """make(*args, **kwargs), or what it made for this key before."""
     plan: T | None = _plans.get(key)
     if plan is None:
         plan = make(*args, **kwargs)
@@ -64,8 +62,6 @@ def forget_plans() -> None:
 
 def layout_of(*tensors: Tensor) -> Hashable:
     """What Triton may see of these, and of others that torch allocates like them."""
-    if torch.compiler.is_compiling():
-        return None  # Triton is not asked
     seen: list[Hashable] = [tensors[0].device]
     for x in tensors:
         seen += (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)

@@ -122,27 +122,14 @@ def _tiles(numbers: Sequence[int]) -> Any:
     return measured_module("attention.tile_choices").Tiles(*numbers)
 
 
-class _Call(NamedTuple):
-    """What the launchers are told of a problem, besides its tensors."""
-
-    is_causal: bool
-    scale: float
-    scale_log2: float
-    precision: str
-    dropout: None = None
-
-
-def _call(problem: Problem, q: Any) -> _Call:
+def _options(problem: Problem, q: Any) -> Any:
     ours = measured_module("attention.flash_triton")
-    scale = problem.d**-0.5
-    return _Call(problem.is_causal, scale, scale * ours.LOG2_E, ours.input_precision(q, ours.FP32_PRODUCTS["ieee"]))
+    precision = ours.input_precision(q, ours.FP32_PRODUCTS["ieee"])
+    return _plain().Options(problem.is_causal, problem.d**-0.5, precision)
 
 
 def _forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    call = _call(problem, on.q)
-    plan = _plain().plan_forward(
-        on.q, on.k, on.v, call.is_causal, call.scale_log2, call.precision, call.dropout, _tiles(numbers)
-    )
+    plan = _plain().plan_forward(on.q, on.k, on.v, _options(problem, on.q), _tiles(numbers))
     return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
 
 
@@ -151,11 +138,11 @@ def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     *shape, parts = numbers
     if parts == 1:
         return _forward(problem, on, tuple(shape))
-    call, tiles = _call(problem, on.q), _tiles(shape)
+    tiles = _tiles(shape)
     chunk = problem.seq_len // parts
     if not chunk or chunk % tiles.q or chunk % tiles.k:
         raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
-    plan = _plain().plan_split_forward(on.q, on.k, on.v, call.is_causal, call.scale_log2, chunk, tiles)
+    plan = _plain().plan_split_forward(on.q, on.k, on.v, _options(problem, on.q), chunk, tiles)
     return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
 
 
@@ -163,7 +150,7 @@ def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, _, lse, delta = on
-    launch = _plain().launch_dkdv(q, k, v, do, *_call(problem, q), _tiles(numbers))
+    launch = _plain().launch_dkdv(q, k, v, do, _options(problem, q), _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dk, dv = torch.empty_like(k), torch.empty_like(v)
@@ -177,7 +164,7 @@ def _dq(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, _, lse, delta = on
-    launch = _plain().launch_dq(q, k, v, do, *_call(problem, q), _tiles(numbers))
+    launch = _plain().launch_dq(q, k, v, do, _options(problem, q), _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dq = torch.empty_like(q)
@@ -191,7 +178,7 @@ def _at_once(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, out, lse, _ = on
-    launch = _plain().launch_at_once(q, k, v, out, do, *_call(problem, q), _tiles(numbers))
+    launch = _plain().launch_at_once(q, k, v, out, do, _options(problem, q), _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -205,10 +192,8 @@ def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> 
     k_tile, stages, consumers = numbers
     registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
     how = measured_module("attention.tile_choices").HopperForward(k_tile, stages, consumers, registers, least_keys=0)
-    call = _call(problem, on.q)
-    plan = measured_module("attention.flash_hopper").plan_forward(
-        on.q, on.k, on.v, call.is_causal, call.scale_log2, how
-    )
+    options = _options(problem, on.q)
+    plan = measured_module("attention.flash_hopper").plan_forward(on.q, on.k, on.v, options, how)
     return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
 
 
@@ -220,11 +205,8 @@ def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) ->
         .HOPPER_BACKWARD[problem.d]
         ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
     )
-    call = _call(problem, on.q)
     q, k, v, do, out, lse, _ = on
-    plan = measured_module("attention.flash_hopper").plan_backward(
-        q, k, v, out, do, call.is_causal, call.scale, call.scale_log2, how
-    )
+    plan = measured_module("attention.flash_hopper").plan_backward(q, k, v, out, do, _options(problem, q), how)
     return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
 
 

@@ -39,14 +39,16 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     JITFunction.__getitem__ = compile_only
 
     from cs336_systems.attention import flash_hopper
+    from cs336_systems.attention.flash_plain import Options
     from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FORWARD
 
     for is_causal, n, group in ((True, 512, 1), (True, 333, 1), (False, 512, 1), (False, 333, 1), (True, 512, 2)):
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)
-        flash_hopper.plan_forward(q, k, k, is_causal, 0.1, HOPPER_FORWARD[d])(q, k, k, None)
-        backward = flash_hopper.plan_backward(q, k, k, q, q, is_causal, 0.1, 0.1, HOPPER_BACKWARD[d])
+        options = Options(is_causal, 0.1)
+        flash_hopper.plan_forward(q, k, k, options, HOPPER_FORWARD[d])(q, k, k, None)
+        backward = flash_hopper.plan_backward(q, k, k, q, q, options, HOPPER_BACKWARD[d])
         backward(q, k, k, q, lse, q, None)
         for name, kernel in compiled:
             if "hopper" in name:

@@ -193,7 +193,9 @@ def test_the_kernels_are_told_what_was_asked_for(asked: str | None, monkeypatch:
     told = []
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     constants = flash_plain._constants
-    monkeypatch.setattr(flash_plain, "_constants", lambda *args: told.append(args[3]) or constants(*args))
+    monkeypatch.setattr(
+        flash_plain, "_constants", lambda *args: told.append(args[2].input_precision) or constants(*args)
+    )
     monkeypatch.setattr(flash_triton, "IS_COMPILED", True)
     monkeypatch.setattr(flash_triton, "_check_device", lambda q: None)
     monkeypatch.setattr(flash_plain, "Launch", lambda *args: lambda *tensors: None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cs336_systems.attention.flash_triton import LOG2_E
+from cs336_systems.attention.flash_plain import Options
 from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FORWARD, suits_tma
 from tests.attention.gate import Shape, exact_and_eager, make_inputs
 from tests.attention.gluon_on_cpu import flash_hopper_on_cpu
@@ -44,14 +44,11 @@ def flash_hopper() -> Iterator[Any]:
 
 def run(flash_hopper: Any, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, is_causal: bool) -> dict[str, Tensor]:
     d = q.shape[-1]
-    scale = d**-0.5
+    options = Options(is_causal, d**-0.5)
     assert all(map(suits_tma, (q, k, v)))
     with torch.no_grad():
-        forward = flash_hopper.plan_forward(q, k, v, is_causal, scale * LOG2_E, HOPPER_FORWARD[d])
-        out, lse = forward(q, k, v, None)
-        backward = flash_hopper.plan_backward(
-            q, k, v, out, grad_out, is_causal, scale, scale * LOG2_E, HOPPER_BACKWARD[d]
-        )
+        out, lse = flash_hopper.plan_forward(q, k, v, options, HOPPER_FORWARD[d])(q, k, v, None)
+        backward = flash_hopper.plan_backward(q, k, v, out, grad_out, options, HOPPER_BACKWARD[d])
         grads = backward(q, k, v, out, lse, grad_out, None)
     return dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *grads), strict=True))
 
