@@ -159,15 +159,15 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float
 
 
 def _check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
-    shapes = f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
     if q.ndim < 2 or q.ndim != k.ndim or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"{shapes}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)")
-    if 0 in q.shape or 0 in k.shape:
-        raise ValueError(f"{shapes}; allowed: no dimension of size 0")
-    grouped = q.ndim >= 4 and q.shape[:-3] == k.shape[:-3] and q.shape[-3] % k.shape[-3] == 0
-    if q.shape[:-2] != k.shape[:-2] and not grouped:
         raise ValueError(
-            f"{shapes}; allowed: the same leading dimensions, or with num_kv_heads a divisor of num_heads "
+            f"{_shapes(q, k, v)}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)"
+        )
+    if 0 in q.shape or 0 in k.shape:
+        raise ValueError(f"{_shapes(q, k, v)}; allowed: no dimension of size 0")
+    if q.shape[:-2] != k.shape[:-2] and not _grouped(q, k):
+        raise ValueError(
+            f"{_shapes(q, k, v)}; allowed: the same leading dimensions, or with num_kv_heads a divisor of num_heads "
             "(..., num_heads, seq_len_q, head_dim) and twice (..., num_kv_heads, seq_len_k, head_dim)"
         )
     if not q.dtype == k.dtype == v.dtype:
@@ -180,3 +180,11 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
     lowest, highest = HEAD_DIMS
     if impl in ("pytorch", "triton") and not lowest <= q.shape[-1] <= highest:
         raise ValueError(f"head_dim is {q.shape[-1]}; allowed for impl={impl!r}: {lowest} to {highest}")
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+
+
+def _grouped(q: Tensor, k: Tensor) -> bool:
+    return q.ndim >= 4 and q.shape[:-3] == k.shape[:-3] and q.shape[-3] % k.shape[-3] == 0
