@@ -79,6 +79,10 @@ PARTS: dict[str, tuple[Part, ...]] = {
 
 EXTRAS: dict[str, tuple[str, Part]] = {
     "torch_compile": ("The fastest step", _written("The fastest step")),
+    "flash_benchmarking": (
+        "Attention beside every other in PyTorch",
+        _written("Attention beside every other in PyTorch"),
+    ),
     "ddp_bucketed_benchmarking": ("Beside torch's DistributedDataParallel", distributed.parallel_step),
 }
 """What the handout does not ask for, after the problem that it belongs to; left out where it was not measured."""

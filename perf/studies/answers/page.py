@@ -1,7 +1,8 @@
-"""A folder's README whose tables are what the rows beside it say.
+"""A folder's README whose tables are what the rows beside it say; README.md shows some of FOLDER's too.
 
-In the README `<!-- table: NAME -->` stands above a table of `tables.TABLES`, and `<!-- command: FILE -->` above
-the line that says how FILE's rows were measured. What follows such a mark, up to the next empty line, is ours.
+In a README `<!-- table: NAME -->` stands above one of `tables.TABLES`, in README.md above one of
+`attention.FRONT_TABLES`, and `<!-- command: FILE -->` above the line that says how FILE's rows were measured. What
+follows such a mark, up to the next empty line, is ours.
 """
 
 import json
@@ -9,16 +10,23 @@ import re
 from pathlib import Path
 from typing import Any
 
+from perf.studies.answers.attention import FRONT_TABLES
 from perf.studies.answers.tables import TABLES, Documents
 from perf.studies.document import heading
 
 FOLDER = Path(__file__).parents[1] / "results" / "nvidia-h200"
+FRONT = tuple(Path(__file__).parents[3] / name for name in ("README.md", "README.zh.md"))
 MARK = re.compile(r"(?<=<!-- )(table|command): ([\w.-]+) -->\n(?:.+\n)*")
 
 
 def documents(folder: Path) -> Documents:
     """The documents of a folder by their names: "end-to-end" is end-to-end.json."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def readmes(folder: Path) -> tuple[Path, ...]:
+    """Those with tables of a folder's rows."""
+    return (folder / "README.md", *(FRONT if folder == FOLDER else ()))
 
 
 def command_line(name: str, document: dict[str, Any]) -> str:
@@ -28,13 +36,14 @@ def command_line(name: str, document: dict[str, Any]) -> str:
 
 def rewritten(text: str, found: Documents) -> str:
     """`text` with all that is marked in it made anew. Raises `ValueError` for a mark that names nothing."""
+    tables = TABLES | FRONT_TABLES
 
     def made(match: re.Match[str]) -> str:
         kind, name = match.groups()
-        known: dict[str, Any] = TABLES if kind == "table" else found
+        known: dict[str, Any] = tables if kind == "table" else found
         if name not in known:
             raise ValueError(f"{kind} {name!r} was given; allowed: {', '.join(sorted(known))}")
-        body = TABLES[name](found) if kind == "table" else command_line(name, found[name])
+        body = tables[name](found) if kind == "table" else command_line(name, found[name])
         return f"{kind}: {name} -->\n{body}"
 
     return MARK.sub(made, text)

@@ -19,7 +19,7 @@ def markdown(rows: Iterable[Row]) -> str:
     """A table of GitHub's Markdown; the columns are the keys of the first row, those of numbers to the right."""
     rows = list(rows)
     names = list(rows[0])
-    lines = [names, ["---:" if re.match(r"[-+\d]", str(rows[0][name])) else "---" for name in names]]
+    lines = [names, ["---:" if re.match(r"(\*\*)?[-+\d]", str(rows[0][name])) else "---" for name in names]]
     lines += [[str(row.get(name, "")) for name in names] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -69,3 +69,8 @@ def share(fraction: float) -> str:
 def gain(before: float, after: float) -> str:
     """How many times as fast."""
     return f"{before / after:.2f}\u00d7"
+
+
+def known(ratio: float, half: float) -> str:
+    """With the half-width of its 95 % interval."""
+    return f"{ratio:.3f} ± {share(half)}"

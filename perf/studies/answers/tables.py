@@ -4,9 +4,10 @@ import itertools
 import statistics
 from collections.abc import Callable
 
+from perf.studies.answers.attention import ATTENTION_TABLES
 from perf.studies.answers.kernels import KERNEL_TABLES
 from perf.studies.answers.memory import MEMORY_TABLES
-from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, markdown, ms, share
+from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, known, markdown, ms, share
 from perf.studies.end_to_end import PHASES, mean_and_deviation
 from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
 from perf.studies.train_step.study import tflops
@@ -241,9 +242,9 @@ def fastest_step(found: Documents) -> str:
                 "ours, ms": f"{ours:.2f}",
                 "TFLOP/s": f"{tflops(rows[name], ours):.0f}",
                 "the best other's, ms": f"{milliseconds(rows[name], 'against'):.2f}",
-                "ratio": f"{ratio:.3f} ± {share(half)}",
+                "ratio": known(ratio, half),
                 "its GPU busy, ms": f"{milliseconds(rows[busiest], 'against_busy'):.2f}",
-                "ratio to that": f"{bound:.3f} ± {share(bound_half)}",
+                "ratio to that": known(bound, bound_half),
             }
         )
     return markdown(shown)
@@ -264,6 +265,7 @@ TABLES: dict[str, Callable[[Documents], str]] = {
     "attention-saved": attention_saved,
     "compiled-model": compiled_model,
     "fastest-step": fastest_step,
+    **ATTENTION_TABLES,
     **KERNEL_TABLES,
     **MEMORY_TABLES,
 }

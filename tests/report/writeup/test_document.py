@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf.report.writeup import document, source
-from perf.report.writeup.document import CODE, PARTS, WRITTEN
+from perf.report.writeup.document import CODE, EXTRAS, PARTS, WRITTEN
 from perf.report.writeup.markdown import section
 from perf.report.writeup.problems import PROBLEMS
 from tests.report.writeup.made_up import ALL, DDP, MACHINE, SHARDING, ddp_row, perf_folder
@@ -62,6 +62,17 @@ def test_page_one_has_points_tests_and_what_is_measured(committed):
 def test_the_committed_rows_are_readable(committed):
     assert committed.warnings == []
     assert not committed.missing.keys() & (set(WRITTEN) | {"flash_benchmarking", "leaderboard"})
+
+
+def test_what_the_handout_does_not_ask_for_follows_the_problem_that_it_belongs_to(committed):
+    problems = [problem.name for problem in PROBLEMS]
+    headings = re.findall(r"^## (.+)$", committed.text, re.M)
+    for name, (title, _) in EXTRAS.items():
+        assert headings[headings.index(name) + 1] == title
+    assert [name for name in headings if name in problems] == problems
+    beside = chapter(committed, EXTRAS["flash_benchmarking"][0])
+    assert beside.count("\n| batch x heads x seq") == 5
+    assert "rows are newer than the sentences" not in beside
 
 
 def test_links_lead_to_headings_and_figures_are_there(committed, tmp_path):

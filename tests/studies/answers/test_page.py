@@ -11,6 +11,7 @@ from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.studies.answers import page
 from perf.studies.answers.__main__ import main
+from perf.studies.answers.attention import FRONT_TABLES
 from perf.studies.answers.memory import block_parts
 from perf.studies.answers.rows import by, markdown
 from perf.studies.answers.tables import TABLES
@@ -23,12 +24,20 @@ BIG = MODEL_CONFIGS["2.7B"]
 FILES = re.findall(r"\]\(([^)#]+)\)", TEXT)
 
 
-def test_every_table_and_command_is_that_of_the_rows():
-    assert page.rewritten(TEXT, FOUND) == TEXT, "run python -m perf.studies.answers"
+def tables_in(path):
+    return {name for kind, name in page.MARK.findall(path.read_text(encoding="utf-8")) if kind == "table"}
+
+
+@pytest.mark.parametrize("path", page.readmes(page.FOLDER), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_table_and_command_is_that_of_the_rows(path):
+    text = path.read_text(encoding="utf-8")
+    assert page.rewritten(text, FOUND) == text, "run python -m perf.studies.answers"
 
 
 def test_every_table_is_shown():
-    assert {name for kind, name in page.MARK.findall(TEXT) if kind == "table"} == set(TABLES)
+    own, *front = page.readmes(page.FOLDER)
+    assert tables_in(own) == set(TABLES)
+    assert [tables_in(path) for path in front] == [{name} for name in FRONT_TABLES]
 
 
 def test_another_row_makes_another_table():

@@ -1,0 +1,190 @@
+"""Attention beside every other in PyTorch: the short table of README.md, and the sentences around all its tables."""
+
+import copy
+import re
+
+import pytest
+
+from perf.studies.answers import page
+from perf.studies.answers.attention import ASKED, FRONT, FRONT_TABLES, NAMES, front
+from perf.studies.attention.results import by, timed
+from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
+
+FOUND = page.documents(page.FOLDER)
+PAIRS = timed(FOUND["attention"]["rows"])
+WORDS, ENGLISH, CHINESE = (
+    " ".join(path.read_text(encoding="utf-8").split()) for path in (page.FOLDER / "README.md", *page.FRONT)
+)
+
+
+def select(**wanted):
+    return [pair for pair in PAIRS if all(pair[axis] == value for axis, value in wanted.items())]
+
+
+def ratios(**wanted):
+    return [ratio_of(pair)[0] for pair in select(**wanted)]
+
+
+def to_the_best(**wanted):
+    """Of each cell."""
+    return [best(cell, ratio_of) for _, cell in by(select(**wanted), "seq_len", "d", "mode")]
+
+
+def span(values, digits):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def of_the_grid():
+    """What cuDNN's ratios are over the grid, and by d."""
+    mean, half = geometric_mean(select(group="grid", against="sdpa_cudnn"))
+    return f"{mean:.3f} ± {100 * half:.1f} %", *(
+        span(ratios(group="grid", against="sdpa_cudnn", d=d), 3) for d in (64, 128)
+    )
+
+
+def beside_sdpa():
+    """Of one short head."""
+    return span(ratios(group="short", against="sdpa"), 2)
+
+
+def claims_of_the_grid():
+    whole, small, large = of_the_grid()
+    means, worst = zip(
+        *(
+            (geometric_mean(mine)[0], max(ratio_of(pair)[0] for pair in mine))
+            for mine in (select(group="grid", against=name) for name in ("flex", "sdpa_flash"))
+        ),
+        strict=True,
+    )
+    yield f"Over its {len(select(group='grid', against='sdpa_cudnn'))} cells ours takes {whole} of cuDNN's time"
+    yield f"{means[0]:.3f} of FlexAttention's and {means[1]:.3f} of SDPA flash's"
+    yield f"is slower than these two in no cell ({worst[0]:.3f} and {worst[1]:.3f} at worst)"
+    assert max(worst) < 1
+    yield f"{small} with d = 64, {large} with d = 128"
+    surely = {d: [] for d in (64, 128)}
+    for pair in select(group="grid", against="sdpa_cudnn"):
+        ratio, half = ratio_of(pair)
+        surely[pair["d"]].append((pair["seq_len"], ratio * (1 + half) < 1, ratio / (1 + half) > 1))
+    assert all(faster for _, faster, _ in surely[64])
+    assert sorted(n for n, _, slower in surely[128] if slower) == [1024, 1024, 2048, 2048]
+    assert len([n for n, faster, slower in surely[128] if not faster and not slower]) == 6
+
+
+def claims_of_the_leaderboard():
+    ratio, _, name = best(select(group="leaderboard"), ratio_of)
+    assert name == "sdpa_cudnn"
+    ms = milliseconds(select(group="leaderboard")[0], "ours")
+    yield f"with the sum that it differentiates: {ms:.3f} ms, {ratio:.3f} of cuDNN's time"
+
+
+def claims_of_the_long_head():
+    forward, backward = ([one for one, *_ in to_the_best(group="long", mode=mode)] for mode in ("forward", "backward"))
+    yield f"the fastest other's time ours takes {span(forward, 3)} forward and {span(backward, 3)} backward"
+    ratio, half, name = to_the_best(group="long", mode="backward", d=128)[0]
+    assert ratio / (1 + half) > 1
+    assert (ratio, name) == (max(backward), "sdpa_cudnn")
+    yield f"with d = 128 cuDNN's backward is faster, by {100 * (ratio - 1):.0f} %"
+
+
+def claims_of_the_short_head():
+    cells = to_the_best(group="short")
+    assert all(ratio / (1 + half) > 1 for ratio, half, _ in cells)
+    yield f"ours loses in all {len(cells)} cells: it takes {beside_sdpa()} of the time of SDPA"
+    named = [
+        one for name in ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient") for one in ratios(group="short", against=name)
+    ]
+    yield f"and {span(named, 2)} of that of SDPA's kernels by name"
+    yield f"ours is {span([milliseconds(pair, 'ours') for pair in select(group='short')], 2)} ms whatever the length"
+    times = {name: span([1 / one for one in ratios(group="short", against=name)], 1) for name in ("flex", "reference")}
+    yield f"FlexAttention takes {times['flex']} times as long as ours, eager PyTorch {times['reference']} times"
+    yield f"up to ± {100 * max(ratio_of(pair)[1] for pair in select(group='short')):.0f} %"
+
+
+def claims_of_float32():
+    small, large = (ratios(group="float32", against="sdpa_efficient", d=d)[0] for d in (64, 128))
+    assert {name for *_, name in to_the_best(group="float32")} == {"sdpa_efficient"}
+    yield f"with d = 64 ours takes {small:.3f} of SDPA efficient's time, with d = 128 {large:.3f}, where that is faster"
+    (times,) = {f"{1 / one:.0f}" for one in ratios(group="float32", against="flex")}
+    yield f"FlexAttention takes {times} times as long"
+
+
+CLAIMS = (
+    claims_of_the_grid,
+    claims_of_the_leaderboard,
+    claims_of_the_long_head,
+    claims_of_the_short_head,
+    claims_of_float32,
+)
+
+
+@pytest.mark.parametrize("claims", CLAIMS, ids=lambda claims: claims.__name__)
+def test_the_numbers_in_sentences_are_those_of_the_rows(claims):
+    assert not [claim for claim in claims() if claim not in WORDS]
+
+
+def test_the_sentences_of_both_front_pages_say_what_the_rows_say():
+    whole, small, large = of_the_grid()
+    assert f"ours takes {whole} of cuDNN's time (geometric mean): {small} with d = 64, {large} with d = 128" in ENGLISH
+    assert f"takes {beside_sdpa()} of SDPA's time by the wall clock" in ENGLISH
+    sdpa, small, large = (one.replace("to", "到") for one in (beside_sdpa(), small, large))
+    for claim in (f"cuDNN 的 {whole}", f"d = 64 时为 {small}", f"d = 128 时为 {large}", f"SDPA 的 {sdpa}"):
+        assert claim in CHINESE
+
+
+def test_what_is_said_of_the_measuring_is_so():
+    processes = {len(pair[f"{arm}_s"]) for pair in PAIRS for arm in ("ours", "against")}
+    assert processes == {3, 4}
+    assert {(pair["clock"], pair["cache"]) for pair in PAIRS if pair["group"] != "short"} == {("cuda_events", "cold")}
+    assert {(pair["clock"], pair["cache"]) for pair in select(group="short")} == {("gpu_wall", "warm")}
+    assert all(pair["is_causal"] for pair in PAIRS if pair["group"] != "grid")
+    document = FOUND["attention"]
+    (device,) = page.headings({"attention": document})
+    name, driver, *versions = device.split(", ")
+    assert document["software"]["cudnn"] == "91900"
+    assert f"<sub>{name} ({driver}), {', '.join(versions)}, cuDNN 9.19" in ENGLISH
+
+
+def lines(found):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in front("en", found).splitlines()]
+
+
+def changed(wanted, factor, arms=("ours",)):
+    """The document with other times of ours, or of others, in one cell."""
+    found = copy.deepcopy(FOUND)
+    for row in found["attention"]["rows"]:
+        if row["role"] in arms and row["is_causal"] and all(row[axis] == value for axis, value in wanted.items()):
+            row["samples_s"] = [
+                [sample * factor(number) for sample in samples] for number, samples in enumerate(row["samples_s"])
+            ]
+    return found
+
+
+def test_a_line_of_the_front_page_has_a_cell_of_each_other_that_was_measured():
+    head, _, *found = lines(FOUND)
+    assert head[3:] == [NAMES[name] for name in ASKED]
+    assert len(found) == len(FRONT)
+    for line, wanted in zip(found, FRONT, strict=True):
+        mine = {pair["against"]: f"{ratio_of(pair)[0]:.3f}" for pair in select(**wanted, is_causal=True)}
+        assert line[3:] == [mine.get(name, "-") for name in ASKED]
+        assert line[2].strip("*").split()[0] == max(mine.values())
+
+
+@pytest.mark.parametrize(
+    ("factor", "ours", "others"),
+    [
+        (lambda number: 1.0, True, False),
+        (lambda number: 2.0, False, True),
+        (lambda number: (1.0, 1.2, 1.4)[number % 3], False, False),
+    ],
+    ids=["faster", "slower", "nobody knows"],
+)
+def test_bold_is_who_is_faster_without_a_doubt(factor, ours, others):
+    line = lines(changed({"group": "leaderboard"}, factor))[2]
+    assert [cell.startswith("**") and cell.endswith("**") for cell in line] == [False, ours, others] + [False] * 4
+
+
+def test_both_front_pages_have_the_same_cells():
+    english, chinese = (
+        [re.findall(r"\*\*|\d[\d.]*", line) for line in table(FOUND).splitlines()] for table in FRONT_TABLES.values()
+    )
+    assert english == chinese
