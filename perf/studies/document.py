@@ -1,9 +1,11 @@
 """What a study leaves behind: who measured with what, and its rows, for a machine to read."""
 
 import errno
+import functools
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -44,13 +46,25 @@ def heading(document: dict[str, Any]) -> str:
 
 
 def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """`rows` with the device ("cuda" or "cpu"), the software and the command that made them."""
+    """`rows` with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
     arguments = sys.argv[1:]
     if "--out" in arguments:  # a path of one machine says nothing on another
         at = arguments.index("--out")
         del arguments[at : at + 2]
     command = " ".join(["python -m perf", *arguments])
-    return {"command": command, "device": device.identity(kind), "software": device.software(), "rows": rows}
+    who = {"device": device.identity(kind), "software": device.software()}
+    return {"command": command, "commit": _commit(), **who, "rows": rows}
+
+
+@functools.cache
+def _commit() -> str | None:
+    """Of this checkout, "with changes" if it has any; None where git does not know it."""
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=8", "--exclude=*"]
+    try:
+        done = subprocess.run([*describe, "--dirty= with changes"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def kept(

@@ -31,7 +31,8 @@ def readmes(folder: Path) -> tuple[Path, ...]:
 
 def command_line(name: str, document: dict[str, Any]) -> str:
     """How the rows of NAME.json were measured."""
-    return f"Measured with `{document['command']}`; rows in [{name}.json]({name}.json).\n"
+    commit = f" at commit `{document['commit']}`" if document.get("commit") else ""
+    return f"Measured with `{document['command']}`{commit}; rows in [{name}.json]({name}.json).\n"
 
 
 def rewritten(text: str, found: Documents) -> str:
