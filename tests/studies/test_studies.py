@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import click
@@ -99,6 +100,24 @@ def test_rows_are_written_with_their_machine_and_command(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(click.ClickException, match="cannot be written"):
         document.write(tmp_path / "file" / "study.json", whole)
+
+
+def test_a_document_names_the_commit_and_says_where_the_code_is_another(tmp_path, monkeypatch):
+    def named():
+        document._commit.cache_clear()
+        return document.document("cpu", [])["commit"]
+
+    monkeypatch.setattr(document, "__file__", str(tmp_path / "document.py"))
+    assert named() is None
+    (tmp_path / "document.py").write_text("")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.com"]
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "one"], ["tag", "v1"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:8]
+    assert named() == commit
+    (tmp_path / "document.py").write_text("changed")
+    assert named() == f"{commit} with changes"
+    document._commit.cache_clear()
 
 
 def test_no_study_draws_its_bar_into_a_file():
