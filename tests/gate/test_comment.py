@@ -1,5 +1,6 @@
 """The comment on a pull request: what it shows, and that nothing of the commits under test can write in it."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from perf.gate.comment import MARKER, MAX_CHARACTERS, comment
+from perf.gate.verdicts import Judgement, Report, Verdict
 from tests.gate.reports import KEY, report, verdict
 from tests.report import browser
 
@@ -78,3 +80,14 @@ def test_nothing_runs_in_a_browser(tmp_path: Path):
         for forbidden in ("script", "img", "a", "h1"):
             assert not driver.find_elements("css selector", forbidden), forbidden
         assert HOSTILE[2] in driver.find_element("css selector", "body").text
+
+
+def test_the_comment_in_the_docs_is_what_its_record_gives():
+    """A real regression of ours, found again: larger tiles for a single head."""
+    root = Path(__file__).parents[2]
+    kept = json.loads((root / "perf/records/nvidia-h200/gate/20261122T131837Z.json").read_text())
+    judgement = kept["judgement"]
+    verdicts = tuple(Verdict(**one) for one in judgement["verdicts"])
+    fields = {name: kept[name] for name in Report.__dataclass_fields__}
+    found = Report(**fields | {"judgement": Judgement(verdicts, judgement["contaminated"])})
+    assert comment(found) == (root / "docs/comment.md").read_text()
