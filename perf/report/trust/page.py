@@ -155,6 +155,8 @@ def _part(one: Pooled) -> dict[str, Any]:
         "share": _unbroken(rate.percent(one.rate.share)) if one.rate.of else "",
         "bound": _unbroken(one.rate.bound(at_most=at_most)) if one.rate.of else "",
         "faster": one.faster,
+        "memory_moved": one.memory.hits,
+        "memory_rows": one.memory.of,
         "ambiguous": one.ambiguous,
         "unmeasured": one.unmeasured,
         "tests": one.tests,

@@ -20,6 +20,9 @@ class Pooled(Part):
     faster: int
     """Rows called FASTER, which nothing here ever is."""
 
+    memory: Rate
+    """Of identical code: rows whose peak memory was not called the SAME."""
+
     ambiguous: int
     unmeasured: int
     """Rows that do not count, since no slow-down could have shown."""
@@ -51,11 +54,13 @@ def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Ended]]:
 def _pool(part: Part, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
     each = [[row for row in one.verdicts if part.injection or row.smallest_visible is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
+    memory = [row for _, one in parts for row in one.memory]
     hits = [sum(row.word == part.wanted for row in some) for some in each]
     return Pooled(
         injection=part.injection,
         rate=Rate(sum(hits), len(counting)),
         faster=sum(row.word == "FASTER" for row in rows),
+        memory=Rate(sum(row.word != "SAME" for row in memory), len(memory)),
         ambiguous=sum(row.word == "AMBIGUOUS" for row in counting),
         unmeasured=len(rows) - len(counting),
         tests=len(parts),

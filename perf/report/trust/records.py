@@ -27,6 +27,9 @@ class Ended(Part):
     changes: dict[str, tuple[float, ...]]
     """log(head / base) of each visit, by the row's key; controls included. Of identical code only."""
 
+    memory: tuple[Verdict, ...] = ()
+    """What a gate of identical code said of peak memory."""
+
 
 @dataclass(frozen=True)
 class SelfTest:
@@ -55,10 +58,11 @@ def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str,
 
 
 def _of(gate: gates.Gate) -> SelfTest:
-    """What a gate of a commit against itself says of times; of its visits nothing is kept."""
+    """What a gate of a commit against itself says; of its visits nothing is kept."""
     report = gate.report
     times = tuple(one for one in report.judgement.verdicts if one.quantity == "time")
-    identical = Ended(None, report.judgement.contaminated, times, {})
+    memory = tuple(one for one in report.judgement.verdicts if one.quantity == "peak_memory" and one.base is not None)
+    identical = Ended(None, report.judgement.contaminated, times, {}, memory)
     return SelfTest(gate.when, report.head["commit"], report.device, report.software, (identical,))
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from perf.gate.acceptance import Acceptance, Row
 from perf.gate.rate import Rate
+from perf.gate.report import to_json
 from perf.gate.verdicts import Word
 from perf.report.changes.rates import Found, Rates
 from perf.report.trust import records
 from perf.report.trust.page import COMMAND, WORDS, Machine, render
+from tests.gate.reports import memory, report, verdict
 from tests.report.pages import text_of
 from tests.report.trust import made_up as self_tests
 
@@ -168,3 +170,12 @@ def test_the_finder_of_changes_says_how_often_it_is_wrong() -> None:
     text = text_of(render("demo", [], {}, FINDER, ""))
     assert "showed one in 1 of 2000 (at most 0.2 %) with normal noise, in 4 of 2000 (at most 0.5 %)" in text
     assert "after 2 commits after 3 commits 5 noises: 10 % where commits scatter by 2 % 76% asv 5% 76% asv 5%" in text
+
+
+def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> None:
+    same = {"commit": self_tests.COMMIT, "subject": "The kernel"}
+    rows = verdict("SAME", change=0.0), memory("SAME", 2.0**20, 2.0**20), memory("SMALLER", 2.0**20, 2.0**19)
+    kept = tmp_path / "nvidia-h200" / "gate" / "20260120T120000Z.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(to_json(report(*rows, base=same, head=same)))
+    assert "Its peak memory was said to differ in 1 of 2 rows." in text_of(page_of(tmp_path))
