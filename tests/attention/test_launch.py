@@ -1,5 +1,7 @@
 """Launches that Triton does not look at: what makes two of them alike, and what they hand to the kernel."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -124,3 +126,16 @@ def test_a_call_that_differs_gets_another_plan(changed: str) -> None:
     launch.forget_plans()
     alone = run(**change)
     torch.testing.assert_close(after_another, alone, rtol=0, atol=0)
+
+
+def test_a_plan_holds_no_tensor_of_the_call_that_made_it() -> None:
+    q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
+    seed = torch.ones(1, dtype=torch.int64, device=q.device)
+    with torch.no_grad():
+        out, lse = flash_triton.flash_forward(q, k, v, True, 0.25, "bf16x6", Dropout(0.5, seed))
+        grads = flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6", Dropout(0.5, seed))
+    alive = [weakref.ref(x) for x in (q, k, v, grad_out, out, lse, seed, *grads)]
+    assert len(launch._plans) == 2
+    del q, k, v, grad_out, out, lse, seed, grads
+    gc.collect()
+    assert [one() for one in alive] == [None] * len(alive)
