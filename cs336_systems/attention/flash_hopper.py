@@ -61,8 +61,8 @@ def plan_backward(
     """One float32 dq is held besides its gradients."""
     batch, num_heads, seq_len_q, d = q.shape
     num_kv_heads, seq_len_k = k.shape[1:3]
-    do_fits = suits_tma(do)
-    do = do if do_fits else do.contiguous()
+    copies_do = not suits_tma(do)
+    do = _copied(do) if copies_do else do
     constants = {
         "HEADS_PER_KV_HEAD": num_heads // num_kv_heads,
         "D": d,
@@ -95,7 +95,7 @@ def plan_backward(
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        do = do if do_fits else do.contiguous()
+        do = _copied(do) if copies_do else do
         delta = delta_of(out, do, lse)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         sums = torch.zeros_like(q, dtype=torch.float32)
@@ -106,6 +106,11 @@ def plan_backward(
         return dq, dk, dv
 
     return run
+
+
+def _copied(x: Tensor) -> Tensor:
+    """To where the copy engine can address it: `contiguous` would leave one piece at an odd address there."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _tiles_of(like: Tensor, rows: int, columns: int | None = None) -> Callable[[Tensor], TensorDescriptor]:

@@ -66,6 +66,7 @@ class TensorDescriptor:
     layout = None
 
     def __init__(self, base: Tensor, shape: list[int], strides: list[int], block_shape: list[int], layout: object):
+        assert base.data_ptr() % 16 == 0
         assert strides[-1] == 1 and all(one * base.element_size() % 16 == 0 for one in strides[:-1])
         self.global_, self.block_shape, self.dtype = base.as_strided(shape, strides), block_shape, base.dtype
         self.block_type = SimpleNamespace(nbytes=torch.Size(block_shape).numel() * base.element_size())

@@ -98,3 +98,11 @@ def test_a_gradient_without_strides_is_copied(flash_hopper: Any) -> None:
     got = run(flash_hopper, q, k, v, ones, True)
     expected = run(flash_hopper, q, k, v, ones.contiguous(), True)
     torch.testing.assert_close(got, expected)
+
+
+def test_a_gradient_in_one_piece_at_an_odd_address_is_copied(flash_hopper: Any) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 2), 130, 130, 64), torch.float32)
+    odd = torch.empty(grad_out.numel() + 1)[1:].view_as(grad_out).copy_(grad_out)
+    assert odd.is_contiguous() and not suits_tma(odd)
+    got = run(flash_hopper, q, k, v, odd, True)
+    torch.testing.assert_close(got, run(flash_hopper, q, k, v, grad_out, True))
