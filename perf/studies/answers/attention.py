@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.studies.answers.rows import Documents, Row, known, markdown
 from perf.studies.attention.cells import AXES, GROUPS, MASKS
-from perf.studies.attention.results import Pair, by, shape, tflops, timed
+from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
 from perf.studies.ratios import best, milliseconds, ratio_of
 from perf.units import digits
 
@@ -52,7 +52,7 @@ def beside(group: str, found: Documents) -> str:
     mine = [pair for pair in timed(found["attention"]["rows"]) if pair["group"] == group]
     axes = [axis for axis in ("is_causal", "mode") if len({pair[axis] for pair in mine}) > 1]
     shown = []
-    for _, cell in by(mine, *AXES):
+    for _, cell in grouped(mine, *AXES):
         one, ms = cell[0], milliseconds(cell[0], "ours")
         said = {"is_causal": {"mask": MASKS[one["is_causal"]]}, "mode": {"mode": one["mode"]}}
         cells: Row = {"batch x heads x seq_len x d": _spaced(one)}
@@ -70,7 +70,7 @@ def front(language: str, found: Documents) -> str:
     shown = []
     for line in FRONT:
         mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
-        ((_, cell),) = by(mine, *AXES)
+        ((_, cell),) = grouped(mine, *AXES)
         ratio, half, name = best(cell, ratio_of)
         ms, beside_it = digits(milliseconds(cell[0], "ours"), 4), f"{known(ratio, half)}, {NAMES[name]}"
         if all(one * (1 + wide) < 1 for one, wide in map(ratio_of, cell)):

@@ -51,8 +51,8 @@ def shown(rows: list[Row]) -> Iterator[str]:
     """For a terminal: of every group a table of its cells and one of the others, then what has no time, and why."""
     from tabulate import tabulate
 
-    for (group, dtype, clock, cache), mine in by(rows, "group", "dtype", "clock", "cache"):
-        for (ours,), one in by([row for row in mine if row["role"] == "ours"], "impl"):
+    for (group, dtype, clock, cache), mine in grouped(rows, "group", "dtype", "clock", "cache"):
+        for (ours,), one in grouped([row for row in mine if row["role"] == "ours"], "impl"):
             found = [pair for pair in timed(mine) if pair["ours"] == ours]
             yield f"\n{group}: {ours}, {dtype}, {clock}, {cache} caches; its time over that of the best of the others"
             yield tabulate([_cell(row, found) for row in one], headers="keys", disable_numparse=True)
@@ -60,7 +60,7 @@ def shown(rows: list[Row]) -> Iterator[str]:
                 yield ""
                 yield tabulate(_others(found), headers="keys", disable_numparse=True)
     failed = [row for row in rows if row["status"] != "ok"]
-    for (impl, status), mine in by(sorted(failed, key=lambda row: (row["impl"], row["status"])), "impl", "status"):
+    for (impl, status), mine in grouped(sorted(failed, key=lambda row: (row["impl"], row["status"])), "impl", "status"):
         more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
         yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {status}"
 
@@ -95,7 +95,7 @@ def _cell(row: Row, found: list[Pair]) -> dict[str, str]:
 
 def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
     """Each of the others over all cells of a mode."""
-    for (mode, against), mine in by(sorted(found, key=lambda pair: pair["mode"]), "mode", "against"):
+    for (mode, against), mine in grouped(sorted(found, key=lambda pair: pair["mode"]), "mode", "against"):
         mean, half = geometric_mean(mine)
         ratio, worst_half, worst = _worst(mine)
         yield {
@@ -110,7 +110,7 @@ def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
 
 def answers(rows: list[Row], half_width: float) -> Iterator[str]:
     """For each of ours: the worst cells, cuDNN over the grid, the leaderboard; and what is not known well enough."""
-    for (ours,), every in by(timed(rows), "ours"):
+    for (ours,), every in grouped(timed(rows), "ours"):
         for against in ASKED:
             if mine := [pair for pair in every if pair["against"] == against]:
                 ratio, half, worst = _worst(mine)
@@ -138,7 +138,7 @@ def draw(rows: list[Row], folder: Path, title: str) -> None:
     """attention-GROUP-MODE.png: the ratio of each cell to each of the others."""
     every = timed(rows)
     several = len({pair["ours"] for pair in every}) > 1
-    for (group, mode), mine in by(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
+    for (group, mode), mine in grouped(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
         ratio_figure.draw(
             mine,
             lambda pair: f"{shape(pair)}, {MASKS[pair['is_causal']]}" + (f": {pair['ours']}" if several else ""),
@@ -152,7 +152,7 @@ def _worst(found: list[Pair]) -> tuple[float, float, Pair]:
     return *ratio_of(pair), pair
 
 
-def by(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+def grouped(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
     """Rows with the same values of `names`, in the order in which these come first."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:

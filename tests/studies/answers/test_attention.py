@@ -7,7 +7,7 @@ import pytest
 
 from perf.studies.answers import page
 from perf.studies.answers.attention import ASKED, FRONT, FRONT_TABLES, NAMES, front
-from perf.studies.attention.results import by, timed
+from perf.studies.attention.results import grouped, timed
 from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
 
 FOUND = page.documents(page.FOLDER)
@@ -27,7 +27,7 @@ def ratios(**wanted):
 
 def to_the_best(**wanted):
     """Of each cell."""
-    return [best(cell, ratio_of) for _, cell in by(select(**wanted), "seq_len", "d", "mode")]
+    return [best(cell, ratio_of) for _, cell in grouped(select(**wanted), "seq_len", "d", "mode")]
 
 
 def span(values, digits):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from perf.studies.attention.cells import MASKS
-from perf.studies.attention.results import Pair, Row, by, shape, timed
+from perf.studies.attention.results import Pair, Row, grouped, shape, timed
 from perf.studies.ratios import geometric_mean, milliseconds, ratio_of
 from perf.units import digits
 
@@ -21,12 +21,14 @@ def shown(rows: list[Row]) -> Iterator[str]:
     """For a terminal: of every kernel, d and dtype the fastest few in each cell; then what has no time, and why."""
     from tabulate import tabulate
 
-    for (kernel, d, dtype), mine in by(rows, "group", "d", "dtype"):
+    for (kernel, d, dtype), mine in grouped(rows, "group", "d", "dtype"):
         yield f"\n{kernel}, d {d}, {dtype}: the fastest, their time over that of the present choice"
-        lines = [line for _, one in by(mine, "batch", "num_heads", "seq_len", "is_causal") for line in _fastest(one)]
+        lines = [
+            line for _, one in grouped(mine, "batch", "num_heads", "seq_len", "is_causal") for line in _fastest(one)
+        ]
         yield tabulate(lines, headers="keys", disable_numparse=True)
         untimed = [row | {"why": row["status"].partition(":")[0]} for row in mine if row["status"] != "ok"]
-        for (why,), same in by(untimed, "why"):
+        for (why,), same in grouped(untimed, "why"):
             _, _, reason = same[0]["status"].partition(": ")
             yield f"{why}: {len(same)}, as {same[0]['impl']} in {_where(same[0])}: {reason}"
 
@@ -56,7 +58,7 @@ def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
 
 def verdicts(rows: Iterable[Row]) -> Iterator[str]:
     """A sentence for each entry of the tables: whether another candidate is faster, over all its cells."""
-    for (entry,), mine in by(rows, "entry"):
+    for (entry,), mine in grouped(rows, "entry"):
         yield f"{entry}: {_verdict(mine)}."
 
 
