@@ -37,9 +37,10 @@ def flash_attention(
             interpreter), "sdpa" (torch's own, whichever backend it picks); "auto" is "triton" on CUDA and
             "pytorch" elsewhere. A named implementation runs or raises; it never falls back to another.
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
-        fp32_precision: of float32 products on a GPU: "ieee" (24 bits), "tf32" (10 bits) or "bf16x3" (16 bits); as
-            torch multiplies matrices if None (`torch.backends.cuda.matmul.fp32_precision`, or what was set before
-            there was that). Only "triton" can be told; the others multiply as torch does.
+        fp32_precision: of float32 products on a GPU: "ieee" (24 bits), "tf32" (10 bits, or the 16 of "bf16x3" where
+            these take less time) or "bf16x3"; as torch multiplies matrices if None
+            (`torch.backends.cuda.matmul.fp32_precision`, or what was set before there was that). Only "triton" can be
+            told; the others multiply as torch does.
         dropout_p: probability, from 0 up to but not 1, with which each softmax probability becomes 0; the others are
             divided by 1 - dropout_p, and the backward drops the same. For training: a model in eval mode passes 0,
             which costs and changes nothing. `torch.manual_seed` repeats a call, and on one device "reference",

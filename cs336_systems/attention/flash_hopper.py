@@ -41,9 +41,9 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, choice: Hopp
             "num_warps": 4,
         },
     )
-    q_tiles = _tiles_of(q, rows)
-    k_tiles, v_tiles = _tiles_of(k, choice.k_tile), _tiles_of(v, choice.k_tile)
-    out_tiles = _tiles_of(torch.empty_like(q), rows)
+    q_tiles = tiles_of(q, rows)
+    k_tiles, v_tiles = tiles_of(k, choice.k_tile), tiles_of(v, choice.k_tile)
+    out_tiles = tiles_of(torch.empty_like(q), rows)
     lse_shape = q.shape[:-1]
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -87,10 +87,10 @@ def plan_backward(
         (q.numel(), options.scale),
         {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
     )
-    q_tiles, do_tiles = _tiles_of(q, choice.q_tile), _tiles_of(do, choice.q_tile)
-    k_tiles, v_tiles = _tiles_of(k, CONSUMER_KEYS), _tiles_of(v, CONSUMER_KEYS)
-    dk_tiles, dv_tiles = (_tiles_of(torch.empty_like(x), CONSUMER_KEYS) for x in (k, v))
-    sums_tiles = _tiles_of(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
+    q_tiles, do_tiles = tiles_of(q, choice.q_tile), tiles_of(do, choice.q_tile)
+    k_tiles, v_tiles = tiles_of(k, CONSUMER_KEYS), tiles_of(v, CONSUMER_KEYS)
+    dk_tiles, dv_tiles = (tiles_of(torch.empty_like(x), CONSUMER_KEYS) for x in (k, v))
+    sums_tiles = tiles_of(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
@@ -113,7 +113,7 @@ def _copied(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _tiles_of(like: Tensor, rows: int, columns: int | None = None) -> Callable[[Tensor], TensorDescriptor]:
+def tiles_of(like: Tensor, rows: int, columns: int | None = None) -> Callable[[Tensor], TensorDescriptor]:
     """For the copy engine: such a (batch, heads, seq_len, d) in tiles of rows x columns (None: all)."""
     columns = columns or like.shape[-1]
     bits = like.element_size() * 8

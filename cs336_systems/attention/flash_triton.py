@@ -1,6 +1,7 @@
 """FlashAttention-2 in Triton: the autograd.Function over `triton_kernels/`, and which of them a call gets.
 
-`tile_choices` says whether those in Gluon take it (`flash_hopper`); the plain ones (`flash_plain`) take all.
+`tile_choices` says whether those in Gluon take it (`flash_hopper`, `flash_float32`); the plain ones (`flash_plain`)
+take all.
 """
 
 from typing import Any
@@ -14,7 +15,13 @@ from cs336_systems.attention import flash_plain
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
 from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options
 from cs336_systems.attention.launch import layout_of, on_device_of, plan_of
-from cs336_systems.attention.tile_choices import hopper_backward, hopper_forward, hopper_takes, split_keys
+from cs336_systems.attention.tile_choices import (
+    hopper_backward,
+    hopper_float32,
+    hopper_forward,
+    hopper_takes,
+    split_keys,
+)
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 
 # False under Triton's interpreter, which runs on the CPU and multiplies exactly.
@@ -23,7 +30,8 @@ IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
 # fp32_precision -> how float32 operands are multiplied on tensor cores. For "ieee" each is split into three bfloat16
 # ones, and six of their nine products keep 24 bits: at the price of tf32x3 (three TF32 products, 22 bits), whose
 # rounding shows where dp and delta cancel. One key of d = 64, where dk is 0: 1.6e-6 on an H200. Plain TF32 keeps 10
-# bits: 1000 times the error of eager float32; three of the nine products 16.
+# bits: 1000 times the error of eager float32; three of the nine products 16. Kernels that split float32 before they
+# begin (`flash_float32`) take those three for "tf32" too.
 FP32_PRODUCTS = {"ieee": "bf16x6", "tf32": "tf32", "bf16x3": "bf16x3"}
 
 
@@ -104,7 +112,7 @@ def flash_forward(
     """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
     if torch.compiler.is_compiling():
         if hopper_takes(q, dropout is not None):
-            return _opaque_forward(q, k, v, is_causal, scale)
+            return _opaque_forward(q, k, v, is_causal, scale, fp32_products)
         plan = _plan_forward(q, k, v, is_causal, scale, fp32_products, dropout)
     else:
         key = "forward", is_causal, scale, fp32_products, _key_of(dropout), layout_of(q, k, v)
@@ -130,7 +138,7 @@ def flash_backward(
     options = is_causal, scale, fp32_products, dropout, deterministic
     if torch.compiler.is_compiling():
         if not deterministic and hopper_takes(q, dropout is not None):
-            return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale)
+            return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale, fp32_products)
         plan = _plan_backward(q, k, v, out, grad_out, *options)
     else:
         layout = layout_of(q, k, v, out, grad_out, lse)
@@ -153,6 +161,10 @@ def _plan_forward(
         from cs336_systems.attention import flash_hopper
 
         plan = flash_hopper.plan_forward(q4, k4, v4, options, hopper)
+    elif float32 := hopper_float32(q4, fp32_products, dropout is not None):
+        from cs336_systems.attention import flash_float32
+
+        plan = flash_float32.plan_forward(q4, k4, v4, options, float32)
     elif chunk := split_keys(q4, k4, dropout is not None):
         plan = flash_plain.plan_split_forward(q4, k4, v4, options, chunk)
     else:
@@ -187,6 +199,10 @@ def _plan_backward(
         from cs336_systems.attention import flash_hopper
 
         plan = flash_hopper.plan_backward(q4, k4, v4, out4, do4, options, hopper)
+    elif not deterministic and (float32 := hopper_float32(k4, fp32_products, dropout is not None)):
+        from cs336_systems.attention import flash_float32
+
+        plan = flash_float32.plan_backward(q4, k4, v4, out4, do4, options, float32)
     else:
         plan = flash_plain.plan_backward(q4, k4, v4, out4, do4, options)
     if all(x is x4 for x, x4 in zip(given, (q4, k4, v4, out4, do4), strict=True)):
@@ -207,26 +223,46 @@ _OPERATORS = __name__.replace(".", "_")
 
 
 @torch.library.custom_op(f"{_OPERATORS}::forward", mutates_args=())
-def _opaque_forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    return flash_forward(q, k, v, is_causal, scale)
+def _opaque_forward(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str
+) -> tuple[Tensor, Tensor]:
+    return flash_forward(q, k, v, is_causal, scale, fp32_products)
 
 
 @_opaque_forward.register_fake
-def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+def _forward_shapes(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str
+) -> tuple[Tensor, Tensor]:
     out = flash_plain.like(_as_4d(q)).reshape(q.shape)
     return out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
 
 
 @torch.library.custom_op(f"{_OPERATORS}::backward", mutates_args=())
 def _opaque_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    is_causal: bool,
+    scale: float,
+    fp32_products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, FP32_PRODUCTS["ieee"])
+    return flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, fp32_products)
 
 
 @_opaque_backward.register_fake
 def _backward_shapes(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    is_causal: bool,
+    scale: float,
+    fp32_products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (flash_plain.like(_as_4d(x)).reshape(x.shape) for x in (q, k, v))
     return dq, dk, dv

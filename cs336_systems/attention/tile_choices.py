@@ -175,11 +175,29 @@ class HopperBackward(NamedTuple):
     dq_registers: int | None
 
 
+class HopperFloat32(NamedTuple):
+    """How the kernels over bfloat16 pieces of float32 are compiled, forward and backward."""
+
+    pieces: int
+    stages: int
+    registers: int
+
+
 # By head dimension, the fastest of those measured on an H200 (NOTES.md); in triton 3.6 and 3.7 nothing spills but some
 # 30 registers in the causal backward of 128, before its loop. At d = 64 the plain forward takes 0.78 of the time of the
 # one in Gluon at 1024 keys, and 1.09 at 4096.
 HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 4096), 128: HopperForward(128, 2, 2, 240, 1024)}
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240, None)}
+HOPPER_FLOAT32 = {
+    (64, 2): HopperFloat32(2, 2, 216),
+    (64, 3): HopperFloat32(3, 2, 216),
+    (128, 2): HopperFloat32(2, 2, 232),
+    (128, 3): HopperFloat32(3, 1, 232),
+}
+"""By head dimension and pieces."""
+PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
+"""By what tl.dot would do instead. Two hold more bits than TF32, 16 for 10, and take less time."""
+
 HOPPER_LEAST_ROWS = 128
 HOPPER_LEAST_TILES = 264
 """So many rows of q and of k, and tiles of 64 of them, are the least: 2 tiles for each of 132 multiprocessors."""
@@ -187,7 +205,7 @@ HOPPER_LEAST_TILES = 264
 
 def hopper_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: bool) -> HopperForward | None:
     """How the forward in Gluon takes these (batch, heads, seq_len, d), or None if the plain kernels have to."""
-    if not hopper_takes(q, dropout) or scale <= 0:
+    if q.dtype == torch.float32 or not hopper_takes(q, dropout) or scale <= 0:
         return None
     choice = HOPPER_FORWARD[q.shape[-1]]
     is_large = k.shape[2] >= choice.least_keys and _fills_a_gpu(q)
@@ -196,16 +214,24 @@ def hopper_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: bool)
 
 def hopper_backward(q: Tensor, k: Tensor, v: Tensor, dropout: bool, deterministic: bool) -> HopperBackward | None:
     """As `hopper_forward`. Its sums of dq come in any order: `deterministic` are the plain kernels' two passes."""
-    if not hopper_takes(q, dropout) or deterministic:
+    if q.dtype == torch.float32 or not hopper_takes(q, dropout) or deterministic:
         return None
     is_large = _fills_a_gpu(q) and _fills_a_gpu(k)
     return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
 
 
+def hopper_float32(rows: Tensor, products: str, dropout: bool) -> HopperFloat32 | None:
+    """How a kernel in Gluon takes float32, or None: by its `rows`, q forward and k backward; products of `PIECES`.
+
+    The backward's sums of dq come in any order. Both hold the pieces of what they read until they end.
+    """
+    takes = rows.dtype == torch.float32 and hopper_takes(rows, dropout) and _fills_a_gpu(rows)
+    return HOPPER_FLOAT32[rows.shape[-1], PIECES[products]] if takes else None
+
+
 def hopper_takes(q: Tensor, dropout: bool) -> bool:
     """Whether a kernel in Gluon may take such a q at all: what is known of it while a graph is traced."""
-    is_half = q.dtype in (torch.bfloat16, torch.float16)
-    return is_half and q.shape[-1] in HOPPER_BACKWARD and not dropout and runs_gluon(q.device)
+    return q.shape[-1] in HOPPER_BACKWARD and not dropout and runs_gluon(q.device)
 
 
 def suits_tma(x: Tensor) -> bool:

@@ -55,7 +55,7 @@ def main() -> None:
         tile_choices.HOPPER_LEAST_TILES = 1
         for d, choice in HOPPER_FORWARD.items():
             HOPPER_FORWARD[d] = choice._replace(least_keys=1)
-            names |= launched(203, d, torch.bfloat16)
+            names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
     print(*sorted(names), sep="\n")
 
 

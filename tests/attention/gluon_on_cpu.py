@@ -18,7 +18,17 @@ import torch
 from torch import Tensor
 
 PACKAGE = "cs336_systems.attention"
-MODULES = ("hopper", "forward_hopper", "backward_hopper", "backward_hopper_64", "backward_hopper_128")
+KERNELS = (
+    "hopper",
+    "pieces",
+    "forward_hopper",
+    "forward_hopper_float32",
+    "backward_hopper",
+    "backward_hopper_64",
+    "backward_hopper_128",
+    "backward_hopper_float32",
+)
+LAUNCHERS = ("flash_hopper", "flash_float32")
 SECONDS = 20  # that one warp group waits for another before it is a deadlock
 
 
@@ -49,12 +59,16 @@ class Shared:
     def load(self, layout: object) -> Tensor:
         return self.tensor.clone()
 
+    def _reinterpret(self, dtype: torch.dtype, shape: list[int], layout: object) -> "Shared":
+        return Shared(self.tensor.view(-1).view(dtype)[: torch.Size(shape).numel()].view(shape))
+
 
 class Pointer:
-    """Into a contiguous tensor, at one place or at many."""
+    """Into a tensor's memory, at one place or at many."""
 
     def __init__(self, tensor: Tensor, at: Any = 0) -> None:
-        self.flat, self.at = tensor.view(-1), at
+        elements = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+        self.flat, self.at = tensor.as_strided((elements,), (1,)), at
 
     def __add__(self, x: Any) -> "Pointer":
         return Pointer(self.flat, self.at + x)
@@ -69,7 +83,8 @@ class TensorDescriptor:
         assert base.data_ptr() % 16 == 0
         assert strides[-1] == 1 and all(one * base.element_size() % 16 == 0 for one in strides[:-1])
         self.global_, self.block_shape, self.dtype = base.as_strided(shape, strides), block_shape, base.dtype
-        self.block_type = SimpleNamespace(nbytes=torch.Size(block_shape).numel() * base.element_size())
+        size = torch.Size(block_shape)
+        self.block_type = SimpleNamespace(nbytes=size.numel() * base.element_size(), shape=size)
 
     def tile(self, coord: list[Any]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """What of the tile at `coord` exists: in the tensor, and in the tile."""
@@ -180,6 +195,11 @@ def _store(pointer: Pointer, x: Tensor, mask: Tensor) -> None:
     pointer.flat[pointer.at[mask]] = x[mask]
 
 
+def _atomic_add(pointer: Pointer, x: Tensor, mask: Tensor, sem: str) -> None:
+    with CURRENT.program.changed:
+        pointer.flat[pointer.at[mask]] += x[mask]
+
+
 def _as_function(function: Any = None, **options: object) -> Any:
     return function if function is not None else lambda decorated: decorated
 
@@ -205,6 +225,7 @@ def _nothing(*arguments: object, **options: object) -> None:
 
 _GL = {
     "constexpr": lambda x: x,
+    "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "int64": torch.int64,
     "NVMMADistributedLayout": _nothing,
@@ -218,6 +239,7 @@ _GL = {
     "minimum": lambda a, b: torch.minimum(torch.as_tensor(a), torch.as_tensor(b)),
     "maximum": lambda a, b: torch.maximum(torch.as_tensor(a), torch.as_tensor(b)),
     "zeros": lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
+    "full": lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype),
     "arange": lambda start, end, layout: torch.arange(start, end),
     "where": torch.where,
     "max": lambda x, dim: x.amax(dim),
@@ -227,6 +249,7 @@ _GL = {
     "convert_layout": lambda x, layout: x,
     "load": _load,
     "store": _store,
+    "atomic_add": _atomic_add,
     "allocate_shared_memory": _allocate,
     "warp_specialize": _warp_specialize,
 }
@@ -269,12 +292,12 @@ def _stand_ins() -> dict[str, ModuleType]:
 
 
 @contextmanager
-def flash_hopper_on_cpu() -> Iterator[Any]:
-    """The module `flash_hopper`, whose launchers take CPU tensors of any dtype meanwhile."""
+def launchers_on_cpu() -> Iterator[tuple[Any, Any]]:
+    """The modules `LAUNCHERS`, which take CPU tensors of any dtype meanwhile."""
     importlib.import_module(f"{PACKAGE}.flash_triton")
     package = importlib.import_module(PACKAGE)
     kernels = importlib.import_module(f"{PACKAGE}.triton_kernels")
-    ours = [*(f"{PACKAGE}.triton_kernels.{name}" for name in MODULES), f"{PACKAGE}.flash_hopper"]
+    ours = [*(f"{PACKAGE}.triton_kernels.{name}" for name in KERNELS), *(f"{PACKAGE}.{name}" for name in LAUNCHERS)]
     before = {name: sys.modules.pop(name) for name in ours if name in sys.modules}
     stand_ins = _stand_ins()
     experimental = importlib.import_module("triton.experimental")
@@ -282,15 +305,17 @@ def flash_hopper_on_cpu() -> Iterator[Any]:
     with patch.dict(sys.modules, stand_ins), patch.object(experimental, "gluon", gluon, create=True):
         hopper = importlib.import_module(ours[0])
         hopper.async_add_shared_to_global = _add_to_global  # type: ignore[attr-defined]
-        module = importlib.import_module(ours[-1])
-        for name in [name for name in vars(module) if "_hopper_" in name and name.endswith("kernel")]:
-            setattr(module, name, _Kernel(getattr(module, name)))
+        modules = [importlib.import_module(f"{PACKAGE}.{name}") for name in LAUNCHERS]
+        for module in modules:
+            for name in [name for name in vars(module) if "hopper" in name and name.endswith("kernel")]:
+                setattr(module, name, _Kernel(getattr(module, name)))
+        modules[1].split_kernel = _Kernel(modules[1].split_kernel)  # type: ignore[attr-defined]
     try:
-        yield module
+        yield modules[0], modules[1]
     finally:
         for name in ours:
             sys.modules.pop(name, None)
         for parent in (package, kernels):
-            for name in (*MODULES, "flash_hopper"):
+            for name in (*KERNELS, *LAUNCHERS):
                 parent.__dict__.pop(name, None)
         sys.modules.update(before)

@@ -1,6 +1,6 @@
 """What the compiler makes of the kernels in Gluon for compute capability 9.0, where there is no GPU.
 
-TRITON_INTERPRET=0 python -m tests.attention.hopper_compiled 64 bfloat16
+TRITON_INTERPRET=0 python -m tests.attention.hopper_compiled 64 bfloat16|float16|float32
 """
 
 import json
@@ -38,22 +38,27 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
     JITFunction.__getitem__ = compile_only
 
-    from cs336_systems.attention import flash_hopper
+    from cs336_systems.attention import flash_float32, flash_hopper
     from cs336_systems.attention.flash_plain import Options
-    from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FORWARD
+    from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
+
+    launchers: list[tuple[str, Any, Any, Any]] = [("", flash_hopper, HOPPER_FORWARD[d], HOPPER_BACKWARD[d])]
+    if dtype == "float32":
+        choices = {pieces: HOPPER_FLOAT32[d, pieces] for pieces in (2, 3)}
+        launchers = [(f"{pieces} pieces ", flash_float32, one, one) for pieces, one in choices.items()]
 
     for is_causal, n, group in ((True, 512, 1), (True, 333, 1), (False, 512, 1), (False, 333, 1), (True, 512, 2)):
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)
         options = Options(is_causal, 0.1)
-        flash_hopper.plan_forward(q, k, k, options, HOPPER_FORWARD[d])(q, k, k, None)
-        backward = flash_hopper.plan_backward(q, k, k, q, q, options, HOPPER_BACKWARD[d])
-        backward(q, k, k, q, lse, q, None)
-        for name, kernel in compiled:
-            if "hopper" in name:
-                yield f"{name} {n} {'causal' if is_causal else 'full'} group {group}", _resources(kernel)
-        compiled.clear()
+        for variant, module, forward_choice, backward_choice in launchers:
+            module.plan_forward(q, k, k, options, forward_choice)(q, k, k, None)
+            module.plan_backward(q, k, k, q, q, options, backward_choice)(q, k, k, q, lse, q, None)
+            for name, kernel in compiled:
+                if "hopper" in name:
+                    yield f"{name} {variant}{n} {'causal' if is_causal else 'full'} group {group}", _resources(kernel)
+            compiled.clear()
 
 
 def _resources(kernel: Any) -> dict[str, Any]:

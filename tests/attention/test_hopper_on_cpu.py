@@ -10,7 +10,7 @@ from torch import Tensor
 from cs336_systems.attention.flash_plain import Options
 from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FORWARD, suits_tma
 from tests.attention.gate import Shape, exact_and_eager, make_inputs
-from tests.attention.gluon_on_cpu import flash_hopper_on_cpu
+from tests.attention.gluon_on_cpu import launchers_on_cpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches its plain kernels in Triton's interpreter")
 
@@ -38,7 +38,7 @@ MORE_SHAPES = (
 
 @pytest.fixture(scope="module")
 def flash_hopper() -> Iterator[Any]:
-    with flash_hopper_on_cpu() as module:
+    with launchers_on_cpu() as (module, _):
         yield module
 
 

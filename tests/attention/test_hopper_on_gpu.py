@@ -1,7 +1,9 @@
 """The kernels in Gluon on the GPU that they are for: against float64, in graphs, on streams, and what they allocate."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not (torch.cuda.is_available() and runs_gluon(HERE)), reason="needs compute capability 9.0"),
 ]
 
-DTYPES = [torch.bfloat16, torch.float16]
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SHAPES = (
     *(Shape((2, 2), n, n, d) for n in (128, 129, 191, 192, 193, 255, 257, 333, 512, 1000) for d in (64, 128)),
     *(Shape((1, 2), 333, 200, d) for d in (64, 128)),
@@ -38,12 +40,12 @@ SHAPES = (
 @pytest.fixture
 def everywhere() -> Iterator[list[str]]:
     """Taken from HOPPER_LEAST_ROWS on, however few the heads; which of them was launched."""
-    from cs336_systems.attention import flash_hopper
+    from cs336_systems.attention import flash_float32, flash_hopper
 
     launched: list[str] = []
 
-    def noting(name: str) -> Callable[..., Any]:
-        make_plan = getattr(flash_hopper, f"plan_{name}")
+    def noting(module: ModuleType, name: str) -> Callable[..., Any]:
+        make_plan = getattr(module, f"plan_{name}")
 
         def make_noted(*arguments: Any) -> Any:
             plan = make_plan(*arguments)
@@ -60,8 +62,8 @@ def everywhere() -> Iterator[list[str]]:
         patch.setattr(tile_choices, "HOPPER_LEAST_TILES", 1)
         for d, choice in HOPPER_FORWARD.items():
             patch.setitem(tile_choices.HOPPER_FORWARD, d, choice._replace(least_keys=1))
-        for name in ("forward", "backward"):
-            patch.setattr(flash_hopper, f"plan_{name}", noting(name))
+        for module, name in itertools.product((flash_hopper, flash_float32), ("forward", "backward")):
+            patch.setattr(module, f"plan_{name}", noting(module, name))
         yield launched
 
 
@@ -94,17 +96,21 @@ def test_they_are_as_exact_as_eager_at_random_shapes(everywhere: list[str], seed
     assert everywhere
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("d", [64, 128])
-def test_a_size_that_takes_them_by_itself(d: int) -> None:
-    q, k, v, grad_out = make_inputs(Shape((1, 8), 4096, 4096, d), torch.bfloat16)
+def test_a_size_that_takes_them_by_itself(d: int, dtype: torch.dtype) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 8), 4096, 4096, d), dtype)
     exact, eager = exact_and_eager(q, k, v, grad_out, True)
     assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, True), exact, eager, q.dtype)
 
 
 @pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("by_torch", [False, True])
-def test_deterministic_gradients_repeat_to_the_bit(everywhere: list[str], by_torch: bool, d: int) -> None:
-    q, k, v, grad_out = make_inputs(Shape((2, 4), 2048, 2048, d), torch.bfloat16)
+def test_deterministic_gradients_repeat_to_the_bit(
+    everywhere: list[str], by_torch: bool, dtype: torch.dtype, d: int
+) -> None:
+    q, k, v, grad_out = make_inputs(Shape((2, 4), 2048, 2048, d), dtype)
     torch.use_deterministic_algorithms(by_torch)
     try:
         runs = []
@@ -119,10 +125,13 @@ def test_deterministic_gradients_repeat_to_the_bit(everywhere: list[str], by_tor
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("d", [64, 128])
-def test_they_compile_into_a_graph(everywhere: list[str], d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_compile_into_a_graph(
+    everywhere: list[str], d: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()  # the compiler allows no poison in its graphs
-    q, k, v, grad_out = make_inputs(Shape((2, 2), 333, 333, d), torch.bfloat16)
+    q, k, v, grad_out = make_inputs(Shape((2, 2), 333, 333, d), dtype)
     apply = FlashAttentionTriton.apply
     expected = apply(q, k, v, True)
     out = torch.compile(apply, fullgraph=True)(q, k, v, True)
@@ -135,10 +144,11 @@ def test_they_compile_into_a_graph(everywhere: list[str], d: int, monkeypatch: p
 
 
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")  # the leaves' own
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.usefixtures("everywhere")
-def test_a_cuda_graph_replays_them_on_new_inputs(d: int) -> None:
-    q, k, v, grad_out = make_inputs(Shape((1, 4), 512, 512, d), torch.bfloat16)
+def test_a_cuda_graph_replays_them_on_new_inputs(d: int, dtype: torch.dtype) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 4), 512, 512, d), dtype)
     aside = torch.cuda.Stream()
 
     def step() -> tuple[Tensor, ...]:
@@ -185,12 +195,13 @@ def test_they_run_on_the_stream_and_the_device_of_their_inputs(everywhere: list[
     assert len(everywhere) == 2 * len(devices)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("d", [64, 128])
-def test_forward_and_backward_allocate_nothing_of_n_squared(d: int, deterministic: bool) -> None:
-    """Besides q, k, v and grad_out: out, lse, delta, the gradients, and one float32 dq."""
+def test_forward_and_backward_allocate_nothing_of_n_squared(d: int, deterministic: bool, dtype: torch.dtype) -> None:
+    """Besides q, k, v and grad_out: out, lse, delta, the gradients, and one float32 dq; of float32 for that pieces."""
     heads, n = 1, 65536
-    q, k, v = (torch.randn(1, heads, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    q, k, v = (torch.randn(1, heads, n, d, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
     grad_out = torch.randn_like(q)
 
     def step() -> Any:
@@ -204,6 +215,8 @@ def test_forward_and_backward_allocate_nothing_of_n_squared(d: int, deterministi
     step()
     torch.cuda.synchronize()
     elements = heads * n * d
-    expected = 4 * 2 * elements + 2 * 4 * heads * n + (0 if deterministic else 4 * elements)
+    expected = 4 * q.element_size() * elements + 2 * 4 * heads * n
+    if not deterministic:
+        expected += 4 * elements if dtype == torch.bfloat16 else 4 * 3 * 2 * elements
     found = torch.cuda.max_memory_allocated() - before
     assert abs(found - expected) < 0.02 * expected, (found, expected)

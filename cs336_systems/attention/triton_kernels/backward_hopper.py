@@ -18,11 +18,13 @@ LOG2_E = gl.constexpr(1.4426950408889634)
 
 
 @gluon.jit
-def tiles_of_program(N_QUERIES, N_KEYS, NUM_KV_HEADS, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+def tiles_of_program(
+    N_QUERIES, N_KEYS, NUM_KV_HEADS, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr
+):  # fmt: skip
     """First key, batch, key head, first query and number of query tiles. The first tile of keys is the heaviest."""
-    num_key_tiles = gl.cdiv(N_KEYS, 2 * KEYS)
+    num_key_tiles = gl.cdiv(N_KEYS, K_TILE_SIZE)
     program = gl.program_id(0)
-    k_start = program % num_key_tiles * (2 * KEYS)
+    k_start = program % num_key_tiles * K_TILE_SIZE
     batch_head = program // num_key_tiles
     q_start = k_start * 0
     if IS_CAUSAL:
@@ -50,7 +52,7 @@ def load_tiles(
 ):  # fmt: skip
     """The loading warp group: k and v once; then a ring of STAGES tiles of q, do, lse (in base 2) and delta."""
     k_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
-        N_QUERIES, N_KEYS, NUM_KV_HEADS, Q_TILE_SIZE, IS_CAUSAL
+        N_QUERIES, N_KEYS, NUM_KV_HEADS, 2 * KEYS, Q_TILE_SIZE, IS_CAUSAL
     )
     for c in gl.static_range(2):
         keys = [batch, kv_head, k_start + c * KEYS, 0]

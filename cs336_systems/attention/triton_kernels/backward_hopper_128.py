@@ -41,7 +41,7 @@ def compute(
     a_layout: gl.constexpr = operand(D)
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
     block_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
-        N_QUERIES, N_KEYS, NUM_KV_HEADS, Q_TILE_SIZE, IS_CAUSAL
+        N_QUERIES, N_KEYS, NUM_KV_HEADS, 2 * KEYS, Q_TILE_SIZE, IS_CAUSAL
     )
     k_start = block_start + CONSUMER * KEYS
     keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))

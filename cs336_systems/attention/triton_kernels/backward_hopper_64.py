@@ -39,7 +39,7 @@ def compute_dkdv(
     a_layout: gl.constexpr = operand(D)
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
     block_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
-        N_QUERIES, N_KEYS, NUM_KV_HEADS, Q_TILE_SIZE, IS_CAUSAL
+        N_QUERIES, N_KEYS, NUM_KV_HEADS, 2 * KEYS, Q_TILE_SIZE, IS_CAUSAL
     )
     k_start = block_start + CONSUMER * KEYS
     keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
@@ -99,7 +99,9 @@ def reduce_dq(
     IS_CAUSAL: gl.constexpr,
 ):  # fmt: skip
     """dq += ds k (line 15), of both consumers' keys, added in memory."""
-    _, batch, kv_head, q_start, num_tiles = tiles_of_program(N_QUERIES, N_KEYS, NUM_KV_HEADS, Q_TILE_SIZE, IS_CAUSAL)
+    _, batch, kv_head, q_start, num_tiles = tiles_of_program(
+        N_QUERIES, N_KEYS, NUM_KV_HEADS, 2 * KEYS, Q_TILE_SIZE, IS_CAUSAL
+    )
     k0 = matrix(k_tiles, 0, KEYS, D)
     k1 = matrix(k_tiles, 1, KEYS, D)
     mbarrier.wait(kv_full.index(0), 0)
