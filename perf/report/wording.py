@@ -15,6 +15,7 @@ LABELS = {  # what everybody knows first, then step by step to our kernels, then
     "pytorch_compiled_backward": "tiled PyTorch, compiled backward",
     "triton_forward_compiled_backward": "Triton forward, compiled backward",
     "triton": "Triton",
+    "triton_tf32": "Triton, TF32 allowed",
     "triton_compiled": "compiled Triton",
     "sdpa": "SDPA",
     "sdpa_flash": "SDPA flash",

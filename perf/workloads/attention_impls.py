@@ -53,6 +53,14 @@ def _triton(problem: Problem, device: str) -> Attend:
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
 
 
+def _triton_tf32(problem: Problem, device: str) -> Attend:
+    """What torch's users get who allow TF32."""
+    function = measured("attention.flash_triton", "FlashAttentionTriton")
+    if problem.dtype != "float32":
+        raise Unavailable(f"TF32 is float32's, and the dtype {problem.dtype}")
+    return lambda q, k, v: function.apply(q, k, v, problem.is_causal, None, "tf32")
+
+
 def _triton_compiled(problem: Problem, device: str) -> Attend:
     apply = compiled(measured("attention.flash_triton", "FlashAttentionTriton").apply)
     return lambda q, k, v: apply(q, k, v, problem.is_causal)
@@ -149,6 +157,7 @@ def _flex(problem: Problem, device: str) -> Attend:
 
 IMPLS: dict[str, Callable[[Problem, str], Attend]] = {
     "triton": _triton,
+    "triton_tf32": _triton_tf32,
     "triton_compiled": _triton_compiled,
     "triton_forward_compiled_backward": _triton_forward_compiled_backward,
     "pytorch": _pytorch,

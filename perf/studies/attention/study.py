@@ -19,7 +19,6 @@ from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.ratios import FEWEST
 from perf.workloads.attention_impls import check_impl
 
-IMPL = {"cuda": "triton", "cpu": "pytorch"}
 PROCESSES = {"cuda": 8, "cpu": FEWEST}
 _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items())
 
@@ -92,7 +91,7 @@ def command(
             mode=modes,
             mask=masks,
         )
-        plan = {cell: rows_of(cell, impls or (IMPL[device],), against, device) for cell in cells}
+        plan = {cell: rows_of(cell, impls or allowed[cell.group].ours, against, device) for cell in cells}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     rows = list(itertools.chain.from_iterable(plan.values()))
