@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 MIB = 2**20
+LAST_PART, MOST_BYTES = 1 / 256, 1024 * MIB
+"""Of `grown`: the least part of all bytes that travels last, and after how many bytes a bucket closes."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,29 @@ def made_together(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
     return _in_order(
         Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in buckets.values()
     )
+
+
+def grown(buckets: Sequence[Bucket], parameters: Sequence[Tensor]) -> list[Bucket]:
+    """Neighbours of one dtype and device joined, each bucket about twice the next, from the last, which is small.
+
+    The last one is waited for; each before it has the rest of the backward for its journey, and one long all-reduce
+    holds less of the GPU than many short ones: every one of them begins with ranks waiting for each other.
+    """
+    wanted = LAST_PART * sum(bucket.num_bytes for bucket in buckets)
+    joined: list[Bucket] = []
+    for bucket in reversed(buckets):
+        if joined and joined[-1].num_bytes < wanted and _kind(bucket, parameters) == _kind(joined[-1], parameters):
+            after = joined.pop()
+            bucket = Bucket(bucket.indices + after.indices, bucket.num_bytes + after.num_bytes)
+        elif joined:
+            wanted = min(2 * joined[-1].num_bytes, MOST_BYTES)
+        joined.append(bucket)
+    return joined[::-1]
+
+
+def _kind(bucket: Bucket, parameters: Sequence[Tensor]) -> tuple[torch.dtype, torch.device]:
+    first = parameters[bucket.indices[0]]
+    return first.dtype, first.device
 
 
 def partition(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:

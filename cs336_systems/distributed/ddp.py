@@ -2,8 +2,8 @@
 
     NaiveDDP       after the backward, one all-reduce for each parameter, one after the other
     FlatDDP        after the backward, one all-reduce of everything (for each dtype), flattened
-    OverlappedDDP  during the backward, one all-reduce for each parameter, from the last to the first; those whose
-                   gradients arrive at once are launched at once
+    OverlappedDDP  during the backward, one all-reduce for each parameter, from the last to the first; those of
+                   compiled blocks launched together, as many as the rest of the backward hides
     BucketedDDP    during the backward, one all-reduce for each bucket of parameters
 
 They differ in what is reduced together and when it is launched, and in nothing else:
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cs336_systems.distributed.buckets import Bucket, buckets_of, made_together
+from cs336_systems.distributed.buckets import Bucket, buckets_of, grown, made_together
 from cs336_systems.distributed.process_group import Traffic, backend_averages
 from cs336_systems.distributed.replicas import broadcast, verify_same_model
 
@@ -273,9 +273,10 @@ class FlatDDP(DataParallel):
 class OverlappedDDP(DataParallel):
     """During the backward, one all-reduce for each parameter as soon as its gradient and those before it are there.
 
-    From the second step on, gradients that one node of the graph makes, which arrive at once, are launched at once: all
-    of a compiled block. That waits for nothing, and NCCL needs less time for them. The ranks compare their graphs for
-    it once; where they differ, or parameters may be unused, every parameter stays by itself.
+    From the second step on those are launched together that one node of the graph makes, which arrive at once: all of a
+    compiled block. Where most come so, they are joined with their neighbours too (`buckets.grown`), the fewer the
+    nearer the backward is to its end. No gradient is copied. The ranks compare their graphs for it once; where they
+    differ, or parameters may be unused, every parameter stays by itself.
     """
 
     overlaps = True
@@ -312,7 +313,8 @@ class OverlappedDDP(DataParallel):
         every: list[list[Bucket] | None] = [None] * dist.get_world_size(self.process_group)
         dist.all_gather_object(every, self._together, group=self.process_group)
         if self._together is not None and all(one == self._together for one in every):
-            self._take(self._together)
+            most_come_together = 2 * len(self._together) <= len(self._trained)
+            self._take(grown(self._together, self._trained) if most_come_together else self._together)
 
 
 class BucketedDDP(DataParallel):

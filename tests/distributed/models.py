@@ -1,5 +1,7 @@
 """Small models with what goes wrong in data parallelism: frozen, tied, unused and mixed parameters, and buffers."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -65,6 +67,31 @@ class Mixed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.norm(self.fc1(x.to(self.fc1.weight.dtype)).to(self.norm.weight.dtype))
         return self.fc2(hidden.to(self.fc2.weight.dtype)).to(x.dtype)
+
+
+class _Block(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T + bias
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.T @ x, gradient.sum(0)
+
+
+class Blocks(nn.Module):
+    """Each a node of the graph that makes both of its gradients, like a compiled block. Five of 440 bytes, then 220."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(10, width) for width in (10, 10, 10, 10, 10, FEATURES_OUT))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = _Block.apply(x, layer.weight, layer.bias).relu()
+        return x
 
 
 class Odd(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_systems.distributed.buckets import MIB, buckets_of, made_together
+from cs336_systems.distributed.buckets import MIB, Bucket, buckets_of, grown, made_together
 from tests.distributed.models import Tied, Toy
 
 
@@ -151,3 +151,26 @@ def test_what_several_nodes_make_or_none_in_sight_or_another_dtype_stands_alone(
         (1, 0),
     ]
     assert indices(made_together("no tensor", parameters)) == [(4,), (3,), (2,), (1,), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([10] * 16, [10, 80, 40, 20, 10]),
+        ([512] + [1] * 100, [519, 48, 24, 12, 6, 3]),  # the last is 1/256 of 612 or more
+        ([500 * MIB] * 8, [1000 * MIB, 1500 * MIB, 1000 * MIB, 500 * MIB]),
+        ([7], [7]),
+        ([], []),
+    ],
+)
+def test_groups_grow_from_the_end_of_the_backward(sizes, expected):
+    parameters = [torch.empty(size, dtype=torch.uint8, device="meta") for size in sizes]
+    found = grown([Bucket((index,), size) for index, size in enumerate(sizes)], parameters)
+    assert [bucket.num_bytes for bucket in found] == expected
+    assert [index for bucket in found for index in bucket.indices] == list(range(len(sizes)))
+
+
+def test_groups_hold_one_dtype():
+    parameters = [torch.empty(8, dtype=dtype) for dtype in (torch.float32,) * 4 + (torch.bfloat16,) * 2]
+    found = grown([Bucket((index,), one.nbytes) for index, one in enumerate(parameters)], parameters)
+    assert indices(found) == [(0,), (1, 2), (3,), (4,), (5,)]
