@@ -72,7 +72,9 @@ def change(one: Verdict) -> str:
 
 def visible(one: Verdict) -> str:
     """The smallest slow-down that the row would have shown."""
-    return "-" if one.smallest_visible is None else f"{100 * one.smallest_visible:.1f} %"
+    if one.smallest_visible is None:
+        return "-"
+    return f"{100 * one.smallest_visible:.1f} %" if one.smallest_visible <= 1 else "over 100 %"
 
 
 def commit(arm: dict[str, str]) -> str:

@@ -23,7 +23,7 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
         return
     labels = list(dict.fromkeys(map(label, timed)))
     others = list(dict.fromkeys(row["against"] for row in timed))
-    figure, axes = plt.subplots(figsize=(6.5, 1.4 + 0.32 * len(labels)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)), layout="constrained")
     for number, other in enumerate(others):
         mine = [row for row in timed if row["against"] == other]
         for of, words, filled in ((ratio_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
@@ -33,7 +33,7 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
                 axes.errorbar(
                     [ratio for _, ratio, _ in found],
                     [line for line, _, _ in found],
-                    xerr=[ratio * half if math.isfinite(half) else 0.0 for _, ratio, half in found],
+                    xerr=[ratio * min(half, 1) if math.isfinite(half) else 0.0 for _, ratio, half in found],
                     fmt="o",
                     fillstyle=filled,
                     color=f"C{number}",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads.attention_impls import implementation
+from perf.workloads.attention_impls import TF32, implementation
 from perf.workloads.attention_problem import Problem, floor, inputs, largest_error
 from perf.workloads.workload import Floor, Workload
 
@@ -45,7 +45,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     def check() -> float:
         found = {"out": forward()} if mode == "forward" else dict(zip(("dq", "dk", "dv"), gradients(), strict=True))
-        return largest_error(problem, device, found)
+        return largest_error(problem, device, found, "tf32" if params["impl"] in TF32 else None)
 
     return Workload(run=run, check=check, floor=Floor() if mode == "before_backward" else floor(problem, mode))
 

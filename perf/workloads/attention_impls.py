@@ -8,6 +8,9 @@ from perf.workloads import compile_any_number_of_shapes, imported, measured
 from perf.workloads.attention_problem import Problem
 from perf.workloads.workload import Unavailable
 
+TF32 = ("triton_tf32",)
+"""Those whose float32 products are allowed to be TF32's."""
+
 Attend = Callable[[Any, Any, Any], Any]
 """(q, k, v) -> out, all (..., seq_len, d) of one shape."""
 

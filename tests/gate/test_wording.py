@@ -3,7 +3,7 @@
 import pytest
 
 from perf.gate.terminal import text
-from perf.gate.wording import change, headline, in_order, to_do
+from perf.gate.wording import change, headline, in_order, to_do, visible
 from tests.gate.reports import KEY, memory, report, verdict
 
 SAME = verdict("SAME", change=0.0001, low=-0.001, high=0.001)
@@ -65,3 +65,12 @@ def test_the_terminal_names_each_row_but_the_same_and_fits():
     assert all(len(line) <= 120 for line in shown.splitlines())
     assert "HEAD's tests: 1766 passed" in shown
     assert "python -m perf gate HEAD~1 HEAD" in shown
+
+
+def test_what_no_sample_could_have_shown_is_no_number_of_many_digits():
+    assert [visible(verdict("AMBIGUOUS", smallest_visible=least)) for least in (None, 0.0123, 1.0, 1e40)] == [
+        "-",
+        "1.2 %",
+        "100.0 %",
+        "over 100 %",
+    ]

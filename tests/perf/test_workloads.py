@@ -197,6 +197,23 @@ def test_a_wrong_implementation_is_caught(monkeypatch, wrong, mode):
         attention_leaderboard.build(LEADERBOARD | {"impl": "wrong"}, "cpu").check()
 
 
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_tf32s_ten_bits_are_enough_where_they_are_allowed(monkeypatch, is_allowed):
+    reference = attention_impls.IMPLS["reference"]
+    monkeypatch.setitem(
+        attention_impls.IMPLS,
+        "ten_bits",
+        lambda problem, device: lambda *x: reference(problem, device)(*(one.half().float() for one in x)),
+    )
+    monkeypatch.setattr(attention, "TF32", ("ten_bits",) if is_allowed else ())
+    work = attention.build(HEADS | {"is_causal": True, "mode": "forward_backward", "impl": "ten_bits"}, "cpu")
+    if is_allowed:
+        assert 1e-4 < work.check() < 1e-2
+    else:
+        with pytest.raises(WrongResult):
+            work.check()
+
+
 def test_the_wrong_mask_is_caught(monkeypatch):
     full = Problem((1,), 48, 16, "float32", is_causal=False)
     impls = attention_impls.IMPLS
