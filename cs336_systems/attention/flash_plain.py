@@ -19,6 +19,7 @@ from cs336_systems.attention.tile_choices import (
     SPLIT_TILES,
     Tiles,
     fitting,
+    in_one_loop,
     padded_head_dim,
     shared_bytes,
     tiles_at_once,
@@ -69,7 +70,7 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, tiles: Tiles
         flash_fwd_kernel,
         _num_tiles(q, tiles.q),
         (*_strides(q, k, v, like(q)), *_sizes(q, k), options.scale_log2, *_of_dropout(options.dropout)),
-        _constants(q, k, options, tiles),
+        _constants(q, k, options, tiles) | {"ONE_LOOP": in_one_loop(q)},
     )
     lse_shape = q.shape[:-1]
 
@@ -157,7 +158,7 @@ def launch_dkdv(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options, t
         flash_bwd_dkdv_kernel,
         _num_tiles(k, tiles.k),
         (*_strides(q, k, v, do, like(k), like(v)), *_of_gradients(q, k, options)),
-        _constants(q, k, options, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        _constants(q, k, options, tiles) | {"ONE_LOOP": in_one_loop(q), "EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
 
 
@@ -167,7 +168,7 @@ def launch_dq(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options, til
         flash_bwd_dq_kernel,
         _num_tiles(q, tiles.q),
         (*_strides(q, k, v, do, like(q)), *_of_gradients(q, k, options)),
-        _constants(q, k, options, tiles),
+        _constants(q, k, options, tiles) | {"ONE_LOOP": in_one_loop(q)},
     )
 
 
@@ -177,7 +178,7 @@ def launch_at_once(q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, opt
         flash_bwd_at_once_kernel,
         _num_tiles(k, tiles.k) + _num_tiles(q, tiles.q),
         (*_strides(q, k, v, out, do, like(q), like(k), like(v)), *_of_gradients(q, k, options)),
-        _constants(q, k, options, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        _constants(q, k, options, tiles) | {"ONE_LOOP": in_one_loop(q), "EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
 
 

@@ -108,6 +108,11 @@ def padded_head_dim(q: Tensor) -> int:
     return padded
 
 
+def in_one_loop(q: Tensor) -> bool:
+    """Whether full tiles share a loop with those that need a mask: of float32 at 128 two take 13 s to compile."""
+    return q.dtype == torch.float32 and padded_head_dim(q) == 128
+
+
 AT_ONCE_TILES = Tiles(64, 64, 4, 3)
 AT_ONCE_LEAST_SHARED_BYTES = 160 * 2**10
 

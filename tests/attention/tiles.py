@@ -64,6 +64,7 @@ def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, drop
         "IS_CAUSAL": True,
         "EVEN_QUERIES": True,
         "EVEN_KEYS": True,
+        "ONE_LOOP": dtype == "fp32" and d == 128,
         "INPUT_PRECISION": products,
     }
     types = {"scale": "fp32", "scale_log2": "fp32", "L_ptr": "*fp32", "Delta_ptr": "*fp32"}

@@ -92,6 +92,7 @@ def flash_bwd_dkdv_kernel(
     IS_CAUSAL: tl.constexpr,
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes K_TILE_SIZE rows of dk and dv for one head of k and v of one batch element."""
@@ -110,7 +111,8 @@ def flash_bwd_dkdv_kernel(
         stride_qh, stride_qq, stride_kk, stride_vk, 0, 0, stride_doh, stride_doq, stride_dkk, stride_dvk,
         N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
         batch_head * HEADS_PER_KV_HEAD, tile * K_TILE_SIZE,
-        HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+        HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, ONE_LOOP,
+        INPUT_PRECISION,
     )  # fmt: skip
 
 
@@ -153,6 +155,7 @@ def flash_bwd_dq_kernel(
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes Q_TILE_SIZE rows of dq for one head of one batch element."""
@@ -167,7 +170,7 @@ def flash_bwd_dq_kernel(
         L_ptr, Delta_ptr, dQ_ptr + batch * stride_dqb + head * stride_dqh, Seed_ptr,
         stride_qq, stride_kk, stride_vk, 0, stride_doq, stride_dqq,
         N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability, batch_head, tile * Q_TILE_SIZE,
-        D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+        D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
     )  # fmt: skip
 
 
@@ -222,6 +225,7 @@ def flash_bwd_at_once_kernel(
     IS_CAUSAL: tl.constexpr,
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes K_TILE_SIZE rows of dk and dv, or Q_TILE_SIZE rows of dq, taking delta from out itself.
@@ -252,7 +256,7 @@ def flash_bwd_at_once_kernel(
             stride_dkk, stride_dvk, N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
             first_q_head, tile * K_TILE_SIZE,
             HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-            INPUT_PRECISION,
+            ONE_LOOP, INPUT_PRECISION,
         )  # fmt: skip
     else:
         group = ((tile - num_k_tiles) // num_q_tiles).to(tl.int64)
@@ -265,7 +269,7 @@ def flash_bwd_at_once_kernel(
             stride_qq, stride_kk, stride_vk, stride_oq, stride_doq, stride_dqq,
             N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
             first_q_head + group, q_tile * Q_TILE_SIZE,
-            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
         )  # fmt: skip
 
 

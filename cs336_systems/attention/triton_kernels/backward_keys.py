@@ -45,6 +45,7 @@ def dk_dv_of_tile(
     IS_CAUSAL: tl.constexpr,
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """dk and dv of K_TILE_SIZE keys from k_start on. Delta_ptr is None where delta is to be taken from O_ptr.
@@ -71,23 +72,25 @@ def dk_dv_of_tile(
     do_offsets = rows[:, None] * stride_doq + dims[None, :]
 
     # A causal key tile begins at its diagonal, since no row before it sees these keys. Full tiles first, as in
-    # the forward: the other order serializes the wgmma of both loops.
+    # the forward: the other order serializes the wgmma of both loops. ONE_LOOP masks them all, in half the code.
     q_first = k_start // Q_TILE_SIZE * Q_TILE_SIZE
     q_full = tl.cdiv(k_start + K_TILE_SIZE, Q_TILE_SIZE) * Q_TILE_SIZE if IS_CAUSAL else k_start * 0
+    q_masked_end = N_QUERIES if ONE_LOOP else tl.minimum(q_full, N_QUERIES)
     for group in tl.range(0, HEADS_PER_KV_HEAD, num_stages=1):
         q_head = first_q_head + group
-        dk, dv = visit_queries(
-            dk, dv, Q_ptr, O_ptr, dO_ptr, q_offsets, o_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows, dims,
-            q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_oq, stride_doq, scale_log2,
-            Seed_ptr, drop_below, keep_probability, q_head, k_start,
-            D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
-        )  # fmt: skip
+        if not (ONE_LOOP and IS_CAUSAL):
+            dk, dv = visit_queries(
+                dk, dv, Q_ptr, O_ptr, dO_ptr, q_offsets, o_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows,
+                dims, q_full, N_QUERIES, N_QUERIES, N_KEYS, stride_qq, stride_oq, stride_doq,
+                scale_log2, Seed_ptr, drop_below, keep_probability, q_head, k_start,
+                D, Q_TILE_SIZE, False, EVEN_QUERIES, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
+            )  # fmt: skip
         if IS_CAUSAL:
             dk, dv = visit_queries(
                 dk, dv, Q_ptr, O_ptr, dO_ptr, q_offsets, o_offsets, do_offsets, L_ptr, Delta_ptr, k, v, keys, rows,
-                dims, q_first, tl.minimum(q_full, N_QUERIES), N_QUERIES, N_KEYS, stride_qq, stride_oq, stride_doq,
+                dims, q_first, q_masked_end, N_QUERIES, N_KEYS, stride_qq, stride_oq, stride_doq,
                 scale_log2, Seed_ptr, drop_below, keep_probability, q_head, k_start,
-                D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, INPUT_PRECISION,
+                D, Q_TILE_SIZE, True, EVEN_QUERIES, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
             )  # fmt: skip
         Q_ptr += stride_qh
         dO_ptr += stride_doh
@@ -140,6 +143,7 @@ def visit_queries(
     MASK_CAUSAL: tl.constexpr,
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """The query tiles from q_begin to q_end of one key tile."""
@@ -148,7 +152,7 @@ def visit_queries(
     if Delta_ptr is None:
         O_ptr += q_begin.to(tl.int64) * stride_oq
     # Diagonal tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
-    num_stages: tl.constexpr = 1 if MASK_CAUSAL else None
+    num_stages: tl.constexpr = 1 if MASK_CAUSAL and not ONE_LOOP else None
     if Seed_ptr is not None:
         seed = tl.load(Seed_ptr)
     for q_start in tl.range(q_begin, q_end, Q_TILE_SIZE, num_stages=num_stages):

@@ -38,6 +38,7 @@ def dq_of_tile(
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """dq of Q_TILE_SIZE queries from q_start on. Delta_ptr is None where delta is to be taken from O_ptr.
@@ -71,16 +72,19 @@ def dq_of_tile(
     if IS_CAUSAL:
         k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
-    dq, K_ptr, V_ptr = visit_keys(
-        dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, 0, k_full, N_KEYS,
-        stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, q_head, q_start,
-        D, K_TILE_SIZE, False, True, INPUT_PRECISION,
-    )  # fmt: skip
+    if ONE_LOOP and (IS_CAUSAL or not EVEN_KEYS):
+        k_full *= 0
+    else:
+        dq, K_ptr, V_ptr = visit_keys(
+            dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, 0, k_full, N_KEYS,
+            stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, q_head, q_start,
+            D, K_TILE_SIZE, False, True, ONE_LOOP, INPUT_PRECISION,
+        )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         dq, K_ptr, V_ptr = visit_keys(
             dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, k_full, k_end, N_KEYS,
             stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, q_head, q_start,
-            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
         )  # fmt: skip
 
     if Seed_ptr is not None:
@@ -118,11 +122,12 @@ def visit_keys(
     K_TILE_SIZE: tl.constexpr,
     MASK_CAUSAL: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
+    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """The key tiles from k_begin to k_end of one query tile; the pointers leave off at k_end."""
     # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
-    num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
+    num_stages: tl.constexpr = 1 if (MASK_CAUSAL or not EVEN_KEYS) and not ONE_LOOP else None
     if Seed_ptr is not None:
         seed = tl.load(Seed_ptr)
     for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
