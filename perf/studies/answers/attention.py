@@ -21,14 +21,14 @@ NAMES = {
 }
 """Of the others, as a column has them; sdpa is torch's own choice among its kernels."""
 
+TOGETHER = "forward_backward"
 FRONT: tuple[dict[str, Any], ...] = (
     {"group": "leaderboard"},
-    {"group": "grid", "seq_len": 16384, "d": 64},
-    {"group": "grid", "seq_len": 16384, "d": 128},
-    {"group": "grid", "seq_len": 1024, "d": 128},
+    *({"group": "grid", "seq_len": n, "d": d, "mode": TOGETHER} for n, d in ((16384, 64), (16384, 128), (1024, 128))),
     *({"group": "long", "d": d, "mode": mode} for d in (16, 64, 128) for mode in ("forward", "backward")),
-    {"group": "float32", "d": 64},
-    {"group": "float32", "d": 128},
+    {"group": "float32", "d": 64, "ours": "triton"},
+    {"group": "float32", "d": 128, "ours": "triton"},
+    {"group": "float32", "d": 128, "ours": "triton_tf32"},
     {"group": "short", "seq_len": 1024, "d": 64},
 )
 """The causal cells of README.md: a line each."""
@@ -41,20 +41,20 @@ HEADS = {
     "zh": ("组: batch x heads x seq_len x d", "本仓库, ms", "与其余中最快者之比"),
 }
 WORDS = {
-    "en": {"forward": "forward", "backward": "backward", "gpu_wall": "wall clock"},
-    "zh": {"forward": "前向", "backward": "反向", "gpu_wall": "墙钟时间"},
+    "en": {"forward": "forward", "backward": "backward", "gpu_wall": "wall clock", "triton_tf32": "TF32 allowed"},
+    "zh": {"forward": "前向", "backward": "反向", "gpu_wall": "墙钟时间", "triton_tf32": "允许 TF32"},
 }
-"""What is said of a cell that is not forward and backward together by CUDA events."""
+"""What is said of a cell that is not forward and backward together by CUDA events, without TF32."""
 
 
 def beside(group: str, found: Documents) -> str:
     """Our time in each cell of a group, and what part it is of that of each of the others."""
     mine = [pair for pair in timed(found["attention"]["rows"]) if pair["group"] == group]
-    axes = [axis for axis in ("is_causal", "mode") if len({pair[axis] for pair in mine}) > 1]
+    axes = [axis for axis in ("is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
     shown = []
-    for _, cell in grouped(mine, *AXES):
+    for _, cell in grouped(mine, *AXES, "ours"):
         one, ms = cell[0], milliseconds(cell[0], "ours")
-        said = {"is_causal": {"mask": MASKS[one["is_causal"]]}, "mode": {"mode": one["mode"]}}
+        said = {"is_causal": {"mask": MASKS[one["is_causal"]]}} | {axis: {axis: one[axis]} for axis in ("mode", "ours")}
         cells: Row = {"batch x heads x seq_len x d": _spaced(one)}
         for axis in axes:
             cells |= said[axis]
@@ -70,7 +70,7 @@ def front(language: str, found: Documents) -> str:
     shown = []
     for line in FRONT:
         mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
-        ((_, cell),) = grouped(mine, *AXES)
+        ((_, cell),) = grouped(mine, *AXES, "ours")
         ratio, half, name = best(cell, ratio_of)
         ms, beside_it = digits(milliseconds(cell[0], "ours"), 4), f"{known(ratio, half)}, {NAMES[name]}"
         if all(one * (1 + wide) < 1 for one, wide in map(ratio_of, cell)):
@@ -87,7 +87,7 @@ def front(language: str, found: Documents) -> str:
 
 def _named(pair: Pair, words: dict[str, str]) -> str:
     """The group and the shape, and what is not as in most lines."""
-    unlike = [words[pair[axis]] for axis in ("mode", "clock") if pair[axis] in words]
+    unlike = [words[pair[axis]] for axis in ("mode", "clock", "ours") if pair[axis] in words]
     return ", ".join([f"{pair['group']}: {_spaced(pair)}", *unlike])
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,14 +138,15 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
 def draw(rows: list[Row], folder: Path, title: str) -> None:
     """attention-GROUP-MODE.png: the ratio of each cell to each of the others."""
     every = timed(rows)
-    several = len({pair["ours"] for pair in every}) > 1
     for (group, mode), mine in grouped(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
-        ratio_figure.draw(
-            mine,
-            lambda pair: f"{shape(pair)}, {MASKS[pair['is_causal']]}" + (f": {pair['ours']}" if several else ""),
-            folder / f"attention-{group}-{mode}.png",
-            f"{group}, {mode}\n{title}",
-        )
+        several = len({pair["ours"] for pair in mine}) > 1
+        label = partial(_arm, several=several)
+        ratio_figure.draw(mine, label, folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}")
+
+
+def _arm(pair: Pair, *, several: bool) -> str:
+    """A line of a figure: the cell, and which of several of ours."""
+    return f"{shape(pair)}, {MASKS[pair['is_causal']]}" + (f": {pair['ours']}" if several else "")
 
 
 def _worst(found: list[Pair]) -> tuple[float, float, Pair]:
