@@ -1,6 +1,6 @@
 """Numbers as a person reads them: three or four significant digits and a unit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
@@ -56,6 +56,11 @@ def times(ratio: float) -> str:
         return f"{digits(ratio, 2)}\u00d7"
     decimals = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:.{decimals}f}\u00d7"
+
+
+def visible(fraction: float, written: Callable[[float], str]) -> str:
+    """The smallest slow-down that a row would have shown. Over 100 % says how few its visits were, and no more."""
+    return written(fraction) if fraction <= 1 else "over 100 %"
 
 
 def percent(fraction: float) -> str:

@@ -74,7 +74,7 @@ def visible(one: Verdict) -> str:
     """The smallest slow-down that the row would have shown."""
     if one.smallest_visible is None:
         return "-"
-    return f"{100 * one.smallest_visible:.1f} %" if one.smallest_visible <= 1 else "over 100 %"
+    return units.visible(one.smallest_visible, lambda share: f"{100 * share:.1f} %")
 
 
 def commit(arm: dict[str, str]) -> str:

@@ -14,6 +14,7 @@ Negligible = Mapping[str, tuple[float, float]]
 """Changes that a class (`module.Class`) calls negligible: up to this share, or up to these seconds."""
 
 _FINEST, _COARSEST = 1e-5, 100.0
+_MOST_VISIBLE = 1.0  # beyond it is said, and not drawn
 """Shares between which a picture's logarithmic axis ends, whatever a file says."""
 
 
@@ -79,7 +80,7 @@ def axis_of(shares: Iterable[float]) -> LogAxis:
 def picture(shown: Sequence[Row]) -> dict[str, Any]:
     """Where each row's mark and its floor lie in a square of 100, y downwards; and the axis' ticks."""
     seen = [(row, row.verdict.smallest_visible) for row in shown]
-    marked = [(row, visible) for row, visible in seen if visible is not None]
+    marked = [(row, min(visible, _MOST_VISIBLE)) for row, visible in seen if visible is not None]
     axis = axis_of([visible for _, visible in marked] + [row.floor for row, _ in marked if row.floor])
     width = 100 / max(len(marked), 1)
     return {

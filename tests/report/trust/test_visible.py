@@ -92,3 +92,9 @@ def test_a_picture_has_a_mark_for_each_row_that_shows_anything() -> None:
     assert (first["x"], second["x"]) == (25, 75)
     assert first["floor"] == 100 > first["visible"] > second["visible"] == 0
     assert second["floor"] is None
+
+
+def test_what_nothing_could_have_shown_stands_at_the_top_of_the_picture() -> None:
+    rows = visible.rows(part_of(*(verdict("SAME", smallest_visible=one) for one in (0.02, 1.0, 1e70))), NEGLIGIBLE)
+    *_, whole, more = visible.picture(rows)["marks"]
+    assert whole["visible"] == more["visible"] == 0
