@@ -80,6 +80,8 @@ def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
     if not tables.hopper_takes(q, False):
         return None
+    if kernel.startswith("float32"):
+        return f"HOPPER_FLOAT32[{problem.d}, 3]", _joined(tables.HOPPER_FLOAT32[problem.d, 3][1:])
     table = "HOPPER_FORWARD" if kernel == "hopper-forward" else "HOPPER_BACKWARD"
     return f"{table}[{problem.d}]", _joined(getattr(tables, table)[problem.d][:3])
 
@@ -210,6 +212,25 @@ def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) ->
     return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
 
 
+def _float32_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """With its splitting."""
+    launchers = measured_module("attention.flash_float32")
+    plan = launchers.plan_forward(on.q, on.k, on.v, _options(problem, on.q), _three_pieces(numbers))
+    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+
+
+def _float32_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """All of its launches."""
+    q, k, v, do, out, lse, _ = on
+    launchers = measured_module("attention.flash_float32")
+    plan = launchers.plan_backward(q, k, v, out, do, _options(problem, q), _three_pieces(numbers))
+    return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
+
+
+def _three_pieces(numbers: tuple[int, ...]) -> Any:
+    return measured_module("attention.tile_choices").HopperFloat32(3, *numbers)
+
+
 KERNELS = {
     "forward": Kernel(_forward, products=2, read=3, written=1),
     "dkdv": Kernel(_dkdv, products=4, read=4, written=2),
@@ -218,6 +239,8 @@ KERNELS = {
     "split": Kernel(_split, products=2, read=3, written=1),
     "hopper-forward": Kernel(_hopper_forward, products=2, read=3, written=1),
     "hopper-backward": Kernel(_hopper_backward, products=5, read=5, written=3),
+    "float32-forward": Kernel(_float32_forward, products=2, read=3, written=1),
+    "float32-backward": Kernel(_float32_backward, products=5, read=5, written=3),
 }
 
 

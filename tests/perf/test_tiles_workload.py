@@ -105,6 +105,8 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
     assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") == ("HOPPER_FORWARD[64]", "128x2x3")
     assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
+    one_head = problem(1, 16, 4096, 128, "float32")
+    assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
 
 
 @pytest.mark.usefixtures("hopper")
