@@ -1,5 +1,7 @@
 """The one entry point: checks its inputs, then hands them to the implementation that was asked for."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -100,6 +102,7 @@ def flash_attention_triton(
     causal: bool = False,
     softmax_scale: float | None = None,
     dropout_p: float = 0.0,
+    deterministic: bool = False,
 ) -> Tensor:
     """`flash_attention(impl="triton")` of tensors with their heads inside.
 
@@ -110,11 +113,12 @@ def flash_attention_triton(
         causal: `flash_attention`'s is_causal.
         softmax_scale: as there.
         dropout_p: as there.
+        deterministic: as there.
 
     Returns:
         (batch, seq_len_q, num_heads, head_dim), contiguous if query is.
     """
-    return _heads_inside(query, key, value, causal, "triton", softmax_scale, dropout_p)
+    return _heads_inside(query, key, value, causal, "triton", softmax_scale, dropout_p, deterministic)
 
 
 def flash_attention_pytorch(
@@ -125,19 +129,26 @@ def flash_attention_pytorch(
     softmax_scale: float | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """`flash_attention_triton` in plain PyTorch, on any device."""
-    return _heads_inside(query, key, value, causal, "pytorch", softmax_scale, dropout_p)
+    """`flash_attention_triton` in plain PyTorch, on any device; it always is deterministic."""
+    return _heads_inside(query, key, value, causal, "pytorch", softmax_scale, dropout_p, False)
 
 
 def _heads_inside(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, impl: str, softmax_scale: float | None, dropout_p: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_causal: bool,
+    impl: str,
+    softmax_scale: float | None,
+    dropout_p: float,
+    deterministic: bool,
 ) -> Tensor:
     if not q.ndim == k.ndim == v.ndim == 4:
         dims = f"query, key, value have {q.ndim}, {k.ndim}, {v.ndim} dimensions"
         raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    out = flash_attention(q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale, dropout_p=dropout_p)
-    return out.transpose(1, 2)
+    options: dict[str, Any] = {"softmax_scale": softmax_scale, "dropout_p": dropout_p, "deterministic": deterministic}
+    return flash_attention(q, k, v, is_causal, impl=impl, **options).transpose(1, 2)
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cs336_systems.attention import flash_triton, tile_choices
-from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.api import flash_attention, flash_attention_triton
 from cs336_systems.attention.tile_choices import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
@@ -96,13 +96,18 @@ print(runs_gluon(torch.device("cpu")), any("hopper" in name for name in sys.modu
     assert found.stdout.split() == ["False", "False"]
 
 
-@pytest.mark.parametrize("asked", ["by the argument", "by torch", "not"])
+@pytest.mark.parametrize("asked", ["by the argument", "with heads inside", "by torch", "not"])
 def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
     backward = flash_triton.flash_backward
     monkeypatch.setattr(flash_triton, "flash_backward", lambda *args: told.append(args[-1]) or backward(*args))
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
-    out = flash_attention(q, k, v, impl="triton", deterministic=asked == "by the argument")
+    if asked == "with heads inside":
+        out = flash_attention_triton(*(x[None].transpose(1, 2) for x in (q, k, v)), deterministic=True)[0].transpose(
+            0, 1
+        )
+    else:
+        out = flash_attention(q, k, v, impl="triton", deterministic=asked == "by the argument")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: asked == "by torch")
     torch.autograd.grad(out, (q, k, v), grad_out)
     assert told == [asked != "not"]
