@@ -163,6 +163,6 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
         # lengths that no tile divides are two branches more.
         allowed = 150 if d == 128 and "bwd" in name else 32 if "bwd" in name and "333" in name else 0
         if dtype == "float32":
-            allowed = 700 if d == 128 else 128
+            allowed = 700 if d == 128 else 160
         assert one["spilled_bytes"] <= allowed and not one["serialized"], (name, one)
         assert one["registers"] <= 168 and one["shared_bytes"] <= 227 * 2**10, (name, one)

@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from cs336_systems.attention.triton_kernels.backward_hopper import KEYS, LOG2_E, masked, tiles_of_program, visited
-from cs336_systems.attention.triton_kernels.hopper import mma
+from cs336_systems.attention.triton_kernels.hopper import at_head, mma
 from cs336_systems.attention.triton_kernels.pieces import (
     columns_of,
     load_pieces,
@@ -33,8 +33,7 @@ QUERIES = gl.constexpr(64)  # of a tile
 def load_tiles(
     q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, q_tiles, k_tiles, v_tiles, do_tiles, lse_tiles, delta_tiles,
     k_full, v_full, q_full, q_empty, do_full, do_empty, N_QUERIES, N_KEYS, NUM_KV_HEADS,
-    HEADS_PER_KV_HEAD: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    PIECES: gl.constexpr,
+    HEADS_PER_KV_HEAD: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr,
 ):  # fmt: skip
     """The loading warp group: k and v once; then rings of q with lse (in base 2), and of do with delta."""
     k_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
@@ -68,8 +67,7 @@ def compute_dv(
     stride_dqb, stride_dqh, stride_dqq, stride_dvb, stride_dvh, stride_dvk,
     N_QUERIES, N_KEYS, NUM_KV_HEADS, scale, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    PIECES: gl.constexpr,
-    EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr,
+    PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr,
 ):  # fmt: skip
     """dv of the program's keys, and the first half of the columns of dq."""
     s_layout: gl.constexpr = mma(QUERIES)
@@ -106,10 +104,10 @@ def compute_dv(
         dv += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(do_empty.index(slot), count=1)
         add_dq(
-            dQ_ptr + batch * stride_dqb + head * stride_dqh, ds_tiles, k, ds_full, ds_empty, i % 2, stride_dqq,
+            at_head(dQ_ptr, batch, head, stride_dqb, stride_dqh), ds_tiles, k, ds_full, ds_empty, i % 2, stride_dqq,
             q_start + tile * QUERIES, N_QUERIES, scale, 0, D // 2,
         )  # fmt: skip
-    store_rows(dV_ptr + batch * stride_dvb + kv_head * stride_dvh, dv, stride_dvk, k_start, N_KEYS, D)
+    store_rows(at_head(dV_ptr, batch, kv_head, stride_dvb, stride_dvh), dv, stride_dvk, k_start, N_KEYS, D)
 
 
 @gluon.jit
@@ -153,10 +151,10 @@ def compute_dk(
         dk += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(q_empty.index(slot), count=1)
         add_dq(
-            dQ_ptr + batch * stride_dqb + head * stride_dqh, ds_tiles, k, ds_full, ds_empty, i % 2, stride_dqq,
+            at_head(dQ_ptr, batch, head, stride_dqb, stride_dqh), ds_tiles, k, ds_full, ds_empty, i % 2, stride_dqq,
             q_start + tile * QUERIES, N_QUERIES, scale, D // 2, D // 2,
         )  # fmt: skip
-    store_rows(dK_ptr + batch * stride_dkb + kv_head * stride_dkh, dk * scale, stride_dkk, k_start, N_KEYS, D)
+    store_rows(at_head(dK_ptr, batch, kv_head, stride_dkb, stride_dkh), dk * scale, stride_dkk, k_start, N_KEYS, D)
 
 
 @gluon.jit

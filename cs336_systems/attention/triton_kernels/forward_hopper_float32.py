@@ -15,7 +15,7 @@ from cs336_systems.attention.triton_kernels.forward_hopper import (
     last_key_tile,
     tile_of_program,
 )
-from cs336_systems.attention.triton_kernels.hopper import mma
+from cs336_systems.attention.triton_kernels.hopper import at_head, mma
 from cs336_systems.attention.triton_kernels.pieces import (
     load_pieces,
     matrices,
@@ -110,8 +110,8 @@ def attend(
     out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
     o_rows = q_start + gl.arange(0, ROWS, layout=o_row_layout)
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, o_layout))
-    O_ptr += batch * stride_ob + head * stride_oh
     exist = (o_rows < N_QUERIES)[:, None] & (dims >= 0)[None, :]
+    O_ptr = at_head(O_ptr, batch, head, stride_ob, stride_oh)
     gl.store(O_ptr + (o_rows.to(gl.int64)[:, None] * stride_oq + dims[None, :]), out, mask=exist)
     lse = (row_max + gl.log2(row_sum)) * LN_2
     gl.store(L_ptr + (batch * NUM_HEADS + head).to(gl.int64) * N_QUERIES + rows, lse, mask=rows < N_QUERIES)

@@ -26,6 +26,12 @@ def operand(columns):
 
 
 @gluon.jit
+def at_head(ptr, batch, head, stride_b, stride_h):
+    """Where a head begins: beyond 2^31 elements too."""
+    return ptr + (batch.to(gl.int64) * stride_b + head.to(gl.int64) * stride_h)
+
+
+@gluon.jit
 def matrix(tiles, index, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """One of `tiles` without the dimensions of batch and head."""
     return tiles.index(index).reshape((ROWS, COLUMNS))
