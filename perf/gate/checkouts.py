@@ -50,7 +50,8 @@ def export(arm: Arm, folder: Path) -> None:
     archive = git("archive", arm.commit, PACKAGE)
     if archive.returncode == 0:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-            tar.extractall(folder, filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
+            tar.extractall(folder)
 
 
 def clone(arm: Arm, folder: Path) -> Path:
