@@ -31,7 +31,7 @@ CODE = {
     "form, Equations 13 to 19 in PyTorch under `torch.compile`, is `FlashAttentionCompiledBackward`.",
     "ddp_overlap_individual_parameters": "`OverlappedDDP` (`cs336_systems/distributed/ddp.py`) launches an all-reduce "
     "from the hook of each gradient, in one order on every rank, and `finish_gradient_synchronization()` waits for "
-    "them and averages. Gradients that one node of the graph makes, as a compiled block's, are launched at once.",
+    "them and averages. Gradients of compiled blocks are launched together, in groups that shrink to the end.",
     "ddp_overlap_bucketed": "`BucketedDDP` fills buckets from the last parameter to the first, closes one before it "
     "would exceed `bucket_size_mb`, and reduces it as soon as its last gradient is there; a larger tensor travels "
     "alone.",

@@ -26,7 +26,8 @@ def ratios_of(ours):
 def test_the_sentences_about_two_gpus_say_what_the_rows_say():
     said = re.search(
         r"a step of xl in bf16 takes (\S+) of the time of torch's DistributedDataParallel with `BucketedDDP`, both in "
-        r"buckets of (\d+) MiB, at context (.*?); with `OverlappedDDP`, which has no buckets, (.*?)\. "
+        r"buckets of (\d+) MiB, at context (.*?); with `OverlappedDDP`, when it had an all-reduce for each block, "
+        r"(.*?)\. "
         r"With `ShardedOptimizer` it takes (\S+) of ZeroRedundancyOptimizer's, (\S+) with gradients "
         r"reduced .*?: (\d+) and (\d+) tokens a rank, steps in turn, three and more processes",
         WORDS,
