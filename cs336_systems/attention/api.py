@@ -1,7 +1,5 @@
 """The one entry point: checks its inputs, then hands them to the implementation that was asked for."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -147,8 +145,10 @@ def _heads_inside(
         dims = f"query, key, value have {q.ndim}, {k.ndim}, {v.ndim} dimensions"
         raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    options: dict[str, Any] = {"softmax_scale": softmax_scale, "dropout_p": dropout_p, "deterministic": deterministic}
-    return flash_attention(q, k, v, is_causal, impl=impl, **options).transpose(1, 2)
+    out = flash_attention(
+        q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale, dropout_p=dropout_p, deterministic=deterministic
+    )
+    return out.transpose(1, 2)
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -178,7 +178,7 @@ def launch_at_once(q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, opt
         flash_bwd_at_once_kernel,
         _num_tiles(k, tiles.k) + _num_tiles(q, tiles.q),
         (*_strides(q, k, v, out, do, like(q), like(k), like(v)), *_of_gradients(q, k, options)),
-        _constants(q, k, options, tiles) | {"ONE_LOOP": in_one_loop(q), "EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        _constants(q, k, options, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
 
 

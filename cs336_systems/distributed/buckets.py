@@ -45,7 +45,7 @@ def buckets_of(parameters: Sequence[Tensor], bucket_size_mb: float | None) -> li
 
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
-        kind = (parameter.dtype, parameter.device)
+        kind = _kind(parameter)
         held = sum(parameters[other].nbytes for other in open_buckets.get(kind, ()))
         if held and held + parameter.nbytes > limit:
             close(kind)
@@ -81,7 +81,7 @@ def made_together(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
         made_by = makers.get(id(parameter), [])
-        key = (made_by[0], parameter.dtype, parameter.device) if len(made_by) == 1 else index
+        key = (made_by[0], _kind(parameter)) if len(made_by) == 1 else index
         buckets.setdefault(key, []).append(index)
     return _in_order(
         Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in buckets.values()
@@ -97,7 +97,8 @@ def grown(buckets: Sequence[Bucket], parameters: Sequence[Tensor]) -> list[Bucke
     wanted = LAST_PART * sum(bucket.num_bytes for bucket in buckets)
     joined: list[Bucket] = []
     for bucket in reversed(buckets):
-        if joined and joined[-1].num_bytes < wanted and _kind(bucket, parameters) == _kind(joined[-1], parameters):
+        alike = joined and _kind(parameters[bucket.indices[0]]) == _kind(parameters[joined[-1].indices[0]])
+        if alike and joined[-1].num_bytes < wanted:
             after = joined.pop()
             bucket = Bucket(bucket.indices + after.indices, bucket.num_bytes + after.num_bytes)
         elif joined:
@@ -106,9 +107,9 @@ def grown(buckets: Sequence[Bucket], parameters: Sequence[Tensor]) -> list[Bucke
     return joined[::-1]
 
 
-def _kind(bucket: Bucket, parameters: Sequence[Tensor]) -> tuple[torch.dtype, torch.device]:
-    first = parameters[bucket.indices[0]]
-    return first.dtype, first.device
+def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
+    """Gradients of one travel together."""
+    return parameter.dtype, parameter.device
 
 
 def partition(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:

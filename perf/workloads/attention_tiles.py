@@ -78,9 +78,10 @@ def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
         tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
-    if not tables.hopper_takes(q, False):
+    of_float32 = kernel.startswith("float32")
+    if not tables.hopper_takes(q, False) or of_float32 != (problem.dtype == "float32"):
         return None
-    if kernel.startswith("float32"):
+    if of_float32:
         return f"HOPPER_FLOAT32[{problem.d}, 3]", _joined(tables.HOPPER_FLOAT32[problem.d, 3][1:])
     table = "HOPPER_FORWARD" if kernel == "hopper-forward" else "HOPPER_BACKWARD"
     return f"{table}[{problem.d}]", _joined(getattr(tables, table)[problem.d][:3])

@@ -103,9 +103,8 @@ def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(flash_triton, "flash_backward", lambda *args: told.append(args[-1]) or backward(*args))
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     if asked == "with heads inside":
-        out = flash_attention_triton(*(x[None].transpose(1, 2) for x in (q, k, v)), deterministic=True)[0].transpose(
-            0, 1
-        )
+        inside = (x[None].transpose(1, 2) for x in (q, k, v))
+        out = flash_attention_triton(*inside, deterministic=True)[0].transpose(0, 1)
     else:
         out = flash_attention(q, k, v, impl="triton", deterministic=asked == "by the argument")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: asked == "by torch")

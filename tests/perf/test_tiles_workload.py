@@ -107,6 +107,8 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
     one_head = problem(1, 16, 4096, 128, "float32")
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
+    assert choice("hopper-backward", one_head, "meta") is None
+    assert choice("float32-forward", problem(1, 16, 4096, 128), "meta") is None
 
 
 @pytest.mark.usefixtures("hopper")

@@ -225,7 +225,6 @@ def flash_bwd_at_once_kernel(
     IS_CAUSAL: tl.constexpr,
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
-    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes K_TILE_SIZE rows of dk and dv, or Q_TILE_SIZE rows of dq, taking delta from out itself.
@@ -256,7 +255,7 @@ def flash_bwd_at_once_kernel(
             stride_dkk, stride_dvk, N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
             first_q_head, tile * K_TILE_SIZE,
             HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-            ONE_LOOP, INPUT_PRECISION,
+            False, INPUT_PRECISION,
         )  # fmt: skip
     else:
         group = ((tile - num_k_tiles) // num_q_tiles).to(tl.int64)
@@ -269,7 +268,7 @@ def flash_bwd_at_once_kernel(
             stride_qq, stride_kk, stride_vk, stride_oq, stride_doq, stride_dqq,
             N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
             first_q_head + group, q_tile * Q_TILE_SIZE,
-            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
+            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, False, INPUT_PRECISION,
         )  # fmt: skip
 
 

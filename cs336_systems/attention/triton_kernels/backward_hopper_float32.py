@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from cs336_systems.attention.triton_kernels.backward_hopper import KEYS, LOG2_E, masked, tiles_of_program, visited
-from cs336_systems.attention.triton_kernels.hopper import at_head, mma
+from cs336_systems.attention.triton_kernels.hopper import at_head, mma, store_rows
 from cs336_systems.attention.triton_kernels.pieces import (
     columns_of,
     load_pieces,
@@ -175,23 +175,13 @@ def add_dq(
     gl.atomic_add(dQ_ptr + offsets, dq * scale, mask=exist, sem="relaxed")
 
 
-@gluon.jit
-def store_rows(ptr, x, stride, row, N_ROWS, D: gl.constexpr):
-    """KEYS rows, as far as there are so many."""
-    rows = row + gl.arange(0, KEYS, layout=gl.SliceLayout(1, mma(D)))
-    columns = gl.arange(0, D, layout=gl.SliceLayout(0, mma(D)))
-    exist = (rows < N_ROWS)[:, None] & (columns >= 0)[None, :]
-    gl.store(ptr + (rows.to(gl.int64)[:, None] * stride + columns[None, :]), x, mask=exist)
-
-
 @gluon.jit(do_not_specialize=["NUM_KV_HEADS"])
 def flash_bwd_hopper_float32_kernel(
     q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, dQ_ptr, dK_ptr, dV_ptr,
     stride_dqb, stride_dqh, stride_dqq, stride_dkb, stride_dkh, stride_dkk, stride_dvb, stride_dvh, stride_dvk,
     N_QUERIES, N_KEYS, NUM_KV_HEADS, scale, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    PIECES: gl.constexpr,
-    EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
+    PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """One program computes dk and dv of 64 keys of one head of one batch element, and adds their part of dq.
 

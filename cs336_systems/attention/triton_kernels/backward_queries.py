@@ -73,7 +73,7 @@ def dq_of_tile(
         k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
     if ONE_LOOP and (IS_CAUSAL or not EVEN_KEYS):
-        k_full *= 0
+        k_full = 0
     else:
         dq, K_ptr, V_ptr = visit_keys(
             dq, K_ptr, V_ptr, k_offsets, v_offsets, q, do, lse, delta, rows, columns, dims, 0, k_full, N_KEYS,

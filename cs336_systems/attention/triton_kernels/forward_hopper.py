@@ -71,6 +71,16 @@ def load_tiles(
 
 
 @gluon.jit
+def skip_tiles(skipped, k_full, k_empty, v_full, v_empty, STAGES: gl.constexpr):
+    """The first tiles of the ring, which only the consumers of later rows see."""
+    for i in range(0, skipped):
+        mbarrier.wait(k_full.index(i % STAGES), (i // STAGES) % 2)
+        mbarrier.arrive(k_empty.index(i % STAGES), count=1)
+        mbarrier.wait(v_full.index(i % STAGES), (i // STAGES) % 2)
+        mbarrier.arrive(v_empty.index(i % STAGES), count=1)
+
+
+@gluon.jit
 def attend(
     o_desc, L_ptr, q_tiles, k_tiles, v_tiles, q_full, k_full, k_empty, v_full, v_empty,
     N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
@@ -91,13 +101,8 @@ def attend(
     rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
     q = matrix(q_tiles, CONSUMER, ROWS, D)
 
-    # Tiles that only the consumers of later rows see.
     skipped = block_last - last
-    for i in range(0, skipped):
-        mbarrier.wait(k_full.index(i % STAGES), (i // STAGES) % 2)
-        mbarrier.arrive(k_empty.index(i % STAGES), count=1)
-        mbarrier.wait(v_full.index(i % STAGES), (i // STAGES) % 2)
-        mbarrier.arrive(v_empty.index(i % STAGES), count=1)
+    skip_tiles(skipped, k_full, k_empty, v_full, v_empty, STAGES)
 
     # The first tile, with the diagonal and the end of the keys. The least finite number: after a tile of scores that
     # are all -inf, -inf - -inf would be NaN.

@@ -13,9 +13,10 @@ from cs336_systems.attention.triton_kernels.forward_hopper import (
     LN_2,
     ROWS,
     last_key_tile,
+    skip_tiles,
     tile_of_program,
 )
-from cs336_systems.attention.triton_kernels.hopper import at_head, mma
+from cs336_systems.attention.triton_kernels.hopper import at_head, mma, store_rows
 from cs336_systems.attention.triton_kernels.pieces import (
     load_pieces,
     matrices,
@@ -74,13 +75,8 @@ def attend(
     acc = gl.zeros([ROWS, D], gl.float32, layout=o_layout)
     q = matrices(q_tiles, CONSUMER, D, PIECES)
 
-    # Tiles that only the other consumer's rows see.
     skipped = block_last - last
-    for i in range(0, skipped):
-        mbarrier.wait(k_full.index(i % STAGES), (i // STAGES) % 2)
-        mbarrier.arrive(k_empty.index(i % STAGES), count=1)
-        mbarrier.wait(v_full.index(i % STAGES), (i // STAGES) % 2)
-        mbarrier.arrive(v_empty.index(i % STAGES), count=1)
+    skip_tiles(skipped, k_full, k_empty, v_full, v_empty, STAGES)
 
     mbarrier.wait(q_full.index(CONSUMER), 0)
     for i in range(skipped, block_last + 1):
@@ -108,11 +104,7 @@ def attend(
         acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None] + part
 
     out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
-    o_rows = q_start + gl.arange(0, ROWS, layout=o_row_layout)
-    dims = gl.arange(0, D, layout=gl.SliceLayout(0, o_layout))
-    exist = (o_rows < N_QUERIES)[:, None] & (dims >= 0)[None, :]
-    O_ptr = at_head(O_ptr, batch, head, stride_ob, stride_oh)
-    gl.store(O_ptr + (o_rows.to(gl.int64)[:, None] * stride_oq + dims[None, :]), out, mask=exist)
+    store_rows(at_head(O_ptr, batch, head, stride_ob, stride_oh), out, stride_oq, q_start, N_QUERIES, D)
     lse = (row_max + gl.log2(row_sum)) * LN_2
     gl.store(L_ptr + (batch * NUM_HEADS + head).to(gl.int64) * N_QUERIES + rows, lse, mask=rows < N_QUERIES)
 

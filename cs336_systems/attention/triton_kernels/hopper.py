@@ -32,6 +32,15 @@ def at_head(ptr, batch, head, stride_b, stride_h):
 
 
 @gluon.jit
+def store_rows(ptr, x, stride, row, N_ROWS, D: gl.constexpr):
+    """What a warp group's wgmma left, 64 x D, to rows of a head from `row` on, as far as there are N_ROWS."""
+    rows = row + gl.arange(0, 64, layout=gl.SliceLayout(1, mma(D)))
+    columns = gl.arange(0, D, layout=gl.SliceLayout(0, mma(D)))
+    exist = (rows < N_ROWS)[:, None] & (columns >= 0)[None, :]
+    gl.store(ptr + (rows.to(gl.int64)[:, None] * stride + columns[None, :]), x, mask=exist)
+
+
+@gluon.jit
 def matrix(tiles, index, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """One of `tiles` without the dimensions of batch and head."""
     return tiles.index(index).reshape((ROWS, COLUMNS))

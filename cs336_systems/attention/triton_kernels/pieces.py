@@ -30,10 +30,7 @@ def pieces_of(x, PIECES: gl.constexpr):
 def operands(pieces, COLUMNS: gl.constexpr):
     """Where a wgmma of that many columns takes its left operand: registers."""
     layout: gl.constexpr = operand(COLUMNS)
-    converted = (gl.convert_layout(pieces[0], layout), gl.convert_layout(pieces[1], layout))
-    if len(pieces) == 3:
-        converted = converted + (gl.convert_layout(pieces[2], layout),)
-    return converted
+    return [gl.convert_layout(piece, layout) for piece in pieces]
 
 
 @gluon.jit
@@ -64,19 +61,13 @@ def matrices(tiles, slot, COLUMNS: gl.constexpr, PIECES: gl.constexpr):
 @gluon.jit
 def turned(x):
     """The transposes of matrices in shared memory."""
-    pieces = (x[0].permute((1, 0)), x[1].permute((1, 0)))
-    if len(x) == 3:
-        pieces = pieces + (x[2].permute((1, 0)),)
-    return pieces
+    return [piece.permute((1, 0)) for piece in x]
 
 
 @gluon.jit
 def columns_of(x, START: gl.constexpr, COLUMNS: gl.constexpr):
     """Some columns of matrices in shared memory."""
-    pieces = (x[0].slice(START, COLUMNS, 1), x[1].slice(START, COLUMNS, 1))
-    if len(x) == 3:
-        pieces = pieces + (x[2].slice(START, COLUMNS, 1),)
-    return pieces
+    return [piece.slice(START, COLUMNS, 1) for piece in x]
 
 
 @gluon.jit

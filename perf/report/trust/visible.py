@@ -14,8 +14,10 @@ Negligible = Mapping[str, tuple[float, float]]
 """Changes that a class (`module.Class`) calls negligible: up to this share, or up to these seconds."""
 
 _FINEST, _COARSEST = 1e-5, 100.0
-_MOST_VISIBLE = 1.0  # beyond it is said, and not drawn
 """Shares between which a picture's logarithmic axis ends, whatever a file says."""
+
+_MOST_VISIBLE = 1.0
+"""A slow-down beyond which the smallest visible one is drawn as this: more of it says nothing more."""
 
 
 @dataclass(frozen=True)
