@@ -295,7 +295,7 @@ def freeze_after_backward(rank):
     model[0].requires_grad_(True)
     train(model, sharded, 1, own_part(rank))
     every = [None] * 2
-    dist.all_gather_object(every, [value.detach() for value in model.parameters()])
+    dist.all_gather_object(every, [value.detach().cpu() for value in model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*every, strict=True))
 
 
