@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.dropout import Dropout
-from cs336_systems.attention.launch import Launch, cdiv
+from cs336_systems.attention.launch import Launch, cdiv, compile_side_by_side
 from cs336_systems.attention.tile_choices import (
     DKDV_TILES,
     DQ_TILES,
@@ -70,7 +70,7 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, tiles: Tiles
         flash_fwd_kernel,
         _num_tiles(q, tiles.q),
         (*_strides(q, k, v, like(q)), *_sizes(q, k), options.scale_log2, *_of_dropout(options.dropout)),
-        _constants(q, k, options, tiles) | {"ONE_LOOP": in_one_loop(q)},
+        _constants(q, k, options, tiles),
     )
     lse_shape = q.shape[:-1]
 
@@ -145,8 +145,11 @@ def plan_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, opti
     ) -> tuple[Tensor, Tensor, Tensor]:
         dq, dk, dv = like(q), like(k), like(v)
         delta = delta_of(out, do, lse)
-        of_keys(q, k, v, do, lse, delta, dk, dv, seed)
-        of_queries(q, k, v, do, lse, delta, dq, seed)
+        for_keys = q, k, v, do, lse, delta, dk, dv, seed
+        for_queries = q, k, v, do, lse, delta, dq, seed
+        compile_side_by_side((of_keys, for_keys), (of_queries, for_queries))
+        of_keys(*for_keys)
+        of_queries(*for_queries)
         return dq, dk, dv
 
     return run

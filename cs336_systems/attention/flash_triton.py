@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from cs336_systems.attention import flash_plain
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
 from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options
-from cs336_systems.attention.launch import layout_of, on_device_of, plan_of
+from cs336_systems.attention.launch import constant_to_compiler, layout_of, on_device_of, plan_of
 from cs336_systems.attention.tile_choices import (
     hopper_backward,
     hopper_float32,
@@ -94,7 +94,7 @@ def _gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     return *grads, None, None, None, None, None, None
 
 
-@torch.compiler.assume_constant_result  # a graph is compiled anew when the setting changes
+@constant_to_compiler  # a graph is compiled anew when the setting changes
 def torchs_fp32_precision() -> str:
     """How torch multiplies float32 matrices on a GPU: "ieee" or "tf32". May be read however it was set."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"

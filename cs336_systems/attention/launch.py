@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -30,6 +31,15 @@ class Launch:
         self._compiled: Any = None
         self._rest: tuple[Any, ...] = ()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the next call compiles; under Triton's interpreter none does."""
+        return self._compiled is None and isinstance(self.kernel, triton.runtime.JITFunction)
+
+    def compile(self, *tensors: Any) -> None:
+        """For a call with these, without launching."""
+        self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants)
+
     def __call__(self, *tensors: Any) -> None:
         """All that the kernel takes first: tensors, None for one that it does without, or tensor descriptors."""
         if self._compiled is not None:
@@ -42,6 +52,15 @@ class Launch:
             names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
             self._rest = (*self.scalars, *(self.constants[name] for name in names))
             self._compiled = compiled
+
+
+def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
+    """What these launches of those tensors will compile, each in a thread of its own: in float32 one may take 3 s."""
+    if torch.compiler.is_compiling() or not all(launch.is_new for launch, _ in calls):
+        return
+    with ThreadPoolExecutor(len(calls)) as threads, triton.AsyncCompileMode(threads):
+        for launch, tensors in calls:
+            launch.compile(*tensors)
 
 
 def plan_of(key: Hashable, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,6 +77,12 @@ def plan_of(key: Hashable, make: Callable[P, T], *args: P.args, **kwargs: P.kwar
 def forget_plans() -> None:
     """For who changes what plans are made of: the tables of tiles."""
     _plans.clear()
+
+
+def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
+    """`torch.compiler.assume_constant_result` without its import of torch's compiler: 1 s of a process' first call."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def layout_of(*tensors: Tensor) -> Hashable:

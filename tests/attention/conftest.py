@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch._dynamo  # before anything of torch's is replaced: it knows torch's functions by what it then finds
 
 from cs336_systems.attention.launch import forget_plans
 

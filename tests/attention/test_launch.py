@@ -19,8 +19,12 @@ class FakeKernel(triton.runtime.JITFunction):
     arg_names = ("X_ptr", "N", "TILE", "CAUSAL")
 
     def __init__(self) -> None:
+        self.compiled: list[tuple[Any, ...]] = []
         self.checked: list[tuple[Any, ...]] = []
         self.unchecked: list[tuple[Any, ...]] = []
+
+    def warmup(self, *arguments: Any, grid: tuple[int, ...], **constants: Any) -> None:
+        self.compiled.append((grid, arguments, constants))
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch_either(*arguments: Any, **constants: Any) -> "FakeKernel":
@@ -37,6 +41,35 @@ def test_the_second_launch_goes_straight_to_the_compiled_kernel() -> None:
         one(x)
     assert kernel.checked == [((3, 1, 1), ("x", 128), {"CAUSAL": True, "TILE": 64, "num_warps": 4})]
     assert kernel.unchecked == [((3, 1, 1), ("y", 128, 64, True), {})]
+
+
+def test_what_is_compiled_side_by_side_is_what_the_first_launches_are() -> None:
+    calls = [(launch.Launch(FakeKernel(), 3, (n,), {"CAUSAL": True, "TILE": 64}), ("x", n)) for n in (16, 32)]
+    for _ in range(2):
+        launch.compile_side_by_side(*calls)
+        for one, tensors in calls:
+            one(*tensors)
+    for one, _ in calls:
+        assert one.kernel.compiled == one.kernel.checked and len(one.kernel.compiled) == 1
+
+
+@pytest.mark.gpu
+def test_a_backward_compiles_each_of_its_kernels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **what: compiled.append(what["fn"].name))
+    of_backward = (
+        flash_plain.flash_bwd_delta_kernel,
+        flash_plain.flash_bwd_dkdv_kernel,
+        flash_plain.flash_bwd_dq_kernel,
+    )
+    for kernel in of_backward:  # what other tests compiled
+        kernel.device_caches.clear()
+    launch.forget_plans()
+    q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 40, 40, 16), torch.float32))
+    out, lse = flash_triton.flash_forward(q, k, v, True, 0.25)
+    compiled.clear()
+    flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6")
+    assert sorted(compiled) == sorted(kernel.__name__ for kernel in of_backward)
 
 
 def test_a_plan_is_made_once_for_a_key() -> None:

@@ -43,7 +43,6 @@ def flash_fwd_kernel(
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
-    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element.
@@ -78,26 +77,22 @@ def flash_fwd_kernel(
     v_offsets = columns[:, None] * stride_vk + dims[None, :]
 
     # Full tiles first: all their keys exist and are seen by all rows, so their code holds no mask. Edge tiles
-    # follow: those on the diagonal, and the last one if the keys do not fill it. ONE_LOOP masks them all, in half the
-    # code.
+    # follow: those on the diagonal, and the last one if the keys do not fill it.
     k_full = N_KEYS // K_TILE_SIZE * K_TILE_SIZE
     k_end = N_KEYS
     if IS_CAUSAL:
         k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
-    if ONE_LOOP and (IS_CAUSAL or not EVEN_KEYS):
-        k_full = 0
-    else:
-        acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-            acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, 0, k_full, N_KEYS,
-            stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
-            D, K_TILE_SIZE, False, True, ONE_LOOP, INPUT_PRECISION,
-        )  # fmt: skip
+    acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
+        acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, 0, k_full, N_KEYS,
+        stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
+        D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+    )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
             acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end, N_KEYS,
             stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
-            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
+            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
         )  # fmt: skip
 
     kept_sum = row_sum  # the softmax's denominator, as lse, counts what is dropped
@@ -136,7 +131,6 @@ def visit_keys(
     K_TILE_SIZE: tl.constexpr,
     MASK_CAUSAL: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
-    ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
     """The inner loop of Algorithm 1 over the key tiles from k_begin to k_end, at which the pointers leave off.
@@ -144,7 +138,7 @@ def visit_keys(
     The pointers carried are two scalars: two tiles of them would take 128 registers of a thread, and spill.
     """
     # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
-    num_stages: tl.constexpr = 1 if (MASK_CAUSAL or not EVEN_KEYS) and not ONE_LOOP else None
+    num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
     if Seed_ptr is not None:
         seed = tl.load(Seed_ptr)
     for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):

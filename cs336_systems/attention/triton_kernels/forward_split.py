@@ -81,13 +81,13 @@ def flash_fwd_split_kernel(
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
             acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_begin, k_full, N_KEYS,
             stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
-            D, K_TILE_SIZE, False, True, False, INPUT_PRECISION,
+            D, K_TILE_SIZE, False, True, INPUT_PRECISION,
         )  # fmt: skip
         if IS_CAUSAL or not EVEN_KEYS:
             acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
                 acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end,
                 N_KEYS, stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
-                D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, False, INPUT_PRECISION,
+                D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
             )  # fmt: skip
         part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
         part = acc / row_sum[:, None]
