@@ -248,3 +248,22 @@ class FirstCall:
         return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
     track_time.unit = "seconds"
+
+
+class FirstCallShapes:
+    """`FirstCall` where our kernels differ: by head dimension, dtype, and whether the heads fill a GPU."""
+
+    version = "1"
+    timeout = 600
+    negligible = (0.1, 0.1)
+    params = ([1, 32], [4096], [16, 64, 128], ["bfloat16", "float32"], ["forward_backward"], ["triton"])
+    param_names = ("batch", "seq_len", "d", "dtype", "mode", "impl")
+    workload, device, clock, cache = "attention", "cuda", "first_call", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_time(self, results, batch, seq_len, d, dtype, mode, impl):
+        return reported_time(self, results, batch, seq_len, d, dtype, mode, impl)
+
+    track_time.unit = "seconds"

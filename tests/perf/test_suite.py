@@ -33,6 +33,7 @@ EXPECTED = {
     "controls.Clocks.track_time",
     "attention.ShortAttention.track_time",
     "attention.FirstCall.track_time",
+    "attention.FirstCallShapes.track_time",
     "transformer.Transformer.track_time",
     "transformer.Transformer.track_peak_memory",
     "transformer.TransformerVariants.track_time",

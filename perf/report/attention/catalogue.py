@@ -52,6 +52,10 @@ SECTIONS = {
         "The wait for the first result",
         "Forward and backward of one causal head in a fresh process: compilation, loading and tuning included.",
     ),
+    "attention.FirstCallShapes": Section(
+        "The same wait, by the kernels that a shape gets",
+        "Ours alone, of one causal head and of 32: each head dimension and dtype has kernels of its own to compile.",
+    ),
     "attention.PyTorchAttention": Section(
         "Eager attention, compiled",
         "Nothing of ours: what torch.compile makes of eager attention, without heads or mask.",
