@@ -1,0 +1,142 @@
+"""The kernels in Gluon, run on the CPU by `gluon_on_cpu`: no GPU is needed, and no layout is tested."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cs336_systems.attention.flash_plain import Options
+from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD, suits_tma
+from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs
+from tests.attention.gluon_on_cpu import launchers_on_cpu
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches its plain kernels in Triton's interpreter")
+
+# Both warp groups of keys with and without a key, lengths that tiles divide and not, more of either, grouped queries.
+SHAPES = (
+    Shape((1, 2), 192, 192, 64),
+    Shape((2, 1), 333, 333, 64),
+    Shape((1, 1), 70, 201, 128),
+    Shape((1, 1), 130, 333, 128),
+    Shape((1, 1), 333, 200, 128),
+    Shape((1, 4), 150, 100, 64, heads_per_kv_head=2),
+    Shape((1, 2), 130, 257, 128, "heads_inside", heads_per_kv_head=2),
+)
+MORE_SHAPES = (
+    Shape((1, 2), 512, 512, 64),
+    Shape((1, 2), 512, 512, 128),
+    Shape((1, 1), 64, 500, 64),
+    Shape((1, 1), 500, 64, 64),
+    Shape((2, 3), 257, 129, 128, "heads_inside"),
+    Shape((2, 6), 200, 200, 64, "heads_inside", heads_per_kv_head=3),
+    Shape((1, 1), 129, 3, 128),
+    Shape((1, 1), 3, 129, 64),
+    Shape((1, 8), 257, 257, 128, heads_per_kv_head=4),
+)
+
+Run = Callable[[Tensor, Tensor, Tensor, Tensor, bool], dict[str, Tensor]]
+
+
+@pytest.fixture(scope="module")
+def launchers() -> Iterator[tuple[Any, Any]]:
+    with launchers_on_cpu() as (flash_hopper, flash_float32):
+        yield flash_hopper, flash_float32
+
+
+@pytest.fixture
+def in_pieces(launchers: tuple[Any, Any]) -> Callable[[int], Run]:
+    """`run` of the kernels over so many pieces of float32."""
+    choices = {pieces: {d: HOPPER_FLOAT32[d, pieces] for d in (64, 128)} for pieces in (2, 3)}
+    return lambda pieces: partial(run, launchers[1], choices[pieces], choices[pieces])
+
+
+@pytest.fixture(params=["as they are", "in pieces"])
+def of_either(request: pytest.FixtureRequest, launchers: tuple[Any, Any], in_pieces: Callable[[int], Run]) -> Run:
+    """`run` of the kernels that multiply operands as they are, exact in float32 here, and of those over pieces."""
+    return in_pieces(3) if request.param == "in pieces" else partial(run, launchers[0], HOPPER_FORWARD, HOPPER_BACKWARD)
+
+
+def run(
+    launcher: Any,
+    forward_choices: dict[int, Any],
+    backward_choices: dict[int, Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    is_causal: bool,
+) -> dict[str, Tensor]:
+    d = q.shape[-1]
+    options = Options(is_causal, d**-0.5)
+    assert all(map(suits_tma, (q, k, v)))
+    with torch.no_grad():
+        out, lse = launcher.plan_forward(q, k, v, options, forward_choices[d])(q, k, v, None)
+        backward = launcher.plan_backward(q, k, v, out, grad_out, options, backward_choices[d])
+        grads = backward(q, k, v, out, lse, grad_out, None)
+    return dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *grads), strict=True))
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    "shape", [*SHAPES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_SHAPES)], ids=str
+)
+def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_causal: bool) -> None:
+    """In float32: no rounding hides a wrong mask."""
+    q, k, v, grad_out = make_inputs(shape, torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(of_either(q, k, v, grad_out, is_causal), exact, eager, torch.float32)
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_two_pieces_hold_sixteen_bits(in_pieces: Callable[[int], Run], d: int) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 2), 130, 130, d), torch.float32)
+    exact, _ = exact_and_eager(q, k, v, grad_out, True)
+    for name, value in in_pieces(2)(q, k, v, grad_out, True).items():
+        error = (value.double() - exact[name]).abs().max().item()
+        assert 2**-22 < error < 2**-13, f"{name}: error {error:.3g}"  # TF32's 10 bits give 2^-9
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("where", ["q", "k", "v", "grad_out"])
+def test_what_is_not_finite_goes_where_it_goes_in_eager(of_either: Run, where: str, value: float) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 1), 150, 150, 64), torch.float32)
+    with torch.no_grad():
+        {"q": q, "k": k, "v": v, "grad_out": grad_out}[where][0, 0, 70, 3] = value
+    _, eager = exact_and_eager(q, k, v, grad_out, False)
+    got = of_either(q, k, v, grad_out, False)
+    for name in ("out", "dq", "dk", "dv"):
+        assert torch.equal(got[name].isfinite(), eager[name].isfinite()), name
+
+
+@pytest.mark.parametrize("query", [1.0, 1.1])
+@pytest.mark.parametrize("hidden", [slice(0, 140), slice(10, 150)])
+def test_scores_of_minus_infinity_count_for_nothing(of_either: Run, hidden: slice, query: float) -> None:
+    """A whole tile of them too, and the queries beyond the end against an infinite key.
+
+    Whatever the infinity makes of a query's smaller pieces: 1 has none, and 1.1 a negative one.
+    """
+    q, k, v, grad_out = make_inputs(Shape((1, 1), 150, 150, 64), torch.float32)
+    with torch.no_grad():
+        q[..., 3] = query
+        k[:, :, hidden, 3] = float("-inf")
+    _, eager = exact_and_eager(q, k, v, grad_out, False)
+    got = of_either(q, k, v, grad_out, False)
+    torch.testing.assert_close(got["out"], eager["out"])
+    for name in ("out", "dq", "dk", "dv"):
+        assert torch.equal(got[name].isfinite(), eager[name].isfinite()), name
+
+
+@pytest.mark.parametrize("layout", ["expanded", "an odd address"])
+def test_a_gradient_may_lie_anywhere(of_either: Run, layout: str) -> None:
+    q, k, v, grad_out = make_inputs(Shape((1, 2), 130, 130, 64), torch.float32)
+    if layout == "expanded":
+        grad_out = torch.ones_like(q)
+        moved = torch.ones(1, 1, *q.shape[2:]).expand(q.shape)
+    else:
+        moved = torch.empty(grad_out.numel() + 1)[1:].view_as(grad_out).copy_(grad_out)
+        assert moved.is_contiguous() and not suits_tma(moved)
+    got = of_either(q, k, v, moved, True)
+    torch.testing.assert_close(got, of_either(q, k, v, grad_out, True))
