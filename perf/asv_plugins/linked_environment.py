@@ -17,6 +17,7 @@ from asv.console import log
 from asv.machine import MachineCollection
 
 PACKAGES = ("cs336_systems",)
+ENTRY = Path(__file__).parents[1] / "harness" / "workers" / "asv_process.py"
 RECORDED = ("torch", "triton")  # a new version of these starts a new series
 
 
@@ -72,12 +73,12 @@ class LinkedEnvironment(environment.Environment):
                 (self._site / package).symlink_to(source)
 
     def run(self, args, **kwargs):
-        """Run Python in the environment, with the way back to asv's command line and terminal."""
+        """Run a script of asv's in the environment, with the way back to its command line and terminal."""
         env = dict(kwargs.pop("env", os.environ))
         env["PERF_ASV_ARGUMENTS"] = shlex.join(sys.argv[1:])
         env["PERF_RECORDS"] = str(self._records)
         env.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
-        return self.run_executable("python", args, env=env, **kwargs)
+        return self.run_executable("python", [str(ENTRY), *args], env=env, **kwargs)
 
 
 def _python() -> str:

@@ -4,7 +4,7 @@ import contextlib
 import gzip
 import json
 import os
-import signal
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +40,15 @@ def command(*arguments):
     return [sys.executable, "-m", "asv", "run", "HEAD^!", "--machine", MACHINE, "-b", CASES, *arguments]
 
 
-def kill_those_named_after(folder):
-    """asv's fork server, which has a session of its own, outlives an asv that is killed."""
+def watch_those_named_after(folder):
+    """A file descriptor for each process with this folder in its command, readable once it has ended."""
+    watched = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.fsencode(folder) in (process / "cmdline").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+            if os.fsencode(folder) in words:
+                watched[os.pidfd_open(int(process.name))] = words
+    return watched
 
 
 def test_a_run_killed_in_the_middle_goes_on_where_it_stopped(repository):
@@ -60,10 +63,14 @@ def test_a_run_killed_in_the_middle_goes_on_where_it_stopped(repository):
     assert run.stderr is not None
     while not visits(repository):  # asv's stderr carries the progress bar: every read waits for the run to move
         assert run.stderr.read(1), "the run ended before its first visit was on file"
-    os.killpg(run.pid, signal.SIGKILL)
+    of_asv = watch_those_named_after(repository.folder)
+    run.kill()
     run.wait()
     run.stderr.close()
-    kill_those_named_after(repository.folder)
+    assert of_asv, "asv has processes of its own"
+    for process, words in of_asv.items():
+        assert select.select([process], [], [], 60)[0], f"{words.decode()} has outlived asv"
+        os.close(process)
     before = visits(repository)
     assert len(before) > 0
 
