@@ -30,17 +30,18 @@ REPLAY_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2, "bf16_weights": 5e
 def build(params: dict[str, Any], device: str) -> Workload:
     """`params`: strategy, bucket_size_mb, size, context_length, batch, precision, variant, world_size, mode.
 
-    mode step: the whole step. mode exposed: what it takes more than the same step without communication. The batch is
-    that of every rank; attention is PyTorch's. strategy "torch" is its own DistributedDataParallel, "torch_static" the
-    same told that every step is alike.
+    mode step: the whole step. mode alone: the same without communication. mode exposed: what the first takes more than
+    the second. The batch is that of every rank; attention is PyTorch's. strategy "torch" is its own
+    DistributedDataParallel, "torch_static" the same told that every step is alike.
     """
     import torch.distributed as dist
 
     strategy, precision, variant = params["strategy"], params["precision"], params["variant"]
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy={strategy!r} was given; allowed: {', '.join(STRATEGIES)}")
-    if params["mode"] not in ("step", "exposed"):
-        raise ValueError(f"mode={params['mode']!r} was given; allowed: step, exposed")
+    mode = params["mode"]
+    if mode not in ("step", "alone", "exposed"):
+        raise ValueError(f"mode={mode!r} was given; allowed: step, alone, exposed")
     if variant.startswith("compiled"):
         compile_any_number_of_shapes()
     size, context_length = SIZES[params["size"]], params["context_length"]
@@ -70,13 +71,12 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     if strategy == "torch_static":
         step()  # what is static is learnt from its first backward, which no_sync() must not be
-    is_difference = params["mode"] == "exposed"
     check_mean = functools.partial(_check_mean, model, train.optimizer, step, precision)
     is_captured = variant.endswith("cuda_graph")
     if is_captured:  # looked at before, since a replay calls no hooks
         error, (slope, _) = check_mean(), slope_and_norm(model)
         step = _captured(step, model)
-        if is_difference:
+        if mode != "step":
             alone = _captured(alone, model)
 
     def check() -> float:
@@ -102,10 +102,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
         return found | ({"calls": traffic.calls, "bytes": traffic.num_bytes} if traffic else {})
 
     return Workload(
-        run=step,
+        run=alone if mode == "alone" else step,
         check=check,
         floor=floor(size, context_length, precision, "step", batch),
-        without=alone if is_difference else None,
+        without=alone if mode == "exposed" else None,
         settles=True,
         facts=facts,
     )

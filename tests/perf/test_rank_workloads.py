@@ -92,8 +92,8 @@ def test_the_checks_look_at_the_gradients_of_the_step_that_was_replayed_last():
         assert len(errors) == 12 and max(errors) < 1e-5
 
 
-def take_both_arms(rank):
-    """strategy -> two steps of each arm on one rank: weights, and all-reduces."""
+def take_all_arms(rank):
+    """strategy -> two steps of each arm on one rank, and of that alone: weights, and all-reduces."""
     found, models, build_model = {}, [], data_parallel.build_model
 
     def noted(*args):
@@ -103,8 +103,8 @@ def take_both_arms(rank):
     with patch.object(data_parallel, "build_model", noted):
         for workload, params in OF_STRATEGIES:
             arms = []
-            for arm in ("run", "without"):
-                work = build(workload, params, "cpu")
+            for mode, arm in (("exposed", "run"), ("exposed", "without"), ("alone", "run")):
+                work = build(workload, params | {"mode": mode}, "cpu")
                 with counted() as traffic:
                     for _ in range(2):
                         getattr(work, arm)()
@@ -114,10 +114,11 @@ def take_both_arms(rank):
 
 
 def test_the_arm_without_communication_takes_the_same_step_without_communication():
-    (found,) = spawn(take_both_arms, 1)
-    for strategy, ((weights, calls), (weights_without, calls_without)) in found.items():
-        torch.testing.assert_close(weights_without, weights, rtol=0, atol=0)
-        assert calls_without == 0
+    (found,) = spawn(take_all_arms, 1)
+    for strategy, ((weights, calls), *without) in found.items():
+        for weights_without, calls_without in without:
+            torch.testing.assert_close(weights_without, weights, rtol=0, atol=0)
+            assert calls_without == 0
         assert calls > 0 or strategy.startswith("torch")  # whose calls are not Python's
 
 

@@ -33,6 +33,9 @@ from perf.workloads.sharded_optimizer import SHARDINGS
 
 OURS = ("ddp/bucketed/25", "ddp/overlapped")
 AGAINST = ("ddp/torch/25", "ddp/torch/100", "ddp/torch_static/100")
+ALONE = "alone"
+"""As what is held against an arm: its own step without communication."""
+
 BUSY = 0.95
 """Share of a step from which on the GPU, and not its host, is what the step waits for."""
 
@@ -41,7 +44,7 @@ BUSY = 0.95
 @world_size_option
 @step_options(UNSCALED, VARIANTS)
 @click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
-@click.option("--against", multiple=True, help=f"The same. Default: {', '.join(AGAINST)}.")
+@click.option("--against", multiple=True, help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}.")
 @click.option("--rounds", default=12, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
 @click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
 @click.option("--processes", default=6, show_default=True, type=click.IntRange(2), help="At most, for each rank.")
@@ -65,16 +68,21 @@ def command(
     \b
     python -m perf study parallel-step --world-size 2 --context 512 --batch 16
     python -m perf study parallel-step --ours sharding/sharded_reducing --against sharding/torch
+    python -m perf study parallel-step --ours ddp/overlapped --ours ddp/torch --against alone
 
     Two arms are held by the same ranks and take single steps in turn, A B B A, each timed by its slowest rank; then
     again in fresh processes, three at least, until the 95 % interval of every ratio is narrow enough. busy is the
     share of a step in which the GPU computes or communicates: where it is far from all, the host is what is timed, and
-    a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25).
+    a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25). Against "alone",
+    which is an arm's own step without communication, the ratio says what communication adds.
     """
     device = default_device()
     sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
-    arms = {name: arm_of(name) for name in (*(ours or OURS), *(against or AGAINST))}
     pairs = list(itertools.product(ours or OURS, against or AGAINST))
+    arms = {name: arm_of(name) for pair in pairs for name in pair if name != ALONE}
+    for mine, other in pairs:
+        if other == ALONE and arms[mine][0] != "data_parallel":
+            raise click.ClickException(f"{mine!r} was given against {ALONE!r}; allowed: ddp/STRATEGY[/MIB]")
     rows = [
         {"size": size, "context_length": context, "world_size": world_size}
         | common
@@ -151,9 +159,14 @@ def _add(
     number: int,
 ) -> None:
     """One process' samples; every second one builds and steps the other arm first, and looks at its GPU."""
+    workload, own = arms[row["ours"]]
+    held = {
+        "ours": (workload, own),
+        "against": (workload, own | {"mode": "alone"}) if row["against"] == ALONE else arms[row["against"]],
+    }
     names = ("ours", "against") if number % 2 == 0 else ("against", "ours")
     axes = ("size", "context_length", "batch", "world_size", "precision", "variant")
-    params = {axis: row[axis] for axis in axes} | {"first": arms[row[names[0]]], "second": arms[row[names[1]]]}
+    params = {axis: row[axis] for axis in axes} | {"first": held[names[0]], "second": held[names[1]]}
     work = ranks.build(Case("study", "beside", params, device, "ranks", "warm"))
     if number == 0:
         work.check()
@@ -208,19 +221,21 @@ def share(busy: list[float]) -> str:
 
 
 def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
-    """For every model and arm of ours, the best of the others beside it, if it was measured well enough to say."""
+    """For every model and arm of ours, how it stands to the best of the others, or to itself without communication."""
     timed = [row for row in rows if row["status"] == "ok"]
-    for key, group in itertools.groupby(
-        timed, key=lambda row: (row["size"], row["context_length"], row["world_size"], row["ours"])
+    cell = ("size", "context_length", "world_size", "ours")
+    for (size, context, ranks, ours, beside_itself), group in itertools.groupby(
+        timed, key=lambda row: (*(row[axis] for axis in cell), row["against"] == ALONE)
     ):
-        size, context, ranks, ours = key
         mine = list(group)
         ratio, half, fastest = best(mine, ratio_of)
         where = f"{size}, context {context}, {ranks} ranks: {ours}"
         busy = [one for row in mine for one in row["ours_busy"]]
+        bound = busy and statistics.median(busy) < BUSY
+        host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if bound else ""
         if half > half_width:
             yield f"{where}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
+        elif beside_itself:
+            yield f"{where}: communication adds {ratio - 1:.1%} ± {half:.1%} to the step.{host}"
         else:
-            bound = busy and statistics.median(busy) < BUSY
-            host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if bound else ""
             yield f"{where} takes {ratio:.3f} ± {half:.1%} of the time of the best of the others, {fastest}.{host}"

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+from perf.studies.parallel.step import ALONE
 from perf.studies.ratios import best, ratio_of
 
 ROOT = Path(__file__).parents[3]
@@ -13,7 +14,8 @@ WORDS, CHINESE = (" ".join((ROOT / name).read_text(encoding="utf-8").split()) fo
 
 def rows():
     found = (ROOT / "perf" / "studies" / "results").glob("nvidia-h200-x2/*/parallel-step.json")
-    return [row for path in found for row in json.loads(path.read_text())["rows"]]
+    every = (row for path in found for row in json.loads(path.read_text())["rows"])
+    return [row for row in every if row["against"] != ALONE]
 
 
 def ratios_of(ours):

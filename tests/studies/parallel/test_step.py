@@ -108,6 +108,20 @@ def test_the_verdict_is_against_the_best_and_says_whose_time_it_is():
     assert "too wide for a verdict" in sentence
 
 
+def test_beside_itself_alone_it_says_what_communication_adds():
+    with_and_without = row([[1.03]] * 3, [[1.0]] * 3, against=step.ALONE)
+    other = row([[1.0]] * 3, [[2.0]] * 3)
+    said = list(step.answers([other, with_and_without], 0.02))
+    assert said[0].endswith("a takes 0.500 ± 0.0% of the time of the best of the others, b.")
+    assert said[1] == "xl, context 512, 2 ranks: a: communication adds 3.0% ± 0.0% to the step."
+
+
+def test_an_optimizer_has_no_step_alone():
+    done = study(*TINY, "--ours", "sharding/torch", "--against", "alone")
+    assert done.exit_code == 1
+    assert done.output == "Error: 'sharding/torch' was given against 'alone'; allowed: ddp/STRATEGY[/MIB]\n"
+
+
 @pytest.mark.parametrize("name", ["bucketed", "ddp/none", "ddp/bucketed/x", "ddp/bucketed/0", "sharding/sharded/3"])
 def test_an_arm_that_cannot_be_is_one_line(name):
     done = study(*TINY, "--ours", name)
@@ -136,10 +150,11 @@ def test_both_arms_are_built_with_what_is_common_and_both_are_checked(monkeypatc
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_a_pair_of_each_kind_on_real_ranks(tmp_path):
-    arms = ["--ours", "ddp/bucketed/0.1", "--against", "ddp/torch_static/0.1", "--against", "sharding/torch"]
+    others = ("ddp/torch_static/0.1", "sharding/torch", "alone")
+    arms = ["--ours", "ddp/bucketed/0.1", *(word for other in others for word in ("--against", other))]
     done = study(*TINY, *arms, "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "parallel-step.json").read_text())["rows"]
-    assert [one["status"] for one in rows] == ["ok", "ok"]
-    assert [[len(samples) for samples in one["against_s"]] for one in rows] == [[2, 2], [2, 2]]
+    assert [one["status"] for one in rows] == ["ok"] * 3
+    assert [[len(samples) for samples in one["against_s"]] for one in rows] == [[2, 2]] * 3
     assert (tmp_path / "parallel-step.png").stat().st_size > 0
