@@ -4,7 +4,7 @@ Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,27 +14,65 @@ from asv.util import UserError
 from click import ClickException
 
 from perf.gate import acceptance
-from perf.harness import records
-from perf.report import gates, left_out, newest, offline, pages
+from perf.report import gates, left_out, offline, pages
+from perf.report.attention import collected as attention
 from perf.report.attention import page as attention_page
-from perf.report.attention.catalogue import SECTIONS
 from perf.report.changes import page as change_page
 from perf.report.changes import rates as change_rates
-from perf.report.changes import rows as change_rows
 from perf.report.distributed import page as distributed_page
-from perf.report.history import Series, series_of
+from perf.report.newest import Site
 from perf.report.overview import page as overview_page
 from perf.report.overview import rows as overview_rows
 from perf.report.roofline import page as roofline_page
 from perf.report.step import page as step_page
-from perf.report.step.rows import PHASES, VARIANTS
 from perf.report.trust import page as trust_page
 from perf.report.trust import records as trust_records
 from perf.selection import asv_classes
 
+LABELS = dict(pages.PAGES)
 
-class OverviewSite(OutputPublisher):
-    """Writes overview.html and changes.html and links them: what every machine measures, and what became of it."""
+
+class Pages:
+    """What our publishers share. No publisher itself, for asv calls every one of them."""
+
+    name: str
+    collect: Callable[[Site, str], Any]
+    """What a machine has measured, from what asv publishes."""
+
+    render: Callable[[str, list[Any], str], str]
+    """The page, of the project's name, what `collect` gave for each machine, and conf's show_commit_url."""
+
+    @classmethod
+    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
+        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
+        site = Site(
+            Path(conf.results_dir).parent / "records",
+            graphs,
+            benchmarks,
+            revisions,
+            frozenset(published & revisions.keys()),
+            functools.partial(_describe, repo),
+        )
+        html_dir = Path(conf.html_dir)
+        try:
+            for name, page in cls.rendered(conf, site).items():
+                file = f"{name}.html"
+                offline.replace_text(html_dir / file, page)
+                offline.add_link(html_dir, name=name, href=file, label=LABELS[file])
+            offline.make_offline(html_dir)
+        except offline.UnknownPage as error:
+            raise UserError(str(error)) from None
+
+    @classmethod
+    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
+        """The HTML of each page by its name: of this one."""
+        found = [cls.collect(site, machine) for machine in site.machines]
+        return {cls.name: cls.render(conf.project, found, conf.show_commit_url)}
+
+
+class OverviewSite(Pages, OutputPublisher):
+    """overview.html and changes.html: what every machine measures, and what became of it."""
 
     name = "overview"
     button_label = "Overview"
@@ -42,111 +80,74 @@ class OverviewSite(OutputPublisher):
     order = 9
 
     @classmethod
-    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        directory = _records(conf)
-        commits = {revision: commit for commit, revision in revisions.items()}
+    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
+        """Both from one look for changes, which takes the longest."""
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
-        site = _site(conf, repo, benchmarks, graphs, revisions)
+        commits = {revision: commit for commit, revision in site.revisions.items()}
         machines = []
-        for name in _machines(directory, graphs):
+        for name in site.machines:
             measured = [
-                overview_page.Measured(one, about.get(one.benchmark, ""), _describe(repo, commits[max(one.revisions)]))
-                for one in overview_rows.classes_of(graphs, benchmarks, name)
+                overview_page.Measured(one, about.get(one.benchmark, ""), site.describe(commits[max(one.revisions)]))
+                for one in overview_rows.classes_of(site.graphs, site.benchmarks, name)
             ]
-            found, skipped = gates.read(directory, name)
+            found, skipped = gates.read(site.directory, name)
             skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
-            changed = _changed(site, name, repo, found)
-            machines.append(overview_page.Machine(name, _hardware(graphs, name), measured, found, skipped, changed))
+            changed = change_page.collect(site, name, found, _negligible(), _accepted())
+            machines.append(overview_page.Machine(name, site.hardware(name), measured, found, skipped, changed))
         machines.sort(key=lambda one: -one.cells)
-        html_dir = Path(conf.html_dir)
-        _add_page(cls, html_dir, overview_page.render(conf.project, machines, conf.show_commit_url))
         changes = [one.changed for one in machines]
-        _add_page(cls, html_dir, change_page.render(conf.project, changes, conf.show_commit_url), "changes", "Changes")
+        return {
+            "overview": overview_page.render(conf.project, machines, conf.show_commit_url),
+            "changes": change_page.render(conf.project, changes, conf.show_commit_url),
+        }
 
 
-class AttentionSite(OutputPublisher):
-    """Writes attention.html, links it, and replaces every external file of index.html by a local one."""
+class AttentionSite(Pages, OutputPublisher):
+    """attention.html."""
 
     name = "attention"
     button_label = "Attention"
     description = "Attention at the newest commit: times, ceilings and peers"
     order = 10
-
-    @classmethod
-    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        html_dir = Path(conf.html_dir)
-        measured, silent = _collect(conf, repo, benchmarks, graphs, revisions)
-        _add_page(cls, html_dir, attention_page.render(conf.project, measured, silent, conf.show_commit_url))
-        try:
-            offline.make_offline(html_dir)
-        except offline.UnknownPage as error:
-            raise UserError(str(error)) from None
+    collect = staticmethod(attention.collect)
+    render = staticmethod(attention_page.render)
 
 
-class StepSite(OutputPublisher):
-    """Writes step.html and links it: each phase of a training step, and the ways to run one."""
+class StepSite(Pages, OutputPublisher):
+    """step.html: each phase of a training step, and the ways to run one."""
 
     name = "step"
     button_label = "Training step"
     description = "Where a training step's time and memory go, and what each way to run it takes"
     order = 11
-
-    @classmethod
-    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        site = _site(conf, repo, benchmarks, graphs, revisions)
-        machines, silent = [], []
-        for name in _machines(site.directory, graphs):
-            cells = site.cells(name)
-            phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
-            used = dict.fromkeys(cell.commit for cell in (*phases, *variants))
-            if not used:
-                silent.append(name)
-                continue
-            described = [_describe(repo, commit) for commit in used]
-            machines.append(step_page.Machine(name, phases, variants, described, frozenset(benchmarks)))
-        page = step_page.render(conf.project, machines, silent, conf.show_commit_url)
-        _add_page(cls, Path(conf.html_dir), page)
+    collect = staticmethod(step_page.collect)
+    render = staticmethod(step_page.render)
 
 
-class RooflineSite(OutputPublisher):
-    """Writes roofline.html and links it: every case against what its device was measured to do at most."""
+class RooflineSite(Pages, OutputPublisher):
+    """roofline.html: every case against what its device was measured to do at most."""
 
     name = "roofline"
     button_label = "Roofline"
     description = "What fraction of the measured ceiling each case reaches, and how that went"
     order = 11.3
-
-    @classmethod
-    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        site = _site(conf, repo, benchmarks, graphs, revisions)
-        describe = functools.partial(_describe, repo)
-        found = [roofline_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
-        _add_page(cls, Path(conf.html_dir), roofline_page.render(conf.project, found, conf.show_commit_url))
+    collect = staticmethod(roofline_page.collect)
+    render = staticmethod(roofline_page.render)
 
 
-class DistributedSite(OutputPublisher):
-    """Writes distributed.html and links it: strategies, bucket sizes, collectives and sharding over several ranks."""
+class DistributedSite(Pages, OutputPublisher):
+    """distributed.html: strategies, bucket sizes, collectives and sharding over several ranks."""
 
     name = "distributed"
     button_label = "Distributed"
     description = "What communication adds to a step, by which buckets, and what sharding saves"
     order = 11.6
-
-    @classmethod
-    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        site = _site(conf, repo, benchmarks, graphs, revisions)
-        describe = functools.partial(_describe, repo)
-        found = [distributed_page.collect(site, name, describe) for name in _machines(site.directory, graphs)]
-        _add_page(cls, Path(conf.html_dir), distributed_page.render(conf.project, found, conf.show_commit_url))
+    collect = staticmethod(distributed_page.collect)
+    render = staticmethod(distributed_page.render)
 
 
-class TrustSite(OutputPublisher):
-    """Writes trust.html and links it: what the gate's self-tests on file say, machine by machine."""
+class TrustSite(Pages, OutputPublisher):
+    """trust.html: what the gate's self-tests on file say, machine by machine."""
 
     name = "trust"
     button_label = "Trust"
@@ -154,41 +155,11 @@ class TrustSite(OutputPublisher):
     order = 12
 
     @classmethod
-    def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        directory = _records(conf)
-        found = [
-            trust_page.Machine(name, *trust_records.read(directory, name)) for name in _machines(directory, graphs)
-        ]
-        finder = change_rates.rates()
-        page = trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, _accepted())
-        _add_page(cls, Path(conf.html_dir), page)
-
-
-def _add_page(publisher: type[OutputPublisher], html_dir: Path, page: str, name: str = "", label: str = "") -> None:
-    """The publisher's own, or another of that name."""
-    name, label = name or publisher.name, label or publisher.button_label
-    try:
-        offline.replace_text(html_dir / f"{name}.html", page)
-        offline.add_link(html_dir, name=name, href=f"{name}.html", label=label)
-    except offline.UnknownPage as error:
-        raise UserError(str(error)) from None
-
-
-def _changed(site: newest.Site, machine: str, repo: Any, found: list[gates.Gate]) -> change_page.Machine:
-    commits = {revision: commit for commit, revision in site.revisions.items()}
-    harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, commits[revision]))
-    series = list(change_rows.series_of(site.graphs, site.benchmarks, machine, harness_of))
-    return change_page.Machine(
-        machine,
-        change_rows.changes_of(series, _negligible()),
-        len({revision for one in series for revision in one.revisions}),
-        len(series),
-        lambda revision: _describe(repo, commits[revision]),
-        site.revisions,
-        found,
-        _accepted(),
-    )
+    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
+        """Of every self-test; of the finder of changes, what its simulation says."""
+        found = [trust_page.Machine(name, *trust_records.read(site.directory, name)) for name in site.machines]
+        accepted, finder = _accepted(), change_rates.rates()
+        return {cls.name: trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, accepted)}
 
 
 def _negligible() -> dict[str, tuple[float, float]]:
@@ -202,83 +173,6 @@ def _accepted() -> list[acceptance.Acceptance]:
         return acceptance.in_checkout()
     except ClickException as error:
         raise UserError(error.message) from None
-
-
-def _records(conf: Any) -> Path:
-    return Path(conf.results_dir).parent / "records"
-
-
-def _machines(directory: Path, graphs: Any) -> list[str]:
-    """Those with records, and those with results only."""
-    return sorted({*records.machines(directory), *(graph.params.get("machine", "") for _, graph in graphs)} - {""})
-
-
-def _hardware(graphs: Any, machine: str) -> str:
-    """Its GPU, or its CPU, as asv's machine file says."""
-    for _, graph in graphs:
-        if graph.params.get("machine") == machine:
-            number, gpu = graph.params.get("num_gpu", ""), graph.params.get("gpu", "")
-            return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
-    return ""
-
-
-def _collect(
-    conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]
-) -> tuple[list[attention_page.Measured], list[tuple[str, str]]]:
-    """What each machine measured at its newest commit that is published, and the machines that have nothing."""
-    site = _site(conf, repo, benchmarks, graphs, revisions)
-    directory = site.directory
-    measured: list[attention_page.Measured] = []
-    silent: list[tuple[str, str]] = []
-    for machine in _machines(directory, graphs):
-        found = records.commits(directory, machine)
-        commits = site.commits(machine)
-        shown = [
-            attention_page.Measured(
-                machine,
-                benchmark,
-                _describe(repo, commit),
-                results,
-                frozenset(benchmarks),
-                _history(graphs, benchmarks, benchmark, machine),
-            )
-            for benchmark, commit, results in _newest(directory, machine, commits)
-        ]
-        measured += shown
-        if not found:
-            silent.append((machine, "has no records yet."))
-        elif not commits:
-            silent.append((machine, "has records, but none of a commit that this site publishes."))
-        elif not shown:
-            silent.append((machine, "has records, but none of attention."))
-    order = list(SECTIONS)
-    return sorted(measured, key=lambda one: (order.index(one.benchmark), one.machine)), silent
-
-
-def _site(conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> newest.Site:
-    published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
-    return newest.Site(_records(conf), graphs, benchmarks, revisions, frozenset(published & revisions.keys()))
-
-
-def _newest(directory: Path, machine: str, commits: list[str]) -> Iterator[tuple[str, str, list[records.CaseResult]]]:
-    """For each benchmark that the page knows: the first of these commits that has results of it, and those."""
-    wanted = set(SECTIONS)
-    for commit in commits:
-        by_benchmark: dict[str, list[records.CaseResult]] = {}
-        for result in newest.read_commit(directory, machine, commit):
-            if result.benchmark in wanted:
-                by_benchmark.setdefault(result.benchmark, []).append(result)
-        for benchmark, results in by_benchmark.items():
-            wanted.remove(benchmark)
-            yield benchmark, commit, results
-        if not wanted:
-            return
-
-
-def _history(graphs: Any, benchmarks: Any, benchmark: str, machine: str) -> tuple[Series, ...]:
-    section = SECTIONS[benchmark]
-    found = benchmarks.get(f"{benchmark}.{section.method}")
-    return tuple(series_of(graphs, found, machine, section.ours)) if found else ()
 
 
 @functools.cache  # 4 ms, and the pages show the same commits

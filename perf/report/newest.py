@@ -8,6 +8,7 @@ from typing import Any
 
 from perf.harness import records
 from perf.harness.records import CaseResult
+from perf.report import pages
 
 read_commit = functools.lru_cache(maxsize=8)(records.read_commit)
 """For pages that follow one another: the commits that they need are few and the same."""
@@ -33,6 +34,22 @@ class Site:
 
     published: frozenset[str]
     """Hashes of the commits that have a place in the history."""
+
+    describe: Callable[[str], pages.Commit]
+    """A commit by its hash."""
+
+    @property
+    def machines(self) -> list[str]:
+        """Those with records, and those with results only."""
+        named = (graph.params.get("machine", "") for _, graph in self.graphs)
+        return sorted({*records.machines(self.directory), *named} - {""})
+
+    def hardware(self, machine: str) -> str:
+        """Its GPU, or its CPU, as asv's machine file says."""
+        for _, graph in _of(self.graphs, machine):
+            number, gpu = graph.params.get("num_gpu", ""), graph.params.get("gpu", "")
+            return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
+        return ""
 
     def commits(self, machine: str) -> list[str]:
         """Those that have the newest result of something, the newest first.

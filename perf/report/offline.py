@@ -28,11 +28,13 @@ def read_manifest() -> dict[str, dict[str, str]]:
 
 
 def make_offline(html_dir: Path) -> None:
-    """Copy the vendored files into a published site and use them in its index.html. Raises `UnknownPage`."""
+    """Copy the vendored files into a published site and use them in its index.html, once. Raises `UnknownPage`."""
     index = html_dir / "index.html"
-    page = localize(index.read_text(encoding="utf-8"), read_manifest())
-    shutil.copytree(VENDOR, html_dir / "vendor", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git*"))
-    replace_text(index, page)
+    asvs = index.read_text(encoding="utf-8")
+    page = localize(asvs, read_manifest())
+    if page != asvs:
+        shutil.copytree(VENDOR, html_dir / "vendor", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git*"))
+        replace_text(index, page)
 
 
 def localize(page: str, manifest: dict[str, dict[str, str]]) -> str:

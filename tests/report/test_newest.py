@@ -6,10 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from perf.harness.records import Journal
-from perf.report import newest
+from perf.report import newest, pages
 from perf.report.newest import Site
 from tests.report import steps
 from tests.report.synthetic import H200
+
+
+def described(commit: str) -> pages.Commit:
+    return pages.Commit(commit, "A subject", "2026-01-02")
 
 
 def graph(points: dict[int, list[Any]], machine: str = H200) -> tuple[str, Any]:
@@ -39,19 +43,19 @@ def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> 
     revisions = {name * 40: number for name, number in zip("cbade", (1, 2, 3, 4, 5), strict=True)}
     published = frozenset(revisions) - {"d" * 40}
     known = graph({1: [1.0, None], 2: [None, 1.0], 3: [None, 1.0]})
-    site = Site(tmp_path, [known], {}, revisions, published)
+    site = Site(tmp_path, [known], {}, revisions, published, described)
     cells = site.cells(H200)[steps.PHASES]
     assert asked == ["a", "c"], "newest first; b has nothing that is newest, d is not published, e has no records"
     assert site.commits(H200) == ["a" * 40, "c" * 40]
-    unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, frozenset(revisions))
+    unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, frozenset(revisions), described)
     assert [one[0] for one in unfinished.commits(H200)] == ["d", "a", "b"], "asv has nothing of b and d: interrupted"
     assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "c")] * 8
 
 
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
-    assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells(H200)[steps.PHASES]) == 8
-    assert Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40})).cells("laptop") == {}
+    assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells(H200)[steps.PHASES]) == 8
+    assert Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells("laptop") == {}
 
 
 def test_a_case_is_of_the_harness_that_measured_it_last(tmp_path: Path, monkeypatch: Any) -> None:

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from perf import units
-from perf.harness.records import CaseResult
 from perf.report import conditions, history, pages
 from perf.report.attention import cells
 from perf.report.attention.catalogue import SECTIONS, Section
+from perf.report.attention.collected import Machine, Measured
 from perf.report.attention.rows import Overview, Row, build_rows, overview
 from perf.report.history import Series
 from perf.report.wording import FASTEST, label, varying
@@ -20,34 +19,15 @@ MAX_LADDERS = 8
 _HEADLINE = ("reference", "sdpa", "sdpa_flash", "sdpa_cudnn", FASTEST)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one machine recorded of one benchmark at its newest commit."""
-
-    machine: str
-    benchmark: str
-    commit: pages.Commit
-    results: list[CaseResult]
-    series: frozenset[str]
-    """Names of asv's benchmarks that have a graph to link to."""
-
-    history: tuple[Series, ...] = ()
-
-    def link(self, method: str, params: dict[str, Any]) -> str:
-        """asv's graph of one series, "" if there is none."""
-        return pages.known_link(self.series, f"{self.benchmark}.{method}", self.machine, params)
-
-
-def render(project: str, measured: Iterable[Measured], silent: Iterable[tuple[str, str]], show_commit_url: str) -> str:
-    """The whole page. `silent` names machines without anything to show, each with the reason in words."""
-    by_machine: dict[str, list[Measured]] = {}
-    for one in measured:
-        by_machine.setdefault(one.machine, []).append(one)
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page; machines in the order of their first sections."""
+    every, known = list(machines), list(SECTIONS)
+    shown = sorted((one for one in every if one.measured), key=lambda one: known.index(one.measured[0].benchmark))
     return pages.render(
         "attention",
         project=project,
-        machines=[_machine(name, found) for name, found in by_machine.items()],
-        silent=list(silent),
+        machines=[_machine(one.name, one.measured) for one in shown],
+        silent=[(one.name, one.silence) for one in every if not one.measured],
         viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
         show_commit_url=show_commit_url,
     )

@@ -1,5 +1,6 @@
 """The page about changes: every step in the history, under the commit that made it."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,10 +10,11 @@ from typing import Any
 from perf.gate.acceptance import Acceptance
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
-from perf.report import pages
-from perf.report.changes.rows import Change, touched_controls
+from perf.report import newest, pages
+from perf.report.changes.rows import Change, Negligible, changes_of, series_of, touched_controls
 from perf.report.gates import Gate
 from perf.report.history import HEIGHT, MARGIN, WIDTH, places
+from perf.report.newest import Site
 
 MOST_COMMITS = 100
 MOST_ROWS = 200
@@ -56,6 +58,25 @@ class Machine:
         """Project code is worse, still so, confirmed by a second commit, and nobody has said that it is meant."""
         stands = one.back is None and not one.step.alone and not one.series.is_control
         return one.verdict.word in BAD and stands and not self.why(one)
+
+
+def collect(
+    site: Site, machine: str, gates: Sequence[Gate], negligible: Negligible, accepted: Sequence[Acceptance]
+) -> Machine:
+    """From what asv publishes."""
+    commits = {revision: commit for commit, revision in site.revisions.items()}
+    harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, commits[revision]))
+    series = list(series_of(site.graphs, site.benchmarks, machine, harness_of))
+    return Machine(
+        machine,
+        changes_of(series, negligible),
+        len({revision for one in series for revision in one.revisions}),
+        len(series),
+        lambda revision: site.describe(commits[revision]),
+        site.revisions,
+        gates,
+        accepted,
+    )
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:

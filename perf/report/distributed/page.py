@@ -1,7 +1,7 @@
 """The page about several GPUs: what communication adds to a step, by which buckets, and what sharding saves."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +59,11 @@ class Machine:
             yield from self.cells.get(benchmark, ())
 
 
-def collect(site: Site, machine: str, describe: Callable[[str], pages.Commit]) -> Machine:
-    """From what asv publishes. `describe` tells a commit by its hash."""
+def collect(site: Site, machine: str) -> Machine:
+    """From what asv publishes."""
     cells = {benchmark: found for benchmark, found in site.cells(machine).items() if benchmark in CLASSES}
     commits = dict.fromkeys(cell.commit for of_class in cells.values() for cell in of_class)
-    return Machine(machine, cells, {one: describe(one) for one in commits}, frozenset(site.benchmarks))
+    return Machine(machine, cells, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks))
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:

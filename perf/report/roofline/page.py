@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,8 @@ class Machine:
         return pages.known_link(self.series, f"{row.result.benchmark}.track_time", self.name, row.result.params)
 
 
-def collect(site: Site, machine: str, describe: Callable[[str], pages.Commit]) -> Machine:
-    """From what asv publishes. `describe` tells a commit by its hash."""
+def collect(site: Site, machine: str) -> Machine:
+    """From what asv publishes."""
     cells = site.cells(machine)
     classes = classes_of(cells)
     histories = {}
@@ -63,12 +63,12 @@ def collect(site: Site, machine: str, describe: Callable[[str], pages.Commit]) -
             histories[one.benchmark] = rows.history(one, site.graphs, found, machine)
     hashes = {revision: commit for commit, revision in site.revisions.items()}
     moments = {
-        revision: Moment(describe(hashes[revision]), newest.environment(site.directory, machine, hashes[revision]))
+        revision: Moment(site.describe(hashes[revision]), newest.environment(site.directory, machine, hashes[revision]))
         for revision in {point.revision for history in histories.values() for point in history.points}
     }
     commits = {row.cell.commit for one in classes for row in one.rows}
     return Machine(
-        machine, cells, histories, moments, {one: describe(one) for one in commits}, frozenset(site.benchmarks)
+        machine, cells, histories, moments, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks)
     )
 
 

@@ -8,7 +8,8 @@ from perf import units
 from perf.harness.records import CaseResult
 from perf.report import conditions, pages
 from perf.report.failures import by_reason
-from perf.report.step.rows import MODES, Cell, Phases, Ways, phases_of, ways_of
+from perf.report.newest import Site
+from perf.report.step.rows import MODES, PHASES, VARIANTS, Cell, Phases, Ways, phases_of, ways_of
 from perf.report.wording import status
 
 BASELINE = ("bf16", "eager", "sdpa")
@@ -33,13 +34,22 @@ class Machine:
         return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params)
 
 
-def render(project: str, machines: Iterable[Machine], silent: Iterable[str], show_commit_url: str) -> str:
-    """The whole page. `silent` names machines that have measured none."""
+def collect(site: Site, machine: str) -> Machine:
+    """From what asv publishes."""
+    cells = site.cells(machine)
+    phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
+    commits = dict.fromkeys(cell.commit for cell in (*phases, *variants))
+    return Machine(machine, phases, variants, [site.describe(one) for one in commits], frozenset(site.benchmarks))
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    every = list(machines)
     return pages.render(
         "step",
         project=project,
-        machines=[_machine(one) for one in machines],
-        silent=list(silent),
+        machines=[_machine(one) for one in every if one.commits],
+        silent=[one.name for one in every if not one.commits],
         modes=MODES,
         show_commit_url=show_commit_url,
     )

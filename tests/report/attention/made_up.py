@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from perf.harness.records import read_commit
-from perf.report.attention.page import Measured, render
+from perf.report.attention.collected import Machine, Measured
+from perf.report.attention.page import render
 from perf.report.pages import Commit
 from tests.report import synthetic
 
@@ -20,4 +21,5 @@ def measured(suite: synthetic.Suite, directory: Path, commit: Commit = COMMIT, v
 
 def page_of(suite: synthetic.Suite, directory: Path, visits: int = 4) -> str:
     """The page about one suite."""
-    return render("demo", [measured(suite, directory, visits=visits)], [], "https://code.example/commit/")
+    machine = Machine(suite.machine, [measured(suite, directory, visits=visits)])
+    return render("demo", [machine], "https://code.example/commit/")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from perf import units
+from perf.report.attention.collected import Machine
 from perf.report.attention.page import render
 from perf.report.pages import permalink
 from tests.report import synthetic
@@ -95,10 +96,9 @@ def test_nothing_that_counts_was_measured(tmp_path: Path) -> None:
 
 
 def test_silence_is_told_in_words() -> None:
-    assert "nvidia-b200 has no records yet." in text_of(
-        render("demo", [], [("nvidia-b200", "has no records yet.")], "")
-    )
-    assert "No machine has measured attention yet." in text_of(render("demo", [], [], ""))
+    silent = Machine("nvidia-b200", [], "has no records yet.")
+    assert "nvidia-b200 has no records yet." in text_of(render("demo", [silent], ""))
+    assert "No machine has measured attention yet." in text_of(render("demo", [], ""))
 
 
 def test_the_page_loads_nothing_from_elsewhere(page: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from perf.harness.case import ClockName
 from perf.report.attention.catalogue import SECTIONS
-from perf.report.attention.page import Measured, render
+from perf.report.attention.collected import Machine, Measured
+from perf.report.attention.page import render
 from perf.report.conditions import CLOCKS
 from perf.report.pages import Commit
 from perf.report.wording import LABELS
@@ -17,6 +18,7 @@ from perf.selection import asv_classes
 from tests.report import synthetic
 from tests.report.attention.made_up import COMMIT, measured, page_of
 from tests.report.pages import text_of
+from tests.report.synthetic import H200
 
 
 def rungs(page: str) -> list[list[str]]:
@@ -138,23 +140,23 @@ def several(tmp_path: Path) -> list[Measured]:
 
 
 def test_several_sections_have_contents_that_say_the_result(several: list[Measured]) -> None:
-    page = render("demo", several, [], "")
+    page = render("demo", [Machine(H200, several)], "")
     [contents] = re.findall(r'<nav class="contents".*?</nav>', page, flags=re.DOTALL)
     for target in re.findall(r'href="#(.*?)"', contents):
         assert page.count(f'id="{target}"') == 1
     assert "What eager attention keeps for its backward eager PyTorch needs 2.00\u00d7 the memory" in text_of(contents)
     assert "One causal head, every shape 6.51\u00d7 as fast as eager PyTorch" in text_of(contents)
-    assert 'class="contents"' not in render("demo", several[:1], [], "")
+    assert 'class="contents"' not in render("demo", [Machine(H200, several[:1])], "")
     assert len(set(idents := re.findall(r' id="(.*?)"', page))) == len(idents)
 
 
 def test_what_holds_for_all_sections_of_a_machine_is_said_once(several: list[Measured]) -> None:
-    text = text_of(render("demo", several, [], ""))
+    text = text_of(render("demo", [Machine(H200, several)], ""))
     for once in ("Driver 580.95.05", "Tile <sizes>", "Interval 95 %", "Ceilings bfloat16"):
         assert text.count(once) == 1, once
     assert text.count("A time is") == 2
 
     newer = Commit("f" * 40, "Newer", "2026-01-03")
     mixed = [several[0], dataclasses.replace(several[1], commit=newer)]
-    text = text_of(render("demo", mixed, [], ""))
+    text = text_of(render("demo", [Machine(H200, mixed)], ""))
     assert text.index(COMMIT.hash[:8]) < text.index("Every case of our Triton attention") < text.index("Newer")

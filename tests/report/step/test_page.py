@@ -19,7 +19,7 @@ SERIES = frozenset({f"{PHASES}.track_time", f"{PHASES}.track_peak_memory"})
 
 def page_of(phases, variants=(), series=SERIES, **more):
     known = [steps.COMMIT, *more.get("commits", ())]
-    return render("demo", [Machine(H200, phases, variants, known, series)], [], "https://code.example/commit/")
+    return render("demo", [Machine(H200, phases, variants, known, series)], "https://code.example/commit/")
 
 
 def test_a_model_is_one_row_whose_parts_share_the_steps_time(tmp_path: Path) -> None:
@@ -120,5 +120,7 @@ def test_rows_name_their_commit_where_there_are_several(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_said() -> None:
-    assert "No machine has measured a training step yet." in text_of(render("demo", [], [], "#"))
-    assert "laptop has no records of training steps." in text_of(render("demo", [], ["laptop"], "#"))
+    assert "No machine has measured a training step yet." in text_of(render("demo", [], "#"))
+    assert "laptop has no records of training steps." in text_of(
+        render("demo", [Machine("laptop", [], [], [], SERIES)], "#")
+    )

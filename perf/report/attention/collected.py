@@ -1,0 +1,85 @@
+"""What the attention page is about: each benchmark's newest results on a machine, from what asv publishes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.harness import records
+from perf.harness.records import CaseResult
+from perf.report import history, newest, pages
+from perf.report.attention.catalogue import SECTIONS
+from perf.report.history import Series
+from perf.report.newest import Site
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one machine recorded of one benchmark at its newest commit."""
+
+    machine: str
+    benchmark: str
+    commit: pages.Commit
+    results: list[CaseResult]
+    series: frozenset[str]
+    """Names of asv's benchmarks that have a graph to link to."""
+
+    history: tuple[Series, ...] = ()
+
+    def link(self, method: str, params: dict[str, Any]) -> str:
+        """asv's graph of one series, "" if there is none."""
+        return pages.known_link(self.series, f"{self.benchmark}.{method}", self.machine, params)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one machine has measured of attention."""
+
+    name: str
+    measured: Sequence[Measured]
+    silence: str = ""
+    """Why there is nothing to show."""
+
+
+def collect(site: Site, machine: str) -> Machine:
+    """Each benchmark that the page knows, in the page's order, at its newest commit that asv publishes."""
+    commits = site.commits(machine)
+    known = list(SECTIONS)
+    measured = [
+        Measured(
+            machine,
+            benchmark,
+            site.describe(commit),
+            results,
+            frozenset(site.benchmarks),
+            _history(site, benchmark, machine),
+        )
+        for benchmark, commit, results in _newest(site, machine, commits)
+    ]
+    if measured:
+        return Machine(machine, sorted(measured, key=lambda one: known.index(one.benchmark)))
+    if commits:
+        return Machine(machine, [], "has records, but none of attention.")
+    recorded = records.commits(site.directory, machine)
+    why = "has records, but none of a commit that this site publishes." if recorded else "has no records yet."
+    return Machine(machine, [], why)
+
+
+def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult]]]:
+    """For each benchmark that the page knows: the first of these commits that has results of it, and those."""
+    wanted = set(SECTIONS)
+    for commit in commits:
+        by_benchmark: dict[str, list[CaseResult]] = {}
+        for result in newest.read_commit(site.directory, machine, commit):
+            if result.benchmark in wanted:
+                by_benchmark.setdefault(result.benchmark, []).append(result)
+        for benchmark, results in by_benchmark.items():
+            wanted.remove(benchmark)
+            yield benchmark, commit, results
+        if not wanted:
+            return
+
+
+def _history(site: Site, benchmark: str, machine: str) -> tuple[Series, ...]:
+    section = SECTIONS[benchmark]
+    found = site.benchmarks.get(f"{benchmark}.{section.method}")
+    return tuple(history.series_of(site.graphs, found, machine, section.ours)) if found else ()
