@@ -11,35 +11,21 @@ import click
 from perf.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
-from perf.studies.parallel.ranked import (
-    UNSCALED,
-    default_device,
-    measured_rows,
-    step_axes,
-    step_options,
-    world_size_option,
-    world_sizes_of,
-)
+from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
 from perf.workloads.data_parallel import STRATEGIES
 
 SWEPT = ("bucketed", "torch", "torch_static")
 
 
 @click.command()
-@world_size_option
 @click.option("--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), help="Default: all.")
 @click.option("--bucket-size-mb", "buckets", multiple=True, type=click.FloatRange(0, min_open=True), help="MiB; swept.")
 @step_options(UNSCALED, VARIANTS)
 @out_option
 def command(
-    world_sizes: tuple[int, ...],
+    steps: Steps,
     strategies: tuple[str, ...],
     buckets: tuple[float, ...],
-    sizes: tuple[str, ...],
-    contexts: tuple[int, ...],
-    precision: str | None,
-    variant: str | None,
-    batch: int,
     out: Path | None,
 ) -> None:
     """What does data parallelism add to a step? Four strategies and torch's DDP; five minutes on two GPUs.
@@ -51,26 +37,18 @@ def command(
     Bucket sizes are swept for ours and for torch's, and the course's model of their cost is fitted to ours:
     overhead = s / (n w) + n o. Each setting once: `study parallel-step` holds two beside each other until it is sure.
     """
-    device = default_device()
-    on_gpu = device == "cuda"
-    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
+    device, on_gpu = steps.device, steps.device == "cuda"
     swept = buckets or ((1, 10, 25, 100, 1000) if on_gpu else (0.01, 0.1, 1.0))
     settings = [
-        {"strategy": strategy, "bucket_size_mb": bucket, "size": size, "context_length": context, **common}
-        | {"world_size": world_size, "mode": mode}
-        for world_size, size, context, strategy in itertools.product(
-            world_sizes_of(world_sizes, device),
-            sizes,
-            contexts,
-            strategies or STRATEGIES,
-        )
+        {"strategy": strategy, "bucket_size_mb": bucket} | where | {"mode": mode}
+        for where, strategy in itertools.product(steps, strategies or STRATEGIES)
         for bucket in (swept if strategy in SWEPT else swept[:1])
         for mode in ("step", "exposed")
     ]
     rows = paired(kept(measured_rows("data_parallel", settings, device), device, out and out / "ddp.json"))
     whole = document(device, rows)
     click.echo(heading(whole))
-    click.echo(f"Batch {batch} a rank, {common['precision']}, {common['variant']}; medians of the slowest rank, ms")
+    click.echo(f"Medians of the slowest rank, ms: {steps}")
     click.echo(table(rows))
     for sentence in answers(rows):
         click.echo(sentence)

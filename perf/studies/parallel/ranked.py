@@ -1,7 +1,10 @@
 """What the studies over several ranks share: cases measured on processes of their own, a failure as a row."""
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import click
@@ -30,48 +33,69 @@ def world_size_option(command: Callable[..., None]) -> Callable[..., None]:
 _HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
 
 
-def step_options(
-    precisions: Sequence[str], variants: Sequence[str]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """--size and --context, repeatable, --precision, --variant and --batch of a step; `step_axes` takes them."""
-    context_help = "Default: 512; 64 on a CPU."
+@dataclass(frozen=True)
+class Steps:
+    """Which steps to time: what was asked for, or what suits this machine."""
+
+    device: Device
+    world_sizes: tuple[int, ...]
+    sizes: tuple[str, ...]
+    contexts: tuple[int, ...]
+    common: dict[str, Any]
+    """precision, variant and batch."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The params of a workload that all strategies share."""
+        for world_size, size, context in itertools.product(self.world_sizes, self.sizes, self.contexts):
+            yield {"size": size, "context_length": context, **self.common, "world_size": world_size}
+
+    def __str__(self) -> str:
+        return f"batch {self.common['batch']} a rank, {self.common['precision']}, {self.common['variant']}"
+
+
+def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable[[Callable[..., None]], Any]:
+    """--world-size, --size and --context, repeatable, --precision, --variant and --batch: the command gets `steps`."""
     options = (
-        click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Of every rank."),
-        click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
-        click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
-        click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help=context_help),
+        world_size_option,
         click.option(
             "--size", "sizes", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU."
         ),
+        click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU."),
+        click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
+        click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
+        click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Of every rank."),
     )
 
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        for option in options:
-            command = option(command)
-        return command
+    def add(command: Callable[..., None]) -> Any:
+        @functools.wraps(command)
+        def with_steps(
+            world_sizes: tuple[int, ...],
+            sizes: tuple[str, ...],
+            contexts: tuple[int, ...],
+            precision: str | None,
+            variant: str | None,
+            batch: int,
+            **own: Any,
+        ) -> None:
+            device = default_device()
+            on_gpu = device == "cuda"
+            common = {
+                "precision": precision or ("bf16" if on_gpu else "fp32"),
+                "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
+                "batch": batch,
+            }
+            steps = Steps(
+                device,
+                world_sizes_of(world_sizes, device),
+                sizes or (("xl",) if on_gpu else ("tiny",)),
+                contexts or ((512,) if on_gpu else (64,)),
+                common,
+            )
+            command(steps=steps, **own)
+
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_steps)
 
     return add
-
-
-def step_axes(
-    device: Device,
-    sizes: tuple[str, ...],
-    contexts: tuple[int, ...],
-    precision: str | None,
-    variant: str | None,
-    batch: int,
-) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, Any]]:
-    """Sizes, context lengths, and the rest by name: what was asked for, or what suits the device."""
-    on_gpu = device == "cuda"
-    return (
-        sizes or (("xl",) if on_gpu else ("tiny",)),
-        contexts or ((512,) if on_gpu else (64,)),
-        {
-            "precision": precision or ("bf16" if on_gpu else "fp32"),
-            "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
-            "batch": batch,
-        },
-    )
 
 
 def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:

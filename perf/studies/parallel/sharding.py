@@ -11,14 +11,7 @@ import click
 from perf.closed_forms import state_bytes
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
-from perf.studies.parallel.ranked import (
-    default_device,
-    measured_rows,
-    step_axes,
-    step_options,
-    world_size_option,
-    world_sizes_of,
-)
+from perf.studies.parallel.ranked import Steps, measured_rows, step_options
 from perf.workloads.sharded_optimizer import SHARDINGS
 
 POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
@@ -26,18 +19,12 @@ GIB = 2**30
 
 
 @click.command()
-@world_size_option
 @click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
 @step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
 def command(
-    world_sizes: tuple[int, ...],
+    steps: Steps,
     shardings: tuple[str, ...],
-    sizes: tuple[str, ...],
-    contexts: tuple[int, ...],
-    precision: str | None,
-    variant: str | None,
-    batch: int,
     out: Path | None,
 ) -> None:
     """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
@@ -49,21 +36,12 @@ def command(
     reduced to their owners (sharded_reducing, 2P), and torch's ZeroRedundancyOptimizer. Peak memory after the model is
     made, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n divided.
     """
-    device = default_device()
-    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
-    settings = [
-        {"sharding": sharding, "size": size, "context_length": context, **common, "world_size": world_size}
-        for world_size, size, context, sharding in itertools.product(
-            world_sizes_of(world_sizes, device),
-            sizes,
-            contexts,
-            shardings or SHARDINGS,
-        )
-    ]
+    device = steps.device
+    settings = [{"sharding": sharding} | where for where, sharding in itertools.product(steps, shardings or SHARDINGS)]
     rows = kept(measured_rows("sharded_optimizer", settings, device), device, out and out / "sharding.json")
     whole = document(device, rows)
     click.echo(heading(whole))
-    click.echo(f"Batch {batch} a rank, {common['precision']}, {common['variant']}; step: median of the slowest rank")
+    click.echo(f"Step: median of the slowest rank; {steps}")
     click.echo(table(rows))
     for sentence in answers(rows):
         click.echo(sentence)

@@ -19,12 +19,9 @@ from perf.studies.parallel.ranked import (
     REFUSALS,
     UNSCALED,
     Device,
-    default_device,
+    Steps,
     held_ranks,
-    step_axes,
     step_options,
-    world_size_option,
-    world_sizes_of,
 )
 from perf.studies.ratio_figure import draw
 from perf.studies.ratios import FEWEST, best, milliseconds, ratio_of
@@ -41,7 +38,6 @@ BUSY = 0.95
 
 
 @click.command()
-@world_size_option
 @step_options(UNSCALED, VARIANTS)
 @click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
 @click.option("--against", multiple=True, help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}.")
@@ -50,12 +46,7 @@ BUSY = 0.95
 @click.option("--processes", default=6, show_default=True, type=click.IntRange(2), help="At most, for each rank.")
 @out_option
 def command(
-    world_sizes: tuple[int, ...],
-    sizes: tuple[str, ...],
-    contexts: tuple[int, ...],
-    precision: str | None,
-    variant: str | None,
-    batch: int,
+    steps: Steps,
     ours: tuple[str, ...],
     against: tuple[str, ...],
     rounds: int,
@@ -76,27 +67,24 @@ def command(
     a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25). Against "alone",
     which is an arm's own step without communication, the ratio says what communication adds.
     """
-    device = default_device()
-    sizes, contexts, common = step_axes(device, sizes, contexts, precision, variant, batch)
+    device = steps.device
     pairs = list(itertools.product(ours or OURS, against or AGAINST))
     arms = {name: arm_of(name) for pair in pairs for name in pair if name != ALONE}
     for mine, other in pairs:
         if other == ALONE and arms[mine][0] != "data_parallel":
             raise click.ClickException(f"{mine!r} was given against {ALONE!r}; allowed: ddp/STRATEGY[/MIB]")
     rows = [
-        {"size": size, "context_length": context, "world_size": world_size}
-        | common
+        where
         | {"ours": mine, "against": other, "status": "ok"}
         | {name: [] for name in ("ours_s", "against_s", "ours_busy", "against_busy")}
-        for world_size, size, context in itertools.product(world_sizes_of(world_sizes, device), sizes, contexts)
-        for mine, other in pairs
+        for where, (mine, other) in itertools.product(steps, pairs)
     ]
     for whole in measured(rows, arms, device, rounds, processes, half_width / 100):
         if out:
             write(out / "parallel-step.json", document(device, whole))
     title = heading(document(device, rows))
     click.echo(title)
-    click.echo(f"Whole step, batch {batch} a rank, {common['precision']}, {common['variant']}: ms of the slowest rank")
+    click.echo(f"Whole step, ms of the slowest rank: {steps}")
     click.echo(table(rows))
     for sentence in answers(rows, half_width / 100):
         click.echo(sentence)
