@@ -33,6 +33,12 @@ AGAINST = ("ddp/torch/25", "ddp/torch/100", "ddp/torch_static/100")
 ALONE = "alone"
 """As what is held against an arm: its own step without communication."""
 
+Arm = tuple[str, dict[str, Any]]
+"""A workload and its own params."""
+
+Pairs = dict[tuple[str, str], tuple[Arm, Arm]]
+"""By the names of the two."""
+
 BUSY = 0.95
 """Share of a step from which on the GPU, and not its host, is what the step waits for."""
 
@@ -68,18 +74,17 @@ def command(
     which is an arm's own step without communication, the ratio says what communication adds.
     """
     device = steps.device
-    pairs = list(itertools.product(ours or OURS, against or AGAINST))
-    arms = {name: arm_of(name) for pair in pairs for name in pair if name != ALONE}
-    for mine, other in pairs:
-        if other == ALONE and arms[mine][0] != "data_parallel":
-            raise click.ClickException(f"{mine!r} was given against {ALONE!r}; allowed: ddp/STRATEGY[/MIB]")
+    pairs = {
+        (mine, other): (arm_of(mine), alone(mine) if other == ALONE else arm_of(other))
+        for mine, other in itertools.product(ours or OURS, against or AGAINST)
+    }
     rows = [
         where
         | {"ours": mine, "against": other, "status": "ok"}
         | {name: [] for name in ("ours_s", "against_s", "ours_busy", "against_busy")}
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
-    for whole in measured(rows, arms, device, rounds, processes, half_width / 100):
+    for whole in measured(rows, pairs, device, rounds, processes, half_width / 100):
         if out:
             write(out / "parallel-step.json", document(device, whole))
     title = heading(document(device, rows))
@@ -95,8 +100,8 @@ def command(
         draw(rows, lambda row: where.format_map(row), out / "parallel-step.png", title)
 
 
-def arm_of(name: str) -> tuple[str, dict[str, Any]]:
-    """Workload and its own params. Raises `click.ClickException` with one line for what is no arm."""
+def arm_of(name: str) -> Arm:
+    """Raises `click.ClickException` with one line for what is no arm."""
     kind, _, rest = name.partition("/")
     own, _, size = rest.partition("/")
     try:
@@ -110,9 +115,17 @@ def arm_of(name: str) -> tuple[str, dict[str, Any]]:
     raise click.ClickException(f"{name!r} was given; allowed: {grammar}")
 
 
+def alone(name: str) -> Arm:
+    """That arm's step without communication. Raises `click.ClickException` for one that always communicates."""
+    workload, own = arm_of(name)
+    if workload != "data_parallel":
+        raise click.ClickException(f"{name!r} was given against {ALONE!r}; allowed: ddp/STRATEGY[/MIB]")
+    return workload, own | {"mode": "alone"}
+
+
 def measured(
     rows: list[dict[str, Any]],
-    arms: dict[str, tuple[str, dict[str, Any]]],
+    pairs: Pairs,
     device: Device,
     rounds: int,
     processes: int,
@@ -128,7 +141,7 @@ def measured(
                     bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
                     if row["status"] == "ok":
                         try:
-                            _add(row, ranks_of(row["world_size"]), arms, device, rounds, number)
+                            _add(row, ranks_of(row["world_size"]), pairs, device, rounds, number)
                         except REFUSALS as error:
                             row["status"] = one_line(error)
                     bar.update()
@@ -138,20 +151,9 @@ def measured(
                 return
 
 
-def _add(
-    row: dict[str, Any],
-    ranks: Ranks,
-    arms: dict[str, tuple[str, dict[str, Any]]],
-    device: Device,
-    rounds: int,
-    number: int,
-) -> None:
+def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds: int, number: int) -> None:
     """One process' samples; every second one builds and steps the other arm first, and looks at its GPU."""
-    workload, own = arms[row["ours"]]
-    held = {
-        "ours": (workload, own),
-        "against": (workload, own | {"mode": "alone"}) if row["against"] == ALONE else arms[row["against"]],
-    }
+    held = dict(zip(("ours", "against"), pairs[row["ours"], row["against"]], strict=True))
     names = ("ours", "against") if number % 2 == 0 else ("against", "ours")
     axes = ("size", "context_length", "batch", "world_size", "precision", "variant")
     params = {axis: row[axis] for axis in axes} | {"first": held[names[0]], "second": held[names[1]]}

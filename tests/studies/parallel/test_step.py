@@ -13,7 +13,8 @@ from perf.workloads import beside
 from perf.workloads.workload import Floor, Workload
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
-ARMS = {"a": ("data_parallel", {"strategy": "bucketed"}), "b": ("data_parallel", {"strategy": "torch"})}
+A, B, C = (("data_parallel", {"strategy": name}) for name in ("bucketed", "torch", "broken"))
+PAIRS = {("a", "b"): (A, B), ("c", "b"): (C, B)}
 
 
 def study(*arguments):
@@ -63,9 +64,9 @@ def spoken(monkeypatch):
     return Spoken.log
 
 
-def measured(rows, arms=ARMS, device="cpu", processes=4, half_width=0.02):
+def measured(rows, device="cpu", processes=4, half_width=0.02):
     """How many times the rows were given."""
-    return len(list(step.measured(rows, arms, device, 2, processes, half_width)))
+    return len(list(step.measured(rows, PAIRS, device, 2, processes, half_width)))
 
 
 def test_arms_change_places_with_the_processes_and_the_slowest_rank_counts(spoken):
@@ -89,9 +90,8 @@ def test_it_ends_when_every_ratio_is_known(spoken):
 
 
 def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
-    arms = ARMS | {"c": ("data_parallel", {"strategy": "broken"})}
     rows = [row([], [], ours="c"), row([], [])]
-    measured(rows, arms, processes=2, half_width=0)
+    measured(rows, processes=2, half_width=0)
     assert [one["status"] for one in rows] == ["rank 0: broken", "ok"]
     assert len(rows[1]["ours_s"]) == 2
     assert spoken[:5] == ["start 2", "broken, torch, batch 4", "start 2", "bucketed, torch, batch 4", "check"]
@@ -134,6 +134,7 @@ def test_arms_are_cases_of_the_suite():
     assert arm_of("ddp/torch") == ("data_parallel", {"strategy": "torch", "bucket_size_mb": 25.0, "mode": "step"})
     assert arm_of("ddp/bucketed/0.5")[1]["bucket_size_mb"] == 0.5
     assert arm_of("sharding/sharded") == ("sharded_optimizer", {"sharding": "sharded"})
+    assert step.alone("ddp/torch")[1] == {"strategy": "torch", "bucket_size_mb": 25.0, "mode": "alone"}
 
 
 def test_both_arms_are_built_with_what_is_common_and_both_are_checked(monkeypatch):
