@@ -3,6 +3,10 @@
 import os
 
 import pytest
+
+# Read by torch when it is imported, here and in what the tests start: pytest's workers are as many as the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 HAS_GPU = torch.cuda.is_available()
