@@ -14,7 +14,17 @@ from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock, visit
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, release, rows_of, settings_of, synchronize
+from perf.studies.lm import (
+    ON_A_CPU,
+    VARIANTS,
+    Models,
+    Setting,
+    device_kind,
+    model_options,
+    release,
+    rows_of,
+    synchronize,
+)
 from perf.workloads.workload import Floor, Workload
 
 PARTS = ("attention", "model")
@@ -27,10 +37,10 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 @click.option(
     "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Of attention. Default: 256 to 16384."
 )
-@model_options
+@model_options({"variant": VARIANTS}, {"variant": VARIANTS[:3]})
 @out_option
 def command(
-    parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], out: Path | None, **options: Any
+    parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], models: Models, out: Path | None
 ) -> None:
     """What does torch.compile buy? Attention alone and the whole model: ten minutes on a GPU, all of it compiling.
 
@@ -50,8 +60,7 @@ def command(
         shapes = [(n, d) for n in seq_lens or default[0] for d in dims or default[1]]
         rows += attention_rows(shapes)
     if "model" in (parts or PARTS):
-        options["variant"] = options["variant"] or ("eager", "compiled_blocks", "compiled", *GRAPHS[: 2 * on_gpu])
-        rows += [{"part": "model"} | row for row in rows_of(settings_of(**options), measure_model)]
+        rows += [{"part": "model"} | row for row in rows_of(models.settings(), measure_model)]
     whole = document(device_kind(), rows)
     click.echo(heading(whole))
     for part in PARTS:

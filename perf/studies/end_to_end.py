@@ -11,12 +11,12 @@ from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import (
     ON_A_CPU,
+    Models,
     Setting,
     device_kind,
     largest_that_fits,
     model_options,
     rows_of,
-    settings_of,
     synchronize,
 )
 
@@ -25,11 +25,11 @@ COLORS = ("C0", "C1", "C2")
 
 
 @click.command()
-@model_options
+@model_options()
 @click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help="Steps that do not count.")
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
 @out_option
-def command(warm_up: int, steps: int, out: Path | None, **options: Any) -> None:
+def command(models: Models, warm_up: int, steps: int, out: Path | None) -> None:
     """How long does a training step take, phase by phase? All sizes on a GPU: two minutes; tiny on a CPU: seconds.
 
     \b
@@ -38,18 +38,12 @@ def command(warm_up: int, steps: int, out: Path | None, **options: Any) -> None:
     As the course asks: wall time of forward, backward and optimizer with the device synchronized after each, mean and
     standard deviation over --steps after --warm-up. A size that does not fit is a row with the memory it asked for.
     """
-    settings = settings_of(**options)
-    for setting in settings:
-        if setting.variant.endswith("cuda_graph"):
-            raise click.BadParameter(
-                f"{setting.variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
-                param_hint="--variant",
-            )
+    settings = models.settings(phases=True)
     measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
     rows = kept(measured, device_kind(), out and out / "end-to-end.json")
     whole = document(device_kind(), rows)
     click.echo(heading(whole))
-    click.echo(f"Batch {options['batch']}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
+    click.echo(f"Batch {models.batch}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
     click.echo(table(rows))
     if any("peak_bytes" in row and "predicted_bytes" in row for row in rows):
         click.echo(about_peaks(held_workspaces()))

@@ -4,7 +4,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import click
@@ -42,44 +42,72 @@ class Setting:
         return dict(zip(self.AXES, values, strict=True))
 
 
-def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Every axis as an option, each repeatable; the command gets them as `settings` through `settings_of`."""
-    for option in (
-        click.option("--model", default=OURS, show_default=True, help="module:function of a model of your own."),
-        click.option("--attention", multiple=True, type=click.Choice(ATTENTIONS), help="Default: reference."),
-        click.option("--variant", multiple=True, type=click.Choice(VARIANTS), help="Default: eager."),
-        click.option("--precision", multiple=True, type=click.Choice(PRECISIONS), help="Default: fp32."),
+Axes = dict[str, tuple[Any, ...]]
+"""Values of each axis that may take several."""
+
+ON_A_GPU: Axes = {
+    "size": SIZES[1:6],
+    "context": (512,),
+    "precision": ("fp32",),
+    "variant": ("eager",),
+    "attention": ("reference",),
+}
+ELSEWHERE: Axes = ON_A_GPU | {"size": SIZES[:1], "context": (64,)}
+ALLOWED = {"precision": PRECISIONS, "variant": VARIANTS, "attention": ATTENTIONS, "size": SIZES}
+
+
+@dataclass(frozen=True)
+class Models:
+    """What the options of `model_options` asked for."""
+
+    asked: Axes
+    batch: int = 4
+    model: str = OURS
+    on_a_gpu: Axes = field(default_factory=lambda: ON_A_GPU)
+    elsewhere: Axes = field(default_factory=lambda: ELSEWHERE)
+
+    def settings(self, *, phases: bool = False) -> list[Setting]:
+        """All combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
+        default = self.on_a_gpu if device_kind() == "cuda" else self.elsewhere
+        axes = {axis: self.asked.get(axis) or values for axis, values in default.items()}
+        for variant in axes["variant"]:
+            if phases and variant.endswith("cuda_graph"):
+                raise click.BadParameter(
+                    f"{variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
+                    param_hint="--variant",
+                )
+        return [
+            Setting(size, context, self.batch, precision, variant, attention, self.model)
+            for size, context, precision, variant, attention in itertools.product(*axes.values())
+        ]
+
+
+def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -> Callable[[Callable[..., None]], Any]:
+    """Every axis as an option, each repeatable: the command gets `models`. Defaults are these, else the common ones."""
+    on_a_gpu, elsewhere = ON_A_GPU | (on_a_gpu or {}), ELSEWHERE | (elsewhere or {})
+
+    def option(axis: str) -> Callable[[Any], Any]:
+        default, without = (", ".join(map(str, where[axis])) for where in (on_a_gpu, elsewhere))
+        words = f"Default: {default}{f'; {without} without a GPU' if without != default else ''}."
+        kind = click.Choice(ALLOWED[axis]) if axis in ALLOWED else click.IntRange(1)
+        return click.option(f"--{axis}", multiple=True, type=kind, help=words)
+
+    options = [
+        *(option(axis) for axis in ("size", "context")),
         click.option("--batch", default=4, show_default=True, type=click.IntRange(1)),
-        click.option("--context", multiple=True, type=click.IntRange(1), help="Default: 512; 64 without a GPU."),
-        click.option(
-            "--size", multiple=True, type=click.Choice(SIZES), help="Default: all of 2025; tiny without a GPU."
-        ),
-    ):
-        command = option(command)
-    return command
+        *(option(axis) for axis in ("precision", "variant", "attention")),
+        click.option("--model", default=OURS, show_default=True, help="module:function of a model of your own."),
+    ]
 
+    def add(command: Callable[..., None]) -> Any:
+        @functools.wraps(command)
+        def with_models(batch: int, model: str, **given: Any) -> None:
+            asked = {axis: given.pop(axis) for axis in ON_A_GPU}
+            command(models=Models(asked, batch, model, on_a_gpu, elsewhere), **given)
 
-def settings_of(
-    size: tuple[str, ...],
-    context: tuple[int, ...],
-    batch: int,
-    precision: tuple[str, ...],
-    variant: tuple[str, ...],
-    attention: tuple[str, ...],
-    model: str,
-) -> list[Setting]:
-    """All combinations of what the options gave, small models first."""
-    on_gpu = device_kind() == "cuda"
-    axes = (
-        size or (SIZES[1:6] if on_gpu else SIZES[:1]),
-        context or ((512,) if on_gpu else (64,)),
-        (batch,),
-        precision or ("fp32",),
-        variant or ("eager",),
-        attention or ("reference",),
-        (model,),
-    )
-    return [Setting(*cell) for cell in itertools.product(*axes)]
+        return functools.reduce(lambda wrapped, one: one(wrapped), reversed(options), with_models)
+
+    return add
 
 
 def device_kind() -> str:

@@ -11,15 +11,15 @@ import click
 from perf.case_profile import make_working_tree_importable
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.end_to_end import PHASES, mean_and_deviation, phases_of
-from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of
+from perf.studies.lm import ON_A_CPU, Models, Setting, device_kind, model_options, rows_of
 
 
 @click.command(name="warm-up")
-@model_options
+@model_options()
 @click.option("--warm-up", "warm_ups", multiple=True, type=click.IntRange(0), help="Default: 0, 1, 2 and 5.")
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
 @out_option
-def command(warm_ups: tuple[int, ...], steps: int, out: Path | None, **options: Any) -> None:
+def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path | None) -> None:
     """What do 0, 1, 2 or 5 warm-up steps change? A process for each size: ten seconds each.
 
     The first steps of a process load kernels, create handles and workspaces, and fill the allocator; one of them among
@@ -28,13 +28,13 @@ def command(warm_ups: tuple[int, ...], steps: int, out: Path | None, **options: 
     make_working_tree_importable()
     counts = sorted(set(warm_ups or (0, 1, 2, 5)))
     rows = []
-    for setting in settings_of(**options):
+    for setting in models.settings(phases=True):
         # A process of its own: what the size before has loaded would warm this one up.
         with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
             rows += fresh.submit(first_steps, setting, max(counts) + steps).result()
     whole = document(device_kind(), rows)
     click.echo(heading(whole))
-    click.echo(f"Batch {options['batch']}, mean ± standard deviation of {steps} steps after as many as named, ms")
+    click.echo(f"Batch {models.batch}, mean ± standard deviation of {steps} steps after as many as named, ms")
     click.echo(table(rows, counts, steps))
     for sentence in answers(rows, counts, steps):
         click.echo(sentence)

@@ -228,3 +228,27 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert done.exit_code != 0
     assert message in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_cuda_graph_has_no_phases_to_warm_up():
+    assert "cuda_graph was given; allowed: variants with phases" in study("warm-up", "--variant", "cuda_graph").output
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("end-to-end", "Default: small, medium, large, xl, 2.7B; tiny without a GPU."),
+        ("kernels", "Default: 128, 256, 512, 1024; 64 without a GPU."),
+        ("compile", "cuda_graph, compiled_cuda_graph; eager, compiled_blocks, compiled without a GPU."),
+    ],
+)
+def test_help_says_what_each_study_does_by_default(name, default):
+    assert default in " ".join(study(name, "--help").output.split())
+
+
+def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
+    models = lm.Models({"precision": ("bf16",)}, on_a_gpu=lm.ON_A_GPU | {"context": (128, 256)})
+    for device, sizes, contexts in (("cuda", lm.SIZES[1:6], [128, 256]), ("cpu", ("tiny",), [64])):
+        monkeypatch.setattr(lm, "device_kind", lambda device=device: device)
+        found = [(one.size, one.context_length, one.precision) for one in models.settings()]
+        assert found == [(size, context, "bf16") for size in sizes for context in contexts]

@@ -169,7 +169,7 @@ def test_peaks_on_a_gpu_are_the_same_bytes_in_any_order():
 
 
 def settings_of(size, batch, contexts):
-    return lm.settings_of((size,), contexts, batch, ("fp32", "bf16"), (), (), lm.OURS)
+    return lm.Models({"size": (size,), "context": contexts, "precision": ("fp32", "bf16")}, batch).settings()
 
 
 def peak_bytes(settings):

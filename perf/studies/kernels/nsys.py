@@ -6,12 +6,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from perf.studies.kernels.profiling import annotated, phase
-from perf.studies.lm import Setting, model_options, settings_of, synchronize, train_step_of
+from perf.studies.lm import Models, Setting, model_options, synchronize, train_step_of
 
 FLAGS = (
     "--trace=cuda,cudnn,cublas,osrt,nvtx",
@@ -80,16 +79,16 @@ def report_of(setting: Setting, folder: Path) -> Path:
 
 
 @click.command()
-@model_options
+@model_options()
 @click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help='Steps in the range "warm-up".')
 @click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help='Steps in ranges "step 1" and on.')
-def main(warm_up: int, steps: int, **options: Any) -> None:
+def main(models: Models, warm_up: int, steps: int) -> None:
     """Training steps in NVTX ranges, for a profiler that starts this process. Seconds a model.
 
     \b
     nsys profile --trace=cuda,nvtx python -m perf.studies.kernels.nsys --size small --context 512
     """
-    for setting in settings_of(**options):
+    for setting in models.settings():
         train = train_step_of(setting)
         with annotated(setting):
             with phase("warm-up"):

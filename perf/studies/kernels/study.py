@@ -16,7 +16,7 @@ from perf.studies.end_to_end import PHASES, phases_of
 from perf.studies.kernels.nsys import profile as profile_by_nsys
 from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
 from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
-from perf.studies.lm import ON_A_CPU, Setting, device_kind, model_options, rows_of, settings_of, synchronize
+from perf.studies.lm import ON_A_CPU, Models, Setting, device_kind, model_options, rows_of, synchronize
 from perf.workloads import measured
 
 RANGES = (
@@ -32,13 +32,13 @@ BUSY_ENOUGH = 0.7
 
 
 @click.command()
-@model_options
+@model_options({"context": (128, 256, 512, 1024)})
 @click.option("--warm-up", default=5, show_default=True, type=click.IntRange(1), help="Steps before the profile.")
 @click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help="Steps behind each wall time.")
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels shown of each list.")
 @click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
 @out_option
-def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **options: Any) -> None:
+def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, models: Models) -> None:
     """Which kernels run, in which phase, and what limits a step? Five minutes on a GPU; tiny on a CPU: seconds.
 
     \b
@@ -53,15 +53,7 @@ def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **
     for name, value in profiler.ENVIRONMENT.items():  # before torch is imported
         os.environ.setdefault(name, value)
     on_gpu = device_kind() == "cuda"
-    if on_gpu and not options["context"]:
-        options["context"] = (128, 256, 512, 1024)
-    settings = settings_of(**options)
-    for setting in settings:
-        if setting.variant.endswith("cuda_graph"):
-            raise click.BadParameter(
-                f"{setting.variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
-                param_hint="--variant",
-            )
+    settings = models.settings(phases=True)
     measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
     rows = kept(measured, device_kind(), out and out / "kernels.json", written)
     if on_gpu:
@@ -79,11 +71,6 @@ def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, **
         draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
     if nsys:
         profile_by_nsys(settings, warm_up, steps, out)
-
-
-for parameter in command.params:
-    if isinstance(parameter, click.Option) and parameter.name == "context":
-        parameter.help = "Default: 128, 256, 512 and 1024; 64 without a GPU."
 
 
 def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, kept, out_option, write
-from perf.studies.lm import ON_A_CPU, Setting, asked_for, device_kind, model_options, rows_of, settings_of
+from perf.studies.lm import ON_A_CPU, Models, Setting, asked_for, device_kind, model_options, rows_of
 from perf.studies.memory.recording import (
     FORWARD,
     STEP,
@@ -27,21 +27,15 @@ SHOWN = 5
 """Largest allocations in the table of a setting; its row has more."""
 
 ON_A_GPU = {"size": ("2.7B",), "context": (128, 256, 512), "precision": ("fp32", "bf16")}
-ELSEWHERE = {"size": ("tiny",), "context": (64,), "precision": ("fp32", "bf16")}
-HELP = {
-    "size": "Default: 2.7B; tiny without a GPU.",
-    "context": "Default: 128, 256 and 512; 64 without a GPU.",
-    "precision": "Default: fp32 and bf16.",
-    "out": "A folder for the rows (memory.json), a picture per setting and, on a GPU, the snapshots for memory_viz.",
-}
+ELSEWHERE = {"precision": ("fp32", "bf16")}
 
 Row = dict[str, Any]
 
 
 @click.command()
-@model_options
+@model_options(ON_A_GPU, ELSEWHERE)
 @out_option
-def command(out: Path | None, **options: Any) -> None:
+def command(models: Models, out: Path | None) -> None:
     """What holds the memory of a forward and of a training step? 2.7B on a GPU: some minutes; tiny on a CPU: seconds.
 
     \b
@@ -54,10 +48,9 @@ def command(out: Path | None, **options: Any) -> None:
     A pass that does not fit is a row with the memory it asked for.
     """
     kind = device_kind()
-    for axis, values in (ON_A_GPU if kind == "cuda" else ELSEWHERE).items():
-        options[axis] = options[axis] or values
-    settings = settings_of(**options)
-    _refuse(settings, kind)
+    settings = models.settings(phases=True)
+    if kind == "cpu":
+        _refuse_compiled(settings)
     if out:
         _make(out)
     held = workspaces() if kind == "cuda" else None
@@ -67,7 +60,7 @@ def command(out: Path | None, **options: Any) -> None:
     whole = document(kind, rows) | {"workspaces": held}
     click.echo(heading(whole))
     click.echo(about(held))
-    click.echo(f"Batch {options['batch']}, after {WARM_UP} warm-up passes; before and peak are allocated bytes")
+    click.echo(f"Batch {models.batch}, after {WARM_UP} warm-up passes; before and peak are allocated bytes")
     click.echo(peaks(rows))
     for row in rows:
         if "largest" in row.get("step", {}):
@@ -85,11 +78,6 @@ def command(out: Path | None, **options: Any) -> None:
             if passes:
                 title = f"{_name(row)}, {setting.variant}, attention {setting.attention}, batch {setting.batch}"
                 draw(passes, out / f"{stem(setting)}.png", f"{title}\n{heading(whole)}; bytes asked for")
-
-
-for _option in command.params:
-    if isinstance(_option, click.Option) and _option.name in HELP:
-        _option.help = HELP[_option.name]
 
 
 def measure(train: Any, setting: Setting, out: Path | None = None) -> Row:
@@ -258,14 +246,9 @@ def _name(row: Row) -> str:
     return f"{row['size']}, context {row['context']}, {row['precision']}"
 
 
-def _refuse(settings: list[Setting], kind: str) -> None:
+def _refuse_compiled(settings: list[Setting]) -> None:
     for setting in settings:
-        if setting.variant.endswith("cuda_graph"):
-            raise click.BadParameter(
-                f"{setting.variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
-                param_hint="--variant",
-            )
-        if kind == "cpu" and setting.variant != "eager":
+        if setting.variant != "eager":
             raise click.BadParameter(
                 f"{setting.variant} was given; allowed without a GPU: eager, whose operations can be watched",
                 param_hint="--variant",
