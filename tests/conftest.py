@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-# Read by torch when it is imported, here and in what the tests start: pytest's workers are as many as the cores.
+# Read by torch when it is imported, here and in what the tests start: pytest's workers are as many as the cores, and
+# threads that wait for each other on a busy machine take seconds for milliseconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch

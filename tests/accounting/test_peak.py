@@ -36,15 +36,8 @@ RUNS += [("casts", "sdpa", "bf16", True)]
 
 @pytest.fixture(autouse=True)
 def plain_products(monkeypatch):
-    """Without oneDNN, whose bfloat16 products take scratch of their own, on some CPUs as much as their result.
-
-    And of one thread: threads that wait for each other on a busy machine take seconds for these milliseconds.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Without oneDNN, whose bfloat16 products take scratch of their own, on some CPUs as much as their result."""
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("shape", "impl", "precision", "checkpointed"), RUNS)
