@@ -83,11 +83,12 @@ class OverviewSite(Pages, OutputPublisher):
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
         """Both from one look for changes, which takes the longest."""
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
-        commits = {revision: commit for commit, revision in site.revisions.items()}
         machines = []
         for name in site.machines:
             measured = [
-                overview_page.Measured(one, about.get(one.benchmark, ""), site.describe(commits[max(one.revisions)]))
+                overview_page.Measured(
+                    one, about.get(one.benchmark, ""), site.describe(site.hashes[max(one.revisions)])
+                )
                 for one in overview_rows.classes_of(site.graphs, site.benchmarks, name)
             ]
             found, skipped = gates.read(site.directory, name)

@@ -38,6 +38,11 @@ class Site:
     describe: Callable[[str], pages.Commit]
     """A commit by its hash."""
 
+    @functools.cached_property
+    def hashes(self) -> dict[int, str]:
+        """Of each commit by asv's number."""
+        return {revision: commit for commit, revision in self.revisions.items()}
+
     @property
     def machines(self) -> list[str]:
         """Those with records, and those with results only."""

@@ -40,7 +40,7 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 @model_options({"variant": VARIANTS}, {"variant": VARIANTS[:3]})
 @out_option
 def command(
-    parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], models: Models, out: Path | None
+    models: Models, parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], out: Path | None
 ) -> None:
     """What does torch.compile buy? Attention alone and the whole model: ten minutes on a GPU, all of it compiling.
 

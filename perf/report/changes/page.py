@@ -64,15 +64,14 @@ def collect(
     site: Site, machine: str, gates: Sequence[Gate], negligible: Negligible, accepted: Sequence[Acceptance]
 ) -> Machine:
     """From what asv publishes."""
-    commits = {revision: commit for commit, revision in site.revisions.items()}
-    harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, commits[revision]))
+    harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
     series = list(series_of(site.graphs, site.benchmarks, machine, harness_of))
     return Machine(
         machine,
         changes_of(series, negligible),
         len({revision for one in series for revision in one.revisions}),
         len(series),
-        lambda revision: site.describe(commits[revision]),
+        lambda revision: site.describe(site.hashes[revision]),
         site.revisions,
         gates,
         accepted,

@@ -61,10 +61,10 @@ def collect(site: Site, machine: str) -> Machine:
     for one in classes:
         if found := site.benchmarks.get(f"{one.benchmark}.track_time"):
             histories[one.benchmark] = rows.history(one, site.graphs, found, machine)
-    hashes = {revision: commit for commit, revision in site.revisions.items()}
     moments = {
-        revision: Moment(site.describe(hashes[revision]), newest.environment(site.directory, machine, hashes[revision]))
+        revision: Moment(site.describe(commit), newest.environment(site.directory, machine, commit))
         for revision in {point.revision for history in histories.values() for point in history.points}
+        for commit in [site.hashes[revision]]
     }
     commits = {row.cell.commit for one in classes for row in one.rows}
     return Machine(

@@ -38,7 +38,7 @@ BUSY_ENOUGH = 0.7
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels shown of each list.")
 @click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
 @out_option
-def command(warm_up: int, steps: int, top: int, nsys: bool, out: Path | None, models: Models) -> None:
+def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out: Path | None) -> None:
     """Which kernels run, in which phase, and what limits a step? Five minutes on a GPU; tiny on a CPU: seconds.
 
     \b

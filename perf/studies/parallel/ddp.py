@@ -22,12 +22,7 @@ SWEPT = ("bucketed", "torch", "torch_static")
 @click.option("--bucket-size-mb", "buckets", multiple=True, type=click.FloatRange(0, min_open=True), help="MiB; swept.")
 @step_options(UNSCALED, VARIANTS)
 @out_option
-def command(
-    steps: Steps,
-    strategies: tuple[str, ...],
-    buckets: tuple[float, ...],
-    out: Path | None,
-) -> None:
+def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...], out: Path | None) -> None:
     """What does data parallelism add to a step? Four strategies and torch's DDP; five minutes on two GPUs.
 
     \b

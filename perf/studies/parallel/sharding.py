@@ -22,11 +22,7 @@ GIB = 2**30
 @click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
 @step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
-def command(
-    steps: Steps,
-    shardings: tuple[str, ...],
-    out: Path | None,
-) -> None:
+def command(steps: Steps, shardings: tuple[str, ...], out: Path | None) -> None:
     """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
 
     \b
