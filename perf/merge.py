@@ -33,6 +33,8 @@ def merge(source: Path, target: Path) -> int:
             _same(theirs, _load(into), "gpu", path)
         elif path.name != "benchmarks.json":
             _write(into, _merged(_load(into), theirs, path))
+        elif theirs.keys() - (ours := _load(into)).keys():  # without them nothing says what their rows' axes are called
+            _write(into, theirs | ours, indent=4, sort_keys=True)  # as asv does
     for machine in records.machines(source / "records"):
         for commit in records.commits(source / "records", machine):
             _merge_records(source / "records", target / "records", machine, commit)
@@ -103,11 +105,11 @@ def _load(path: Path) -> Any:
         raise click.ClickException(f"{path} cannot be read: {error}") from None
 
 
-def _write(path: Path, document: Any) -> None:
+def _write(path: Path, document: Any, **form: Any) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(document))
+        aside.write_text(json.dumps(document, **form))
         aside.replace(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None

@@ -10,6 +10,7 @@ import pytest
 
 from perf.harness import records
 from perf.merge import merge
+from perf.report import load
 from tests.perf.throwaway import MACHINE, ROOT, Repository
 
 SHARDS = (
@@ -79,6 +80,21 @@ def test_merging_twice_changes_nothing(shards, tmp_path):
     for shard in shards:
         merge(shard, tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()} == before
+
+
+def test_rows_of_a_benchmark_that_is_new_here_are_known_by_their_axes(shards, tmp_path):
+    controls = "smoke.SmokeControls.track_time"
+    known = json.loads((shards[0] / "results" / "benchmarks.json").read_text())
+    (tmp_path / "results").mkdir()
+    here = {name: one for name, one in known.items() if name != controls}
+    here["smoke.SmokeAttention.track_time"] = here["smoke.SmokeAttention.track_time"] | {
+        "pretty_name": "of this checkout"
+    }
+    (tmp_path / "results" / "benchmarks.json").write_text(json.dumps(here))
+    merge(shards[0], tmp_path)
+    found = json.loads((tmp_path / "results" / "benchmarks.json").read_text())
+    assert found == here | {controls: known[controls]}
+    assert set(load(tmp_path / "results")["benchmark"]) == {"smoke.SmokeAttention", "smoke.SmokeControls"}
 
 
 def test_another_gpu_never_joins_a_series(shards, tmp_path):
