@@ -1,7 +1,9 @@
 """Attention beside every other in PyTorch: the short table of README.md, and the sentences around all its tables."""
 
 import copy
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from perf.studies.answers.attention import ASKED, FRONT, FRONT_TABLES, NAMES, TO
 from perf.studies.attention.results import grouped, timed
 from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
 
+RESULTS = Path(__file__).parents[3] / "perf" / "results"
 FOUND = page.documents(page.FOLDER)
 PAIRS = timed(FOUND["attention"]["rows"])
 WORDS, ENGLISH, CHINESE = (
@@ -138,6 +141,16 @@ def test_the_sentences_of_both_front_pages_say_what_the_rows_say():
     sdpa, small, large = (one.replace("to", "到") for one in (beside_sdpa(), small, large))
     for claim in (f"cuDNN 的 {whole}", f"d = 64 时为 {small}", f"d = 128 时为 {large}", f"SDPA 的 {sdpa}"):
         assert claim in CHINESE
+
+
+def test_the_sentence_about_first_calls_says_what_asv_measured():
+    name, machine = "attention.FirstCallShapes", RESULTS / "nvidia-h200"
+    files = [json.loads(path.read_text())["results"] for path in machine.glob("*-*.json")]
+    series = (one[f"{name}.track_time"] for one in files if f"{name}.track_time" in one)
+    newest = max(series, key=lambda one: one[3])  # when it began
+    waits = [seconds for seconds in newest[0] if seconds]
+    assert f"yet take {span(waits, 1)} s, by head dimension, dtype and heads (`{name}`)" in ENGLISH
+    assert f"需要 {min(waits):.1f} 到 {max(waits):.1f} s" in CHINESE and f"`{name}`" in CHINESE
 
 
 def test_what_is_said_of_the_measuring_is_so():
