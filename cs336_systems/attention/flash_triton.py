@@ -161,7 +161,7 @@ def _plan_forward(
         from cs336_systems.attention import flash_hopper
 
         plan = flash_hopper.plan_forward(q4, k4, v4, options, hopper)
-    elif float32 := hopper_float32(q4, fp32_products, dropout is not None):
+    elif float32 := hopper_float32(q4, k4, fp32_products, dropout is not None):
         from cs336_systems.attention import flash_float32
 
         plan = flash_float32.plan_forward(q4, k4, v4, options, float32)
@@ -199,7 +199,7 @@ def _plan_backward(
         from cs336_systems.attention import flash_hopper
 
         plan = flash_hopper.plan_backward(q4, k4, v4, out4, do4, options, hopper)
-    elif not deterministic and (float32 := hopper_float32(k4, fp32_products, dropout is not None)):
+    elif not deterministic and (float32 := hopper_float32(k4, q4, fp32_products, dropout is not None)):
         from cs336_systems.attention import flash_float32
 
         plan = flash_float32.plan_backward(q4, k4, v4, out4, do4, options, float32)

@@ -206,6 +206,9 @@ PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
 HOPPER_LEAST_ROWS = 128
 HOPPER_LEAST_TILES = 264
 """So many rows of q and of k, and tiles of 64 of them, are the least: 2 tiles for each of 132 multiprocessors."""
+HOPPER_FLOAT32_LONG = 2048
+"""Float32 needs no such number of tiles where each visits so many rows: one head of 8192 takes 0.30 (d = 128) and 0.40
+(64) of the plain kernels' time, of 2048 0.51 and 1.00; 16 heads of 512 take 1.41 and 2.03."""
 
 
 def hopper_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: bool) -> HopperForward | None:
@@ -225,13 +228,15 @@ def hopper_backward(q: Tensor, k: Tensor, v: Tensor, dropout: bool, deterministi
     return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
 
 
-def hopper_float32(rows: Tensor, products: str, dropout: bool) -> HopperFloat32 | None:
-    """How a kernel in Gluon takes float32, or None: by its `rows`, q forward and k backward; products of `PIECES`.
+def hopper_float32(rows: Tensor, visited: Tensor, products: str, dropout: bool) -> HopperFloat32 | None:
+    """How a kernel in Gluon takes float32, or None; products of `PIECES`.
 
-    The backward's sums of dq come in any order. Both hold the pieces of what they read until they end.
+    A program has some of the `rows`, q forward and k backward, and loops over the `visited`, k and q. The backward's
+    sums of dq come in any order. Both hold the pieces of what they read until they end.
     """
-    takes = rows.dtype == torch.float32 and hopper_takes(rows, dropout) and _fills_a_gpu(rows)
-    return HOPPER_FLOAT32[rows.shape[-1], PIECES[products]] if takes else None
+    takes = rows.dtype == torch.float32 and hopper_takes(rows, dropout) and rows.shape[2] >= HOPPER_LEAST_ROWS
+    is_large = visited.shape[2] >= HOPPER_FLOAT32_LONG or _fills_a_gpu(rows)
+    return HOPPER_FLOAT32[rows.shape[-1], PIECES[products]] if takes and is_large else None
 
 
 def hopper_takes(q: Tensor, dropout: bool) -> bool:

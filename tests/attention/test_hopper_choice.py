@@ -68,18 +68,20 @@ def test_all_others_get_the_plain_kernels() -> None:
 @pytest.mark.parametrize(("products", "pieces"), [("bf16x6", 3), ("bf16x3", 2), ("tf32", 2)])
 def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> None:
     q = tensor(1, 16, 4096, d, dtype=torch.float32)
-    assert hopper_float32(q, products, False) == HOPPER_FLOAT32[d, pieces]
-    odd = tensor(1, 16, 4096, d + 1, dtype=torch.float32)[..., 1:]
-    assert hopper_float32(odd, products, False) == HOPPER_FLOAT32[d, pieces]  # they are split from anywhere
+    one_head, few = tensor(1, 1, 2048, d, dtype=q.dtype), tensor(1, 1, 128, d, dtype=q.dtype)
+    odd = tensor(1, 16, 4096, d + 1, dtype=q.dtype)[..., 1:]  # they are split from anywhere
+    for rows, visited in ((q, q), (q, few), (one_head, one_head), (few, one_head), (odd, odd)):
+        assert hopper_float32(rows, visited, products, False) == HOPPER_FLOAT32[d, pieces]
 
 
 @pytest.mark.usefixtures("on_hopper")
 def test_other_float32_gets_the_plain_kernels() -> None:
     q = tensor(1, 16, 4096, 64, dtype=torch.float32)
-    few, short = tensor(1, 1, 8192, 64, dtype=q.dtype), tensor(64, 16, 64, 64, dtype=q.dtype)
-    for one in (q.bfloat16(), tensor(1, 16, 4096, 32, dtype=q.dtype), few, short):
-        assert hopper_float32(one, "bf16x6", False) is None, one.shape
-    assert hopper_float32(q, "bf16x6", True) is None
+    few, short, least = (tensor(*shape, 64, dtype=q.dtype) for shape in ((16, 16, 127), (64, 16, 64), (1, 16, 1024)))
+    for one in (q.bfloat16(), tensor(1, 16, 4096, 32, dtype=q.dtype), short, least):
+        assert hopper_float32(one, one, "bf16x6", False) is None, one.shape
+    assert hopper_float32(few, q, "bf16x6", False) is None
+    assert hopper_float32(q, q, "bf16x6", True) is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
