@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @click.command()
 @out_option
-def command(out: Path | None) -> None:
+def command(out: Path) -> None:
     """Are our stopwatches right? Needs a GPU; takes a minute.
 
     Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
@@ -56,8 +56,7 @@ def command(out: Path | None) -> None:
     for table in tables:
         click.echo(table)
     click.echo(f"\n{_refusal(whole['device']['l2_bytes'])}")
-    if out:
-        write(out / "clock.json", whole)
+    write(out / "clock.json", whole)
 
 
 def _do_bench() -> Iterator[Row]:

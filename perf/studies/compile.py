@@ -40,7 +40,7 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 @model_options({"variant": VARIANTS}, {"variant": VARIANTS[:3]})
 @out_option
 def command(
-    models: Models, parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], out: Path | None
+    models: Models, parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], out: Path
 ) -> None:
     """What does torch.compile buy? Attention alone and the whole model: ten minutes on a GPU, all of it compiling.
 
@@ -49,7 +49,7 @@ def command(
 
     Attention as the course has it (batch 8, no heads, float32, full), forward and backward; the model's forward
     (without a graph for a backward) and whole step, in every --variant (default: all that run here). Medians; the first
-    call, which compiles, apart. With --out each part has its rows, compile-PART.json, and its figure.
+    call, which compiles, apart. Each part has its rows, compile-PART.json, and its figure.
     """
     # Inductor's, once a process: IEEE float32 is what is asked for.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* available but not enabled")
@@ -67,15 +67,10 @@ def command(
         if mine := [row for row in rows if row["part"] == part]:
             click.echo(f"\n{part.capitalize()}: medians, ms; first call, s; gain over eager")
             click.echo(table(mine))
+            write(out / f"compile-{part}.json", whole | {"command": command_of(part, whole["command"]), "rows": mine})
+            DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
     if not on_gpu:
         click.echo(ON_A_CPU)
-    if out:
-        for part in PARTS:
-            if mine := [row for row in rows if row["part"] == part]:
-                write(
-                    out / f"compile-{part}.json", whole | {"command": command_of(part, whole["command"]), "rows": mine}
-                )
-                DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
 
 
 def command_of(part: str, command: str) -> str:

@@ -16,24 +16,38 @@ import click
 from perf.files import write_aside
 from perf.harness import device
 
+FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
 
-def _writable(context: click.Context, parameter: click.Parameter, folder: Path | None) -> Path | None:
-    """The folder, made; said before anything is measured."""
-    if folder:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise click.ClickException(f"{folder} cannot be written: {error.strerror}") from None
-        if not os.access(folder, os.W_OK):
-            raise click.ClickException(f"{folder} cannot be written: {os.strerror(errno.EACCES)}")
+
+def _writable(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
+    """The folder, made before anything is measured; said at the end, where something was written, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"{folder} cannot be written: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise click.ClickException(f"{folder} cannot be written: {os.strerror(errno.EACCES)}")
+    before = _files(folder)
+
+    def say_where() -> None:
+        if _files(folder) != before:
+            click.echo(f"Rows and figures: {os.path.relpath(folder)}", err=True)
+
+    context.call_on_close(say_where)
     return folder
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    """And when each was last written; without what another study is just writing aside."""
+    return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".tmp"}
 
 
 out_option = click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
+    default=lambda: FOLDER,
     callback=_writable,
-    help="A folder for the rows (NAME.json) and figures.",
+    help="A folder for the rows (NAME.json) and figures; they replace the last. Default: .asv/studies.",
 )
 
 
@@ -70,15 +84,14 @@ def _commit() -> str | None:
 def kept(
     rows: Iterable[dict[str, Any]],
     kind: str,
-    path: Path | None,
+    path: Path,
     written: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
 ) -> list[dict[str, Any]]:
     """All of `rows`; with each, those until then are in `path` as `written`: who interrupts a study loses nothing."""
     found: list[dict[str, Any]] = []
     for row in rows:
         found.append(row)
-        if path:
-            write(path, document(kind, [written(one) for one in found]))
+        write(path, document(kind, [written(one) for one in found]))
     return found
 
 

@@ -29,7 +29,7 @@ COLORS = ("C0", "C1", "C2")
 @click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help="Steps that do not count.")
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
 @out_option
-def command(models: Models, warm_up: int, steps: int, out: Path | None) -> None:
+def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     """How long does a training step take, phase by phase? All sizes on a GPU: two minutes; tiny on a CPU: seconds.
 
     \b
@@ -40,7 +40,7 @@ def command(models: Models, warm_up: int, steps: int, out: Path | None) -> None:
     """
     settings = models.settings(phases=True)
     measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
-    rows = kept(measured, device_kind(), out and out / "end-to-end.json")
+    rows = kept(measured, device_kind(), out / "end-to-end.json")
     whole = document(device_kind(), rows)
     click.echo(heading(whole))
     click.echo(f"Batch {models.batch}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
@@ -51,8 +51,7 @@ def command(models: Models, warm_up: int, steps: int, out: Path | None) -> None:
         click.echo(sentence)
     if device_kind() == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        draw(rows, out / "end-to-end.png", heading(whole))
+    draw(rows, out / "end-to-end.png", heading(whole))
 
 
 def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from perf.studies.lm import ON_A_CPU, Models, Setting, device_kind, model_option
 @click.option("--warm-up", "warm_ups", multiple=True, type=click.IntRange(0), help="Default: 0, 1, 2 and 5.")
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
 @out_option
-def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path | None) -> None:
+def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) -> None:
     """What do 0, 1, 2 or 5 warm-up steps change? A process for each size: ten seconds each.
 
     The first steps of a process load kernels, create handles and workspaces, and fill the allocator; one of them among
@@ -40,9 +40,8 @@ def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path | N
         click.echo(sentence)
     if device_kind() == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        write(out / "warm-up.json", whole)
-        draw(rows, out / "warm-up.png", heading(whole))
+    write(out / "warm-up.json", whole)
+    draw(rows, out / "warm-up.png", heading(whole))
 
 
 def first_steps(setting: Setting, count: int) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def test_each_problem_has_its_figures_and_fits_a_terminal(name):
     assert done.output.startswith(f"{name} (202")
     words = " ".join(done.output.split())
     assert [figure for figure in FIGURES[name] if figure not in words] == []
-    assert max(map(len, done.output.splitlines())) <= WIDTH
+    assert max(map(len, done.stdout.splitlines())) <= WIDTH
 
 
 def test_devices_grow_with_the_batch():

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -44,7 +45,6 @@ def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
         document.kept(rows(), "cpu", path, lambda row: row | {"y": 3})
     assert json.loads(path.read_text())["rows"] == [{"x": 1, "y": 3}, {"x": 2, "y": 3}]
     assert list(tmp_path.iterdir()) == [path]
-    assert document.kept(iter([{"x": 1}]), "cpu", None) == [{"x": 1}]
 
 
 def test_a_place_that_cannot_be_written_is_one_line_before_anything_is_measured(tmp_path):
@@ -62,6 +62,24 @@ def test_a_place_that_cannot_be_written_is_one_line_before_anything_is_measured(
     new = tmp_path / "new" / "folder"
     assert CliRunner().invoke(study, ["--out", str(new)]).exit_code == 0
     assert (measured, list(new.iterdir())) == ([new], [])
+
+
+@pytest.mark.parametrize("ends", ["well", "with an error", "with an error before its first row"])
+def test_rows_without_a_place_go_to_a_folder_that_is_said(ends, studies_folder):
+    @click.command()
+    @document.out_option
+    def study(out):
+        if ends != "with an error before its first row":
+            document.write(out / "study.json", {"rows": []})
+        if ends != "well":
+            raise click.ClickException("as was to be shown")
+
+    for _ in range(2):  # the second takes the first's place
+        done = CliRunner().invoke(study, [])
+        left = [path.name for path in studies_folder.iterdir()]
+        assert left == ([] if "before" in ends else ["study.json"])
+        assert (f"Rows and figures: {os.path.relpath(studies_folder)}\n" in done.output) == bool(left)
+    assert done.exit_code == (ends != "well")
 
 
 def test_the_time_of_a_run_is_all_accounted_for():

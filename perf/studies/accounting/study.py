@@ -33,7 +33,7 @@ PROBLEMS = {
 @click.command()
 @click.option("--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), help="Default: all.")
 @out_option
-def command(names: tuple[str, ...], out: Path | None) -> None:
+def command(names: tuple[str, ...], out: Path) -> None:
     """What do the course's problems come to that need no measurement? No GPU, no seconds.
 
     \b
@@ -44,8 +44,7 @@ def command(names: tuple[str, ...], out: Path | None) -> None:
     """
     problems = [PROBLEMS[name]() for name in names or PROBLEMS]
     click.echo("\n\n".join("\n".join(text(problem)) for problem in problems))
-    if out:
-        write_aside(out / "accounting.json", to_json(problems))
+    write_aside(out / "accounting.json", to_json(problems))
 
 
 def to_json(problems: list[Problem]) -> str:

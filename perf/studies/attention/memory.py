@@ -29,7 +29,7 @@ corner of it, and the rest can neither hold the next score matrix nor be given b
 @click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Default: 256 to 16384.")
 @click.option("--beyond/--no-beyond", default=True, show_default=True, help="Go on, doubling, to the first that fails.")
 @out_option
-def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond: bool, out: Path | None) -> None:
+def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond: bool, out: Path) -> None:
     """Eager attention's memory, predicted and measured, up to the first real out-of-memory. A minute on a GPU.
 
     Full attention in float32, batch 8, no heads, as the course has it. Predicted beforehand: what a forward keeps for
@@ -51,9 +51,8 @@ def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond
         click.echo(sentence)
     if device_kind() == "cpu":
         click.echo("There is no GPU here: these are predictions, measured exact to the byte on an H200.")
-    if out:
-        write(out / "attention-memory.json", whole)
-        draw(rows, batch, out / "attention-memory.png")
+    write(out / "attention-memory.json", whole)
+    draw(rows, batch, out / "attention-memory.png")
 
 
 def predicted(batch: int, seq_len: int, d: int) -> dict[str, int]:

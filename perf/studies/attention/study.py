@@ -74,7 +74,7 @@ def command(
     rounds: int,
     half_width: float,
     processes: int | None,
-    out: Path | None,
+    out: Path,
 ) -> None:
     """As `help` has it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
@@ -98,15 +98,13 @@ def command(
     with Process(device) as process:
         whole = start(process, rows)
         for _ in measure(process, plan, rounds, processes or PROCESSES[device], half_width / 100):
-            if out:
-                write(out / "attention.json", whole)
+            write(out / "attention.json", whole)
     click.echo(heading(whole))
     for line in (*shown(rows), *answers(rows, half_width / 100)):
         click.echo(line)
     if device == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        draw(rows, out, heading(whole))
+    draw(rows, out, heading(whole))
     if not timed(rows):
         raise click.ClickException("nothing was compared; the reasons are above")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from perf.files import write_aside
 from perf.studies.kernels.profiling import annotated, phase
 from perf.studies.lm import Models, Setting, model_options, synchronize, train_step_of
 
@@ -21,27 +22,22 @@ FLAGS = (
 MISSING = "nsys is not on the PATH, so the commands above were not run; the tables answer the same questions."
 
 
-def profile(settings: list[Setting], warm_up: int, steps: int, out: Path | None) -> None:
+def profile(settings: list[Setting], warm_up: int, steps: int, out: Path) -> None:
     """Print the commands, leave them in `out`/nsys.sh, and run them one by one where nsys exists.
 
     Raises `click.ClickException` for what cannot be written, and for a profile that failed.
     """
-    commands = [command_of(setting, warm_up, steps, out or Path()) for setting in settings]
+    commands = [command_of(setting, warm_up, steps, out) for setting in settings]
     lines = [shlex.join(command) for command in commands]
     # The warm-up is another range, so one step by its name is a settled one.
     reports = [
         shlex.join(["nsys", "stats", "--report=cuda_gpu_kern_sum", "--filter-nvtx=step 1", f"{report}.nsys-rep"])
-        for report in (report_of(setting, out or Path()) for setting in settings)
+        for report in (report_of(setting, out) for setting in settings)
     ]
     click.echo("\nFrom the root of the repository, and then the kernels of the first step after the warm-up:")
     for line in (*lines, *reports):
         click.echo(line)
-    if out:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "nsys.sh").write_text("\n".join(["#!/bin/sh", "set -e", *lines, *reports, ""]))
-        except OSError as error:
-            raise click.ClickException(f"{out / 'nsys.sh'} cannot be written: {error.strerror}") from None
+    write_aside(out / "nsys.sh", "\n".join(["#!/bin/sh", "set -e", *lines, *reports, ""]))
     if shutil.which("nsys") is None:
         click.echo(MISSING)
         return

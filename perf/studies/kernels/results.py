@@ -40,7 +40,7 @@ def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
         click.echo(attention_table(done))
     if len(done) > SETTINGS_SHOWN:
         click.echo(
-            f"\nThe {work} that take the most are in the rows (kernels.json, with --out), and shown here for up to "
+            f"\nThe {work} that take the most are in the rows (kernels.json), and shown here for up to "
             f"{SETTINGS_SHOWN} settings: name one --size, say."
         )
         return

@@ -38,7 +38,7 @@ BUSY_ENOUGH = 0.7
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels shown of each list.")
 @click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
 @out_option
-def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out: Path | None) -> None:
+def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out: Path) -> None:
     """Which kernels run, in which phase, and what limits a step? Five minutes on a GPU; tiny on a CPU: seconds.
 
     \b
@@ -55,7 +55,7 @@ def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out:
     on_gpu = device_kind() == "cuda"
     settings = models.settings(phases=True)
     measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
-    rows = kept(measured, device_kind(), out and out / "kernels.json", written)
+    rows = kept(measured, device_kind(), out / "kernels.json", written)
     if on_gpu:
         rows = with_gains(settings, rows, steps)
     whole = document(device_kind(), rows)
@@ -66,9 +66,8 @@ def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out:
         click.echo(sentence(row))
     if not on_gpu:
         click.echo(ON_A_CPU)
-    if out:
-        write(out / "kernels.json", whole | {"rows": [written(row) for row in rows]})
-        draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
+    write(out / "kernels.json", whole | {"rows": [written(row) for row in rows]})
+    draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
     if nsys:
         profile_by_nsys(settings, warm_up, steps, out)
 

@@ -35,7 +35,7 @@ Row = dict[str, Any]
 @click.command()
 @model_options(ON_A_GPU, ELSEWHERE)
 @out_option
-def command(models: Models, out: Path | None) -> None:
+def command(models: Models, out: Path) -> None:
     """What holds the memory of a forward and of a training step? 2.7B on a GPU: some minutes; tiny on a CPU: seconds.
 
     \b
@@ -43,7 +43,7 @@ def command(models: Models, out: Path | None) -> None:
 
     As the course asks: after two warm-up passes the allocator's history is recorded over a forward without gradients,
     and over a whole step. Says the peak of each, in which phase it lies, which allocations are the largest and where
-    they come from. With --out: a timeline of active memory per setting, phases and peak marked, and the snapshots
+    they come from. In --out: a timeline of active memory per setting, phases and peak marked, and the snapshots
     (memory_SIZE_CONTEXT_PRECISION_forward.pickle, .._step.pickle) that https://pytorch.org/memory_viz reads.
     A pass that does not fit is a row with the memory it asked for.
     """
@@ -51,12 +51,8 @@ def command(models: Models, out: Path | None) -> None:
     settings = models.settings(phases=True)
     if kind == "cpu":
         _refuse_compiled(settings)
-    if out:
-        _make(out)
     held = workspaces() if kind == "cuda" else None
-    rows = kept(
-        rows_of(settings, lambda train, setting: measure(train, setting, out)), kind, out and out / "memory.json"
-    )
+    rows = kept(rows_of(settings, lambda train, setting: measure(train, setting, out)), kind, out / "memory.json")
     whole = document(kind, rows) | {"workspaces": held}
     click.echo(heading(whole))
     click.echo(about(held))
@@ -71,13 +67,12 @@ def command(models: Models, out: Path | None) -> None:
         click.echo(sentence)
     if kind == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        write(out / "memory.json", whole)
-        for setting, row in zip(settings, rows, strict=True):
-            passes = {CAPTIONS[one]: row[one] for one in PASSES if "phases" in row.get(one, {})}
-            if passes:
-                title = f"{_name(row)}, {setting.variant}, attention {setting.attention}, batch {setting.batch}"
-                draw(passes, out / f"{stem(setting)}.png", f"{title}\n{heading(whole)}; bytes asked for")
+    write(out / "memory.json", whole)
+    for setting, row in zip(settings, rows, strict=True):
+        passes = {CAPTIONS[one]: row[one] for one in PASSES if "phases" in row.get(one, {})}
+        if passes:
+            title = f"{_name(row)}, {setting.variant}, attention {setting.attention}, batch {setting.batch}"
+            draw(passes, out / f"{stem(setting)}.png", f"{title}\n{heading(whole)}; bytes asked for")
 
 
 def measure(train: Any, setting: Setting, out: Path | None = None) -> Row:
@@ -91,7 +86,7 @@ def measure(train: Any, setting: Setting, out: Path | None = None) -> Row:
     found: Row = {"batch": setting.batch, "d_model": d_model}
     found["residual_bytes"] = setting.batch * setting.context_length * d_model * 4
     for name, phases in PASSES.items():
-        snapshot = out / f"{stem(setting)}_{name}.pickle" if out and torch.cuda.is_available() else None
+        snapshot = out and out / f"{stem(setting)}_{name}.pickle"
         try:
             for _ in range(WARM_UP):
                 for _phase in phases(train):
@@ -253,10 +248,3 @@ def _refuse_compiled(settings: list[Setting]) -> None:
                 f"{setting.variant} was given; allowed without a GPU: eager, whose operations can be watched",
                 param_hint="--variant",
             )
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.ClickException(f"{folder} cannot be written: {error.strerror}") from None

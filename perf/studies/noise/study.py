@@ -74,7 +74,7 @@ class Child:
 @click.option("--processes", default=5, show_default=True, type=click.IntRange(2, 20), help="One at a time.")
 @click.option("--pairs", default=3, show_default=True, type=click.IntRange(1, 20), help="Of processes in turn.")
 @out_option
-def command(processes: int, pairs: int, out: Path | None) -> None:
+def command(processes: int, pairs: int, out: Path) -> None:
     """How far do two measurements of the same code differ, and why? Needs a GPU; takes 6 minutes.
 
     Ten cases, each of several allocations in each of several processes, visited again and again: how much of the noise
@@ -105,8 +105,7 @@ def command(processes: int, pairs: int, out: Path | None) -> None:
         found = table(measured[measured.design == design])
         click.echo(f"\n{title}; {SAMPLES} samples an arm, both arms the same code; % of the median")
         click.echo(tabulate(found, headers="keys", disable_numparse=True, maxcolwidths=[44]))
-    if out:
-        write(out / "noise.json", whole)
+    write(out / "noise.json", whole)
 
 
 def crossed_table(measured: Any) -> list[dict[str, str]]:

@@ -19,9 +19,7 @@ BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 @click.option("--megabytes", multiple=True, type=click.IntRange(1), help="10^6 bytes. Default: 1, 10, 100, 1000.")
 @click.option("--device", "devices", multiple=True, type=click.Choice(get_args(Device)), help="Default: all there are.")
 @out_option
-def command(
-    world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[str, ...], out: Path | None
-) -> None:
+def command(world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[str, ...], out: Path) -> None:
     """How long does an all-reduce take? NCCL between GPUs and gloo between processes; a minute each.
 
     \b
@@ -42,9 +40,8 @@ def command(
     click.echo(heading(whole))
     click.echo("All-reduce of float32, median; 1 MB = 10^6 bytes")
     click.echo(table(rows))
-    if out:
-        write(out / "all-reduce.json", whole)
-        draw(rows, out / "all-reduce.png", heading(whole))
+    write(out / "all-reduce.json", whole)
+    draw(rows, out / "all-reduce.png", heading(whole))
 
 
 def rates(row: dict[str, Any]) -> tuple[float, float]:

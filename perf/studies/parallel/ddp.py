@@ -22,7 +22,7 @@ SWEPT = ("bucketed", "torch", "torch_static")
 @click.option("--bucket-size-mb", "buckets", multiple=True, type=click.FloatRange(0, min_open=True), help="MiB; swept.")
 @step_options(UNSCALED, VARIANTS)
 @out_option
-def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...], out: Path | None) -> None:
+def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...], out: Path) -> None:
     """What does data parallelism add to a step? Four strategies and torch's DDP; five minutes on two GPUs.
 
     \b
@@ -40,7 +40,7 @@ def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...
         for bucket in (swept if strategy in SWEPT else swept[:1])
         for mode in ("step", "exposed")
     ]
-    rows = paired(kept(measured_rows("data_parallel", settings, device), device, out and out / "ddp.json"))
+    rows = paired(kept(measured_rows("data_parallel", settings, device), device, out / "ddp.json"))
     whole = document(device, rows)
     click.echo(heading(whole))
     click.echo(f"Medians of the slowest rank, ms: {steps}")
@@ -49,9 +49,8 @@ def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...
         click.echo(sentence)
     if not on_gpu:
         click.echo(ON_A_CPU)
-    if out:
-        write(out / "ddp.json", whole)
-        draw(rows, out / "ddp.png", heading(whole))
+    write(out / "ddp.json", whole)
+    draw(rows, out / "ddp.png", heading(whole))
 
 
 def paired(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

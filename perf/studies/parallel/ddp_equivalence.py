@@ -20,7 +20,7 @@ ALLOWED = 1e-5
 @click.option("--steps", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--local-batch-size", default=8, show_default=True, type=click.IntRange(1), help="Sequences a rank.")
 @out_option
-def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out: Path | None) -> None:
+def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out: Path) -> None:
     """Does training on several ranks give the weights of training on one? Seconds.
 
     \b
@@ -43,8 +43,7 @@ def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out
     click.echo(heading(whole))
     click.echo(f"{SIZE}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32")
     click.echo(table(rows))
-    if out:
-        write(out / "ddp-equivalence.json", whole)
+    write(out / "ddp-equivalence.json", whole)
     if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in rows):
         raise click.ClickException(
             f"the weights differ; allowed: {ALLOWED:g} (relative) against one process, 0 over ranks"

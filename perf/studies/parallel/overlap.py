@@ -38,7 +38,7 @@ def command(
     context: int | None,
     precision: str | None,
     variant: str | None,
-    out: Path | None,
+    out: Path,
 ) -> None:
     """When does a step compute and when does it communicate? A minute on two GPUs.
 
@@ -84,9 +84,8 @@ def command(
     click.echo(table(rows))
     if not on_gpu:
         click.echo(ON_A_CPU)
-    if out:
-        write(out / "overlap.json", whole)
-        draw(rows, out / "overlap.png", f"{heading(whole)}\n{where}")
+    write(out / "overlap.json", whole)
+    draw(rows, out / "overlap.png", f"{heading(whole)}\n{where}")
 
 
 def _to_100_ns(spans: Spans) -> Spans:

@@ -22,7 +22,7 @@ GIB = 2**30
 @click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
 @step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
-def command(steps: Steps, shardings: tuple[str, ...], out: Path | None) -> None:
+def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
     """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
 
     \b
@@ -34,7 +34,7 @@ def command(steps: Steps, shardings: tuple[str, ...], out: Path | None) -> None:
     """
     device = steps.device
     settings = [{"sharding": sharding} | where for where, sharding in itertools.product(steps, shardings or SHARDINGS)]
-    rows = kept(measured_rows("sharded_optimizer", settings, device), device, out and out / "sharding.json")
+    rows = kept(measured_rows("sharded_optimizer", settings, device), device, out / "sharding.json")
     whole = document(device, rows)
     click.echo(heading(whole))
     click.echo(f"Step: median of the slowest rank; {steps}")
@@ -43,8 +43,7 @@ def command(steps: Steps, shardings: tuple[str, ...], out: Path | None) -> None:
         click.echo(sentence)
     if device == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        draw(rows, out / "sharding.png", heading(whole))
+    draw(rows, out / "sharding.png", heading(whole))
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -58,7 +58,7 @@ def command(
     rounds: int,
     half_width: float,
     processes: int,
-    out: Path | None,
+    out: Path,
 ) -> None:
     """How fast is a step on several GPUs, beside another way to share it? Ten minutes on two.
 
@@ -85,8 +85,7 @@ def command(
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
     for whole in measured(rows, pairs, device, rounds, processes, half_width / 100):
-        if out:
-            write(out / "parallel-step.json", document(device, whole))
+        write(out / "parallel-step.json", document(device, whole))
     title = heading(document(device, rows))
     click.echo(title)
     click.echo(f"Whole step, ms of the slowest rank: {steps}")
@@ -95,9 +94,8 @@ def command(
         click.echo(sentence)
     if device == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        where = "{size}, {context_length}, {world_size} ranks: {ours}"
-        draw(rows, lambda row: where.format_map(row), out / "parallel-step.png", title)
+    where = "{size}, {context_length}, {world_size} ranks: {ours}"
+    draw(rows, lambda row: where.format_map(row), out / "parallel-step.png", title)
 
 
 def arm_of(name: str) -> Arm:

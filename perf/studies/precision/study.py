@@ -38,7 +38,7 @@ def command(
     steps: int | None,
     seed: int,
     lr: float,
-    out: Path | None,
+    out: Path,
 ) -> None:
     """What does low precision cost, and what does it save? Uses the GPU if there is one; a minute.
 
@@ -46,7 +46,7 @@ def command(
     accumulation  a thousand times 0.01 in fp32, fp16, bf16 and mixed, and where each error comes from
     dtypes        of parameters, activations, loss and gradients under autocast, and why layer norm is special
     training      one model on one stream in fp32, bf16 and fp16 with loss scaling: samples/s, memory, loss,
-                  overflow and underflow; with --out its loss curves, precision-loss.png
+                  overflow and underflow; its loss curves are precision-loss.png
     """
     import torch
 
@@ -73,8 +73,7 @@ def command(
             whole["rows"] += _dtypes(device)
         else:
             whole["rows"] += _training(run, size, whole["device"]["name"], out)
-    if out:
-        write(out / "precision.json", whole)
+    write(out / "precision.json", whole)
 
 
 def _config(size: str) -> Any:
@@ -102,7 +101,7 @@ def _dtypes(device: str) -> list[Row]:
     return rows + variances
 
 
-def _training(run: training.Run, size: str, device_name: str, out: Path | None) -> list[Row]:
+def _training(run: training.Run, size: str, device_name: str, out: Path) -> list[Row]:
     from tqdm import tqdm
 
     vanished = training.underflow(run)
@@ -125,8 +124,7 @@ def _training(run: training.Run, size: str, device_name: str, out: Path | None) 
     )
     _show("Gradients of the first batch", results.underflow_table(vanished))
     _say(*results.answer(run, rows, vanished))
-    if out:
-        results.draw(out / "precision-loss.png", run, rows, f"{what}\n{device_name}")
+    results.draw(out / "precision-loss.png", run, rows, f"{what}\n{device_name}")
     setup = {name: getattr(run, name) for name in ("device", "context", "batch", "steps", "seed", "lr", "window")}
     return [{"part": "setup", "size": size} | setup | {"lowest_loss": run.lowest_loss}, *rows, *vanished]
 

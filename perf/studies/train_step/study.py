@@ -44,7 +44,7 @@ def command(
     rounds: int,
     half_width: float,
     processes: int | None,
-    out: Path | None,
+    out: Path,
 ) -> None:
     """How fast is the whole training step, beside another way to run it? Three minutes a size on a GPU.
 
@@ -72,7 +72,7 @@ def command(
     ]
     processes = processes or (12 if kind == "cuda" else FEWEST)
     found = measure(cells, ours, against, rounds, processes, half_width / 100)
-    rows = kept(found, kind, out and out / "train-step.json")
+    rows = kept(found, kind, out / "train-step.json")
     whole = document(kind, rows)
     click.echo(heading(whole))
     click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and over each other arm's, 95 % interval")
@@ -81,8 +81,7 @@ def command(
         click.echo(sentence)
     if kind == "cpu":
         click.echo(ON_A_CPU)
-    if out:
-        draw(rows, lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
+    draw(rows, lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
 
 
 def measure(

@@ -77,7 +77,7 @@ def command(
     workers: int | None,
     rounds: int,
     processes: int,
-    out: Path | None,
+    out: Path,
 ) -> None:
     """As `help` has it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
@@ -99,8 +99,7 @@ def command(
         if device == "cuda":
             plan = with_resources(plan, workers or min(MOST_WORKERS, len(os.sched_getaffinity(0))))
         for _ in measure(process, plan, rounds, processes, HALF_WIDTH):
-            if out:
-                write(out / "tiles.json", whole)
+            write(out / "tiles.json", whole)
     click.echo(heading(whole))
     for line in (*shown(rows), "", *verdicts(rows)):
         click.echo(line)
