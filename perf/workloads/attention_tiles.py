@@ -67,7 +67,7 @@ def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None
     import torch
 
     tables = measured_module("attention.tile_choices")
-    q = torch.empty(1, dtype=getattr(torch, problem.dtype), device=device).expand(problem.shape)
+    q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
     if kernel in TABLES:
         return _of_table(tables, kernel, q, problem.dtype)
     if kernel == "at-once":
@@ -78,13 +78,26 @@ def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
         tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
+    if not tables.hopper_takes(q, False):
+        return None
+    if kernel.startswith("gluon"):
+        cell = f"{kernel} {_joined(problem.shape)} {problem.dtype}"
+        return cell, str(int(_is_in_gluon(tables, kernel, q)))
     of_float32 = kernel.startswith("float32")
-    if not tables.hopper_takes(q, False) or of_float32 != (problem.dtype == "float32"):
+    if of_float32 != (problem.dtype == "float32"):
         return None
     if of_float32:
         return f"HOPPER_FLOAT32[{problem.d}, 3]", _joined(tables.HOPPER_FLOAT32[problem.d, 3][1:])
     table = "HOPPER_FORWARD" if kernel == "hopper-forward" else "HOPPER_BACKWARD"
     return f"{table}[{problem.d}]", _joined(getattr(tables, table)[problem.d][:3])
+
+
+def _is_in_gluon(tables: Any, kernel: str, q: Any) -> bool:
+    if kernel == "gluon-forward":
+        half = tables.hopper_forward(q, q, q, q.shape[-1] ** -0.5, False)
+    else:
+        half = tables.hopper_backward(q, q, q, False, False)
+    return bool(half or tables.hopper_float32(q, q, "bf16x6", False))
 
 
 TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
@@ -131,9 +144,18 @@ def _options(problem: Problem, q: Any) -> Any:
     return _plain().Options(problem.is_causal, problem.d**-0.5, precision)
 
 
+def _forward_run(plan: Any, on: Tensors) -> Run:
+    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+
+
+def _backward_run(plan: Any, on: Tensors) -> Run:
+    q, k, v, do, out, lse, _ = on
+    return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
+
+
 def _forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     plan = _plain().plan_forward(on.q, on.k, on.v, _options(problem, on.q), _tiles(numbers))
-    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+    return _forward_run(plan, on)
 
 
 def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
@@ -146,7 +168,7 @@ def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     if not chunk or chunk % tiles.q or chunk % tiles.k:
         raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
     plan = _plain().plan_split_forward(on.q, on.k, on.v, _options(problem, on.q), chunk, tiles)
-    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+    return _forward_run(plan, on)
 
 
 def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
@@ -197,7 +219,7 @@ def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> 
     how = measured_module("attention.tile_choices").HopperForward(k_tile, stages, consumers, registers, least_keys=0)
     options = _options(problem, on.q)
     plan = measured_module("attention.flash_hopper").plan_forward(on.q, on.k, on.v, options, how)
-    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+    return _forward_run(plan, on)
 
 
 def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
@@ -208,24 +230,49 @@ def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) ->
         .HOPPER_BACKWARD[problem.d]
         ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
     )
-    q, k, v, do, out, lse, _ = on
-    plan = measured_module("attention.flash_hopper").plan_backward(q, k, v, out, do, _options(problem, q), how)
-    return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
+    options = _options(problem, on.q)
+    plan = measured_module("attention.flash_hopper").plan_backward(on.q, on.k, on.v, on.out, on.do, options, how)
+    return _backward_run(plan, on)
 
 
 def _float32_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """With its splitting."""
     launchers = measured_module("attention.flash_float32")
     plan = launchers.plan_forward(on.q, on.k, on.v, _options(problem, on.q), _three_pieces(numbers))
-    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+    return _forward_run(plan, on)
 
 
 def _float32_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches."""
-    q, k, v, do, out, lse, _ = on
-    launchers = measured_module("attention.flash_float32")
-    plan = launchers.plan_backward(q, k, v, out, do, _options(problem, q), _three_pieces(numbers))
-    return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
+    launchers, options = measured_module("attention.flash_float32"), _options(problem, on.q)
+    plan = launchers.plan_backward(on.q, on.k, on.v, on.out, on.do, options, _three_pieces(numbers))
+    return _backward_run(plan, on)
+
+
+def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """As the tables have it, with its splitting: over pieces of float32, or of the keys among programs."""
+    tables = measured_module("attention.tile_choices")
+    if numbers == (1,):
+        if problem.dtype == "float32":
+            return _float32_forward(problem, on, tables.HOPPER_FLOAT32[problem.d, 3][1:])
+        return _hopper_forward(problem, on, tables.HOPPER_FORWARD[problem.d][:3])
+    options, chunk = _options(problem, on.q), tables.split_keys(on.q, on.k, False)
+    if chunk is None:
+        plan = _plain().plan_forward(on.q, on.k, on.v, options)
+    else:
+        plan = _plain().plan_split_forward(on.q, on.k, on.v, options, chunk)
+    return _forward_run(plan, on)
+
+
+def _gluon_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """All of its launches, as the tables have it."""
+    tables = measured_module("attention.tile_choices")
+    if numbers == (1,):
+        if problem.dtype == "float32":
+            return _float32_backward(problem, on, tables.HOPPER_FLOAT32[problem.d, 3][1:])
+        return _hopper_backward(problem, on, tables.HOPPER_BACKWARD[problem.d][:3])
+    plan = _plain().plan_backward(on.q, on.k, on.v, on.out, on.do, _options(problem, on.q))
+    return _backward_run(plan, on)
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:
@@ -242,6 +289,8 @@ KERNELS = {
     "hopper-backward": Kernel(_hopper_backward, products=5, read=5, written=3),
     "float32-forward": Kernel(_float32_forward, products=2, read=3, written=1),
     "float32-backward": Kernel(_float32_backward, products=5, read=5, written=3),
+    "gluon-forward": Kernel(_gluon_forward, products=2, read=3, written=1),
+    "gluon-backward": Kernel(_gluon_backward, products=5, read=5, written=3),
 }
 
 

@@ -31,6 +31,20 @@ def test_every_plain_kernel_is_right_in_any_tiles(kernel, is_causal):
 
 
 @on_a_cpu
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_beside_those_in_gluon_are_the_plain_kernels_as_the_tables_have_them(chunk, monkeypatch):
+    split, plan_split_forward = [], flash_plain.plan_split_forward
+    monkeypatch.setattr(tile_choices, "split_keys", lambda q, k, dropout: chunk)
+    monkeypatch.setattr(
+        flash_plain, "plan_split_forward", lambda *args: split.append(args[-1]) or plan_split_forward(*args)
+    )
+    forward, backward = (work_of(f"gluon-{mode}", "0", tokens=128, seq_len=128) for mode in ("forward", "backward"))
+    assert split == ([chunk] if chunk else [])
+    assert forward.run().keys() == {"out"} and backward.run().keys() == {"dq", "dk", "dv"}
+    assert 0 < forward.check() < 1e-5 and 0 < backward.check() < 1e-5
+
+
+@on_a_cpu
 def test_the_tiles_are_those_that_were_given(monkeypatch):
     launched = []
 
@@ -108,6 +122,14 @@ def test_the_entry_and_the_tiles_of_a_cell():
     one_head = problem(1, 16, 4096, 128, "float32")
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
     assert choice("hopper-backward", one_head, "meta") is None
+    for mode in ("forward", "backward"):
+        for cell, is_in_gluon in ((problem(1, 16, 512, 64), "0"), (problem(1, 32, 4096, 64), "1")):
+            entry = f"gluon-{mode} 1x{cell.shape[1]}x{cell.seq_len}x64 bfloat16"
+            assert choice(f"gluon-{mode}", cell, "meta") == (entry, is_in_gluon)
+        for cell, is_in_gluon in ((problem(1, 1, 1024, 64, "float32"), "0"), (problem(1, 1, 2048, 64, "float32"), "1")):
+            assert choice(f"gluon-{mode}", cell, "meta")[1] == is_in_gluon
+    assert choice("gluon-forward", problem(1, 32, 2048, 64), "meta")[1] == "0"  # the plain one is faster there
+    assert choice("gluon-backward", problem(1, 32, 2048, 64), "meta")[1] == "1"
     assert choice("float32-forward", problem(1, 16, 4096, 128), "meta") is None
 
 

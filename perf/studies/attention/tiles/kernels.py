@@ -88,6 +88,9 @@ def _joined(numbers: Iterable[int]) -> str:
 PLAIN = {"q": ROWS, "k": ROWS, "warps": WARPS, "stages": (1, 2, 3)}
 MANY: tuple[Shape, ...] = ((2, 16, 16384), (8, 16, 4096), (32, 32, 1024))
 ALL: tuple[Shape, ...] = ((1, 1, 4096), (1, 1, 65536), (2, 16, 16384), (32, 32, 1024))
+FEW: tuple[Shape, ...] = tuple(
+    (1, *one) for one in ((1, 2048), (1, 8192), (4, 4096), (16, 1024), (32, 1024), (64, 512))
+)
 
 KERNELS = {
     "forward": Kernel("FORWARD_TILES", PLAIN, ALL, mode="forward"),
@@ -131,6 +134,17 @@ KERNELS = {
             mode=mode,
             dims=(64, 128),
             dtypes=("float32",),
+            others_hang=True,
+        )
+        for mode in ("forward", "backward")
+    },
+    **{
+        f"gluon-{mode}": Kernel(
+            "HOPPER_LEAST_TILES, HOPPER_FLOAT32_LONG and least_keys; 1: those in Gluon, 0: the plain ones",
+            {"gluon": (0, 1)},
+            shapes=FEW,
+            mode=mode,
+            dims=(64, 128),
             others_hang=True,
         )
         for mode in ("forward", "backward")
