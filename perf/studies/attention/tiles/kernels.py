@@ -88,9 +88,7 @@ def _joined(numbers: Iterable[int]) -> str:
 PLAIN = {"q": ROWS, "k": ROWS, "warps": WARPS, "stages": (1, 2, 3)}
 MANY: tuple[Shape, ...] = ((2, 16, 16384), (8, 16, 4096), (32, 32, 1024))
 ALL: tuple[Shape, ...] = ((1, 1, 4096), (1, 1, 65536), (2, 16, 16384), (32, 32, 1024))
-FEW: tuple[Shape, ...] = tuple(
-    (1, *one) for one in ((1, 2048), (1, 8192), (4, 4096), (16, 1024), (32, 1024), (64, 512))
-)
+FEW: tuple[Shape, ...] = ((1, 1, 2048), (1, 1, 8192), (1, 4, 4096), (1, 16, 1024), (1, 32, 1024), (1, 64, 512))
 
 KERNELS = {
     "forward": Kernel("FORWARD_TILES", PLAIN, ALL, mode="forward"),
