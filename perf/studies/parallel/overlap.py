@@ -1,6 +1,5 @@
 """When does a step compute and when does it communicate? A picture for each strategy."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +98,14 @@ def length(spans: Spans) -> float:
 
 
 def common(one: Spans, other: Spans) -> float:
-    """How long both go on at once."""
-    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in itertools.product(one, other))
+    """How long both go on at once; the spans of each in order, and apart."""
+    import numpy
+
+    if not one or not other:
+        return 0.0
+    until_then = numpy.cumsum([[0.0, end - start] for start, end in one])  # of `one`, at each of its edges
+    at_edges = numpy.interp(other, numpy.ravel(one), until_then)
+    return float(numpy.diff(at_edges).sum())
 
 
 def table(rows: list[dict[str, Any]]) -> str:

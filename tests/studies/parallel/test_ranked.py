@@ -144,11 +144,6 @@ def test_overlap_sees_both_kinds_of_work(tmp_path):
     assert (tmp_path / "overlap.png").stat().st_size > 0
 
 
-def test_what_two_lanes_have_in_common():
-    assert overlap.common([[0.0, 2.0], [3.0, 5.0]], [[1.0, 4.0]]) == 2.0
-    assert overlap.length([[0.0, 2.0], [3.0, 5.0]]) == 4.0
-
-
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_sharding_shows_what_each_rank_holds(tmp_path):
     done = study("sharding", "--context", "16", "--out", str(tmp_path))
