@@ -83,13 +83,17 @@ def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None
     if kernel.startswith("gluon"):
         cell = f"{kernel} {_joined(problem.shape)} {problem.dtype}"
         return cell, str(int(_is_in_gluon(tables, kernel, q)))
-    of_float32 = kernel.startswith("float32")
-    if of_float32 != (problem.dtype == "float32"):
+    if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
-    if of_float32:
-        return f"HOPPER_FLOAT32[{problem.d}, 3]", _joined(tables.HOPPER_FLOAT32[problem.d, 3][1:])
+    entry, numbers = _of_hopper(tables, kernel, problem.d)
+    return entry, _joined(numbers)
+
+
+def _of_hopper(tables: Any, kernel: str, d: int) -> tuple[str, tuple[int, ...]]:
+    if kernel.startswith("float32"):
+        return f"HOPPER_FLOAT32[{d}, 3]", tables.HOPPER_FLOAT32[d, 3][1:]
     table = "HOPPER_FORWARD" if kernel == "hopper-forward" else "HOPPER_BACKWARD"
-    return f"{table}[{problem.d}]", _joined(getattr(tables, table)[problem.d][:3])
+    return f"{table}[{d}]", getattr(tables, table)[d][:3]
 
 
 def _is_in_gluon(tables: Any, kernel: str, q: Any) -> bool:
@@ -249,14 +253,18 @@ def _float32_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -
     return _backward_run(plan, on)
 
 
+def _in_gluon(mode: str, problem: Problem, on: Tensors) -> Run:
+    kernel = f"{'float32' if problem.dtype == 'float32' else 'hopper'}-{mode}"
+    _, numbers = _of_hopper(measured_module("attention.tile_choices"), kernel, problem.d)
+    return KERNELS[kernel].make(problem, on, numbers)
+
+
 def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """As the tables have it, with its splitting: over pieces of float32, or of the keys among programs."""
-    tables = measured_module("attention.tile_choices")
     if numbers == (1,):
-        if problem.dtype == "float32":
-            return _float32_forward(problem, on, tables.HOPPER_FLOAT32[problem.d, 3][1:])
-        return _hopper_forward(problem, on, tables.HOPPER_FORWARD[problem.d][:3])
-    options, chunk = _options(problem, on.q), tables.split_keys(on.q, on.k, False)
+        return _in_gluon("forward", problem, on)
+    chunk = measured_module("attention.tile_choices").split_keys(on.q, on.k, False)
+    options = _options(problem, on.q)
     if chunk is None:
         plan = _plain().plan_forward(on.q, on.k, on.v, options)
     else:
@@ -266,11 +274,8 @@ def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> R
 
 def _gluon_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches, as the tables have it."""
-    tables = measured_module("attention.tile_choices")
     if numbers == (1,):
-        if problem.dtype == "float32":
-            return _float32_backward(problem, on, tables.HOPPER_FLOAT32[problem.d, 3][1:])
-        return _hopper_backward(problem, on, tables.HOPPER_BACKWARD[problem.d][:3])
+        return _in_gluon("backward", problem, on)
     plan = _plain().plan_backward(on.q, on.k, on.v, on.out, on.do, _options(problem, on.q))
     return _backward_run(plan, on)
 
