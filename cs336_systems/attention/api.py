@@ -3,14 +3,10 @@
 import torch
 from torch import Tensor
 
+from cs336_systems.attention.inputs import check_inputs
+
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
-HEAD_DIMS = (16, 128)  # of the flash kernels: tl.dot needs 16, and beyond 128 the tiles leave the registers
-
-_HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
-# float64 is for checking: everything but the tensor cores' tl.dot takes it.
-_DTYPES = {"triton": _HALF_AND_SINGLE}
-_ANY_FLOAT = (*_HALF_AND_SINGLE, torch.float64)
 
 
 def flash_attention(
@@ -69,8 +65,15 @@ def flash_attention(
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
-    _check_inputs(q, k, v, impl)
+    if impl == "triton":  # which checks them where it plans, once for each layout
+        from cs336_systems.attention import flash_triton
 
+        apply = flash_triton.FlashAttentionTriton.apply
+        options = softmax_scale, fp32_precision, dropout_p, None, deterministic
+        if options == (None, None, 0.0, None, False):
+            return apply(q, k, v, is_causal)  # torch looks at each argument, for 0.4 us
+        return apply(q, k, v, is_causal, *options)
+    check_inputs(q, k, v, impl)
     if impl == "reference":
         from cs336_systems.attention.dropout import dropout_of_call
         from cs336_systems.attention.reference import attention, scaled_dot_product_attention
@@ -84,12 +87,6 @@ def flash_attention(
         from cs336_systems.attention.reference import repeat_heads
 
         return FlashAttentionPyTorch.apply(q, *repeat_heads(q, k, v), is_causal, softmax_scale, dropout_p)
-    if impl == "triton":
-        from cs336_systems.attention.flash_triton import FlashAttentionTriton
-
-        return FlashAttentionTriton.apply(
-            q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic
-        )
     return _sdpa(q, k, v, is_causal, softmax_scale, dropout_p)
 
 
@@ -153,7 +150,7 @@ def _heads_inside(
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """Cast as torch casts what it multiplies: all but float64."""
-    device = q.device.type
+    device = "cuda" if q.is_cuda else q.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):  # of which torch 2.11's compiler knows both
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
@@ -168,35 +165,3 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float
         q4, k4, v4, dropout_p=dropout_p, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped
     )
     return out.reshape(q.shape)
-
-
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
-    if q.ndim < 2 or q.ndim != k.ndim or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
-        raise ValueError(
-            f"{_shapes(q, k, v)}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)"
-        )
-    if 0 in q.shape or 0 in k.shape:
-        raise ValueError(f"{_shapes(q, k, v)}; allowed: no dimension of size 0")
-    if q.shape[:-2] != k.shape[:-2] and not _grouped(q, k):
-        raise ValueError(
-            f"{_shapes(q, k, v)}; allowed: the same leading dimensions, or with num_kv_heads a divisor of num_heads "
-            "(..., num_heads, seq_len_q, head_dim) and twice (..., num_kv_heads, seq_len_k, head_dim)"
-        )
-    if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; allowed: one dtype for all")
-    dtypes = _DTYPES.get(impl, _ANY_FLOAT)
-    if q.dtype not in dtypes:
-        raise ValueError(f"q has dtype {q.dtype}; allowed for impl={impl!r}: {', '.join(map(str, dtypes))}")
-    if not q.device == k.device == v.device:
-        raise ValueError(f"q, k, v are on {q.device}, {k.device}, {v.device}; allowed: one device for all")
-    lowest, highest = HEAD_DIMS
-    if impl in ("pytorch", "triton") and not lowest <= q.shape[-1] <= highest:
-        raise ValueError(f"head_dim is {q.shape[-1]}; allowed for impl={impl!r}: {lowest} to {highest}")
-
-
-def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
-    return f"q, k, v have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-
-
-def _grouped(q: Tensor, k: Tensor) -> bool:
-    return q.ndim >= 4 and q.shape[:-3] == k.shape[:-3] and q.shape[-3] % k.shape[-3] == 0

@@ -72,11 +72,11 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, tiles: Tiles
         (*_strides(q, k, v, like(q)), *_sizes(q, k), options.scale_log2, *_of_dropout(options.dropout)),
         _constants(q, k, options, tiles),
     )
-    lse_shape = q.shape[:-1]
+    lse_shape, like_q = q.shape[:-1], allocates(q)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out = like(q)
-        lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+        out = like_q(q)
+        lse = torch.empty(*lse_shape, dtype=torch.float32, device=q.device)
         launch(q, k, v, out, lse, seed)
         return out, lse
 
@@ -126,11 +126,12 @@ def plan_backward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, opti
     """One launch if a few tiles are all that there is; else delta, dk and dv, dq."""
     if tiles := tiles_at_once(q, k):
         at_once = launch_at_once(q, k, v, out, do, options, tiles)
+        like_q, like_k, like_v = allocates(q), allocates(k), allocates(v)
 
         def run_at_once(
             q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
         ) -> tuple[Tensor, Tensor, Tensor]:
-            dq, dk, dv = like(q), like(k), like(v)
+            dq, dk, dv = like_q(q), like_k(k), like_v(v)
             at_once(q, k, v, out, do, lse, dq, dk, dv, seed)
             return dq, dk, dv
 
@@ -203,10 +204,16 @@ def plan_delta(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Te
     return run
 
 
+def allocates(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """What allocates like tensors with x's layout: strides as x's where each head vector is in one piece then too."""
+    if torch.empty_like(x, device="meta").stride(-1) == 1:
+        return torch.empty_like
+    return lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
 def like(x: Tensor) -> Tensor:
-    """Uninitialized, strides as x's where each head vector is in one piece then too."""
-    empty = torch.empty_like(x)
-    return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    """Uninitialized, by `allocates`."""
+    return allocates(x)(x)
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:

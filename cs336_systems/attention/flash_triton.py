@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 from cs336_systems.attention import flash_plain
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
 from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options
-from cs336_systems.attention.launch import constant_to_compiler, layout_of, on_device_of, plan_of
+from cs336_systems.attention.inputs import check_inputs
+from cs336_systems.attention.launch import Plans, constant_to_compiler, layout_of, strides_of
 from cs336_systems.attention.tile_choices import (
     hopper_backward,
     hopper_float32,
@@ -46,7 +47,7 @@ class FlashAttentionTriton(torch.autograd.Function):
     the forward dropped, by `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the
     natural-log log-sum-exp, (..., seq_len_q), and the seed if there is one. `deterministic`: the gradients of two calls
     are the same to the bit, as out always is; so too where `torch.use_deterministic_algorithms(True)` was called. CUDA
-    tensors, or CPU tensors under Triton's interpreter, else ValueError. `flash_attention` of `api.py` checks the rest.
+    tensors, or CPU tensors under Triton's interpreter; ValueError for these and all else that q, k and v may not be.
 
     Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
     """
@@ -65,16 +66,14 @@ class FlashAttentionTriton(torch.autograd.Function):
         deterministic: bool = False,
     ) -> Tensor:
         """Algorithm 1."""
-        scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
+        scale = None if softmax_scale is None else float(softmax_scale)
         products = FP32_PRODUCTS["ieee"]
         if q.dtype == torch.float32:
             products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
         dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
         out, lse = flash_forward(q, k, v, is_causal, scale, products, dropout)
         ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
-        ctx.options = is_causal, scale, products
-        ctx.dropout_p = dropout_p
-        ctx.deterministic = deterministic
+        ctx.options = is_causal, scale, products, dropout_p, deterministic
         return out
 
     @staticmethod
@@ -87,9 +86,9 @@ class FlashAttentionTriton(torch.autograd.Function):
 
 def _gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, out, lse, *seed = ctx.saved_tensors
-    dropout = Dropout(ctx.dropout_p, *seed) if seed else None
-    is_causal, scale, products = ctx.options
-    deterministic = ctx.deterministic or torch.are_deterministic_algorithms_enabled()
+    is_causal, scale, products, dropout_p, deterministic = ctx.options
+    dropout = Dropout(dropout_p, *seed) if seed else None
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     grads = flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, products, dropout, deterministic)
     return *grads, None, None, None, None, None, None
 
@@ -100,25 +99,37 @@ def torchs_fp32_precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
+forward_plans: Plans[ForwardPlan] = Plans()
+backward_plans: Plans[BackwardPlan] = Plans()
+
+
+def forget_plans() -> None:
+    """For who changes what plans are made of: the tables of tiles."""
+    forward_plans.clear()
+    backward_plans.clear()
+
+
 def flash_forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     is_causal: bool,
-    scale: float,
+    scale: float | None,
     fp32_products: str = FP32_PRODUCTS["ieee"],
     dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32."""
+    """Launches the forward: returns out like q, and lse (..., seq_len_q) in float32. `scale` is d ** -0.5 if None."""
     if torch.compiler.is_compiling():
+        check_inputs(q, k, v, "triton")
         if hopper_takes(q, dropout is not None):
             return _opaque_forward(q, k, v, is_causal, scale, fp32_products)
         plan = _plan_forward(q, k, v, is_causal, scale, fp32_products, dropout)
     else:
-        key = "forward", is_causal, scale, fp32_products, _key_of(dropout), layout_of(q, k, v)
-        plan = plan_of(key, _plan_forward, q, k, v, is_causal, scale, fp32_products, dropout)
-    with on_device_of(q):
-        return plan(q, k, v, dropout and dropout.seed)
+        key = is_causal, scale, fp32_products, _key_of(dropout), layout_of(q, k, v)
+        plan = forward_plans.get(key) or forward_plans.keep(
+            key, _plan_forward(q, k, v, is_causal, scale, fp32_products, dropout)
+        )
+    return plan(q, k, v, None if dropout is None else dropout.seed)
 
 
 def flash_backward(
@@ -129,7 +140,7 @@ def flash_backward(
     lse: Tensor,
     grad_out: Tensor,
     is_causal: bool,
-    scale: float,
+    scale: float | None,
     fp32_products: str,
     dropout: Dropout | None = None,
     deterministic: bool = False,
@@ -141,23 +152,21 @@ def flash_backward(
             return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale, fp32_products)
         plan = _plan_backward(q, k, v, out, grad_out, *options)
     else:
-        layout = layout_of(q, k, v, out, grad_out, lse)
-        key = "backward", is_causal, scale, fp32_products, _key_of(dropout), deterministic, layout
-        plan = plan_of(key, _plan_backward, q, k, v, out, grad_out, *options)
-    with on_device_of(q):
-        return plan(q, k, v, out, lse, grad_out, dropout and dropout.seed)
+        # What the forward has seen is not looked at again: that they are on one device, of one dtype and fit together.
+        layout = q.device, q.dtype, q.shape, k.shape, strides_of(q, k, v, out, grad_out, lse)
+        key = is_causal, scale, fp32_products, _key_of(dropout), deterministic, layout
+        plan = backward_plans.get(key) or backward_plans.keep(key, _plan_backward(q, k, v, out, grad_out, *options))
+    return plan(q, k, v, out, lse, grad_out, None if dropout is None else dropout.seed)
 
 
 def _plan_forward(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str, dropout: Dropout | None
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, fp32_products: str, dropout: Dropout | None
 ) -> ForwardPlan:
+    check_inputs(q, k, v, "triton")  # the kernels believe these sizes: a mismatch would read another tensor's memory
     _check_device(q)
-    options = Options(is_causal, scale, input_precision(q, fp32_products), dropout)
+    options = _options_of(q, is_causal, scale, fp32_products, dropout)
     q4, k4, v4 = _as_4d(q), _as_4d(k), _as_4d(v)
-    # The kernels believe these sizes: a mismatch would read another tensor's memory.
-    assert k4.shape == v4.shape and q4.shape[0] == k4.shape[0] and q4.shape[-1] == k4.shape[-1]
-    assert q.dtype == k.dtype == v.dtype and q4.shape[1] % k4.shape[1] == 0
-    if hopper := hopper_forward(q4, k4, v4, scale, dropout is not None):
+    if hopper := hopper_forward(q4, k4, v4, options.scale, dropout is not None):
         from cs336_systems.attention import flash_hopper
 
         plan = flash_hopper.plan_forward(q4, k4, v4, options, hopper)
@@ -187,12 +196,12 @@ def _plan_backward(
     out: Tensor,
     do: Tensor,
     is_causal: bool,
-    scale: float,
+    scale: float | None,
     fp32_products: str,
     dropout: Dropout | None,
     deterministic: bool,
 ) -> BackwardPlan:
-    options = Options(is_causal, scale, input_precision(q, fp32_products), dropout)
+    options = _options_of(q, is_causal, scale, fp32_products, dropout)
     given = q, k, v, out, do
     q4, k4, v4, out4, do4 = map(_as_4d, given)
     if hopper := hopper_backward(q4, k4, v4, dropout is not None, deterministic):
@@ -224,14 +233,14 @@ _OPERATORS = __name__.replace(".", "_")
 
 @torch.library.custom_op(f"{_OPERATORS}::forward", mutates_args=())
 def _opaque_forward(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, fp32_products: str
 ) -> tuple[Tensor, Tensor]:
     return flash_forward(q, k, v, is_causal, scale, fp32_products)
 
 
 @_opaque_forward.register_fake
 def _forward_shapes(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, fp32_products: str
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, fp32_products: str
 ) -> tuple[Tensor, Tensor]:
     out = flash_plain.like(_as_4d(q)).reshape(q.shape)
     return out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
@@ -246,7 +255,7 @@ def _opaque_backward(
     lse: Tensor,
     grad_out: Tensor,
     is_causal: bool,
-    scale: float,
+    scale: float | None,
     fp32_products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, fp32_products)
@@ -261,11 +270,18 @@ def _backward_shapes(
     lse: Tensor,
     grad_out: Tensor,
     is_causal: bool,
-    scale: float,
+    scale: float | None,
     fp32_products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (flash_plain.like(_as_4d(x)).reshape(x.shape) for x in (q, k, v))
     return dq, dk, dv
+
+
+def _options_of(
+    q: Tensor, is_causal: bool, scale: float | None, fp32_products: str, dropout: Dropout | None
+) -> Options:
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return Options(is_causal, scale, input_precision(q, fp32_products), dropout)
 
 
 def input_precision(q: Tensor, fp32_products: str) -> str:

@@ -9,11 +9,12 @@ import torch
 import triton
 from torch import Tensor
 
+_hooks = triton.knobs.runtime
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_PLANS = 4096
-_plans: dict[Hashable, Any] = {}
 
 
 class Launch:
@@ -22,7 +23,7 @@ class Launch:
     Triton compiles for what it sees of its arguments (dtypes, alignment of pointers, whether an integer is 1, divisible
     by 16, beyond 32 bits), and looks at each of them in every launch: 130 us for 25 of them, where a kernel of 1024
     keys takes 15 (measured beside an H200, triton 3.6). So all tensors that it is called with have to be alike in what
-    `layout_of` tells of them.
+    `layout_of` tells of them. It launches where they are, whatever the current device is.
     """
 
     def __init__(self, kernel: Any, num_programs: int, scalars: tuple[Any, ...], constants: dict[str, Any]):
@@ -30,6 +31,8 @@ class Launch:
         self.scalars, self.constants = scalars, constants
         self._compiled: Any = None
         self._rest: tuple[Any, ...] = ()
+        self._gpu: Any = None
+        self._device = -1
 
     @property
     def is_new(self) -> bool:
@@ -38,20 +41,40 @@ class Launch:
 
     def compile(self, *tensors: Any) -> None:
         """For a call with these, without launching."""
-        self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants)
+        with _on_device_of(tensors[0]):
+            self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants)
 
     def __call__(self, *tensors: Any) -> None:
         """All that the kernel takes first: tensors, None for one that it does without, or tensor descriptors."""
-        if self._compiled is not None:
-            self._compiled[self.grid](*tensors, *self._rest)
+        if self._compiled is None:
+            self._first(tensors)
             return
-        compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
-        if torch.compiler.is_compiling():  # and to torch 2.11's compiler kernels have no type
+        gpu = self._gpu
+        device = gpu.get_current_device()
+        if device != self._device or _is_set(_hooks.launch_enter_hook) or _is_set(_hooks.launch_exit_hook):
+            with _on_device_of(tensors[0]):
+                self._compiled[self.grid](*tensors, *self._rest)
             return
-        if isinstance(self.kernel, triton.runtime.JITFunction):
-            names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
-            self._rest = (*self.scalars, *(self.constants[name] for name in names))
-            self._compiled = compiled
+        compiled = self._compiled
+        what = compiled.function, compiled.packed_metadata, None, None, None  # no hooks
+        compiled.run(*self.grid, gpu.get_current_stream(device), *what, *tensors, *self._rest)
+
+    def _first(self, tensors: tuple[Any, ...]) -> None:
+        with _on_device_of(tensors[0]):
+            compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
+            if torch.compiler.is_compiling():  # and to torch 2.11's compiler kernels have no type
+                return
+            if isinstance(self.kernel, triton.runtime.JITFunction):
+                names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
+                self._rest = (*self.scalars, *(self.constants[name] for name in names))
+                self._gpu = triton.runtime.driver.active
+                self._device = self._gpu.get_current_device()
+                self._compiled = compiled
+
+
+def _is_set(hook: Any) -> bool:
+    """A profiler's; a chain of hooks may be empty."""
+    return bool(getattr(hook, "calls", hook))
 
 
 def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
@@ -63,20 +86,15 @@ def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
             launch.compile(*tensors)
 
 
-def plan_of(key: Hashable, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """make(*args, **kwargs), or what it made for this key before."""
-    plan: T | None = _plans.get(key)
-    if plan is None:
-        plan = make(*args, **kwargs)
-        if len(_plans) >= MOST_PLANS:  # of shapes that come once
-            _plans.clear()
-        _plans[key] = plan
-    return plan
+class Plans(dict[Hashable, T]):
+    """Those that were made, by all that each was made for."""
 
-
-def forget_plans() -> None:
-    """For who changes what plans are made of: the tables of tiles."""
-    _plans.clear()
+    def keep(self, key: Hashable, plan: T) -> T:
+        """Returns the plan."""
+        if len(self) >= MOST_PLANS:  # of shapes that come once
+            self.clear()
+        self[key] = plan
+        return plan
 
 
 def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
@@ -87,9 +105,17 @@ def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
 
 def layout_of(*tensors: Tensor) -> Hashable:
     """What Triton may see of these, and of others that torch allocates like them."""
-    seen: list[Hashable] = [tensors[0].device]
+    seen: list[Hashable] = []
     for x in tensors:
-        seen += (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
+        seen += x.device, x.dtype, x.shape, x.stride(), x.data_ptr() % 16
+    return tuple(seen)
+
+
+def strides_of(*tensors: Tensor) -> Hashable:
+    """What `layout_of` tells of these, if devices, dtypes and shapes are known."""
+    seen: list[Hashable] = []
+    for x in tensors:
+        seen += x.stride(), x.data_ptr() % 16
     return tuple(seen)
 
 
@@ -98,8 +124,7 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device, whatever device its pointers are on."""
-    if not x.is_cuda or (not torch.compiler.is_compiling() and x.device.index == torch.cuda.current_device()):
-        return contextlib.nullcontext()
-    return torch.cuda.device(x.device)
+def _on_device_of(x: Any) -> contextlib.AbstractContextManager[Any]:
+    """Triton launches on the current device, whatever device its pointers are on. Of a tensor or a descriptor."""
+    device = x.device if isinstance(x, Tensor) else x.base.device
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -9,7 +9,8 @@ import torch
 
 from cs336_systems.attention import flash_plain, flash_triton, tile_choices
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.attention.launch import Launch, forget_plans
+from cs336_systems.attention.flash_triton import forget_plans
+from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.tile_choices import HOPPER_FORWARD, Tiles, runs_gluon
 
 

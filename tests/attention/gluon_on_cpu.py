@@ -82,13 +82,13 @@ class TensorDescriptor:
     def __init__(self, base: Tensor, shape: list[int], strides: list[int], block_shape: list[int], layout: object):
         assert base.data_ptr() % 16 == 0
         assert strides[-1] == 1 and all(one * base.element_size() % 16 == 0 for one in strides[:-1])
-        self.global_, self.block_shape, self.dtype = base.as_strided(shape, strides), block_shape, base.dtype
+        self.base, self.block_shape, self.dtype = base.as_strided(shape, strides), block_shape, base.dtype
         size = torch.Size(block_shape)
         self.block_type = SimpleNamespace(nbytes=size.numel() * base.element_size(), shape=size)
 
     def tile(self, coord: list[Any]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """What of the tile at `coord` exists: in the tensor, and in the tile."""
-        ends = [(int(c), b, n) for c, b, n in zip(coord, self.block_shape, self.global_.shape, strict=True)]
+        ends = [(int(c), b, n) for c, b, n in zip(coord, self.block_shape, self.base.shape, strict=True)]
         assert all(c >= 0 for c, _, _ in ends)
         inside = tuple(slice(min(c, n), min(c + b, n)) for c, b, n in ends)
         return inside, tuple(slice(0, max(min(c + b, n) - c, 0)) for c, b, n in ends)
@@ -139,19 +139,19 @@ def _wait(barrier: Shared, phase: Any, pred: Any = True) -> None:
 def _copy_to_shared(desc: TensorDescriptor, coord: list[Any], barrier: Shared, tile: Shared) -> None:
     inside, within = desc.tile(coord)
     tile.tensor.zero_()
-    tile.tensor[within] = desc.global_[inside]
+    tile.tensor[within] = desc.base[inside]
     _change(barrier, 0, -desc.block_type.nbytes)
 
 
 def _copy_to_global(desc: TensorDescriptor, coord: list[Any], tile: Shared) -> None:
     inside, within = desc.tile(coord)
-    desc.global_[inside] = tile.tensor[within]
+    desc.base[inside] = tile.tensor[within]
 
 
 def _add_to_global(desc: TensorDescriptor, coord: list[Any], tile: Shared) -> None:
     inside, within = desc.tile(coord)
     with CURRENT.program.changed:
-        desc.global_[inside] += tile.tensor[within]
+        desc.base[inside] += tile.tensor[within]
 
 
 def _warp_specialize(parts: list[tuple[Callable[..., None], tuple[Any, ...]]], warps: list[int], registers: list[int]):

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +11,16 @@ import triton
 
 from cs336_systems.attention import flash_plain, flash_triton, launch, tile_choices
 from cs336_systems.attention.dropout import Dropout
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from tests.attention.gate import Shape, make_inputs
+
+X, Y = torch.zeros(1), torch.ones(1)
 
 
 class FakeKernel(triton.runtime.JITFunction):
     """Compiles to itself, and notes how it was launched."""
+
+    function, packed_metadata = "function", "metadata"
 
     arg_names = ("X_ptr", "N", "TILE", "CAUSAL")
 
@@ -22,6 +28,10 @@ class FakeKernel(triton.runtime.JITFunction):
         self.compiled: list[tuple[Any, ...]] = []
         self.checked: list[tuple[Any, ...]] = []
         self.unchecked: list[tuple[Any, ...]] = []
+        self.direct: list[tuple[Any, ...]] = []
+
+    def run(self, *arguments: Any) -> None:
+        self.direct.append(arguments)
 
     def warmup(self, *arguments: Any, grid: tuple[int, ...], **constants: Any) -> None:
         self.compiled.append((grid, arguments, constants))
@@ -34,17 +44,60 @@ class FakeKernel(triton.runtime.JITFunction):
         return launch_either
 
 
-def test_the_second_launch_goes_straight_to_the_compiled_kernel() -> None:
+class FakeGPU:
+    """Number 1, where the current stream is 17."""
+
+    def get_current_device(self) -> int:
+        return 1
+
+    def get_current_stream(self, device: int) -> int:
+        return 16 + device
+
+
+def test_the_second_launch_goes_straight_to_the_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
     kernel = FakeKernel()
     one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64, "num_warps": 4})
-    for x in ("x", "y"):
+    for x in (X, Y):
         one(x)
-    assert kernel.checked == [((3, 1, 1), ("x", 128), {"CAUSAL": True, "TILE": 64, "num_warps": 4})]
-    assert kernel.unchecked == [((3, 1, 1), ("y", 128, 64, True), {})]
+    assert kernel.checked == [((3, 1, 1), (X, 128), {"CAUSAL": True, "TILE": 64, "num_warps": 4})]
+    assert kernel.direct == [(3, 1, 1, 17, "function", "metadata", None, None, None, Y, 128, 64, True)]
+    assert not kernel.unchecked
 
 
-def test_what_is_compiled_side_by_side_is_what_the_first_launches_are() -> None:
-    calls = [(launch.Launch(FakeKernel(), 3, (n,), {"CAUSAL": True, "TILE": 64}), ("x", n)) for n in (16, 32)]
+@pytest.mark.parametrize("knob", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("set_as", ["chain", "function"])
+def test_a_profilers_hook_sees_every_launch(knob: str, set_as: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
+    kernel = FakeKernel()
+    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
+    one(X)
+    hook: Any = print
+    if set_as == "chain":
+        hook = triton.knobs.HookChain()
+        hook.add(print)
+    with triton.knobs.runtime.scope():
+        setattr(triton.knobs.runtime, knob, hook)
+        one(Y)
+    assert kernel.unchecked == [((3, 1, 1), (Y, 128, 64, True), {})] and not kernel.direct
+    one(X)
+    assert len(kernel.direct) == 1
+
+
+def test_a_launch_stays_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGPU()
+    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+    kernel = FakeKernel()
+    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
+    one(X)
+    monkeypatch.setattr(gpu, "get_current_device", lambda: 0)
+    one(Y)
+    assert kernel.unchecked == [((3, 1, 1), (Y, 128, 64, True), {})] and not kernel.direct
+
+
+def test_what_is_compiled_side_by_side_is_what_the_first_launches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
+    calls = [(launch.Launch(FakeKernel(), 3, (n,), {"CAUSAL": True, "TILE": 64}), (X, n)) for n in (16, 32)]
     for _ in range(2):
         launch.compile_side_by_side(*calls)
         for one, tensors in calls:
@@ -64,7 +117,7 @@ def test_a_backward_compiles_each_of_its_kernels_once(monkeypatch: pytest.Monkey
     )
     for kernel in of_backward:  # what other tests compiled
         kernel.device_caches.clear()
-    launch.forget_plans()
+    flash_triton.forget_plans()
     q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 40, 40, 16), torch.float32))
     out, lse = flash_triton.flash_forward(q, k, v, True, 0.25)
     compiled.clear()
@@ -72,24 +125,24 @@ def test_a_backward_compiles_each_of_its_kernels_once(monkeypatch: pytest.Monkey
     assert sorted(compiled) == sorted(kernel.__name__ for kernel in of_backward)
 
 
-def test_a_plan_is_made_once_for_a_key() -> None:
-    made: list[str] = []
-
-    def make(name: str) -> str:
-        made.append(name)
-        return name
-
-    assert [launch.plan_of(key, make, key) for key in ("a", "b", "a")] == ["a", "b", "a"]
-    assert made == ["a", "b"]
-    launch.forget_plans()
-    assert launch.plan_of("a", make, "another") == "another"
+def test_calls_alike_share_their_plans() -> None:
+    q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 33, 33, 16), torch.float32))
+    plans = []
+    for _ in range(2):
+        out, lse = flash_triton.flash_forward(q, k, v, True, 0.25)
+        flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6")
+        plans.append([*flash_triton.forward_plans.values(), *flash_triton.backward_plans.values()])
+    assert plans[0] == plans[1] and len(plans[0]) == 2
+    flash_triton.forget_plans()
+    assert not flash_triton.forward_plans and not flash_triton.backward_plans
 
 
 def test_plans_of_shapes_that_come_once_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "MOST_PLANS", 8)
+    plans: launch.Plans[int] = launch.Plans()
     for n in range(20):
-        assert launch.plan_of(n, lambda n: n + 1, n) == n + 1
-    assert len(launch._plans) <= 8
+        assert plans.keep(n, n + 1) == n + 1 == plans[n]
+    assert len(plans) <= 8
 
 
 def test_a_layout_holds_all_that_triton_compiles_for() -> None:
@@ -99,7 +152,15 @@ def test_a_layout_holds_all_that_triton_compiles_for() -> None:
     assert same == launch.layout_of(x, torch.zeros_like(x)) and hash(same)
     for other in (unaligned, x.half(), x[:1], x.transpose(0, 1).contiguous().transpose(0, 1)):
         assert launch.layout_of(x, other) != same
-    assert launch.layout_of(x.to("meta"), x) != same
+    assert launch.layout_of(x.to("meta"), x) != same != launch.layout_of(x, x.to("meta"))
+
+
+def test_strides_of_tensors_known_before_hold_the_rest() -> None:
+    x = torch.zeros(2, 8, 64)
+    unaligned = torch.zeros(x.numel() + 1)[1:].view_as(x)
+    assert launch.strides_of(x, x) == launch.strides_of(x, torch.zeros_like(x))
+    for other in (unaligned, x.transpose(0, 1).contiguous().transpose(0, 1), x[:, :, :1].expand_as(x)):
+        assert launch.strides_of(x, other) != launch.strides_of(x, x)
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
@@ -156,7 +217,7 @@ def test_a_call_that_differs_gets_another_plan(changed: str) -> None:
         change = {"q": q.detach().mT.contiguous().mT}
     run()
     after_another = run(**change)
-    launch.forget_plans()
+    flash_triton.forget_plans()
     alone = run(**change)
     torch.testing.assert_close(after_another, alone, rtol=0, atol=0)
 
@@ -168,7 +229,38 @@ def test_a_plan_holds_no_tensor_of_the_call_that_made_it() -> None:
         out, lse = flash_triton.flash_forward(q, k, v, True, 0.25, "bf16x6", Dropout(0.5, seed))
         grads = flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6", Dropout(0.5, seed))
     alive = [weakref.ref(x) for x in (q, k, v, grad_out, out, lse, seed, *grads)]
-    assert len(launch._plans) == 2
+    assert len(flash_triton.forward_plans) == len(flash_triton.backward_plans) == 1
     del q, k, v, grad_out, out, lse, seed, grads
     gc.collect()
     assert [one() for one in alive] == [None] * len(alive)
+
+
+def contiguous(x: torch.Tensor) -> torch.Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view_as(x)
+
+
+@pytest.mark.parametrize("unpack", [contiguous, unaligned])
+def test_what_is_saved_may_come_back_laid_out_otherwise(unpack: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """As from `torch.autograd.graph.save_on_cpu`: the backward goes by what it gets, not by what the forward saw."""
+    q, k, v, grad_out = make_inputs(Shape((2, 2), 33, 33, 16), torch.float32)
+    strided = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(FlashAttentionTriton.apply(*strided, True), strided, grad_out)
+
+    expected = gradients()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+        torch.testing.assert_close(gradients(), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [("dtype", "have dtypes"), ("device", "are on"), ("length", "have shapes")])
+def test_a_call_like_none_before_is_checked(wrong: str, said: str) -> None:
+    q, k, v, _ = (x.detach() for x in make_inputs(Shape((2, 2), 33, 33, 16), torch.float32))
+    FlashAttentionTriton.apply(q, k, v, True)
+    other = {"dtype": v.half(), "device": v.to("meta"), "length": v[:, :, :32]}[wrong]
+    with pytest.raises(ValueError, match=rf"^q, k, v {said}.*; allowed"):
+        FlashAttentionTriton.apply(q, k, other, True)
