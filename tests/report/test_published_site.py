@@ -37,7 +37,10 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> No
         assert times, "our page has no time"
         assert all(link.text.split()[-1] in ("µs", "ms", "s") for link in times if link.is_displayed())
         driver.execute_script("document.querySelectorAll('details.past').forEach((one) => { one.open = true; });")
-        pictures = driver.find_elements("css selector", ".history a.card[href*='nvidia-h200']")
+        of_the_set = (
+            "[href*='attention.FlashAttention.track_time'][href*='p-seq_len=8192'][href*='p-d=64'][href*=bfloat16]"
+        )
+        pictures = driver.find_elements("css selector", f".history a.card{of_the_set}")
         assert pictures, "our page has no history"
         pictures[-1].click()
         browser.plotted_points(driver, at_least=COMMITS)

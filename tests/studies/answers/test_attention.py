@@ -61,10 +61,11 @@ def claims_of_the_grid():
     assert all(
         ratio_of(pair)[0] * (1 + ratio_of(pair)[1]) < 1 for name in asked for pair in select(group="grid", against=name)
     )
-    assert {(pair["mode"], pair["seq_len"], pair["d"]) for pair in worst} == {("forward", 2048, 64)}
+    where = [(pair["mode"], pair["seq_len"], pair["d"]) for pair in worst]
+    assert where == [("forward", 1024, 64), ("forward", 2048, 64)]
     flex, flash = (f"{ratio_of(pair)[0]:.3f}" for pair in worst)
     yield "is slower than these two in no cell and no mode"
-    yield f"at worst {flex} and {flash}, both in a forward of 2048 with d = 64"
+    yield f"at worst {flex} and {flash}, in forwards of 1024 and 2048 with d = 64"
     yield f"backward take {small} with d = 64, and {large} with 128"
     alone = {mode: select(group="grid", against="sdpa_cudnn", d=128, mode=mode) for mode in ("forward", "backward")}
     yield f"our backward alone takes {span([ratio_of(pair)[0] for pair in alone['backward']], 3)}"
@@ -90,15 +91,11 @@ def claims_of_the_long_head():
 
 def claims_of_the_short_head():
     cells = to_the_best(group="short")
-    assert all(ratio / (1 + half) > 1 for ratio, half, _ in cells)
-    yield f"ours loses in all {len(cells)} cells: it takes {beside_sdpa()} of the time of SDPA"
-    named = [
-        one for name in ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient") for one in ratios(group="short", against=name)
-    ]
-    yield f"and {span(named, 2)} of that of SDPA's kernels by name"
+    assert {name for *_, name in cells} == {"sdpa"}
+    beyond = sum(ratio / (1 + half) > 1 for ratio, half, _ in cells)
+    yield f"ours is behind, in {beyond} of {len(cells)} cells by more than the interval: it takes {beside_sdpa()} of"
+    yield f"and {span(ratios(group='short', against='sdpa_flash'), 2)} of that of SDPA's flash by name"
     yield f"ours is {span([milliseconds(pair, 'ours') for pair in select(group='short')], 2)} ms whatever the length"
-    times = {name: span([1 / one for one in ratios(group="short", against=name)], 1) for name in ("flex", "reference")}
-    yield f"FlexAttention takes {times['flex']} times as long as ours, eager PyTorch {times['reference']} times"
     yield f"up to ± {100 * max(ratio_of(pair)[1] for pair in select(group='short')):.0f} %"
 
 
@@ -155,8 +152,8 @@ def test_the_sentence_about_first_calls_says_what_asv_measured():
 
 def test_what_is_said_of_the_measuring_is_so():
     processes = {len(pair[f"{arm}_s"]) for pair in PAIRS for arm in ("ours", "against")}
-    assert processes == {3, 4, 5, 6}
-    assert "averaged over three to six processes" in WORDS and "three to six processes" in ENGLISH
+    assert (min(processes), max(processes)) == (3, 12)
+    assert "averaged over three to twelve processes" in WORDS and "three to twelve processes" in ENGLISH
     assert {(pair["clock"], pair["cache"]) for pair in PAIRS if pair["group"] != "short"} == {("cuda_events", "cold")}
     assert {(pair["clock"], pair["cache"]) for pair in select(group="short")} == {("gpu_wall", "warm")}
     assert all(pair["is_causal"] for pair in PAIRS if pair["group"] != "grid")
