@@ -206,6 +206,11 @@ PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
 HOPPER_LEAST_ROWS = 128
 HOPPER_LEAST_TILES = 264
 """So many rows of q and of k, and tiles of 64 of them, are the least: 2 tiles for each of 132 multiprocessors."""
+HOPPER_LONG = 4096
+HOPPER_LONG_LEAST_PROGRAMS = 128
+"""Where each visits so many rows, a program for nearly each multiprocessor is enough: 4 heads of 4096 take 0.78 of the
+plain kernels' time forward (d = 128; at 64, whose programs have 192 rows, they are 88 and take 1.09), 0.77 and 0.80
+backward."""
 HOPPER_FLOAT32_LONG = 2048
 """Float32 needs no such number of tiles where each visits so many rows: one head of 8192 takes 0.30 (d = 128) and 0.40
 (64) of the plain kernels' time, of 2048 0.51 and 1.00; 16 heads of 512 take 1.41 and 2.03."""
@@ -216,7 +221,7 @@ def hopper_forward(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: bool)
     if q.dtype == torch.float32 or not hopper_takes(q, dropout) or scale <= 0:
         return None
     choice = HOPPER_FORWARD[q.shape[-1]]
-    is_large = k.shape[2] >= choice.least_keys and _fills_a_gpu(q)
+    is_large = k.shape[2] >= choice.least_keys and _fills_a_gpu(q, k, choice.rows)
     return choice if is_large and all(map(suits_tma, (q, k, v))) else None
 
 
@@ -224,7 +229,7 @@ def hopper_backward(q: Tensor, k: Tensor, v: Tensor, dropout: bool, deterministi
     """As `hopper_forward`. Its sums of dq come in any order: `deterministic` are the plain kernels' two passes."""
     if q.dtype == torch.float32 or not hopper_takes(q, dropout) or deterministic:
         return None
-    is_large = _fills_a_gpu(q) and _fills_a_gpu(k)
+    is_large = _fills_a_gpu(q, k) and _fills_a_gpu(k, q)
     return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
 
 
@@ -235,7 +240,7 @@ def hopper_float32(rows: Tensor, visited: Tensor, products: str, dropout: bool) 
     sums of dq come in any order. Both hold the pieces of what they read until they end.
     """
     takes = rows.dtype == torch.float32 and hopper_takes(rows, dropout) and rows.shape[2] >= HOPPER_LEAST_ROWS
-    is_large = visited.shape[2] >= HOPPER_FLOAT32_LONG or _fills_a_gpu(rows)
+    is_large = visited.shape[2] >= HOPPER_FLOAT32_LONG or _fills_a_gpu(rows, visited)
     return HOPPER_FLOAT32[rows.shape[-1], PIECES[products]] if takes and is_large else None
 
 
@@ -251,9 +256,14 @@ def suits_tma(x: Tensor) -> bool:
     return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(one > 0 and one % units == 0 for one in strides)
 
 
-def _fills_a_gpu(x: Tensor) -> bool:
+def _fills_a_gpu(x: Tensor, visited: Tensor, rows: int = 128) -> bool:
+    """Whether programs of so many `rows` of x do, of which each loops over the `visited`."""
     batch, num_heads, seq_len, _ = x.shape
-    return seq_len >= HOPPER_LEAST_ROWS and batch * num_heads * cdiv(seq_len, 64) >= HOPPER_LEAST_TILES
+    if seq_len < HOPPER_LEAST_ROWS:
+        return False
+    tiles, programs = (batch * num_heads * cdiv(seq_len, one) for one in (64, rows))
+    is_long = visited.shape[2] >= HOPPER_LONG and programs >= HOPPER_LONG_LEAST_PROGRAMS
+    return is_long or tiles >= HOPPER_LEAST_TILES
 
 
 @constant_to_compiler

@@ -45,6 +45,20 @@ def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("on_hopper")
+def test_a_program_for_nearly_each_multiprocessor_is_enough_where_it_is_long() -> None:
+    for shape in ((1, 4, 4096), (4, 1, 4096), (1, 1, 16384)):
+        forward = {d: hopper_forward(q, q, q, 0.1, False) for d in (64, 128) for q in [tensor(*shape, d)]}
+        assert forward == {64: None, 128: HOPPER_FORWARD[128]}  # at 64 a program has 192 rows
+        for q in (tensor(*shape, d) for d in (64, 128)):
+            assert hopper_backward(q, q, q, False, False) == HOPPER_BACKWARD[q.shape[-1]]
+    for shape in ((1, 16, 1024), (1, 8, 2048), (1, 3, 5376)):
+        q = tensor(*shape, 128)
+        assert hopper_forward(q, q, q, 0.1, False) is None and hopper_backward(q, q, q, False, False) is None
+    q, few = tensor(1, 4, 4096, 128), tensor(1, 4, 128, 128)
+    assert hopper_backward(q, few, few, False, False) is None and hopper_backward(few, q, q, False, False) is None
+
+
+@pytest.mark.usefixtures("on_hopper")
 def test_all_others_get_the_plain_kernels() -> None:
     q = tensor(1, 16, 4096, 64)
     few = tensor(1, 1, 8192, 64)

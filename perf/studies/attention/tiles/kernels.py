@@ -138,7 +138,7 @@ KERNELS = {
     },
     **{
         f"gluon-{mode}": Kernel(
-            "HOPPER_LEAST_TILES, HOPPER_FLOAT32_LONG and least_keys; 1: those in Gluon, 0: the plain ones",
+            "HOPPER_LEAST_TILES, HOPPER_LONG, HOPPER_FLOAT32_LONG and least_keys; 1: those in Gluon, 0: the plain ones",
             {"gluon": (0, 1)},
             shapes=FEW,
             mode=mode,
