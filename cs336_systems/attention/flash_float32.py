@@ -39,7 +39,7 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, choice: Hopp
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out = like(q)
-        lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty(*lse_shape, dtype=torch.float32, device=q.device)
         launch(q_pieces(q), k_pieces(k), v_pieces(v), out, lse)
         return out, lse
 

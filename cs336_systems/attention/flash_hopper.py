@@ -48,7 +48,7 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, choice: Hopp
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(q)
-        lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty(*lse_shape, dtype=torch.float32, device=q.device)
         launch(q_tiles(q), k_tiles(k), v_tiles(v), out_tiles(out), lse)
         return out, lse
 

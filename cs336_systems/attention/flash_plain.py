@@ -112,9 +112,9 @@ def plan_split_forward(
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out = like(q)
-        lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
-        parts = torch.empty(parts_shape, dtype=torch.float32, device=q.device)
-        part_lse = torch.empty(parts_shape[:-1], dtype=torch.float32, device=q.device)
+        lse = torch.empty(*lse_shape, dtype=torch.float32, device=q.device)
+        parts = torch.empty(*parts_shape, dtype=torch.float32, device=q.device)
+        part_lse = torch.empty(*parts_shape[:-1], dtype=torch.float32, device=q.device)
         attend(q, k, v, parts, part_lse)
         combine(parts, part_lse, out, lse)
         return out, lse
@@ -205,15 +205,14 @@ def plan_delta(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Te
 
 
 def allocates(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """What allocates like tensors with x's layout: strides as x's where each head vector is in one piece then too."""
-    if torch.empty_like(x, device="meta").stride(-1) == 1:
-        return torch.empty_like
-    return lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    """`like` of tensors laid out as x, in one call of torch where that is enough."""
+    return torch.empty_like if torch.empty_like(x, device="meta").stride(-1) == 1 else like
 
 
 def like(x: Tensor) -> Tensor:
-    """Uninitialized, by `allocates`."""
-    return allocates(x)(x)
+    """Uninitialized, strides as x's where each head vector is in one piece then too."""
+    empty = torch.empty_like(x)
+    return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
