@@ -1,5 +1,8 @@
 """The one entry point: checks its inputs, then hands them to the implementation that was asked for."""
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -61,18 +64,15 @@ def flash_attention(
     if fp32_precision is not None and (impl != "triton" or fp32_precision not in FP32_PRECISIONS):
         allowed = f"None, and for impl='triton' {', '.join(FP32_PRECISIONS)}"
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, float | int) or not 0 <= dropout_p < 1:
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (float, int)) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     if impl == "triton":  # which checks them where it plans, once for each layout
-        from cs336_systems.attention import flash_triton
-
-        apply = flash_triton.FlashAttentionTriton.apply
-        options = softmax_scale, fp32_precision, dropout_p, None, deterministic
-        if options == (None, None, 0.0, None, False):
+        apply = _apply_triton()
+        if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:
             return apply(q, k, v, is_causal)  # torch looks at each argument, for 0.4 us
-        return apply(q, k, v, is_causal, *options)
+        return apply(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic)
     check_inputs(q, k, v, impl)
     if impl == "reference":
         from cs336_systems.attention.dropout import dropout_of_call
@@ -126,6 +126,13 @@ def flash_attention_pytorch(
 ) -> Tensor:
     """`flash_attention_triton` in plain PyTorch, on any device; it always is deterministic."""
     return _heads_inside(query, key, value, causal, "pytorch", softmax_scale, dropout_p, False)
+
+
+@functools.cache
+def _apply_triton() -> Callable[..., Tensor]:
+    from cs336_systems.attention import flash_triton
+
+    return flash_triton.apply
 
 
 def _heads_inside(

@@ -15,7 +15,7 @@ from cs336_systems.attention import flash_plain
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
 from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.attention.launch import Plans, constant_to_compiler, layout_of, strides_of
+from cs336_systems.attention.launch import Plans, constant_to_compiler, layout_of, layout_of_saved
 from cs336_systems.attention.tile_choices import (
     hopper_backward,
     hopper_float32,
@@ -72,7 +72,8 @@ class FlashAttentionTriton(torch.autograd.Function):
             products = FP32_PRODUCTS[fp32_precision or torchs_fp32_precision()]
         dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
         out, lse = flash_forward(q, k, v, is_causal, scale, products, dropout)
-        ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
+        seed = () if dropout is None else (dropout.seed,)  # saved are tensors only: the course's tests look at shapes
+        ctx.save_for_backward(q, k, v, out, lse, *seed)
         ctx.options = is_causal, scale, products, dropout_p, deterministic
         return out
 
@@ -80,17 +81,23 @@ class FlashAttentionTriton(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2."""
         if torch.is_grad_enabled():  # with create_graph=True; what it takes is no matter else
-            return once_differentiable(_gradients)(ctx, grad_out)
-        return _gradients(ctx, grad_out)
+            return once_differentiable(FlashAttentionTriton.backward)(ctx, grad_out)
+        q, k, v, out, lse, *seed = ctx.saved_tensors
+        is_causal, scale, products, dropout_p, deterministic = ctx.options
+        dropout = Dropout(dropout_p, *seed) if seed else None
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        dq, dk, dv = flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, products, dropout, deterministic)
+        return dq, dk, dv, None, None, None, None, None, None
 
 
-def _gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v, out, lse, *seed = ctx.saved_tensors
-    is_causal, scale, products, dropout_p, deterministic = ctx.options
-    dropout = Dropout(dropout_p, *seed) if seed else None
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    grads = flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, products, dropout, deterministic)
-    return *grads, None, None, None, None, None, None
+_apply_in_c = super(torch.autograd.Function, FlashAttentionTriton).apply
+
+
+def apply(*args: Any) -> Tensor:
+    """`FlashAttentionTriton.apply` without its look at each argument for what functorch left: 5 % of a short call."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return FlashAttentionTriton.apply(*args)
+    return _apply_in_c(*args)
 
 
 @constant_to_compiler  # a graph is compiled anew when the setting changes
@@ -152,8 +159,7 @@ def flash_backward(
             return _opaque_backward(q, k, v, out, lse, grad_out, is_causal, scale, fp32_products)
         plan = _plan_backward(q, k, v, out, grad_out, *options)
     else:
-        # What the forward has seen is not looked at again: that they are on one device, of one dtype and fit together.
-        layout = q.device, q.dtype, q.shape, k.shape, strides_of(q, k, v, out, grad_out, lse)
+        layout = layout_of_saved(q, k, v, out, lse, grad_out)
         key = is_causal, scale, fp32_products, _key_of(dropout), deterministic, layout
         plan = backward_plans.get(key) or backward_plans.keep(key, _plan_backward(q, k, v, out, grad_out, *options))
     return plan(q, k, v, out, lse, grad_out, None if dropout is None else dropout.seed)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.reference import attention
 from tests.adapters import (
     get_flashattention_autograd_function_pytorch,
@@ -204,3 +205,10 @@ def test_flash_addresses_beyond_two_gib(impl: str) -> None:
     k, v = torch.randn(2, heads, 128, head_dim, device=DEVICE, dtype=torch.bfloat16)
     out = FUNCTIONS[impl]().apply(q, k, v)
     torch.testing.assert_close(out[-1], attention(q[-1], k[-1], v[-1])[0], rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("impl", FUNCTIONS)
+def test_flash_says_what_functorch_does_not_find_in_it(impl: str) -> None:
+    for transform in (torch.vmap, torch.func.grad):
+        with pytest.raises(RuntimeError, match="must override the setup_context"):
+            transform(lambda q: flash_attention(q, q, q, impl=impl).sum())(torch.randn(2, 16, 16, device=DEVICE))

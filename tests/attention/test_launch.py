@@ -1,8 +1,9 @@
 """Launches that Triton does not look at: what makes two of them alike, and what they hand to the kernel."""
 
 import gc
+import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import pytest
@@ -17,6 +18,21 @@ from tests.attention.gate import Shape, make_inputs
 X, Y = torch.zeros(1), torch.ones(1)
 
 
+class FakeLauncher:
+    """Hands on to C what it is given and, as one release of Triton or the other, where scratch memory is."""
+
+    def __init__(self, note: Callable[[tuple[Any, ...]], None], in_one: bool = False, scratch: int = 0) -> None:
+        self.in_one, self.global_scratch_size, self.profile_scratch_size = in_one, scratch, 0
+        self.launch = lambda *arguments: note(arguments)
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: str, *rest: Any) -> None:
+        scratch = "memory" if self.global_scratch_size else None
+        if self.in_one:
+            self.launch(x, y, z, stream, function, *rest[:4], scratch, "types", rest[4:])
+        else:
+            self.launch(x, y, z, stream, function, scratch, *rest)
+
+
 class FakeKernel(triton.runtime.JITFunction):
     """Compiles to itself, and notes how it was launched."""
 
@@ -29,9 +45,7 @@ class FakeKernel(triton.runtime.JITFunction):
         self.checked: list[tuple[Any, ...]] = []
         self.unchecked: list[tuple[Any, ...]] = []
         self.direct: list[tuple[Any, ...]] = []
-
-    def run(self, *arguments: Any) -> None:
-        self.direct.append(arguments)
+        self.run = FakeLauncher(self.direct.append)
 
     def warmup(self, *arguments: Any, grid: tuple[int, ...], **constants: Any) -> None:
         self.compiled.append((grid, arguments, constants))
@@ -54,15 +68,22 @@ class FakeGPU:
         return 16 + device
 
 
-def test_the_second_launch_goes_straight_to_the_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_one", [False, True], ids=["triton 3.6", "triton 3.7"])
+@pytest.mark.parametrize("scratch", [0, 8])
+def test_the_second_launch_goes_straight_to_the_compiled_kernel(
+    in_one: bool, scratch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
     kernel = FakeKernel()
+    kernel.run = FakeLauncher(kernel.direct.append, in_one, scratch)
+    kernel.run(3, 1, 1, 17, "function", "metadata", None, None, None, Y, 128, 64, True)  # as Triton would
+    as_triton = kernel.direct.pop()
     one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64, "num_warps": 4})
-    for x in (X, Y):
-        one(x)
+    one(X)
     assert kernel.checked == [((3, 1, 1), (X, 128), {"CAUSAL": True, "TILE": 64, "num_warps": 4})]
-    assert kernel.direct == [(3, 1, 1, 17, "function", "metadata", None, None, None, Y, 128, 64, True)]
-    assert not kernel.unchecked
+    assert not kernel.direct
+    one(Y)
+    assert kernel.direct == [as_triton] and not kernel.unchecked
 
 
 @pytest.mark.parametrize("knob", ["launch_enter_hook", "launch_exit_hook"])
@@ -145,22 +166,27 @@ def test_plans_of_shapes_that_come_once_are_not_kept_for_ever(monkeypatch: pytes
     assert len(plans) <= 8
 
 
-def test_a_layout_holds_all_that_triton_compiles_for() -> None:
+@pytest.mark.parametrize("layout", [launch.layout_of, launch.layout_of_saved])
+def test_a_layout_holds_all_that_triton_compiles_for(layout: Callable[..., Hashable]) -> None:
     x = torch.zeros(2, 8, 64)
     unaligned = torch.zeros(x.numel() + 1)[1:].view_as(x)
-    same = launch.layout_of(x, x)
-    assert same == launch.layout_of(x, torch.zeros_like(x)) and hash(same)
-    for other in (unaligned, x.half(), x[:1], x.transpose(0, 1).contiguous().transpose(0, 1)):
-        assert launch.layout_of(x, other) != same
-    assert launch.layout_of(x.to("meta"), x) != same != launch.layout_of(x, x.to("meta"))
+    tensors = [x] * len(inspect.signature(layout).parameters)
+    same = layout(*tensors)
+    assert same == layout(*[torch.zeros_like(x) for x in tensors]) and hash(same)
+    for place in range(len(tensors)):
+        for other in (unaligned, x.transpose(0, 1).contiguous().transpose(0, 1), x[:, :, :1].expand_as(x)):
+            assert layout(*tensors[:place], other, *tensors[place + 1 :]) != same
 
 
-def test_strides_of_tensors_known_before_hold_the_rest() -> None:
+def test_a_layout_holds_what_differs_between_calls() -> None:
     x = torch.zeros(2, 8, 64)
-    unaligned = torch.zeros(x.numel() + 1)[1:].view_as(x)
-    assert launch.strides_of(x, x) == launch.strides_of(x, torch.zeros_like(x))
-    for other in (unaligned, x.transpose(0, 1).contiguous().transpose(0, 1), x[:, :, :1].expand_as(x)):
-        assert launch.strides_of(x, other) != launch.strides_of(x, x)
+    same = launch.layout_of(x, x, x)
+    for other in (x.half(), x[:1], x.to("meta")):
+        assert len({same, *(launch.layout_of(*three) for three in ((other, x, x), (x, other, x), (x, x, other)))}) == 4
+    saved = launch.layout_of_saved(x, x, x, x, x, x)
+    for q in (x.half(), x[:1], x.to("meta")):
+        assert launch.layout_of_saved(q, x, x, x, x, x) != saved
+    assert launch.layout_of_saved(x, x[:1], x, x, x, x) != saved
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
