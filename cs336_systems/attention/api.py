@@ -130,9 +130,9 @@ def flash_attention_pytorch(
 
 @functools.cache
 def _apply_triton() -> Callable[..., Tensor]:
-    from cs336_systems.attention import flash_triton
+    from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
-    return flash_triton.apply
+    return FlashAttentionTriton.apply
 
 
 def _heads_inside(

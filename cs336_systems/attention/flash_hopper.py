@@ -7,7 +7,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options, plan_delta
+from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options, lse_like, plan_delta
 from cs336_systems.attention.launch import Launch, cdiv
 from cs336_systems.attention.tile_choices import HopperBackward, HopperForward, suits_tma
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
@@ -44,11 +44,11 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, choice: Hopp
     q_tiles = tiles_of(q, rows)
     k_tiles, v_tiles = tiles_of(k, choice.k_tile), tiles_of(v, choice.k_tile)
     out_tiles = tiles_of(torch.empty_like(q), rows)
-    lse_shape = q.shape[:-1]
+    like_lse = lse_like(q)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(q)
-        lse = torch.empty(*lse_shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty_like(like_lse)
         launch(q_tiles(q), k_tiles(k), v_tiles(v), out_tiles(out), lse)
         return out, lse
 

@@ -36,21 +36,8 @@ IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
 FP32_PRODUCTS = {"ieee": "bf16x6", "tf32": "tf32", "bf16x3": "bf16x3"}
 
 
-class FlashAttentionTriton(torch.autograd.Function):
-    """FlashAttention-2, all of it in Triton: `apply(q, k, v, is_causal=False, softmax_scale=None,
-    fp32_precision=None, dropout_p=0.0, dropout_seed=None, deterministic=False) -> out`.
-
-    q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
-    with head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension
-    before, of which each serves as many heads of q. Scores, softmax and sums are float32; products of float32 are as
-    `flash_attention`'s fp32_precision says, in the forward and its backward. With dropout_p the backward drops what
-    the forward dropped, by `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the
-    natural-log log-sum-exp, (..., seq_len_q), and the seed if there is one. `deterministic`: the gradients of two calls
-    are the same to the bit, as out always is; so too where `torch.use_deterministic_algorithms(True)` was called. CUDA
-    tensors, or CPU tensors under Triton's interpreter; ValueError for these and all else that q, k and v may not be.
-
-    Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
-    """
+class _Algorithms(torch.autograd.Function):
+    """What `FlashAttentionTriton` says of itself, as torch's compiler takes it."""
 
     @staticmethod
     def forward(
@@ -81,7 +68,7 @@ class FlashAttentionTriton(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Algorithm 2."""
         if torch.is_grad_enabled():  # with create_graph=True; what it takes is no matter else
-            return once_differentiable(FlashAttentionTriton.backward)(ctx, grad_out)
+            return once_differentiable(_Algorithms.backward)(ctx, grad_out)
         q, k, v, out, lse, *seed = ctx.saved_tensors
         is_causal, scale, products, dropout_p, deterministic = ctx.options
         dropout = Dropout(dropout_p, *seed) if seed else None
@@ -90,14 +77,28 @@ class FlashAttentionTriton(torch.autograd.Function):
         return dq, dk, dv, None, None, None, None, None, None
 
 
-_apply_in_c = super(torch.autograd.Function, FlashAttentionTriton).apply
+class FlashAttentionTriton(_Algorithms):
+    """FlashAttention-2, all of it in Triton: `apply(q, k, v, is_causal=False, softmax_scale=None,
+    fp32_precision=None, dropout_p=0.0, dropout_seed=None, deterministic=False) -> out`.
 
+    q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16,
+    with head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension
+    before, of which each serves as many heads of q. Scores, softmax and sums are float32; products of float32 are as
+    `flash_attention`'s fp32_precision says, in the forward and its backward. With dropout_p the backward drops what
+    the forward dropped, by `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the
+    natural-log log-sum-exp, (..., seq_len_q), and the seed if there is one. `deterministic`: the gradients of two calls
+    are the same to the bit, as out always is; so too where `torch.use_deterministic_algorithms(True)` was called. CUDA
+    tensors, or CPU tensors under Triton's interpreter; ValueError for these and all else that q, k and v may not be.
 
-def apply(*args: Any) -> Tensor:
-    """`FlashAttentionTriton.apply` without its look at each argument for what functorch left: 5 % of a short call."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return FlashAttentionTriton.apply(*args)
-    return _apply_in_c(*args)
+    Source: FlashAttention-2, Dao 2023, Algorithms 1 and 2.
+    """
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """torch's own without its look at each argument for what functorch left: 5 % of a short call."""
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return _Algorithms.apply(*args, **kwargs)
+        return super(torch.autograd.Function, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
 @constant_to_compiler  # a graph is compiled anew when the setting changes
