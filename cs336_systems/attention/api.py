@@ -1,8 +1,5 @@
 """The one entry point: checks its inputs, then hands them to the implementation that was asked for."""
 
-import functools
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -69,7 +66,9 @@ def flash_attention(
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     if impl == "triton":  # which checks them where it plans, once for each layout
-        apply = _apply_triton()
+        from cs336_systems.attention.flash_triton import FlashAttentionTriton
+
+        apply = FlashAttentionTriton.apply
         if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:
             return apply(q, k, v, is_causal)  # torch looks at each argument, for 0.4 us
         return apply(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic)
@@ -126,13 +125,6 @@ def flash_attention_pytorch(
 ) -> Tensor:
     """`flash_attention_triton` in plain PyTorch, on any device; it always is deterministic."""
     return _heads_inside(query, key, value, causal, "pytorch", softmax_scale, dropout_p, False)
-
-
-@functools.cache
-def _apply_triton() -> Callable[..., Tensor]:
-    from cs336_systems.attention.flash_triton import FlashAttentionTriton
-
-    return FlashAttentionTriton.apply
 
 
 def _heads_inside(
