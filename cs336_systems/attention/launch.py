@@ -66,15 +66,14 @@ class Launch:
     def _first(self, tensors: tuple[Any, ...]) -> None:
         with _on_device_of(tensors[0]):
             compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
-            if torch.compiler.is_compiling():  # and to torch 2.11's compiler kernels have no type
+            if compiled is None:  # torch's compiler, Triton's interpreter or a hook of Triton's has taken the call
                 return
-            if isinstance(self.kernel, triton.runtime.JITFunction):
-                names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
-                self._rest = (*self.scalars, *(self.constants[name] for name in names))
-                self._gpu = triton.runtime.driver.active
-                self._device = self._gpu.get_current_device()
-                self._run, self._what, self._in_one = _innermost(compiled, (*tensors, *self._rest))
-                self._compiled = compiled
+            names = self.kernel.arg_names[len(tensors) + len(self.scalars) :]
+            self._rest = (*self.scalars, *(self.constants[name] for name in names))
+            self._gpu = triton.runtime.driver.active
+            self._device = self._gpu.get_current_device()
+            self._run, self._what, self._in_one = _innermost(compiled, (*tensors, *self._rest))
+            self._compiled = compiled
 
 
 def _innermost(compiled: Any, given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], bool]:

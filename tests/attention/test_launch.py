@@ -116,6 +116,21 @@ def test_a_launch_stays_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.unchecked == [((3, 1, 1), (Y, 128, 64, True), {})] and not kernel.direct
 
 
+def test_a_kernel_that_says_nothing_of_what_it_compiled_is_asked_each_time() -> None:
+    """As under a hook of Triton's that takes the call, and as the tuning study compiles without launching."""
+    calls: list[tuple[int, ...]] = []
+
+    class Silent(FakeKernel):
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments, **constants: calls.append(grid)
+
+    kernel = Silent()
+    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
+    one(X)
+    one(Y)
+    assert calls == [(3, 1, 1)] * 2 and one.is_new and not kernel.direct
+
+
 def test_what_is_compiled_side_by_side_is_what_the_first_launches_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
     calls = [(launch.Launch(FakeKernel(), 3, (n,), {"CAUSAL": True, "TILE": 64}), (X, n)) for n in (16, 32)]
