@@ -1,4 +1,4 @@
-"""How the kernels in Gluon for float32 are launched, over pieces. Imported by `flash_triton` where they run."""
+"""How the kernels in Gluon for float32 are launched, over pieces. Imported by `plans` where they run."""
 
 import torch
 from torch import Tensor

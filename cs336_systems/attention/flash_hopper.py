@@ -1,4 +1,4 @@
-"""How the kernels in Gluon, for compute capability 9.0, are launched. Imported by `flash_triton` where they run."""
+"""How the kernels in Gluon, for compute capability 9.0, are launched. Imported by `plans` where they run."""
 
 from collections.abc import Callable
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
@@ -37,6 +38,7 @@ class Launch:
         self._run: Any = None
         self._what: tuple[Any, ...] = ()
         self._in_one = False
+        self._on_stream: dict[int, Callable[..., None]] = {}
 
     @property
     def is_new(self) -> bool:
@@ -60,8 +62,17 @@ class Launch:
             with _on_device_of(tensors[0]):
                 self._compiled[self.grid](*tensors, *self._rest)
             return
-        given = (*tensors, *self._rest)
-        self._run(*self.grid, gpu.get_current_stream(device), *self._what, *((given,) if self._in_one else given))
+        stream = gpu.get_current_stream(device)
+        run = self._on_stream.get(stream) or self._bind(stream)
+        if self._in_one:
+            run((*tensors, *self._rest))
+        else:
+            run(*tensors, *self._rest)
+
+    def _bind(self, stream: int) -> Callable[..., None]:
+        """A launch on it, but for what is given to the kernel: its many arguments are put in a row in C."""
+        self._on_stream[stream] = run = functools.partial(self._run, *self.grid, stream, *self._what)
+        return run
 
     def _first(self, tensors: tuple[Any, ...]) -> None:
         with _on_device_of(tensors[0]):
@@ -120,30 +131,24 @@ def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
     return function
 
 
-# Written out, and with strides only where these are not the shape's: as loops over all strides they take 5 % of a short
-# call, forward and backward.
-# fmt: off
 def layout_of(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
     """What Triton may see of these, and of others that torch allocates like them."""
-    return (
-        q.device, q.dtype, q.shape, q.is_contiguous() or q.stride(), q.data_ptr() % 16,
-        k.device, k.dtype, k.shape, k.is_contiguous() or k.stride(), k.data_ptr() % 16,
-        v.device, v.dtype, v.shape, v.is_contiguous() or v.stride(), v.data_ptr() % 16,
-    )
+    usual = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+    usual = usual and not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
+    where = usual or _strides_and_alignments(q, k, v)
+    return where, q.device, q.dtype, q.shape, k.device, k.dtype, k.shape, v.device, v.dtype, v.shape
 
 
 def layout_of_saved(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor) -> Hashable:
-    """The same in the backward: that all are on one device, of one dtype and fit together, the forward has seen."""
-    return (
-        q.device, q.dtype, q.shape, k.shape,
-        q.is_contiguous() or q.stride(), q.data_ptr() % 16,
-        k.is_contiguous() or k.stride(), k.data_ptr() % 16,
-        v.is_contiguous() or v.stride(), v.data_ptr() % 16,
-        out.is_contiguous() or out.stride(), out.data_ptr() % 16,
-        lse.is_contiguous() or lse.stride(), lse.data_ptr() % 16,
-        grad_out.is_contiguous() or grad_out.stride(), grad_out.data_ptr() % 16,
-    )
-# fmt: on
+    """What it may see in the backward of a call whose `layout_of` is known."""
+    usual = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+    usual = usual and out.is_contiguous() and lse.is_contiguous() and grad_out.is_contiguous()
+    pointers = q.data_ptr() | k.data_ptr() | v.data_ptr() | out.data_ptr() | lse.data_ptr() | grad_out.data_ptr()
+    return (usual and not pointers % 16) or _strides_and_alignments(q, k, v, out, lse, grad_out)
+
+
+def _strides_and_alignments(*tensors: Tensor) -> Hashable:
+    return tuple((x.stride(), x.data_ptr() % 16) for x in tensors)
 
 
 def cdiv(a: int, b: int) -> int:

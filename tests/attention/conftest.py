@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._dynamo  # before anything of torch's is replaced: it knows torch's functions by what it then finds
 
-from cs336_systems.attention.flash_triton import forget_plans
+from cs336_systems.attention.plans import forget_plans
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from cs336_systems.attention import flash_plain, flash_triton, tile_choices
+from cs336_systems.attention import flash_plain, plans, tile_choices
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.attention.flash_triton import forget_plans
 from cs336_systems.attention.launch import Launch
+from cs336_systems.attention.plans import forget_plans
 from cs336_systems.attention.tile_choices import HOPPER_FORWARD, Tiles, runs_gluon
 
 
@@ -45,7 +45,7 @@ def main() -> None:
         flash_plain.tiles_at_once = lambda q, k: tiles
 
     def split(chunk: int | None) -> None:
-        flash_triton.split_keys = lambda q, k, dropout: chunk
+        plans.split_keys = lambda q, k, dropout: chunk
 
     for dtype, d in ((torch.float32, 32), (torch.bfloat16, 80)):
         at_once(None), split(None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cs336_systems.attention import flash_plain, flash_triton
+from cs336_systems.attention import flash_plain, plans
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
 from cs336_systems.attention.reference import attention
@@ -196,13 +196,13 @@ def test_the_kernels_are_told_what_was_asked_for(asked: str | None, monkeypatch:
     monkeypatch.setattr(
         flash_plain, "_constants", lambda *args: told.append(args[2].input_precision) or constants(*args)
     )
-    monkeypatch.setattr(flash_triton, "IS_COMPILED", True)
-    monkeypatch.setattr(flash_triton, "_check_device", lambda q: None)
+    monkeypatch.setattr(plans, "IS_COMPILED", True)
+    monkeypatch.setattr(plans, "_check_device", lambda q: None)
     monkeypatch.setattr(flash_plain.Launch, "__call__", lambda self, *tensors: None)
     monkeypatch.setattr(flash_plain, "compile_side_by_side", lambda *calls: None)
     out = flash_attention(q, k, v, impl="triton", fp32_precision=asked)
     torch.autograd.grad(out, (q, k, v), grad_out)
-    assert told == [flash_triton.FP32_PRODUCTS[asked or "ieee"]] * 3
+    assert told == [plans.FP32_PRODUCTS[asked or "ieee"]] * 3
 
 
 @pytest.mark.gpu

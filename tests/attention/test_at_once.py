@@ -5,7 +5,8 @@ import torch
 
 from cs336_systems.attention import flash_plain, tile_choices
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.attention.flash_triton import FlashAttentionTriton, forget_plans
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
+from cs336_systems.attention.plans import forget_plans
 from cs336_systems.attention.tile_choices import AT_ONCE_TILES, tiles_at_once
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 

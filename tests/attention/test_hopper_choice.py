@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_systems.attention import flash_triton, tile_choices
+from cs336_systems.attention import flash_traced, flash_triton, plans, tile_choices
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
 from cs336_systems.attention.tile_choices import (
     HOPPER_BACKWARD,
@@ -115,8 +115,8 @@ print(runs_gluon(torch.device("cpu")), any("hopper" in name for name in sys.modu
 @pytest.mark.parametrize("asked", ["by the argument", "with heads inside", "by torch", "not"])
 def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    backward = flash_triton.flash_backward
-    monkeypatch.setattr(flash_triton, "flash_backward", lambda *args: told.append(args[-1]) or backward(*args))
+    backward = plans.plan_backward
+    monkeypatch.setattr(plans, "plan_backward", lambda *args: told.append(args[-1]) or backward(*args))
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     if asked == "with heads inside":
         inside = (x[None].transpose(1, 2) for x in (q, k, v))
@@ -133,7 +133,7 @@ def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.Monk
 def test_a_graph_holds_them_as_operators(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it would for Hopper; inside them run here the plain kernels."""
     monkeypatch.undo()  # the compiler allows no poison in its graphs
-    monkeypatch.setattr(flash_triton, "hopper_takes", lambda q, dropout: not dropout)
+    monkeypatch.setattr(flash_traced, "hopper_takes", lambda q, dropout: not dropout)
     q, k, v, grad_out = make_inputs(Shape((2, 2), 65, 33, 64, "heads_inside"), torch.float32)
     graphs: list[str] = []
 
@@ -149,7 +149,7 @@ def test_a_graph_holds_them_as_operators(is_causal: bool, monkeypatch: pytest.Mo
     got = run(torch.compile(apply, fullgraph=True, backend=backend))
     torch.testing.assert_close(got, run(apply), rtol=0, atol=0)
     assert len(graphs) == 1
-    assert "flash_triton.forward" in graphs[0] and "flash_triton.backward" in graphs[0]
+    assert "flash_traced.forward" in graphs[0] and "flash_traced.backward" in graphs[0]
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "heads_inside", "sliced", "expanded"])
@@ -158,10 +158,10 @@ def test_the_operators_know_their_shapes(layout: str, monkeypatch: pytest.Monkey
     inputs = make_inputs(Shape((2, 2), 65, 33, 64, layout), torch.float32)
     q, k, v, grad_out = (x.detach() for x in inputs)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(flash_triton._opaque_forward, (q, k, v, True, 0.1, "bf16x6"), test_utils=checks)
-    out, lse = flash_triton._opaque_forward(q, k, v, True, 0.1, "bf16x6")
+    torch.library.opcheck(flash_traced._opaque_forward, (q, k, v, True, 0.1, "bf16x6"), test_utils=checks)
+    out, lse = flash_traced._opaque_forward(q, k, v, True, 0.1, "bf16x6")
     told = (q, k, v, out, lse, grad_out, True, 0.1, "bf16x6")
-    torch.library.opcheck(flash_triton._opaque_backward, told, test_utils=checks)
+    torch.library.opcheck(flash_traced._opaque_backward, told, test_utils=checks)
 
 
 @pytest.mark.slow

@@ -10,12 +10,28 @@ import pytest
 import torch
 import triton
 
-from cs336_systems.attention import flash_plain, flash_triton, launch, tile_choices
+from cs336_systems.attention import flash_plain, launch, tile_choices
 from cs336_systems.attention.dropout import Dropout
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
+from cs336_systems.attention.plans import forget_plans, plan_of, plans
 from tests.attention.gate import Shape, make_inputs
 
 X, Y = torch.zeros(1), torch.ones(1)
+
+
+def run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    grad_out: torch.Tensor,
+    is_causal: bool = True,
+    scale: float = 0.25,
+    dropout: Dropout | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Forward and backward by their plans: out, lse, dq, dk, dv."""
+    plan = plan_of(q, k, v, is_causal, scale, dropout=dropout)
+    out, lse = plan.forward(q, k, v, None if dropout is None else dropout.seed)
+    return out, lse, *plan.backward(q, k, v, out, lse, grad_out, dropout, deterministic=False)
 
 
 class FakeLauncher:
@@ -116,6 +132,18 @@ def test_a_launch_stays_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.unchecked == [((3, 1, 1), (Y, 128, 64, True), {})] and not kernel.direct
 
 
+def test_a_launch_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGPU()
+    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+    kernel = FakeKernel()
+    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
+    one(X)
+    for stream in (17, 5, 17, 0):
+        monkeypatch.setattr(gpu, "get_current_stream", lambda device, stream=stream: stream)
+        one(Y)
+    assert [launched[:4] for launched in kernel.direct] == [(3, 1, 1, stream) for stream in (17, 5, 17, 0)]
+
+
 def test_a_kernel_that_says_nothing_of_what_it_compiled_is_asked_each_time() -> None:
     """As under a hook of Triton's that takes the call, and as the tuning study compiles without launching."""
     calls: list[tuple[int, ...]] = []
@@ -153,24 +181,24 @@ def test_a_backward_compiles_each_of_its_kernels_once(monkeypatch: pytest.Monkey
     )
     for kernel in of_backward:  # what other tests compiled
         kernel.device_caches.clear()
-    flash_triton.forget_plans()
+    forget_plans()
     q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 40, 40, 16), torch.float32))
-    out, lse = flash_triton.flash_forward(q, k, v, True, 0.25)
+    plan = plan_of(q, k, v, True, 0.25)
+    saved = q, k, v, *plan.forward(q, k, v, None)
     compiled.clear()
-    flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6")
+    plan.backward(*saved, grad_out, None, deterministic=False)
     assert sorted(compiled) == sorted(kernel.__name__ for kernel in of_backward)
 
 
 def test_calls_alike_share_their_plans() -> None:
     q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 33, 33, 16), torch.float32))
-    plans = []
+    made = []
     for _ in range(2):
-        out, lse = flash_triton.flash_forward(q, k, v, True, 0.25)
-        flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6")
-        plans.append([*flash_triton.forward_plans.values(), *flash_triton.backward_plans.values()])
-    assert plans[0] == plans[1] and len(plans[0]) == 2
-    flash_triton.forget_plans()
-    assert not flash_triton.forward_plans and not flash_triton.backward_plans
+        run(q, k, v, grad_out)
+        made.append([(plan, *plan.backwards.values()) for plan in plans.values()])
+    assert made[0] == made[1] and [len(one) for one in made[0]] == [2]
+    forget_plans()
+    assert not plans
 
 
 def test_plans_of_shapes_that_come_once_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,10 +226,6 @@ def test_a_layout_holds_what_differs_between_calls() -> None:
     same = launch.layout_of(x, x, x)
     for other in (x.half(), x[:1], x.to("meta")):
         assert len({same, *(launch.layout_of(*three) for three in ((other, x, x), (x, other, x), (x, x, other)))}) == 4
-    saved = launch.layout_of_saved(x, x, x, x, x, x)
-    for q in (x.half(), x[:1], x.to("meta")):
-        assert launch.layout_of_saved(q, x, x, x, x, x) != saved
-    assert launch.layout_of_saved(x, x[:1], x, x, x, x) != saved
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
@@ -227,8 +251,7 @@ def test_every_launch_names_the_rest_of_its_kernels_arguments(
     dropout = Dropout(dropout_p, seed) if dropout_p else None
     with torch.no_grad():
         for _ in range(2):
-            out, lse = flash_triton.flash_forward(q, k, v, True, 0.25, dropout=dropout)
-            flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6", dropout)
+            run(q, k, v, grad_out, dropout=dropout)
     assert len(launched) == 2 * (2 if at_once else 4)
 
 
@@ -246,20 +269,17 @@ def test_a_call_that_differs_gets_another_plan(changed: str) -> None:
     q, k, v, grad_out = make_inputs(Shape((2,), 40, 40, 16), torch.float32)
     seed = torch.ones(1, dtype=torch.int64, device=q.device)
 
-    def run(is_causal: bool = True, scale: float = 0.25, q: torch.Tensor = q, p: float = 0.25) -> tuple[Any, ...]:
-        dropout = Dropout(p, seed)
+    def call(is_causal: bool = True, scale: float = 0.25, q: torch.Tensor = q, p: float = 0.25) -> tuple[Any, ...]:
         with torch.no_grad():
-            out, lse = flash_triton.flash_forward(q, k, v, is_causal, scale, "bf16x6", dropout)
-            grads = flash_triton.flash_backward(q, k, v, out, lse, grad_out, is_causal, scale, "bf16x6", dropout)
-        return out, lse, *grads
+            return run(q, k, v, grad_out, is_causal, scale, Dropout(p, seed))
 
     change: dict[str, Any] = CHANGES[changed]
     if changed == "layout":
         change = {"q": q.detach().mT.contiguous().mT}
-    run()
-    after_another = run(**change)
-    flash_triton.forget_plans()
-    alone = run(**change)
+    call()
+    after_another = call(**change)
+    forget_plans()
+    alone = call(**change)
     torch.testing.assert_close(after_another, alone, rtol=0, atol=0)
 
 
@@ -267,11 +287,10 @@ def test_a_plan_holds_no_tensor_of_the_call_that_made_it() -> None:
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     seed = torch.ones(1, dtype=torch.int64, device=q.device)
     with torch.no_grad():
-        out, lse = flash_triton.flash_forward(q, k, v, True, 0.25, "bf16x6", Dropout(0.5, seed))
-        grads = flash_triton.flash_backward(q, k, v, out, lse, grad_out, True, 0.25, "bf16x6", Dropout(0.5, seed))
-    alive = [weakref.ref(x) for x in (q, k, v, grad_out, out, lse, seed, *grads)]
-    assert len(flash_triton.forward_plans) == len(flash_triton.backward_plans) == 1
-    del q, k, v, grad_out, out, lse, seed, grads
+        results = run(q, k, v, grad_out, dropout=Dropout(0.5, seed))
+    alive = [weakref.ref(x) for x in (q, k, v, grad_out, seed, *results)]
+    assert [len(plan.backwards) for plan in plans.values()] == [1]
+    del q, k, v, grad_out, seed, results
     gc.collect()
     assert [one() for one in alive] == [None] * len(alive)
 

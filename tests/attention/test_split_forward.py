@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cs336_systems.attention import flash_triton, tile_choices
+from cs336_systems.attention import flash_triton, plans, tile_choices
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.tile_choices import split_keys
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
@@ -19,7 +19,7 @@ SHAPES = (
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_triton, "split_keys", lambda q, k, dropout: 64)
+    monkeypatch.setattr(plans, "split_keys", lambda q, k, dropout: 64)
 
 
 @pytest.mark.usefixtures("taken")

@@ -2,7 +2,7 @@
 
 Gluon is Triton with the hand on what Triton decides by itself: shared memory, barriers, and which warps do what. These
 kernels give each warp group (4 warps) a part of the algorithm; tiles pass between groups through shared memory, behind
-mbarriers. They are for compute capability 9.0, bfloat16 and float16; `flash_triton` imports them only where they run.
+mbarriers. They are for compute capability 9.0, bfloat16 and float16; `plans` imports what launches them where they run.
 Tiles are 1 x 1 x rows x d of (batch, heads, seq_len, d), copied by TMA: rows beyond the end come as zeros, and are not
 written.
 """
