@@ -40,6 +40,7 @@ class Plan:
         fp32_products: str,
         dropout: Dropout | None,
     ):
+        check_inputs(q, k, v, "triton")  # kernels believe these sizes: a mismatch would read another tensor's memory
         self.forward = plan_forward(q, k, v, is_causal, scale, fp32_products, dropout)
         self.backwards: Plans[BackwardPlan] = Plans()
         self._asked = is_causal, scale, fp32_products
@@ -90,8 +91,7 @@ def forget_plans() -> None:
 def plan_forward(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, fp32_products: str, dropout: Dropout | None
 ) -> ForwardPlan:
-    """The forward's alone, with the call's own shapes; ValueError for inputs that no kernel takes."""
-    check_inputs(q, k, v, "triton")  # the kernels believe these sizes: a mismatch would read another tensor's memory
+    """The forward's alone, of checked inputs; ValueError where no kernel runs."""
     _check_device(q)
     options = _options_of(q, is_causal, scale, fp32_products, dropout)
     q4, k4, v4 = as_4d(q), as_4d(k), as_4d(v)
