@@ -1,14 +1,18 @@
 """Which commits a page reads: asv's graphs say where the newest value of each case lies."""
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from perf.harness.records import Journal
 from perf.report import newest, pages
+from perf.report.attention import collected
 from perf.report.newest import Site
-from tests.report import steps
+from tests.report import steps, synthetic
 from tests.report.synthetic import H200
 
 
@@ -50,6 +54,22 @@ def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> 
     unfinished = Site(tmp_path, [graph({1: [1.0], 3: [1.0]})], {}, revisions, frozenset(revisions), described)
     assert [one[0] for one in unfinished.commits(H200)] == ["d", "a", "b"], "asv has nothing of b and d: interrupted"
     assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "c")] * 8
+
+
+@pytest.mark.parametrize(("lengths", "shown"), [([1024], "b"), ([1024, 4096], "a")], ids=["a few cases", "most"])
+def test_the_attention_page_is_of_the_newest_grid(lengths: list[int], shown: str, tmp_path: Path) -> None:
+    """A commit at which the history's few cases were measured, without most peers, does not take its place."""
+    few = dataclasses.replace(synthetic.GPU, axes=synthetic.GPU_AXES | {"seq_len": lengths})
+    synthetic.write_records(tmp_path, few, "a" * 40, 1)
+    synthetic.write_records(tmp_path, synthetic.GPU, "b" * 40, 1)
+    synthetic.write_records(tmp_path, synthetic.SHORT, "c" * 40, 1)
+    numbers = {name * 40: number for number, name in enumerate("cba")}
+    graphs = [graph({0: [None, None, 1.0], 1: [None, 1.0], 2: [1.0]})]
+    site = Site(tmp_path, graphs, {}, numbers, frozenset(numbers), described)
+    grid, short = collected.collect(site, H200).measured
+    assert (grid.benchmark, grid.commit.hash[0], grid.newer) == (synthetic.GPU.benchmark, shown, int(shown == "b"))
+    assert len(grid.results) == {"a": 72, "b": 108}[shown]
+    assert (short.benchmark, short.commit.hash[0], short.newer) == (synthetic.SHORT.benchmark, "c", 0)
 
 
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the attention page is about: each benchmark's newest results on a machine, from what asv publishes."""
+"""What the attention page is about: each benchmark's newest grid on a machine, from what asv publishes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from perf.report.newest import Site
 
 @dataclass(frozen=True)
 class Measured:
-    """What one machine recorded of one benchmark at its newest commit."""
+    """What one machine recorded of one benchmark at one commit."""
 
     machine: str
     benchmark: str
@@ -24,6 +24,8 @@ class Measured:
     """Names of asv's benchmarks that have a graph to link to."""
 
     history: tuple[Series, ...] = ()
+    newer: int = 0
+    """Commits since that have a few of its cases, which its history shows."""
 
     def link(self, method: str, params: dict[str, Any]) -> str:
         """asv's graph of one series, "" if there is none."""
@@ -41,7 +43,7 @@ class Machine:
 
 
 def collect(site: Site, machine: str) -> Machine:
-    """Each benchmark that the page knows, in the page's order, at its newest commit that asv publishes."""
+    """Each benchmark that the page knows, in the page's order, at the newest commit that asv publishes of its grid."""
     commits = site.commits(machine)
     known = list(SECTIONS)
     measured = [
@@ -52,8 +54,9 @@ def collect(site: Site, machine: str) -> Machine:
             results,
             frozenset(site.benchmarks),
             _history(site, benchmark, machine),
+            newer,
         )
-        for benchmark, commit, results in _newest(site, machine, commits)
+        for benchmark, commit, results, newer in _newest(site, machine, commits)
     ]
     if measured:
         return Machine(machine, sorted(measured, key=lambda one: known.index(one.benchmark)))
@@ -64,19 +67,23 @@ def collect(site: Site, machine: str) -> Machine:
     return Machine(machine, [], why)
 
 
-def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult]]]:
-    """For each benchmark that the page knows: the first of these commits that has results of it, and those."""
-    wanted = set(SECTIONS)
+def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult], int]]:
+    """Each benchmark that the page knows, at the newest of these commits that has half as many cases of it as any.
+
+    The few that a commit's history takes, without most of ours and of the peers, are no grid to compare in. The last is
+    how many commits are newer.
+    """
+    found: dict[str, dict[str, list[CaseResult]]] = {}
     for commit in commits:
-        by_benchmark: dict[str, list[CaseResult]] = {}
         for result in newest.read_commit(site.directory, machine, commit):
-            if result.benchmark in wanted:
-                by_benchmark.setdefault(result.benchmark, []).append(result)
-        for benchmark, results in by_benchmark.items():
-            wanted.remove(benchmark)
-            yield benchmark, commit, results
-        if not wanted:
-            return
+            if result.benchmark in SECTIONS:
+                found.setdefault(result.benchmark, {}).setdefault(commit, []).append(result)
+    for benchmark, by_commit in found.items():
+        most = max(map(len, by_commit.values()))
+        for newer, (commit, results) in enumerate(by_commit.items()):
+            if 2 * len(results) >= most:
+                yield benchmark, commit, results, newer
+                break
 
 
 def _history(site: Site, benchmark: str, machine: str) -> tuple[Series, ...]:

@@ -63,6 +63,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "say": cells.WORDS[section.quantity],
         "constants": cells.sentence(first, [axis for axis in first if axis not in axes]) if axes else "",
         "commit": one.commit,
+        "newer": one.newer,
         "cases": len(rows),
         "done": len(done),
         "only": units.seconds(done[0].figure.median)

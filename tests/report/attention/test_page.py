@@ -1,5 +1,6 @@
 """The page as text, from records in the harness's own format."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from perf.report.attention.collected import Machine
 from perf.report.attention.page import render
 from perf.report.pages import permalink
 from tests.report import synthetic
-from tests.report.attention.made_up import page_of
+from tests.report.attention.made_up import measured, page_of
 from tests.report.pages import text_of
+from tests.report.synthetic import H200
 
 
 @pytest.fixture(scope="module", params=[synthetic.GPU, synthetic.CPU], ids=["gpu", "cpu"])
@@ -93,6 +95,12 @@ def test_nothing_that_counts_was_measured(tmp_path: Path) -> None:
     text = text_of(page_of(synthetic.GPU, tmp_path, visits=1))
     assert "Our Triton attention has no time here" in text
     assert "the run ended before a visit that counts" in text
+
+
+def test_newer_commits_with_a_few_of_the_cases_are_told(tmp_path: Path) -> None:
+    for newer, words in ((1, "1 newer commit has a few"), (2, "2 newer commits have a few")):
+        one = dataclasses.replace(measured(synthetic.SHORT, tmp_path / words), newer=newer)
+        assert f"{words} of these cases" in text_of(render("demo", [Machine(H200, [one])], ""))
 
 
 def test_silence_is_told_in_words() -> None:
