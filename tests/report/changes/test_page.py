@@ -55,6 +55,7 @@ def test_what_is_gone_again_or_seen_once_is_not_open() -> None:
     assert "slower until 00000008" in text and "to this day" not in text
     text = text_of(page_of(series([1.0] * 11 + [2.0])))
     assert "slower , one commit alone: the next decides" in text and "to this day" not in text
+    assert "1 row: better" in text
 
 
 def test_controls_that_changed_too_are_a_warning() -> None:
