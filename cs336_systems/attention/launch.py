@@ -133,22 +133,30 @@ def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
 
 def layout_of(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
     """What Triton may see of these, and of others that torch allocates like them."""
-    usual = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
-    usual = usual and not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
-    where = usual or _strides_and_alignments(q, k, v)
-    return where, q.device, q.dtype, q.shape, k.device, k.dtype, k.shape, v.device, v.dtype, v.shape
+    contiguous = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+    aligned = not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
+    return (
+        contiguous or (q.stride(), k.stride(), v.stride()),
+        aligned or _alignments(q, k, v),
+        (q.device, q.dtype, q.shape),
+        (k.device, k.dtype, k.shape),
+        (v.device, v.dtype, v.shape),
+    )
 
 
 def layout_of_saved(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor) -> Hashable:
     """What it may see in the backward of a call whose `layout_of` is known."""
-    usual = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
-    usual = usual and out.is_contiguous() and lse.is_contiguous() and grad_out.is_contiguous()
+    contiguous = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+    contiguous = contiguous and out.is_contiguous() and lse.is_contiguous() and grad_out.is_contiguous()
     pointers = q.data_ptr() | k.data_ptr() | v.data_ptr() | out.data_ptr() | lse.data_ptr() | grad_out.data_ptr()
-    return (usual and not pointers % 16) or _strides_and_alignments(q, k, v, out, lse, grad_out)
+    return (
+        contiguous or (q.stride(), k.stride(), v.stride(), out.stride(), lse.stride(), grad_out.stride()),
+        not pointers % 16 or _alignments(q, k, v, out, lse, grad_out),
+    )
 
 
-def _strides_and_alignments(*tensors: Tensor) -> Hashable:
-    return tuple((x.stride(), x.data_ptr() % 16) for x in tensors)
+def _alignments(*tensors: Tensor) -> tuple[int, ...]:
+    return tuple(x.data_ptr() % 16 for x in tensors)
 
 
 def cdiv(a: int, b: int) -> int:
