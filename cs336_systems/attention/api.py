@@ -66,9 +66,9 @@ def flash_attention(
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     if impl == "triton":  # which checks them where it plans, once for each layout
-        from cs336_systems.attention.flash_triton import FlashAttentionTriton
+        from cs336_systems.attention import flash_triton  # so in half of the time of a name from the module
 
-        apply = FlashAttentionTriton.apply
+        apply = flash_triton.FlashAttentionTriton.apply
         if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:
             return apply(q, k, v, is_causal)  # torch looks at each argument, for 0.4 us
         return apply(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic)
