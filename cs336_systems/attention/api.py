@@ -66,7 +66,7 @@ def flash_attention(
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     if impl == "triton":  # which checks them where it plans, once for each layout
-        from cs336_systems.attention import flash_triton  # so in half of the time of a name from the module
+        from cs336_systems.attention import flash_triton  # a name from the module would take twice as long
 
         apply = flash_triton.FlashAttentionTriton.apply
         if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:

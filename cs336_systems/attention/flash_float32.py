@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.flash_hopper import tiles_of
-from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options, like, plan_delta
+from cs336_systems.attention.flash_plain import BackwardPlan, ForwardPlan, Options, like, lse_like, plan_delta
 from cs336_systems.attention.launch import Launch, cdiv
 from cs336_systems.attention.tile_choices import HopperFloat32
 from cs336_systems.attention.triton_kernels.backward_hopper_float32 import flash_bwd_hopper_float32_kernel
@@ -35,11 +35,11 @@ def plan_forward(q: Tensor, k: Tensor, v: Tensor, options: Options, choice: Hopp
         },
     )
     q_pieces, k_pieces, v_pieces = (Pieces(x, choice.pieces) for x in (q, k, v))
-    lse_shape = q.shape[:-1]
+    like_lse = lse_like(q)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out = like(q)
-        lse = torch.empty(*lse_shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty_like(like_lse)
         launch(q_pieces(q), k_pieces(k), v_pieces(v), out, lse)
         return out, lse
 

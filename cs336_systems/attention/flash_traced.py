@@ -14,15 +14,15 @@ class TracedPlan:
     """A `Plan` of one call, while its graph is traced."""
 
     def __init__(self, is_causal: bool, scale: float | None, fp32_products: str, dropout: Dropout | None):
-        self.is_causal, self.scale, self.fp32_products, self.dropout = is_causal, scale, fp32_products, dropout
+        self._asked = is_causal, scale, fp32_products
+        self._dropout = dropout
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """As `Plan`'s."""
         check_inputs(q, k, v, "triton")
-        asked = self.is_causal, self.scale, self.fp32_products
         if hopper_takes(q, seed is not None):
-            return _opaque_forward(q, k, v, *asked)
-        return plan_forward(q, k, v, *asked, self.dropout)(q, k, v, seed)
+            return _opaque_forward(q, k, v, *self._asked)
+        return plan_forward(q, k, v, *self._asked, self._dropout)(q, k, v, seed)
 
     def backward(
         self,
@@ -36,10 +36,9 @@ class TracedPlan:
         deterministic: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As `Plan`'s."""
-        asked = self.is_causal, self.scale, self.fp32_products
         if not deterministic and hopper_takes(q, dropout is not None):
-            return _opaque_backward(q, k, v, out, lse, grad_out, *asked)
-        plan = plan_backward(q, k, v, out, grad_out, *asked, dropout, deterministic)
+            return _opaque_backward(q, k, v, out, lse, grad_out, *self._asked)
+        plan = plan_backward(q, k, v, out, grad_out, *self._asked, dropout, deterministic)
         return plan(q, k, v, out, lse, grad_out, None if dropout is None else dropout.seed)
 
 
@@ -56,9 +55,7 @@ def _opaque_forward(
 
 
 @_opaque_forward.register_fake
-def _forward_shapes(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, fp32_products: str
-) -> tuple[Tensor, Tensor]:
+def _forward_shapes(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     out = like(as_4d(q)).reshape(q.shape)
     return out, torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
 
@@ -80,16 +77,6 @@ def _opaque_backward(
 
 
 @_opaque_backward.register_fake
-def _backward_shapes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    grad_out: Tensor,
-    is_causal: bool,
-    scale: float | None,
-    fp32_products: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (like(as_4d(x)).reshape(x.shape) for x in (q, k, v))
     return dq, dk, dv

@@ -56,7 +56,10 @@ class Plan:
         dropout: Dropout | None,
         deterministic: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns dq, dk, dv, shaped like q, k, v. What was saved may come back laid out in another way."""
+        """Returns dq, dk, dv, shaped like q, k, v.
+
+        What was saved may come back laid out in another way; torch asks of hooks to keep size, dtype and device.
+        """
         seed = None if dropout is None else dropout.seed
         key = deterministic, seed is None or seed.data_ptr() % 16, layout_of_saved(q, k, v, out, lse, grad_out)
         plan = self.backwards.get(key) or self.backwards.keep(

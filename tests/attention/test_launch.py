@@ -84,12 +84,25 @@ class FakeGPU:
         return 16 + device
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
+    """Triton's, while the test runs."""
+    fake = FakeGPU()
+    monkeypatch.setattr(triton.runtime.driver, "_active", fake)
+    return fake
+
+
+def launched_once(kernel: FakeKernel) -> launch.Launch:
+    """With X, so that the next call is a second one."""
+    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
+    one(X)
+    return one
+
+
 @pytest.mark.parametrize("in_one", [False, True], ids=["triton 3.6", "triton 3.7"])
 @pytest.mark.parametrize("scratch", [0, 8])
-def test_the_second_launch_goes_straight_to_the_compiled_kernel(
-    in_one: bool, scratch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
+@pytest.mark.usefixtures("gpu")
+def test_the_second_launch_goes_straight_to_the_compiled_kernel(in_one: bool, scratch: int) -> None:
     kernel = FakeKernel()
     kernel.run = FakeLauncher(kernel.direct.append, in_one, scratch)
     kernel.run(3, 1, 1, 17, "function", "metadata", None, None, None, Y, 128, 64, True)  # as Triton would
@@ -104,11 +117,10 @@ def test_the_second_launch_goes_straight_to_the_compiled_kernel(
 
 @pytest.mark.parametrize("knob", ["launch_enter_hook", "launch_exit_hook"])
 @pytest.mark.parametrize("set_as", ["chain", "function"])
-def test_a_profilers_hook_sees_every_launch(knob: str, set_as: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
+@pytest.mark.usefixtures("gpu")
+def test_a_profilers_hook_sees_every_launch(knob: str, set_as: str) -> None:
     kernel = FakeKernel()
-    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
-    one(X)
+    one = launched_once(kernel)
     hook: Any = print
     if set_as == "chain":
         hook = triton.knobs.HookChain()
@@ -121,23 +133,17 @@ def test_a_profilers_hook_sees_every_launch(knob: str, set_as: str, monkeypatch:
     assert len(kernel.direct) == 1
 
 
-def test_a_launch_stays_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGPU()
-    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+def test_a_launch_stays_on_its_device(gpu: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
-    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
-    one(X)
+    one = launched_once(kernel)
     monkeypatch.setattr(gpu, "get_current_device", lambda: 0)
     one(Y)
     assert kernel.unchecked == [((3, 1, 1), (Y, 128, 64, True), {})] and not kernel.direct
 
 
-def test_a_launch_goes_to_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGPU()
-    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+def test_a_launch_goes_to_the_current_stream(gpu: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
-    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
-    one(X)
+    one = launched_once(kernel)
     for stream in (17, 5, 17, 0):
         monkeypatch.setattr(gpu, "get_current_stream", lambda device, stream=stream: stream)
         one(Y)
@@ -153,14 +159,13 @@ def test_a_kernel_that_says_nothing_of_what_it_compiled_is_asked_each_time() -> 
             return lambda *arguments, **constants: calls.append(grid)
 
     kernel = Silent()
-    one = launch.Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
-    one(X)
+    one = launched_once(kernel)
     one(Y)
     assert calls == [(3, 1, 1)] * 2 and one.is_new and not kernel.direct
 
 
-def test_what_is_compiled_side_by_side_is_what_the_first_launches_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
+@pytest.mark.usefixtures("gpu")
+def test_what_is_compiled_side_by_side_is_what_the_first_launches_are() -> None:
     calls = [(launch.Launch(FakeKernel(), 3, (n,), {"CAUSAL": True, "TILE": 64}), (X, n)) for n in (16, 32)]
     for _ in range(2):
         launch.compile_side_by_side(*calls)
@@ -281,6 +286,24 @@ def test_a_call_that_differs_gets_another_plan(changed: str) -> None:
     forget_plans()
     alone = call(**change)
     torch.testing.assert_close(after_another, alone, rtol=0, atol=0)
+
+
+OTHERS = {
+    "dtype": (Shape((2,), 40, 40, 16), torch.float16),
+    "queries": (Shape((2,), 24, 40, 16), torch.float32),
+    "keys": (Shape((2,), 40, 24, 16), torch.float32),
+}
+
+
+@pytest.mark.parametrize("changed", OTHERS)
+def test_a_backward_of_another_dtype_or_length_gets_another_plan(changed: str) -> None:
+    """What is saved of both is contiguous and aligned."""
+    shape, dtype = OTHERS[changed]
+    other = [x.detach() for x in make_inputs(shape, dtype)]
+    run(*(x.detach() for x in make_inputs(Shape((2,), 40, 40, 16), torch.float32)))
+    after_another = run(*other)
+    forget_plans()
+    torch.testing.assert_close(after_another, run(*other), rtol=0, atol=0)
 
 
 def test_a_plan_holds_no_tensor_of_the_call_that_made_it() -> None:
