@@ -10,7 +10,7 @@ from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.report import pages
 
-read_commit = functools.lru_cache(maxsize=8)(records.read_commit)
+read_commit = functools.lru_cache(maxsize=64)(records.read_commit)
 """For pages that follow one another: the commits that they need are few and the same."""
 
 
