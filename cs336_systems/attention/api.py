@@ -48,7 +48,8 @@ def flash_attention(
             same.
 
     Returns:
-        (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention.
+        (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention. An empty
+        batch, no heads or no queries give an empty result and empty or zero gradients.
 
     Raises:
         ValueError: unknown impl or fp32_precision; a dropout_p that is no such number; mismatched or unsupported
@@ -158,7 +159,7 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, dropout_p: float) -> Tensor:
     # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
-    q4, k4, v4 = (x.reshape(-1, *x.shape[-3:]) if x.ndim > 3 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
+    q4, k4, v4 = (x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
     grouped = q4.shape[1] != k4.shape[1]
     out = torch.nn.functional.scaled_dot_product_attention(
         q4, k4, v4, dropout_p=dropout_p, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped

@@ -8,9 +8,11 @@ from torch.autograd.function import once_differentiable
 
 from cs336_systems.attention.dropout import Dropout, dropout_of_call
 from cs336_systems.attention.flash_traced import TracedPlan
-from cs336_systems.attention.launch import constant_to_compiler
 from cs336_systems.attention.plans import FP32_PRODUCTS, Plan, plan_of
 from cs336_systems.attention.plans import input_precision as input_precision  # perf's tiles look for it here
+from cs336_systems.private.kernels import constant_to_compiler, functorch_check
+
+_functorch_is_active = functorch_check()
 
 
 class _Algorithms(torch.autograd.Function):
@@ -76,8 +78,8 @@ class FlashAttentionTriton(_Algorithms):
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """torch's own without its look at each argument for what functorch left: 5 % of a short call."""
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        """torch's own, without its look at each argument for what functorch left (`private.functorch_check`)."""
+        if torch.compiler.is_compiling() or _functorch_is_active():
             return _Algorithms.apply(*args, **kwargs)
         return super(torch.autograd.Function, cls).apply(*args, **kwargs)  # type: ignore[misc]
 

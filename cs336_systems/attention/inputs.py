@@ -17,8 +17,8 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         raise ValueError(
             f"{_shapes(q, k, v)}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)"
         )
-    if 0 in q.shape or 0 in k.shape:
-        raise ValueError(f"{_shapes(q, k, v)}; allowed: no dimension of size 0")
+    if k.shape[-2] == 0 or q.shape[-1] == 0:
+        raise ValueError(f"{_shapes(q, k, v)}; allowed: at least one key and a head_dim of at least 1")
     if q.shape[:-2] != k.shape[:-2] and not _grouped(q, k):
         raise ValueError(
             f"{_shapes(q, k, v)}; allowed: the same leading dimensions, or with num_kv_heads a divisor of num_heads "
@@ -41,4 +41,4 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def _grouped(q: Tensor, k: Tensor) -> bool:
-    return q.ndim >= 4 and q.shape[:-3] == k.shape[:-3] and q.shape[-3] % k.shape[-3] == 0
+    return q.ndim >= 4 and q.shape[:-3] == k.shape[:-3] and k.shape[-3] > 0 and q.shape[-3] % k.shape[-3] == 0

@@ -7,6 +7,7 @@ take all.
 import torch
 import triton
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cs336_systems.attention import flash_plain
 from cs336_systems.attention.dropout import Dropout
@@ -96,8 +97,11 @@ def plan_forward(
 ) -> ForwardPlan:
     """The forward's alone, of checked inputs; ValueError where no kernel runs."""
     _check_device(q)
+    if q.numel() == 0:
+        return _empty_forward
+    num_keys, is_causal = _seen_keys(q, k, is_causal)
     options = _options_of(q, is_causal, scale, fp32_products, dropout)
-    q4, k4, v4 = as_4d(q), as_4d(k), as_4d(v)
+    q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
     if hopper := hopper_forward(q4, k4, v4, options.scale, dropout is not None):
         from cs336_systems.attention import flash_hopper
 
@@ -115,7 +119,7 @@ def plan_forward(
     lse_shape = q.shape[:-1]
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out, lse = plan(as_4d(q), as_4d(k), as_4d(v), seed)
+        out, lse = plan(as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys), seed)
         return out.reshape(q.shape), lse.reshape(lse_shape)
 
     return run
@@ -134,9 +138,13 @@ def plan_backward(
     deterministic: bool,
 ) -> BackwardPlan:
     """The backward's alone, for what was saved and the gradient of out, as they are laid out."""
+    if q.numel() == 0:
+        return _empty_backward
+    num_keys, is_causal = _seen_keys(q, k, is_causal)
     options = _options_of(q, is_causal, scale, fp32_products, dropout)
     given = q, k, v, out, do
     q4, k4, v4, out4, do4 = map(as_4d, given)
+    k4, v4 = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
     if hopper := hopper_backward(q4, k4, v4, dropout is not None, deterministic):
         from cs336_systems.attention import flash_hopper
 
@@ -149,14 +157,43 @@ def plan_backward(
         plan = flash_plain.plan_backward(q4, k4, v4, out4, do4, options)
     if all(x is x4 for x, x4 in zip(given, (q4, k4, v4, out4, do4), strict=True)):
         return plan
+    unseen = k.shape[-2] - num_keys
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = plan(as_4d(q), as_4d(k), as_4d(v), as_4d(out), lse, as_4d(do), seed)
+        k4, v4 = _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
+        dq, dk, dv = plan(as_4d(q), k4, v4, as_4d(out), lse, as_4d(do), seed)
+        if unseen:
+            dk, dv = pad(dk, (0, 0, 0, unseen)), pad(dv, (0, 0, 0, unseen))
         return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
 
     return run
+
+
+def _seen_keys(q: Tensor, k: Tensor, is_causal: bool) -> tuple[int, bool]:
+    """Return how many keys any query sees, and whether these still need the causal mask.
+
+    One query sees one key, and needs none. That also keeps the mask from a kernel in which Triton takes the number of
+    queries, 1, for a constant: of its loop over keys ptxas dies (SIGSEGV, triton 3.6 to 3.9, half precisions).
+    """
+    seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
+    return (min(seq_len_q, seq_len_k), seq_len_q > 1) if is_causal else (seq_len_k, False)
+
+
+def _first_rows(x: Tensor, rows: int) -> Tensor:
+    return x if x.shape[-2] == rows else x[..., :rows, :]
+
+
+def _empty_forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+
+
+def _empty_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros: there may be keys where there are no queries."""
+    return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
 
 
 def _options_of(
@@ -174,7 +211,7 @@ def input_precision(q: Tensor, fp32_products: str) -> str:
 def as_4d(x: Tensor) -> Tensor:
     """(batch, heads, seq_len, head_dim) with each head vector in one piece: a view wherever there is one."""
     if x.ndim != 4:
-        x = x.reshape(-1, *x.shape[-3:]) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+        x = x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
     # A copy costs one pass; reading elements that lie apart costs as much again for every tile that visits them.
     # The gradient of a sum comes this way, one number expanded with stride 0.
     return x if x.stride(-1) == 1 else x.contiguous()

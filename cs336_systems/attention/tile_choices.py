@@ -1,14 +1,16 @@
 """Which kernels and which tiles FlashAttention takes, by head dimension, dtype, lengths and GPU."""
 
 import functools
-import importlib.util
+import importlib
 from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from cs336_systems.attention.launch import cdiv, constant_to_compiler
+from cs336_systems.attention.launch import cdiv
+from cs336_systems.private import warn_once
+from cs336_systems.private.kernels import constant_to_compiler
 
 
 class Tiles(NamedTuple):
@@ -276,4 +278,10 @@ def runs_gluon(device: torch.device) -> bool:
 def _gpu_runs_gluon(device: torch.device) -> bool:
     if triton.knobs.runtime.interpret or torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
         return False
-    return importlib.util.find_spec("triton.experimental.gluon") is not None
+    try:
+        importlib.import_module("cs336_systems.attention.flash_hopper")
+        importlib.import_module("cs336_systems.attention.flash_float32")
+    except Exception as reason:
+        warn_once(f"Gluon ({reason})", "attention takes the plain Triton kernels, at some 1.3 to 3 times the time")
+        return False
+    return True

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -59,7 +60,7 @@ class Shared:
     def load(self, layout: object) -> Tensor:
         return self.tensor.clone()
 
-    def _reinterpret(self, dtype: torch.dtype, shape: list[int], layout: object) -> "Shared":
+    def reinterpret(self, dtype: torch.dtype, shape: list[int], layout: object, _semantic: None) -> "Shared":
         return Shared(self.tensor.view(-1).view(dtype)[: torch.Size(shape).numel()].view(shape))
 
 
@@ -74,21 +75,36 @@ class Pointer:
         return Pointer(self.flat, self.at + x)
 
 
+@dataclass
 class TensorDescriptor:
     """A tensor in global memory, read and written in tiles."""
 
-    layout = None
+    base: Tensor
+    shape: list[int]
+    strides: list[int]
+    block_shape: list[int]
+    layout: object
 
-    def __init__(self, base: Tensor, shape: list[int], strides: list[int], block_shape: list[int], layout: object):
-        assert base.data_ptr() % 16 == 0
-        assert strides[-1] == 1 and all(one * base.element_size() % 16 == 0 for one in strides[:-1])
-        self.base, self.block_shape, self.dtype = base.as_strided(shape, strides), block_shape, base.dtype
-        size = torch.Size(block_shape)
-        self.block_type = SimpleNamespace(nbytes=size.numel() * base.element_size(), shape=size)
+    def __post_init__(self) -> None:
+        assert self.base.data_ptr() % 16 == 0
+        assert self.strides[-1] == 1 and all(one * self.base.element_size() % 16 == 0 for one in self.strides[:-1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.base.dtype
+
+    @property
+    def block_type(self) -> SimpleNamespace:
+        size = torch.Size(self.block_shape)
+        return SimpleNamespace(nbytes=size.numel() * self.base.element_size(), shape=size)
+
+    @property
+    def memory(self) -> Tensor:
+        return self.base.as_strided(self.shape, self.strides)
 
     def tile(self, coord: list[Any]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """What of the tile at `coord` exists: in the tensor, and in the tile."""
-        ends = [(int(c), b, n) for c, b, n in zip(coord, self.block_shape, self.base.shape, strict=True)]
+        ends = [(int(c), b, n) for c, b, n in zip(coord, self.block_shape, self.shape, strict=True)]
         assert all(c >= 0 for c, _, _ in ends)
         inside = tuple(slice(min(c, n), min(c + b, n)) for c, b, n in ends)
         return inside, tuple(slice(0, max(min(c + b, n) - c, 0)) for c, b, n in ends)
@@ -139,19 +155,19 @@ def _wait(barrier: Shared, phase: Any, pred: Any = True) -> None:
 def _copy_to_shared(desc: TensorDescriptor, coord: list[Any], barrier: Shared, tile: Shared) -> None:
     inside, within = desc.tile(coord)
     tile.tensor.zero_()
-    tile.tensor[within] = desc.base[inside]
+    tile.tensor[within] = desc.memory[inside]
     _change(barrier, 0, -desc.block_type.nbytes)
 
 
 def _copy_to_global(desc: TensorDescriptor, coord: list[Any], tile: Shared) -> None:
     inside, within = desc.tile(coord)
-    desc.base[inside] = tile.tensor[within]
+    desc.memory[inside] = tile.tensor[within]
 
 
 def _add_to_global(desc: TensorDescriptor, coord: list[Any], tile: Shared) -> None:
     inside, within = desc.tile(coord)
     with CURRENT.program.changed:
-        desc.base[inside] += tile.tensor[within]
+        desc.memory[inside] += tile.tensor[within]
 
 
 def _warp_specialize(parts: list[tuple[Callable[..., None], tuple[Any, ...]]], warps: list[int], registers: list[int]):
@@ -273,7 +289,10 @@ def _stand_ins() -> dict[str, ModuleType]:
         wait=_wait,
     )
     tma = SimpleNamespace(
-        async_copy_global_to_shared=_copy_to_shared, async_copy_shared_to_global=_copy_to_global, store_wait=_nothing
+        async_load=_copy_to_shared,
+        async_store=_copy_to_global,
+        async_atomic_add=_add_to_global,
+        store_wait=_nothing,
     )
     return {
         gluon: _module(gluon, jit=_as_function, constexpr_function=_as_function, language=language),
@@ -287,6 +306,7 @@ def _stand_ins() -> dict[str, ModuleType]:
             warpgroup_mma=_mma,
             warpgroup_mma_wait=lambda pendings, deps: deps if len(deps) > 1 else deps[0],
         ),
+        f"{gluon}.language.nvidia.hopper.tma": tma,
         f"{gluon}.nvidia.hopper": _module(f"{gluon}.nvidia.hopper", TensorDescriptor=TensorDescriptor),
     }
 
@@ -303,8 +323,6 @@ def launchers_on_cpu() -> Iterator[tuple[Any, Any]]:
     experimental = importlib.import_module("triton.experimental")
     gluon = stand_ins["triton.experimental.gluon"]
     with patch.dict(sys.modules, stand_ins), patch.object(experimental, "gluon", gluon, create=True):
-        hopper = importlib.import_module(ours[0])
-        hopper.async_add_shared_to_global = _add_to_global  # type: ignore[attr-defined]
         modules = [importlib.import_module(f"{PACKAGE}.{name}") for name in LAUNCHERS]
         for module in modules:
             for name in [name for name in vars(module) if "hopper" in name and name.endswith("kernel")]:

@@ -62,13 +62,12 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _resources(kernel: Any) -> dict[str, Any]:
-    import triton
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
     with tempfile.TemporaryDirectory() as folder:
         ptx = Path(folder) / "kernel.ptx"
         ptx.write_text(kernel.asm["ptx"])
-        command = [str(ptxas), "-v", "--gpu-name", "sm_90a", str(ptx), "-o", str(ptx.with_suffix(".cubin"))]
+        command = [get_ptxas(90).path, "-v", "--gpu-name", "sm_90a", str(ptx), "-o", str(ptx.with_suffix(".cubin"))]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     return {
         "registers": max(int(one) for one in re.findall(r"Used (\d+) registers", said)),

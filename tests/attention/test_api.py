@@ -58,6 +58,30 @@ def test_heads_may_lie_inside(call: Callable[..., torch.Tensor]) -> None:
         call(q[0], k, v)
 
 
+EMPTY = {
+    "batch": ((0, 3, 5, 16), (0, 3, 7, 16)),
+    "batch of batches": ((2, 0, 3, 5, 16), (2, 0, 3, 7, 16)),
+    "batch of one head": ((0, 5, 16), (0, 7, 16)),
+    "heads": ((2, 0, 5, 16), (2, 0, 7, 16)),
+    "query heads": ((2, 0, 5, 16), (2, 2, 7, 16)),
+    "queries": ((2, 4, 0, 16), (2, 2, 7, 16)),
+}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("empty", EMPTY)
+@pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
+def test_nothing_to_attend_for_gives_an_empty_result(impl: str, empty: str, is_causal: bool) -> None:
+    """As torch's own attention: code that routes tokens to experts may have none for one of them."""
+    of_q, of_k = EMPTY[empty]
+    q = torch.zeros(of_q, device=DEVICE, requires_grad=True)
+    k, v = (torch.full(of_k, float("nan"), device=DEVICE, requires_grad=True) for _ in range(2))
+    out = flash_attention(q, k, v, is_causal, impl=impl)
+    assert out.shape == q.shape and out.numel() == 0
+    for x, grad in zip((q, k, v), torch.autograd.grad(out.sum(), (q, k, v)), strict=True):
+        assert grad.shape == x.shape and not grad.any()
+
+
 @pytest.mark.parametrize("impl", ["pytorch", "triton", "sdpa"])
 def test_autocast_casts_as_it_casts_torchs_own_attention(impl: str) -> None:
     q, k, v, _ = make_inputs(Shape((2, 2), 33, 67, 16), torch.float32)
@@ -123,7 +147,9 @@ def test_eager_implementations_take_any_head_dim(impl: str) -> None:
         (ones(2, 4, 4, 16), ones(1, 4, 4, 16), ones(1, 4, 4, 16), "auto", "allowed: the same leading dimensions"),
         (ones(1, 4, 32), ones(1, 4, 16), ones(1, 4, 16), "auto", r"q, k, v have shapes \(1, 4, 32\), \(1, 4, 16\)"),
         (ones(16), ones(16), ones(16), "auto", r"q, k, v have shapes \(16,\), \(16,\)"),
-        (ones(1, 4, 16), ones(1, 0, 16), ones(1, 0, 16), "auto", "allowed: no dimension of size 0"),
+        (ones(1, 4, 16), ones(1, 0, 16), ones(1, 0, 16), "auto", "allowed: at least one key"),
+        (ones(1, 4, 0), ones(1, 4, 0), ones(1, 4, 0), "auto", "a head_dim of at least 1"),
+        (ones(2, 4, 4, 16), ones(2, 0, 4, 16), ones(2, 0, 4, 16), "auto", "num_kv_heads a divisor of num_heads"),
         (ones(1, 4, 16), ones(1, 4, 16).half(), ones(1, 4, 16), "auto", "q, k, v have dtypes torch.float32, torch.f"),
         (ones(1, 4, 16).int(), ones(1, 4, 16).int(), ones(1, 4, 16).int(), "auto", "q has dtype torch.int32; allowed"),
         (ones(1, 4, 16), ones(1, 4, 16), ones(1, 4, 16, device="meta"), "auto", "q, k, v are on .*, meta; allowed"),

@@ -13,6 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from cs336_systems.attention.triton_kernels.hopper import async_load, async_store
+
 KEYS = gl.constexpr(64)  # of a consumer
 LOG2_E = gl.constexpr(1.4426950408889634)
 
@@ -57,8 +59,8 @@ def load_tiles(
     for c in gl.static_range(2):
         keys = [batch, kv_head, k_start + c * KEYS, 0]
         mbarrier.expect(kv_full.index(c), k_desc.block_type.nbytes + v_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(k_desc, keys, kv_full.index(c), k_tiles.index(c))
-        tma.async_copy_global_to_shared(v_desc, keys, kv_full.index(c), v_tiles.index(c))
+        async_load(k_desc, keys, kv_full.index(c), k_tiles.index(c))
+        async_load(v_desc, keys, kv_full.index(c), v_tiles.index(c))
     columns = gl.arange(0, Q_TILE_SIZE, layout=gl.BlockedLayout([1], [32], [4], [0]))
     for i in range(0, num_tiles * HEADS_PER_KV_HEAD):
         slot = i % STAGES
@@ -69,8 +71,8 @@ def load_tiles(
         delta = gl.load(Delta_ptr + row_ptr + row + columns, mask=row + columns < N_QUERIES, other=0.0)
         mbarrier.wait(empty.index(slot), (i // STAGES) % 2 ^ 1)
         mbarrier.expect(full.index(slot), q_desc.block_type.nbytes + do_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(q_desc, [batch, head, row, 0], full.index(slot), q_tiles.index(slot))
-        tma.async_copy_global_to_shared(do_desc, [batch, head, row, 0], full.index(slot), do_tiles.index(slot))
+        async_load(q_desc, [batch, head, row, 0], full.index(slot), q_tiles.index(slot))
+        async_load(do_desc, [batch, head, row, 0], full.index(slot), do_tiles.index(slot))
         lse_tiles.index(slot).store(lse * LOG2_E)
         delta_tiles.index(slot).store(delta)
         mbarrier.arrive(full.index(slot), count=1)
@@ -105,9 +107,9 @@ def store_dkdv(dk_desc, dv_desc, dk, dv, v, v_tile, scale, coord):
     """By way of the tile of v, which has done its part; that of k is dq's until the last consumer ends."""
     v.store(dv.to(dv_desc.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dv_desc, coord, v_tile)
+    async_store(dv_desc, coord, v_tile)
     tma.store_wait(0)
     v.store((dk * scale).to(dk_desc.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(dk_desc, coord, v_tile)
+    async_store(dk_desc, coord, v_tile)
     tma.store_wait(0)

@@ -22,7 +22,7 @@ from cs336_systems.attention.triton_kernels.backward_hopper import (
     tiles_of_program,
     visited,
 )
-from cs336_systems.attention.triton_kernels.hopper import async_add_shared_to_global, matrix, mma, operand
+from cs336_systems.attention.triton_kernels.hopper import async_add, matrix, mma, operand
 
 DQ_COLUMNS = gl.constexpr(64)  # of a consumer
 
@@ -97,7 +97,7 @@ def compute(
         matrix(dq_tiles, CONSUMER, Q_TILE_SIZE, DQ_COLUMNS).store(dq)
         fence_async_shared()
         row = q_start + tile * Q_TILE_SIZE
-        async_add_shared_to_global(dq_desc, [batch, head, row, CONSUMER * DQ_COLUMNS], dq_tiles.index(CONSUMER))
+        async_add(dq_desc, [batch, head, row, CONSUMER * DQ_COLUMNS], dq_tiles.index(CONSUMER))
     tma.store_wait(0)
     store_dkdv(dk_desc, dv_desc, dk, dv, v, v_tiles.index(CONSUMER), scale, [batch, kv_head, k_start, 0])
 

@@ -22,7 +22,7 @@ from cs336_systems.attention.triton_kernels.backward_hopper import (
     tiles_of_program,
     visited,
 )
-from cs336_systems.attention.triton_kernels.hopper import async_add_shared_to_global, matrix, mma, operand
+from cs336_systems.attention.triton_kernels.hopper import async_add, matrix, mma, operand
 
 
 @gluon.jit
@@ -121,7 +121,7 @@ def reduce_dq(
         tma.store_wait(0)  # the last addition has read its tile
         matrix(dq_tile, 0, Q_TILE_SIZE, D).store(dq)
         fence_async_shared()
-        async_add_shared_to_global(dq_desc, [batch, head, q_start + tile * Q_TILE_SIZE, 0], dq_tile.index(0))
+        async_add(dq_desc, [batch, head, q_start + tile * Q_TILE_SIZE, 0], dq_tile.index(0))
     tma.store_wait(0)
 
 

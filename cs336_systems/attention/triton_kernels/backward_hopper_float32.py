@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from cs336_systems.attention.triton_kernels.backward_hopper import KEYS, LOG2_E, masked, tiles_of_program, visited
-from cs336_systems.attention.triton_kernels.hopper import at_head, mma, store_rows
+from cs336_systems.attention.triton_kernels.hopper import at_head, mma, reinterpret, store_rows
 from cs336_systems.attention.triton_kernels.pieces import (
     columns_of,
     load_pieces,
@@ -197,8 +197,10 @@ def flash_bwd_hopper_float32_kernel(
     do_tiles = gl.allocate_shared_memory(dtype, [STAGES * PIECES, 1, 1, QUERIES, D], do_desc.layout)
     k_tiles = gl.allocate_shared_memory(dtype, [PIECES, 1, 1, KEYS, D], k_desc.layout)
     v_tiles = gl.allocate_shared_memory(dtype, [PIECES, 1, 1, KEYS, D], v_desc.layout)
-    ds_tiles = gl.allocate_shared_memory(dtype, [PIECES, KEYS, QUERIES], ds_layout)
-    p_tile = ds_tiles._reinterpret(gl.float32, [KEYS, QUERIES], p_layout)
+    # p takes the place of the first two pieces of ds. Four where there are three: triton 3.8 wants sizes that match.
+    ds_pairs: gl.constexpr = (PIECES + 1) // 2
+    ds_tiles = gl.allocate_shared_memory(dtype, [2 * ds_pairs, KEYS, QUERIES], ds_layout)
+    p_tile = reinterpret(ds_tiles, gl.float32, [ds_pairs, KEYS, QUERIES], p_layout).index(0)
     lse_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, QUERIES], vector)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, QUERIES], vector)
     k_full = gl.allocate_shared_memory(gl.int64, [1], barrier)

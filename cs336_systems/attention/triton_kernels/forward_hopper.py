@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from cs336_systems.attention.triton_kernels.hopper import matrix, mma, operand
+from cs336_systems.attention.triton_kernels.hopper import async_load, async_store, matrix, mma, operand
 
 ROWS = gl.constexpr(64)  # of q in a consumer: one wgmma
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -56,7 +56,7 @@ def load_tiles(
     kv_head = head // HEADS_PER_KV_HEAD
     for c in gl.static_range(CONSUMERS):
         mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(q_desc, [batch, head, q_start + c * ROWS, 0], q_full.index(c), q_tiles.index(c))
+        async_load(q_desc, [batch, head, q_start + c * ROWS, 0], q_full.index(c), q_tiles.index(c))
     last = last_key_tile(q_start, ROWS * CONSUMERS, N_KEYS, K_TILE_SIZE, IS_CAUSAL)
     for i in range(0, last + 1):
         slot = i % STAGES
@@ -64,10 +64,10 @@ def load_tiles(
         row = (last - i) * K_TILE_SIZE
         mbarrier.wait(k_empty.index(slot), free)
         mbarrier.expect(k_full.index(slot), k_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(k_desc, [batch, kv_head, row, 0], k_full.index(slot), k_tiles.index(slot))
+        async_load(k_desc, [batch, kv_head, row, 0], k_full.index(slot), k_tiles.index(slot))
         mbarrier.wait(v_empty.index(slot), free)
         mbarrier.expect(v_full.index(slot), v_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(v_desc, [batch, kv_head, row, 0], v_full.index(slot), v_tiles.index(slot))
+        async_load(v_desc, [batch, kv_head, row, 0], v_full.index(slot), v_tiles.index(slot))
 
 
 @gluon.jit
@@ -154,7 +154,7 @@ def attend(
     out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
     q.store(out.to(dtype))  # q has done its part
     fence_async_shared()
-    tma.async_copy_shared_to_global(o_desc, [batch, head, q_start, 0], q_tiles.index(CONSUMER))
+    async_store(o_desc, [batch, head, q_start, 0], q_tiles.index(CONSUMER))
     lse = (row_max + gl.log2(row_sum)) * LN_2
     gl.store(L_ptr + (batch * NUM_HEADS + head).to(gl.int64) * N_QUERIES + rows, lse, mask=rows < N_QUERIES)
     tma.store_wait(0)

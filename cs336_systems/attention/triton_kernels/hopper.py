@@ -7,10 +7,17 @@ Tiles are 1 x 1 x rows x d of (batch, heads, seq_len, d), copied by TMA: rows be
 written.
 """
 
-from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from cs336_systems.private.kernels import gluon_async_add, gluon_reinterpret
+
+async_add = gluon_async_add()
+reinterpret = gluon_reinterpret()
+# Triton 3.9 renames these two.
+async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
 @gluon.constexpr_function
@@ -44,11 +51,3 @@ def store_rows(ptr, x, stride, row, N_ROWS, D: gl.constexpr):
 def matrix(tiles, index, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """One of `tiles` without the dimensions of batch and head."""
     return tiles.index(index).reshape((ROWS, COLUMNS))
-
-
-@builtin
-def async_add_shared_to_global(tensor_desc, coord, src, _semantic=None):
-    """global += shared, by the copy engine. Triton 3.6 and 3.7 have the operation, and no name for it in Gluon."""
-    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
-    add = ir.DESCRIPTOR_REDUCE_KIND.ADD
-    _semantic.builder.create_async_tma_reduce(add, tensor_desc.handle, coord, src.handle)

@@ -9,9 +9,9 @@ registers. A tile's pieces are a tuple.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from cs336_systems.attention.triton_kernels.hopper import matrix, mma, operand
+from cs336_systems.attention.triton_kernels.hopper import async_load, matrix, mma, operand
 
 
 @gluon.jit
@@ -45,7 +45,7 @@ def load_pieces(desc, batch, head, row, full, tiles, slot, PIECES: gl.constexpr)
     mbarrier.expect(full, PIECES * desc.block_type.nbytes)
     for piece in gl.static_range(PIECES):
         coord = [batch, head, row, piece * desc.block_type.shape[3]]
-        tma.async_copy_global_to_shared(desc, coord, full, tiles.index(slot * PIECES + piece))
+        async_load(desc, coord, full, tiles.index(slot * PIECES + piece))
 
 
 @gluon.jit

@@ -1,0 +1,180 @@
+"""Private parts of torch and triton on the way to a kernel: launches, descriptors, what torch's compiler reads.
+
+Triton is imported by those who call, so that the package imports on machines without it.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+
+from cs336_systems.private import warn_once
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LAST_TESTED_TORCH = (2, 15)
+
+
+def functorch_check() -> Callable[[], bool]:
+    """Return a function that says whether torch.func's transforms are active.
+
+    Where they are not, an autograd.Function may go to C++'s `apply` at once, without torch's look at each argument:
+    5 % of the host's time of a short attention call. Plain way: the function says that they are.
+    """
+    try:
+        check = torch._C._are_functorch_transforms_active
+        torch.autograd.Function.__mro__[1].apply  # type: ignore[attr-defined]  # noqa: B018
+        if check() not in (True, False):
+            raise TypeError(check())
+    except Exception:
+        warn_once("torch._C._are_functorch_transforms_active", "each call of attention takes torch's own apply")
+        return lambda: True
+    return check
+
+
+def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
+    """Tell torch.compile to call `function` while it traces, and to take what it returns as a constant.
+
+    `torch.compiler.assume_constant_result` says so too, but imports torch's compiler: 1 s of a process' first call.
+    torch gives no way to ask whether it still reads the mark, so releases later than the tested ones take the public
+    function.
+    """
+    if _torch_release() > LAST_TESTED_TORCH:
+        warn_once("_dynamo_marked_constant", "torch's compiler is imported with attention, for a second")
+        return torch.compiler.assume_constant_result(function)  # type: ignore[no-any-return, no-untyped-call]
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def _torch_release() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+class DirectLaunch(NamedTuple):
+    """What launches a compiled kernel without Triton's inspection of its arguments."""
+
+    compiled: Any
+    """Triton's own, for launches that hooks watch."""
+
+    rest: tuple[Any, ...]
+    """Arguments after the tensors."""
+
+    run: Callable[..., None]
+    """Called with three numbers of the grid, a stream, *fixed, and the kernel's arguments."""
+
+    fixed: tuple[Any, ...]
+    as_one_tuple: bool
+    """Whether the kernel's arguments are given as one tuple."""
+
+    gpu: Any
+    """Its `get_current_device()` and `get_current_stream(device)` are Triton's, in a tenth of the time of torch's."""
+
+    device: int
+
+
+def direct_launch(
+    kernel: Any, compiled: Any, tensors: tuple[Any, ...], scalars: tuple[Any, ...], constants: dict[str, Any]
+) -> DirectLaunch | None:
+    """Return how `compiled` is launched again, or None: then each launch has to go through `kernel[grid]`.
+
+    Triton inspects each argument in every launch: 130 us for 25 of them, where a kernel of 1024 keys takes 15 (H200,
+    triton 3.6). Its launcher also looks for scratch memory, 3 us, before it calls C, with arguments in an order that
+    differs between releases. So a copy of the launcher is asked once what it hands on.
+    """
+    try:
+        import triton
+
+        names = kernel.arg_names[len(tensors) + len(scalars) :]
+        rest = (*scalars, *(constants[name] for name in names))
+        given = (*tensors, *rest)
+        gpu = triton.runtime.driver.active
+        device = gpu.get_current_device()
+        gpu.get_current_stream(device)
+        if hasattr(compiled, "result"):  # compiled under a caller's AsyncCompileMode
+            compiled = compiled.result()
+        launcher = compiled.run
+        fixed = compiled.function, compiled.packed_metadata, None, None, None  # no hooks
+        if getattr(launcher, "global_scratch_size", True) or getattr(launcher, "profile_scratch_size", True):
+            return DirectLaunch(compiled, rest, launcher, fixed, False, gpu, device)
+        recording = copy.copy(launcher)
+        handed_on: list[Any] = []
+        recording.launch = lambda *arguments: handed_on.extend(arguments)
+        recording(1, 2, 3, 4, *fixed, *given)
+        as_one_tuple = isinstance(handed_on[-1], tuple)
+        last = handed_on[-1] if as_one_tuple else tuple(handed_on[-len(given) :])
+        if handed_on[:4] != [1, 2, 3, 4] or not _same(last, given):
+            raise TypeError("the launcher hands on other arguments than those that it was given")
+        between = tuple(handed_on[4 : -1 if as_one_tuple else -len(given)])
+        return DirectLaunch(compiled, rest, launcher.launch, between, as_one_tuple, gpu, device)
+    except Exception:
+        warn_once("the launcher of Triton's compiled kernels", "each launch inspects all arguments, some 0.1 ms")
+        return None
+
+
+def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def descriptors_like(checked: Any) -> Callable[[Any], Any]:
+    """Return a function that makes of a tensor a descriptor like `checked`, a Gluon TensorDescriptor.
+
+    It leaves out the checks of the constructor, 3 us for each of seven. Plain way: `dataclasses.replace`, with them.
+    """
+    kind = type(checked)
+
+    def unchecked(x: Any) -> Any:
+        descriptor = object.__new__(kind)
+        descriptor.__dict__.update(fields, base=x)
+        return descriptor
+
+    try:
+        fields = vars(checked)
+        if fields.keys() != {field.name for field in dataclasses.fields(checked)}:
+            raise TypeError("a descriptor holds more than its fields")
+    except Exception:
+        warn_once("the fields of Gluon's TensorDescriptor", "each launch checks its descriptors, some 20 us")
+        return lambda x: dataclasses.replace(checked, base=x)
+    return unchecked
+
+
+def gluon_async_add() -> Any:
+    """Return `async_add(descriptor, coord, tile)` for Gluon kernels: global += shared, by the copy engine.
+
+    Triton 3.8 and newer name it; 3.6 and 3.7 have the operation only. Raises where neither is there: then the kernels
+    in Gluon cannot be imported, and `runs_gluon` takes the plain ones.
+    """
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    if hasattr(tma, "async_atomic_add"):
+        return tma.async_atomic_add
+
+    from triton._C.libtriton import ir
+    from triton.experimental.gluon.language._core import builtin
+
+    add = ir.DESCRIPTOR_REDUCE_KIND.ADD
+
+    @builtin
+    def async_add(tensor_desc: Any, coord: Any, src: Any, _semantic: Any = None) -> None:
+        coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+        _semantic.builder.create_async_tma_reduce(add, tensor_desc.handle, coord, src.handle)
+
+    return async_add
+
+
+def gluon_reinterpret() -> Any:
+    """Return `reinterpret(shared, dtype, shape, layout)` for Gluon kernels: the same shared memory seen otherwise.
+
+    A method, public in triton 3.9 and with an underscore before.
+    """
+    from triton.experimental.gluon.language._core import builtin
+
+    @builtin
+    def reinterpret(shared: Any, dtype: Any, shape: Any, layout: Any, _semantic: Any = None) -> Any:
+        method = getattr(shared, "reinterpret", None) or shared._reinterpret
+        return method(dtype, shape, layout, _semantic=_semantic)
+
+    return reinterpret

@@ -1,0 +1,75 @@
+"""Compile what a call of flash_attention would launch on a GPU of compute capability 9.0, where there is no GPU.
+
+TRITON_INTERPRET=0 python -m tests.attention.compiled_calls 2x3x1x1x2048x64 [...] [--dtypes=bfloat16]
+
+A shape is batch x query heads x heads of each key head x queries x keys x head_dim.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterator[tuple[str, list[str], str]]:
+    """For each call: what it is, the kernels that it launches, and the compiler's error ("" if there is none)."""
+    import torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    from cs336_systems.attention import flash_plain, plans, tile_choices
+
+    class NoGPU:
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int = 0) -> int:
+            return 0
+
+    driver.set_active(NoGPU())
+    kernels: list[str] = []
+
+    def compile_only(kernel: Any, grid: Any) -> Any:
+        def compiled(*arguments: Any, **constants: Any) -> None:
+            kernels.append(kernel.__name__)
+            kernel.warmup(*arguments, grid=grid, **constants)
+
+        return compiled
+
+    with (
+        mock.patch.object(JITFunction, "__getitem__", compile_only),
+        mock.patch.object(plans, "_check_device"),
+        mock.patch.object(flash_plain, "compile_side_by_side"),
+        mock.patch.object(tile_choices, "multiprocessors", return_value=132),
+        mock.patch.object(tile_choices, "shared_bytes", return_value=227 * 2**10),
+        mock.patch.object(tile_choices, "runs_gluon", return_value=True),
+    ):
+        for shape in shapes:
+            batch, heads, group, n_q, n_k, d = map(int, shape.split("x"))
+            for dtype in dtypes:
+                for is_causal in (False, True):
+                    q = torch.empty(batch, heads, n_q, d, dtype=getattr(torch, dtype))
+                    k = torch.empty(batch, heads // group, n_k, d, dtype=q.dtype)
+                    kernels.clear()
+                    error = ""
+                    try:
+                        plan = plans.Plan(q, k, k, is_causal, None, "bf16x6", None)
+                        out, lse = plan.forward(q, k, k, None)
+                        plan.backward(q, k, k, out, lse, q, None, False)
+                    except Exception as reason:
+                        error = f"{type(reason).__name__}: {str(reason)[-200:]}"
+                    yield f"{shape} {dtype} {'causal' if is_causal else 'full'}", list(kernels), error
+
+
+if __name__ == "__main__":
+    asked = [one.removeprefix("--dtypes=").split(",") for one in sys.argv[1:] if one.startswith("--dtypes=")]
+    shapes = [one for one in sys.argv[1:] if not one.startswith("-")]
+    for call, launched, error in compile_calls(shapes, *map(tuple, asked)):
+        print(json.dumps({"call": call, "kernels": launched, "error": error}), flush=True)

@@ -1,0 +1,47 @@
+"""What Triton's compiler makes of calls a step aside, and what its errors cost; no GPU is needed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton.backends.nvidia.compiler")
+
+FAILS, COMPILED = "CompileTimeAssertionFailure", "compiled"
+
+
+def printed(module: str, *arguments: str) -> list[dict[str, str]]:
+    """Lines of JSON from a module of this folder, which runs with Triton's compiler and not its interpreter."""
+    found = subprocess.run(
+        [sys.executable, "-m", f"tests.attention.{module}", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"TRITON_INTERPRET": "0"},
+    )
+    return [json.loads(line) for line in found.stdout.splitlines() if line.startswith('{"')]
+
+
+def test_a_failed_compilation_costs_its_own_call_and_no_other() -> None:
+    [said] = printed("failing_compilations")
+    in_threads = said.pop("in eight threads at once").split()
+    assert said == {name: FAILS if name.startswith("fails") else COMPILED for name in said}
+    assert in_threads == [FAILS, COMPILED, COMPILED, COMPILED] * 2
+
+
+ONE_QUERY = ["2x3x1x1x64x32"]
+MORE = ["2x3x1x1x2048x64", "5x8x4x1x64x16", "1x2x1x1x1x128", "2x1x1x64x1x64", "1x2x2x1x100x80", "1x1x1x2x1x16"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes"),
+    [(ONE_QUERY, "bfloat16"), pytest.param(MORE, "", marks=pytest.mark.slow)],
+    ids=["one query", "one query or one key"],
+)
+def test_calls_of_one_query_compile(shapes: list[str], dtypes: str) -> None:
+    """A size of 1 is a constant to Triton, and of a causal loop that it folds ptxas died."""
+    calls = printed("compiled_calls", *shapes, *([f"--dtypes={dtypes}"] if dtypes else []))
+    assert len(calls) == 2 * len(shapes) * (len(dtypes.split(",")) if dtypes else 3)
+    assert [call for call in calls if call["error"] or not call["kernels"]] == []
