@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perf.workloads.attention_check import largest_error
+from perf.workloads.attention_check import TOLERANCES, largest_error
 from perf.workloads.attention_impls import TF32, Attend, implementation
 from perf.workloads.attention_oracle import Answer
 from perf.workloads.attention_problem import Problem, floor, inputs
@@ -52,10 +52,12 @@ def build(params: dict[str, Any], device: str) -> Workload:
             return answer_of(attend, (q, k, v, grad_out), mode, *graph)
         return answer_of(attend, inputs(of, device), mode)
 
-    precision = "tf32" if params["impl"] in TF32 else None
+    precision = "tf32" if params["impl"] in TF32 else problem.dtype
     return Workload(
         run=run,
         check=lambda: largest_error(problem, device, answer, precision),
+        results=lambda: answer(problem),
+        rounding=TOLERANCES[precision].rounding,
         floor=Floor() if mode == "before_backward" else floor(problem, mode),
     )
 

@@ -33,14 +33,22 @@ class Tolerance:
     in half precision, about what rounding the answer itself makes. Eager float32 multiplies without tensor cores, which
     truncate their sums: the worst row of three TF32 products (sdpa_efficient, 2.9e-5) is allowed to be the RMS."""
 
+    rounding: float
+    """What two right answers may differ by, over the norm of one, before a gate says so: a unit in the last place in
+    half precision, where each has an RMS error of up to a half; ten times what sums of 4096 float32 terms make."""
+
 
 TOLERANCES = {
-    "bfloat16": Tolerance(row=16 * 2**-7, slope=2e-3, rms=2**-9),
-    "float16": Tolerance(row=16 * 2**-10, slope=2e-3, rms=2**-12),
-    "float32": Tolerance(row=1e-4, slope=1e-4, rms=3e-5),
-    "tf32": Tolerance(row=16 * 2**-10, slope=6e-3, rms=2**-12),
+    "bfloat16": Tolerance(row=16 * 2**-7, slope=2e-3, rms=2**-9, rounding=2**-7),
+    "float16": Tolerance(row=16 * 2**-10, slope=2e-3, rms=2**-12, rounding=2**-10),
+    "float32": Tolerance(row=1e-4, slope=1e-4, rms=3e-5, rounding=1e-5),
+    "tf32": Tolerance(row=16 * 2**-10, slope=6e-3, rms=2**-12, rounding=2**-8),
 }
 TIMES_EAGER = 2.0
+TIMES_ENDS = 2.0
+"""On rows where a last key dominates: scores of up to 16 are rounded there, and dp - delta cancels. Eager bfloat16 gets
+to 0.54 of the bound on other rows (512 keys, CPU), a key that was not seen to 8 times that."""
+
 CHUNK = 2**24  # elements looked at together: 128 MiB in float64
 
 
@@ -75,16 +83,13 @@ class Bound:
         return f"{words[self.what]}{where}, allowed {self.allowed:.1e}"
 
 
-def largest_error(
-    problem: Problem, device: str, answer: Callable[[Problem], Answer], precision: str | None = None
-) -> float:
+def largest_error(problem: Problem, device: str, answer: Callable[[Problem], Answer], precision: str) -> float:
     """Hold `answer(problem)`, any of out, dq, dk, dv, to every bound; returns the error of the worst row.
 
     Where the last keys dominate (`Problem.keys`), only the rows are looked at: a key that was not seen is off by its
-    whole weight, and few elements decide about a slope there. `precision` is that of the products, "tf32", where it is
-    not the dtype's own. Raises `WrongResult` with the first bound that is broken.
+    whole weight, and few elements decide about a slope there. `precision` is a key of `TOLERANCES`. Raises
+    `WrongResult` with the first bound that is broken.
     """
-    precision = precision or problem.dtype
     found = bounds(problem, device, answer(problem), precision)
     ends = dataclasses.replace(problem, keys="ends")
     found += bounds(ends, device, answer(ends), precision)
@@ -105,12 +110,13 @@ def bounds(problem: Problem, device: str, answer: Answer, precision: str) -> lis
     found = []
     for name, tensor in answer.items():
         rows, slopes, rms = _errors(tensor.detach(), exact.answer[name])
-        found.append(Bound("row", name, problem.keys, float(rows.max()), allowed.row))
+        most = allowed.row if is_random else TIMES_ENDS * allowed.row
+        found.append(Bound("row", name, problem.keys, float(rows.max()), most))
         if is_random:
             found.append(Bound("slope", name, problem.keys, float(slopes.max()), allowed.slope))
-            most = TIMES_EAGER * exact.eager_rms[name] + allowed.rms
-            worst = int((rms / most).argmax())  # NaN, if there is one
-            found.append(Bound("rms", name, problem.keys, float(rms[worst]), float(most[worst])))
+            allowed_rms = TIMES_EAGER * exact.eager_rms[name] + allowed.rms
+            worst = int((rms / allowed_rms).argmax())  # NaN, if there is one
+            found.append(Bound("rms", name, problem.keys, float(rms[worst]), float(allowed_rms[worst])))
     return found
 
 
@@ -118,7 +124,8 @@ def bounds(problem: Problem, device: str, answer: Answer, precision: str) -> lis
 def every_bound() -> Iterator[list[Bound]]:
     """Meanwhile nothing is refused, and all bounds that are checked end up in the list: for tables of margins."""
     global _watched
-    _watched = found = []
+    found: list[Bound] = []
+    _watched = found
     try:
         yield found
     finally:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from perf.workloads.attention import answer_of
-from perf.workloads.attention_check import largest_error
+from perf.workloads.attention_check import TOLERANCES, largest_error
 from perf.workloads.attention_impls import implementation
 from perf.workloads.attention_oracle import Answer
 from perf.workloads.attention_problem import BYTES, Problem, floor, inputs
@@ -41,4 +41,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
     leaf_bytes = leaf.numel() * BYTES[problem.dtype]
     both = floor(problem, "forward_backward")
     least = Floor(flops=both.flops, matmul_dtype=both.matmul_dtype, bytes_read=2 * leaf_bytes, bytes_written=leaf_bytes)
-    return Workload(run=run, check=lambda: largest_error(problem, device, answer), floor=least)
+    return Workload(
+        run=run,
+        check=lambda: largest_error(problem, device, answer, problem.dtype),
+        floor=least,
+        results=lambda: answer(problem),
+        rounding=TOLERANCES[problem.dtype].rounding,
+    )

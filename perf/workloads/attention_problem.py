@@ -52,7 +52,7 @@ def inputs(problem: Problem, device: str) -> tuple[Any, ...]:
     kind = getattr(torch, problem.dtype)
     tensors = [torch.randn(*problem.shape, device=device, generator=generator).to(kind) for _ in range(4)]
     if problem.keys == "ends":
-        _with_ends(*tensors[:2], problem)
+        _with_ends(tensors[0], tensors[1], problem)
     if problem.grad_out == "ones":
         tensors[3] = torch.ones_like(tensors[3])
     return tuple(tensor.requires_grad_(index < 3) for index, tensor in enumerate(tensors))

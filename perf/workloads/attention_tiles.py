@@ -62,7 +62,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
         with _poisoned():
             return launch()
 
-    return Workload(run=run, check=lambda: largest_error(problem, device, answer), floor=_floor(kernel, problem))
+    return Workload(
+        run=run, check=lambda: largest_error(problem, device, answer, problem.dtype), floor=_floor(kernel, problem)
+    )
 
 
 def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None:
