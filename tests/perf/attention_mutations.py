@@ -49,6 +49,14 @@ def scaled_gradient(index: int) -> Callable[..., Any]:
     return backward
 
 
+def noisy_forward(*arguments: Any) -> Any:
+    """Every element is 3 % off, up or down: what sums of five bits would be."""
+    out, lse = FORWARD(*arguments)
+    generator = torch.Generator(out.device).manual_seed(1)
+    noise = torch.randn(out.shape, generator=generator, device=out.device)
+    return (out * (1 + 0.03 * noise)).to(out.dtype), lse
+
+
 def base_2_forward(*arguments: Any) -> Any:
     out, lse = FORWARD(*arguments)
     return out, lse / math.log(2)
@@ -88,6 +96,7 @@ MUTATIONS = {
     "diagonal off by one": Mutation({"_masked_scores": shifted_scores}, ALL),
     "lse in base 2": Mutation({"tiled_forward": base_2_forward}, BACKWARD),
     "last key unseen": Mutation({"tiled_forward": short_forward, "tiled_backward": short_backward}, ALL),
+    "3 % of noise in out": Mutation({"tiled_forward": noisy_forward}, ALL),
     "delta forgotten": Mutation({"_delta": no_delta}, BACKWARD),
 }
 

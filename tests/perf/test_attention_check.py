@@ -39,6 +39,11 @@ def test_right_attention_is_far_within_every_bound(dtype, is_causal):
             assert max(one.share for one in found) < 0.8, max(found, key=lambda one: one.share)
 
 
+def test_noise_that_no_row_and_no_slope_shows_is_beyond_twice_eager_s():
+    found = broken("3 % of noise in out", params("bfloat16", "forward"), "cpu")
+    assert [(one.what, one.keys) for one in found] == [("rms", "random")]
+
+
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 def test_a_key_that_few_elements_show_is_missed_where_it_dominates(mode):
     """In random inputs one key of a hundred is within what bfloat16 rounds; the second inputs are there for it."""
