@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from perf.gate.verdicts import Report, Verdict
-from perf.gate.wording import change, commit, conditions, headline, in_order, to_do, values, visible
+from perf.gate.wording import change, commit, conditions, different_results, headline, in_order, to_do, values, visible
 
 MARKER = "<!-- perf gate -->"
 """First line of every comment, by which a later one finds it and takes its place."""
@@ -34,6 +34,9 @@ def comment(report: Report) -> str:
     ]
     if worse := [one for one in verdicts if one.is_bad]:
         parts.append(_table(worse))
+    if report.differences:
+        lines = "\n".join(f"- {_code(key)}: {_code(how)}" for key, how in report.differences)
+        parts.append(_folded(f"Warning: {different_results(report)}", lines))
     if accepted := [one for one in verdicts if one.accepted]:
         parts.append(_folded(f"accepted ({len(accepted)})", _table(accepted)))
     for word in _FOLDED:

@@ -33,7 +33,7 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
         return _report(arms, Judgement((), ""), (), ended, command, begin)
     run = measure(arms, evidence, budget_s=budget_s)
     judgement = acceptance.applied(judge(evidence), accepted)
-    return _report(arms, judgement, _without(evidence), ended, command, begin, run)
+    return _report(arms, judgement, _without(evidence), ended, command, begin, run, _differences(evidence))
 
 
 def measure(
@@ -84,6 +84,20 @@ def _without(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
     return tuple(reasons.most_common())
 
 
+def _differences(evidence: Sequence[Evidence]) -> tuple[tuple[str, str], ...]:
+    """Key and words of every case whose arms computed something else."""
+    return tuple(
+        (
+            one.case.key,
+            ", ".join(
+                f"{name} by {found:.1e}, rounding allows {allowed:.1e}" for name, found, allowed in one.differences
+            ),
+        )
+        for one in evidence
+        if one.differences
+    )
+
+
 def _report(
     arms: Sequence[Arm],
     judgement: Judgement,
@@ -92,6 +106,7 @@ def _report(
     command: str,
     begin: float,
     run: Measuring | None = None,
+    differences: tuple[tuple[str, str], ...] = (),
 ) -> Report:
     seconds = time.monotonic() - begin
     base, head = ({"commit": arm.commit, "subject": arm.subject} for arm in arms)
@@ -109,4 +124,5 @@ def _report(
         processes=run.processes if run else 0,
         tests_passed=tests.passed,
         tests=tests.summary,
+        differences=differences,
     )

@@ -75,6 +75,9 @@ class Evidence:
     trouble: str = ""
     """Why there are no times, or too few, though both arms are good."""
 
+    differences: tuple[tuple[str, float, float], ...] = ()
+    """Results in which the arms differ by more than rounding: name, by which share of base's norm, allowed."""
+
     planted: bool = False
     """One arm was slowed down or enlarged on purpose, around the code."""
 

@@ -124,6 +124,7 @@ class Measuring:
             return
         if first:
             one.outcomes = {arm: _outcome(reply[arm]) for arm in ARMS}
+            one.differences = tuple((name, found, allowed) for name, found, allowed in reply.get("differences", ()))
         elif bad := [arm for arm in ARMS if reply[arm]["status"] != "ok"]:
             one.trouble = f"{bad[0]} in a later visit: {reply[bad[0]]['reason']}"
         if reply.get("base_ns"):

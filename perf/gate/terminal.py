@@ -1,7 +1,18 @@
 """The report in a terminal."""
 
 from perf.gate.verdicts import Report
-from perf.gate.wording import change, commit, conditions, headline, in_order, name, to_do, values, visible
+from perf.gate.wording import (
+    change,
+    commit,
+    conditions,
+    different_results,
+    headline,
+    in_order,
+    name,
+    to_do,
+    values,
+    visible,
+)
 
 
 def text(report: Report) -> str:
@@ -27,6 +38,9 @@ def text(report: Report) -> str:
                 parts.append(f"    accepted: {one.accepted}")
     if same:
         parts += ["", f"{len(same)} rows are the SAME: their changes lie within what their classes call negligible."]
+    if report.differences:
+        parts += ["", f"Warning: {different_results(report)}."]
+        parts += [f"  {_unquoted(key)}: {how}" for key, how in report.differences]
     parts += ["", *(f"{name}: {value}" for name, value in conditions(report))]
     return "\n".join(parts)
 

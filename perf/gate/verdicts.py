@@ -108,6 +108,9 @@ class Report:
     tests: str
     """How HEAD's tests ended, in one line: "1766 passed, 391 skipped"; or why they were not run."""
 
+    differences: tuple[tuple[str, str], ...] = ()
+    """Cases whose results differ by more than rounding though both arms are right, and how: a warning."""
+
     @property
     def exit_status(self) -> int:
         """0: nothing is worse; 1: something is, or HEAD's tests fail; 2: nothing could be judged."""

@@ -26,7 +26,8 @@ def headline(report: Report) -> str:
     if report.exit_status == 2:
         return "Nothing could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
     named = [bad or "Nothing is worse", f"{accepted} worse and accepted" if accepted else "", _others(counts)]
-    return ", ".join(filter(None, named))
+    different = f"; {different_results(report)}" if report.differences else ""
+    return ", ".join(filter(None, named)) + different
 
 
 def to_do(report: Report) -> str:
@@ -39,7 +40,15 @@ def to_do(report: Report) -> str:
         return "Give it more time (--budget), or fewer rows (-b)."
     if report.exit_status == 1:
         return "Mend what is worse, or accept it with a reason: python -m perf accept --help."
+    if report.differences:
+        return "Explain why the results differ: both are within the checks' bounds."
     return "Nothing."
+
+
+def different_results(report: Report) -> str:
+    """How many cases compute something else, as a clause."""
+    count = len(report.differences)
+    return f"the results of {count} case{'s' if count > 1 else ''} differ by more than rounding"
 
 
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:

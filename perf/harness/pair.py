@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perf import workloads
-from perf.harness.case import Case
+from perf.harness.case import ARMS, Case
 from perf.harness.clock import Clock
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
@@ -42,6 +42,8 @@ class PairWorker(Worker):
     def __init__(self, device_kind: str, checkouts: dict[str, Path]):
         self._checkouts = checkouts
         self._teams: dict[str, Ranks] = {}
+        self._results: dict[str, dict[str, Any]] = {}
+        self._rounding = 0.0
         super().__init__(device_kind, checkouts["head"])
 
     def _pin(self) -> str:
@@ -56,13 +58,14 @@ class PairWorker(Worker):
 
         `first`: check the output, take the peak memory and the kernels of each arm, alone. `pairs` overrides fields of
         `Pairs`. `injection`, if any, slows the head down by a known share (see `injection`). Returns what each arm said
-        under its name, and of two good arms `base_ns` and `head_ns`, pair by pair; `spent_ms` as `Spent` has it. Never
-        raises.
+        under its name, and of two good arms `base_ns` and `head_ns`, pair by pair; with `first`, `differences` of what
+        they computed, as `_differences` has them; `spent_ms` as `Spent` has it. Never raises.
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
         self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
         self._leftovers.release()
+        self._results = {}
         spent = Spent()
         reply: dict[str, Any] = {"spent_ms": spent.ms}
         for arm in arms:
@@ -71,6 +74,9 @@ class PairWorker(Worker):
                 lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
             )
             self._leftovers.release()
+        if request["first"] and all(reply[arm]["status"] == "ok" for arm in arms):
+            reply["differences"] = self._differences()
+            spent.on("check")
         if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         pairs = Pairs(**request["pairs"])
@@ -86,6 +92,21 @@ class PairWorker(Worker):
             return {}
         with self._arm(case, arm) as ranks:
             return self._examine(case, self._maker(case, arm, ranks, injection), ranks, spent)
+
+    def _differences(self) -> list[tuple[str, float, float]]:
+        """Results of two good arms that differ by more than rounding: name, by which share of base's norm, allowed.
+
+        Both have passed the check, which knows what is right; this says that a commit computes something else.
+        """
+        results, self._results = self._results, {}
+        base, head = (results.get(arm, {}) for arm in ARMS)
+        found = []
+        for name in base.keys() & head.keys():
+            ours, theirs = (one[name].to(self._device).double() for one in (base, head))
+            difference = float((theirs - ours).norm() / ours.norm())
+            if not difference <= self._rounding:
+                found.append((name, difference, self._rounding))
+        return sorted(found)
 
     def _take_turns(
         self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None, spent: Spent
@@ -158,10 +179,21 @@ class PairWorker(Worker):
         def make() -> Workload:
             if ranks:
                 return _belonging(ranks.build(case, injection), _name_of(arm))
-            work = workloads.build(case.workload, case.params, case.device)
+            work = self._compared(workloads.build(case.workload, case.params, case.device), arm)
             return _belonging(injection.enlarged(work, self._device) if injection else work, _name_of(arm))
 
         return make
+
+    def _compared(self, work: Workload, arm: str) -> Workload:
+        """`work`, whose check leaves its results in `_results`, in the host's memory."""
+
+        def check_then_keep() -> float:
+            error = work.check()
+            self._results[arm] = {name: tensor.cpu() for name, tensor in work.results().items()}
+            self._rounding = work.rounding
+            return error
+
+        return dataclasses.replace(work, check=check_then_keep)
 
     def _new_clock(self, case: Case, arm: str, ranks: Ranks | None) -> Clock:
         """One for each arm: a clock knows the work that it has warmed up."""

@@ -56,6 +56,7 @@ def parse(text: str) -> Report:
             processes=int(kept.number(document["processes"])),
             tests_passed=bool(document["tests_passed"]),
             tests=kept.text(document["tests"]),
+            differences=tuple((kept.text(key), kept.text(how)) for key, how in document.get("differences", ())),
         )
 
 

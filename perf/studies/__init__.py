@@ -16,6 +16,7 @@ STUDIES = {
     "noise": "noise.study",
     "precision": "precision.study",
     "spent": "spent",
+    "margins": "margins",
     "end-to-end": "end_to_end",
     "train-step": "train_step.study",
     "warm-up": "warm_up",

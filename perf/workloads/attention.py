@@ -1,10 +1,12 @@
 """Attention: one implementation at one shape, forward, backward or both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from perf.workloads.attention_impls import TF32, implementation
-from perf.workloads.attention_problem import Problem, floor, inputs, largest_error
+from perf.workloads.attention_check import TOLERANCES, largest_error
+from perf.workloads.attention_impls import TF32, Attend, implementation
+from perf.workloads.attention_oracle import Answer
+from perf.workloads.attention_problem import Problem, floor, inputs
 from perf.workloads.workload import Floor, Workload
 
 MODES = ("forward", "backward", "forward_backward", "before_backward")
@@ -33,21 +35,45 @@ def build(params: dict[str, Any], device: str) -> Workload:
         return torch.autograd.grad(attend(q, k, v), leaves, grad_out)
 
     run: Callable[[], Any]
+    graph: list[Any] = []
     if mode in ("backward", "before_backward"):
-        out = attend(q, k, v)
+        graph.append(attend(q, k, v))
 
         def backward():
-            return torch.autograd.grad(out, leaves, grad_out, retain_graph=True)
+            return torch.autograd.grad(graph[0], leaves, grad_out, retain_graph=True)
 
-        run, gradients = (backward if mode == "backward" else lambda: out), backward
+        run = backward if mode == "backward" else lambda: graph[0]
     else:
-        run, gradients = (forward if mode == "forward" else forward_backward), forward_backward
+        run = forward if mode == "forward" else forward_backward
 
-    def check() -> float:
-        found = {"out": forward()} if mode == "forward" else dict(zip(("dq", "dk", "dv"), gradients(), strict=True))
-        return largest_error(problem, device, found, "tf32" if params["impl"] in TF32 else None)
+    def answer(of: Problem) -> Answer:
+        """Through the graph whose backward is timed, where it is of the timed problem."""
+        if of == problem:
+            return answer_of(attend, (q, k, v, grad_out), mode, *graph)
+        return answer_of(attend, inputs(of, device), mode)
 
-    return Workload(run=run, check=check, floor=Floor() if mode == "before_backward" else floor(problem, mode))
+    precision = "tf32" if params["impl"] in TF32 else problem.dtype
+    return Workload(
+        run=run,
+        check=lambda: largest_error(problem, device, answer, precision),
+        results=lambda: answer(problem),
+        rounding=TOLERANCES[precision].rounding,
+        floor=Floor() if mode == "before_backward" else floor(problem, mode),
+    )
+
+
+def answer_of(attend: Attend, tensors: Sequence[Any], mode: str, out: Any = None) -> Answer:
+    """out, and unless only the forward is timed dq, dk, dv; `out` is that of a graph to be kept, if there is one."""
+    import torch
+
+    *leaves, grad_out = tensors
+    is_kept = out is not None
+    out = out if is_kept else attend(*leaves)
+    found = {"out": out.detach()}
+    if mode != "forward":
+        gradients = torch.autograd.grad(out, leaves, grad_out, retain_graph=is_kept)
+        found |= dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+    return found
 
 
 def problem_of(params: dict[str, Any]) -> Problem:

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from perf.workloads.attention import answer_of
+from perf.workloads.attention_check import TOLERANCES, largest_error
 from perf.workloads.attention_impls import implementation
-from perf.workloads.attention_problem import BYTES, Problem, floor, inputs, largest_error
+from perf.workloads.attention_oracle import Answer
+from perf.workloads.attention_problem import BYTES, Problem, floor, inputs
 from perf.workloads.workload import Floor, Workload
 
 
@@ -25,14 +28,23 @@ def build(params: dict[str, Any], device: str) -> Workload:
     def run() -> None:
         attend(q, k, v).sum().backward()
 
-    def check() -> float:
+    def answer(of: Problem) -> Answer:
+        """Of the timed problem through the leaf that is timed."""
+        if of != problem:
+            return answer_of(attend, inputs(of, device), "forward_backward")
         leaf.grad = None
         run()
         assert leaf.grad is not None
-        return largest_error(problem, device, dict(zip(("dq", "dk", "dv"), leaf.grad, strict=True)))
+        return {"out": attend(q, k, v).detach()} | dict(zip(("dq", "dk", "dv"), leaf.grad, strict=True))
 
     # grad_out is one number. q, k, v and the gradients so far are read, the new gradients are written.
     leaf_bytes = leaf.numel() * BYTES[problem.dtype]
     both = floor(problem, "forward_backward")
     least = Floor(flops=both.flops, matmul_dtype=both.matmul_dtype, bytes_read=2 * leaf_bytes, bytes_written=leaf_bytes)
-    return Workload(run=run, check=check, floor=least)
+    return Workload(
+        run=run,
+        check=lambda: largest_error(problem, device, answer, problem.dtype),
+        floor=least,
+        results=lambda: answer(problem),
+        rounding=TOLERANCES[problem.dtype].rounding,
+    )

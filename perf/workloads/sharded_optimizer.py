@@ -10,7 +10,8 @@ from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, rest
 from perf.workloads.workload import Workload, WrongResult
 
 SHARDINGS = ("none", "sharded", "sharded_reducing", "torch")
-WEIGHT_TOLERANCE = 1e-2  # of a step, relative to it: where a gradient is all but zero, AdamW's direction is chance
+# Of a step, relative to it; 3.2e-6 on H200s. Where a gradient is all but zero, AdamW's direction is chance.
+WEIGHT_TOLERANCE = 2e-3
 
 
 def build(params: dict[str, Any], device: str) -> Workload:

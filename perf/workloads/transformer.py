@@ -10,10 +10,12 @@ from perf.workloads.workload import Floor, Unavailable, Workload
 MODES = ("forward", "backward", "optimizer", "step")
 MATMUL_DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "bf16_weights": "bfloat16"}
 
-# Relative, of the loss. And of the gradient along a random direction, over the gradient's norm: what a gradient is off
-# by as a whole. Without the gradient of one of 48 layers that is 0.14.
-LOSS_TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "bf16_weights": 1e-2}
-GRADIENT_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 1e-1, "bf16_weights": 1e-1}
+# Relative, of the loss: right code makes 1.2e-7 in fp32 and 3.2e-5 in bf16 at most, of 54 cases each on an H200. And of
+# the gradient along a random direction, over the gradient's norm: what a gradient is off by as a whole. Without the
+# gradient of one of 48 layers that is 0.14; right code makes 6.7e-6 in fp32 and 2.3e-2 in bf16 (480 cases), so that a
+# gradient of 1.01 times the right one shows in fp32 alone.
+LOSS_TOLERANCE = {"fp32": 2e-6, "tf32": 1e-3, "bf16": 1e-3, "bf16_weights": 1e-3}
+GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 5e-2, "bf16_weights": 5e-2}
 
 
 def build(params: dict[str, Any], device: str) -> Workload:

@@ -10,7 +10,7 @@ from perf.workloads.transformer_oracle import Size, direction, initial
 from perf.workloads.workload import WrongResult
 
 LR, WEIGHT_DECAY, EPS = 1e-3, 0.01, 1e-8
-UPDATE_TOLERANCE = 1e-2  # of AdamW's step: float32 weights of 1 keep four digits of a change of 1e-3
+UPDATE_TOLERANCE = 1e-3  # of AdamW's step: float32 weights of 1 keep four digits of a change of 1e-3; 7e-6 on an H200
 
 
 def build_model(size: Size, context_length: int, attention: str, device: str) -> Any:

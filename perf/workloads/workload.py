@@ -40,6 +40,12 @@ class Workload:
     facts: Callable[[], dict[str, float]] = dict
     """Numbers beside the time, by name: bytes that a step communicates, say. Called after a run."""
 
+    results: Callable[[], dict[str, Any]] = dict
+    """Tensors by name that depend on the code alone, for two commits to be held against each other."""
+
+    rounding: float = 0.0
+    """Norm of the difference of two right results, over the norm of one, that rounding explains."""
+
 
 class Unavailable(Exception):
     """This commit or this machine cannot do the case; the message is the reason, in one line."""

@@ -32,6 +32,15 @@ def test_the_sentence_and_the_exit_status_agree(made, status, words):
     assert text(made).splitlines()[0] == headline(made)
 
 
+def test_results_that_differ_are_a_warning_and_change_no_verdict():
+    made = report(SAME, differences=((KEY, "dq by 1.9e-02, rounding allows 7.8e-03"),))
+    assert made.exit_status == 0
+    assert headline(made) == headline(report(SAME)) + "; the results of 1 case differ by more than rounding"
+    assert to_do(made) != to_do(report(SAME))
+    lines = text(made).splitlines()
+    assert any("bfloat16" in line and line.endswith("dq by 1.9e-02, rounding allows 7.8e-03") for line in lines)
+
+
 def test_where_the_time_went_is_said_where_it_is_known():
     assert "Took: 8.5 min: 50 % sampling, 25 % warm-up" in text(report(SAME)).splitlines()
     assert "Took: 8.5 min" in text(report(SAME, spent_s={})).splitlines()

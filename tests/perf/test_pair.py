@@ -98,6 +98,28 @@ def test_one_bad_arm_has_its_reason_and_the_other_none(
     assert "base_ns" not in reply
 
 
+HALF = dataclasses.replace(CASE, params=CASE.params | {"dtype": "bfloat16"})
+
+
+def test_a_head_whose_output_is_2_percent_off_in_bfloat16_is_wrong(pair: Callable[..., Ask]) -> None:
+    reply = pair(GOOD, ("pass", " / 1.02"))(HALF)
+    assert (reply["base"]["status"], reply["head"]["status"]) == ("ok", "wrong")
+    assert reply["head"]["reason"].startswith("the slope of out against float64 is off by 2.0e-02")
+    assert "base_ns" not in reply
+
+
+@pytest.mark.parametrize(("factor", "differ"), [("1.0", []), ("1.00002", ["out"])])
+def test_right_results_that_differ_by_more_than_rounding_are_said(
+    pair: Callable[..., Ask], factor: str, differ: list[str]
+) -> None:
+    ask = pair(GOOD, ("pass", f" * {factor}"))
+    reply = ask()
+    assert reply["status"] == "ok" and reply["base_ns"]
+    assert [name for name, found, allowed in reply["differences"]] == differ
+    assert all(1e-5 == allowed < found == pytest.approx(2e-5, rel=0.1) for _, found, allowed in reply["differences"])
+    assert "differences" not in ask(first=False), "said once"
+
+
 def test_a_crash_is_told_apart_by_asking_for_one_arm(pair: Callable[..., Ask]) -> None:
     ask = pair(GOOD, ("import os; os.kill(os.getpid(), 11)", ""))
     assert ask(arms=["base"])["base"]["status"] == "ok"

@@ -82,6 +82,28 @@ def test_an_optimizer_with_another_rule_is_wrong(monkeypatch):
         checked(mode="optimizer")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_update_that_is_1_percent_too_large_is_wrong(monkeypatch, precision):
+    monkeypatch.setattr(
+        training,
+        "adamw",
+        lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=1.01e-3, weight_decay=0.01),
+    )
+    with pytest.raises(WrongResult, match="AdamW's update differs"):
+        checked(mode="optimizer", precision=precision)
+
+
+def test_a_gradient_that_is_1_percent_too_large_is_wrong(monkeypatch):
+    forward = transformer.TransformerLM.forward
+    monkeypatch.setattr(
+        transformer.TransformerLM,
+        "forward",
+        lambda self, ids: (out := forward(self, ids)) + 0.01 * (out - out.detach()),
+    )
+    with pytest.raises(WrongResult, match="the gradient differs"):
+        checked(mode="backward")
+
+
 def test_a_precision_that_the_commit_lacks_is_unavailable(monkeypatch):
     monkeypatch.setattr(training, "PRECISIONS", ("fp32", "bf16"))
     with pytest.raises(Unavailable, match="this commit has no precision bf16_weights"):

@@ -1,0 +1,129 @@
+"""How near does right code come to what a check refuses? Every case of attention is checked, and none is timed."""
+
+import gc
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from perf.harness.case import Case
+from perf.harness.measure import missing_device
+from perf.harness.suite import cases_of
+from perf.selection import asv_classes
+from perf.workloads import build
+from perf.workloads.attention_check import Bound, every_bound
+from perf.workloads.workload import Unavailable
+
+WORKLOADS = ("attention", "attention_leaderboard")
+
+
+class Checked(NamedTuple):
+    """One case."""
+
+    case: Case
+    bounds: list[Bound]
+    reason: str
+    """Why it could not be checked, "" if it was."""
+
+
+@click.command()
+@click.option("-b", "--bench", "prefix", default="attention.", show_default=True, help="Classes whose names begin so.")
+@click.option("--max-seq-len", default=16384, show_default=True, help="Leave longer sequences out.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="N cases, drawn at random, instead of all.")
+def command(prefix: str, max_seq_len: int, sample: int | None) -> None:
+    """How near does right code come to what a check refuses? Of each implementation and dtype the worst of every bound.
+
+    Builds and checks every case of attention in this process, without timing it: shares of what is allowed, by row,
+    slope, RMS, and row where the last keys dominate. A share above 1 is a case that gets no number. Cases that differ
+    in their clock alone are checked once.
+    """
+    from tabulate import tabulate
+
+    cases = selected(prefix, max_seq_len)
+    if not cases:
+        raise click.ClickException(f"no case of attention is in a class {prefix!r} with {max_seq_len} tokens at most")
+    if sample:
+        cases = sorted(random.Random(0).sample(cases, min(sample, len(cases))), key=_by_problem)
+    found = []
+    with click.progressbar(cases, label="checked", file=sys.stderr) as bar:
+        found = [checked(case) for case in bar]
+    click.echo(tabulate(table(found), headers="keys", disable_numparse=True))
+    for one in found:
+        if one.reason:
+            click.echo(f"{one.case.key}: {one.reason}")
+        for bound in one.bounds:
+            if not bound.share <= 1:
+                click.echo(f"REFUSED {one.case.key}: {bound}")
+    refused = sum(any(not bound.share <= 1 for bound in one.bounds) for one in found)
+    click.echo(f"{len(found)} cases: {refused} refused, {sum(bool(one.reason) for one in found)} not checked")
+
+
+def selected(prefix: str, max_seq_len: int) -> list[Case]:
+    """Cases of attention, those of one problem in a row, because the oracle keeps one."""
+    cases: dict[tuple[Any, ...], Case] = {}
+    for name, cls, _ in asv_classes():
+        if cls is None or not name.startswith(prefix) or cls.workload not in WORKLOADS:
+            continue
+        for case in cases_of(cls()):
+            if case.params["seq_len"] <= max_seq_len:
+                cases.setdefault((case.workload, case.device, repr(sorted(case.params.items()))), case)
+    return sorted(cases.values(), key=_by_problem)
+
+
+def checked(case: Case) -> Checked:
+    """Every bound on one case, or why there are none: it is unavailable here, or out of memory."""
+    import torch
+
+    if reason := missing_device(case.device):
+        return Checked(case, [], reason)
+    try:
+        with every_bound() as bounds:
+            work = build(case.workload, case.params, case.device)
+            work.prepare()
+            work.run()
+            work.check()
+    except Unavailable as unavailable:
+        reason = str(unavailable)
+    except torch.OutOfMemoryError:
+        reason = "out of memory"
+    if (
+        torch.cuda.is_available()
+        and torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory / 2
+    ):
+        gc.collect()
+        torch.cuda.empty_cache()
+    return Checked(case, [] if reason else bounds, reason)
+
+
+def table(found: Sequence[Checked]) -> list[dict[str, Any]]:
+    """A row for each implementation and dtype: the largest share of each bound, and of which case and tensor."""
+    groups: dict[tuple[str, str], list[Checked]] = {}
+    for one in found:
+        if one.bounds:
+            groups.setdefault((one.case.params["impl"], one.case.params["dtype"]), []).append(one)
+    return [
+        {"impl": impl, "dtype": dtype, "cases": len(group)} | dict(_worst(group))
+        for (impl, dtype), group in sorted(groups.items())
+    ]
+
+
+def _worst(group: Sequence[Checked]) -> Iterator[tuple[str, str]]:
+    columns: dict[str, tuple[Bound, Case]] = {}
+    for one in group:
+        for bound in one.bounds:
+            name = bound.what if bound.keys == "random" else f"{bound.what}, last keys"
+            if name not in columns or not bound.share <= columns[name][0].share:
+                columns[name] = bound, one.case
+    for name, (bound, case) in columns.items():
+        params = case.params
+        mask = "causal" if params.get("is_causal", True) else "full"
+        where = f"{bound.tensor}, {params['seq_len']} x {params['d']} {mask}"
+        yield name, f"{bound.share:.2f} ({bound.error:.1e}: {where})"
+
+
+def _by_problem(case: Case) -> tuple[str, ...]:
+    apart = ("impl", "mode", "clock")
+    problem = {name: value for name, value in case.params.items() if name not in apart}
+    return case.device, case.workload, repr(sorted(problem.items())), case.key
