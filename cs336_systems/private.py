@@ -4,7 +4,7 @@ Where a name is gone or takes other arguments, the plain way is taken from then 
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -20,11 +20,14 @@ It buys a decision about an overflow that all ranks share. A scaler that ignored
 that overflowed and no others; use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler` then.
 """
 
+CHANGES = (AttributeError, TypeError, NotImplementedError)
+"""How a name fails that is gone or takes other arguments."""
+
 unavailable: set[str] = set()
 """Names that failed in this process: warned of, and not tried again."""
 
 
-def divide_each(tensors: Sequence[Tensor], divisor: float | Tensor) -> None:
+def divide_each(tensors: list[Tensor], divisor: float | Tensor) -> None:
     """Divide each tensor in place. `torch._foreach_div_` buys one launch for all; without it each has its own."""
 
     def plainly() -> None:
@@ -35,7 +38,7 @@ def divide_each(tensors: Sequence[Tensor], divisor: float | Tensor) -> None:
         _attempt("torch._foreach_div_", lambda: torch._foreach_div_(tensors, divisor), plainly)
 
 
-def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source to its target. `torch._foreach_copy_` buys one launch for all; without it each has its own."""
 
     def plainly() -> None:
@@ -46,7 +49,7 @@ def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         _attempt("torch._foreach_copy_", lambda: torch._foreach_copy_(targets, sources), plainly)
 
 
-def add_to_each(tensors: Sequence[Tensor], number: float) -> None:
+def add_to_each(tensors: list[Tensor], number: float) -> None:
     """Add to each tensor in place. `torch._foreach_add_` buys one launch for all; without it each has its own."""
 
     def plainly() -> None:
@@ -58,7 +61,7 @@ def add_to_each(tensors: Sequence[Tensor], number: float) -> None:
 
 
 def all_reduce_coalesced(
-    tensors: Sequence[Tensor], operation: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None
+    tensors: list[Tensor], operation: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None
 ) -> list[Any]:
     """Start to all-reduce tensors of one dtype and device; returns the works to wait for.
 
@@ -69,7 +72,7 @@ def all_reduce_coalesced(
 
     def at_once() -> list[Any]:
         options = dist.AllreduceCoalescedOptions()
-        options.reduceOp = operation
+        options.reduceOp = operation  # type: ignore[assignment]
         options.asyncOp = True
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         return [_members(group).allreduce_coalesced(real, options)]
@@ -93,7 +96,7 @@ def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | No
         members._start_coalescing(device)
         return end
 
-    end = _attempt("ProcessGroup._start_coalescing", begin, lambda: None, RuntimeError)
+    end = _attempt("ProcessGroup._start_coalescing", begin, lambda: None, (*CHANGES, RuntimeError))
     if end is None:
         return start()
     try:
@@ -104,12 +107,15 @@ def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | No
 
 
 def _attempt(
-    name: str, fast: Callable[[], Result], plainly: Callable[[], Result], *refusals: type[Exception]
+    name: str,
+    fast: Callable[[], Result],
+    plainly: Callable[[], Result],
+    changes: tuple[type[Exception], ...] = CHANGES,
 ) -> Result:
     if name not in unavailable:
         try:
             return fast()
-        except (AttributeError, TypeError, NotImplementedError, *refusals) as error:
+        except changes as error:
             unavailable.add(name)
             warnings.warn(
                 f"{name} of torch {torch.__version__} is gone or has changed ({error}): a slower way is taken",

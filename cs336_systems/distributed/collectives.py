@@ -66,7 +66,7 @@ def fast_calls(group: dist.ProcessGroup | None, device: torch.device) -> Fast:
     return _fast_calls(dist.get_backend_config(group), device.type)
 
 
-def start_average(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> Average:
+def start_average(tensors: list[Tensor], group: dist.ProcessGroup | None) -> Average:
     """Start to average tensors of one dtype and device over the ranks, in place."""
     fast = fast_calls(group, tensors[0].device)
     operation, divisor = _operation(fast, group)

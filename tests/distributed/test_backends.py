@@ -13,7 +13,7 @@ from tests.distributed.backends import FAKE, LIKE_GLOO_ON_CUDA
 from tests.distributed.everything import check_everything, train_everything
 from tests.distributed.models import Toy
 from tests.distributed.ranks import on_a_gpu, spawn
-from tests.distributed.steps import STRATEGIES, backward, batch, gradients, mean_gradients, seeded, train
+from tests.distributed.steps import STRATEGIES, backward, batch, gradients, mean_gradients, seeded, train, values
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -95,18 +95,41 @@ def test_a_backend_is_asked_for_what_it_has_for_the_device(backend, expected):
     assert spawn_plainly(fast_calls_of, 1, backend=backend) == [expected]
 
 
+def train_nothing(rank, world_size):
+    for wrap in STRATEGIES.values():
+        net = wrap(seeded(Toy, rank).requires_grad_(False))
+        for _ in range(2):
+            net(batch(0)[0])
+            net.finish_gradient_synchronization()
+        torch.testing.assert_close(values(net), values(seeded(Toy)), rtol=0, atol=0)
+    for reduces_gradients in (False, True):
+        net = seeded(Toy).requires_grad_(False)
+        sharded = ShardedOptimizer(net.parameters(), torch.optim.SGD, reduces_gradients=reduces_gradients, lr=0.1)
+        sharded.step()
+        assert sharded.clip_grad_norm_(1.0) == 0
+        sharded.step()
+        sharded.consolidate_state_dict()
+        torch.testing.assert_close(values(net), values(seeded(Toy)), rtol=0, atol=0)
+    return True
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_model_of_which_nothing_trains_is_left_as_rank_0_has_it(world_size):
+    assert all(spawn(train_nothing, world_size, world_size, backend=LIKE_GLOO_ON_CUDA))
+
+
 def average_large_halves(rank, world_size):
     """Averages of float16 gradients whose sum is infinite, for each strategy and the reducing optimizer."""
     found = []
     for wrap in STRATEGIES.values():
         net = wrap(nn.Linear(4, 2, bias=False, dtype=torch.float16))
-        net(torch.full((1, 4), 30_000.0, dtype=torch.float16)).sum().backward()
+        net(torch.full((1, 4), 40_000.0, dtype=torch.float16)).sum().backward()
         net.finish_gradient_synchronization()
         found.append(net.module.weight.grad)
     weights = [nn.Parameter(torch.zeros(2, 4, dtype=torch.float16)) for _ in range(world_size)]
     sharded = ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0)
     for weight in weights:
-        weight.grad = torch.full_like(weight, 30_000.0)
+        weight.grad = torch.full_like(weight, 40_000.0)
     sharded.step()
     return found + [-weight.detach() for weight in weights]
 
@@ -115,7 +138,7 @@ def average_large_halves(rank, world_size):
 def test_a_float16_average_is_finite_where_the_sum_is_not(world_size):
     for found in spawn(average_large_halves, world_size, world_size):
         for average in found:
-            torch.testing.assert_close(average, torch.full_like(average, 30_000.0), rtol=2**-10, atol=0)
+            torch.testing.assert_close(average, torch.full_like(average, 40_000.0), rtol=2**-10, atol=0)
 
 
 def interrupt_a_wait(rank, world_size):

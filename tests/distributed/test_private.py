@@ -1,7 +1,9 @@
 """Private names of torch that data parallelism and the optimizers use: gone or changed, they cost speed and no more."""
 
 import contextlib
+import re
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -198,6 +200,15 @@ def fail_once(rank):
 
 def test_the_call_after_an_error_in_the_middle_is_right():
     assert spawn(fail_once, 2) == [([[1.0, 1.0]] * 3, 2.0)] * 2
+
+
+def test_private_names_of_torch_are_in_one_module():
+    package = Path(private.__file__).parent
+    private_name = re.compile(r"\b(torch|dist|nn)(\.\w+)*\._[a-z]|\b(from|import) torch(\.\w+)*\._")
+    paths = [path for part in ("distributed", "optimizer") for path in (package / part).glob("*.py")]
+    assert len(paths) > 6 and private_name.search((package / "private.py").read_text(encoding="utf-8"))
+    found = [path.name for path in paths if private_name.search(path.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_a_parameter_without_elements_takes_a_step():
