@@ -22,12 +22,17 @@ os.environ["PERF_PREFLIGHT"] = "off"  # tests share the GPU; those of the prefli
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nccl", action="store_true", help="ranks of tests/distributed and tests/optimizer on GPUs")
+    parser.addoption(
+        "--ranks",
+        choices=("gloo", "nccl", "gloo_on_cuda", "like_gloo_on_cuda"),
+        help="of the same tests: nccl is --nccl; gloo_on_cuda shares the GPUs; like_gloo_on_cuda needs none",
+    )
     parser.addoption("--slow", action="store_true", help="also the tests marked slow; on a GPU machine they always run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--nccl"):
-        os.environ["TESTS_ON_NCCL"] = "1"
+    if ranks := "nccl" if config.getoption("--nccl") else config.getoption("--ranks"):
+        os.environ["TESTS_RANKS"] = ranks
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,12 +1,11 @@
 """Which gradients travel together: pure functions of parameters, without a process group."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 MIB = 2**20
 LAST_PART, MOST_BYTES = 1 / 256, 1024 * MIB
@@ -64,10 +63,11 @@ def made_together(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
     """A bucket for each node of `output`'s graph that hands on gradients of `parameters`, from the last to the first.
 
     In eager mode hardly two parameters share one; a compiled block is a single node, whose gradients arrive at once. A
-    parameter with several such nodes (tied weights), or with none in sight (a reentrant checkpoint), stands alone.
+    parameter with several such nodes (tied weights), or with none in sight (a reentrant checkpoint, or an output inside
+    a class of the user's), stands alone.
     """
     makers: dict[int, list[Any]] = {}
-    found = {leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.grad_fn is not None}
+    found = {tensor.grad_fn for tensor in _tensors_in(output) if tensor.grad_fn is not None}
     waiting = list(found)
     while waiting:
         node = waiting.pop()
@@ -86,6 +86,21 @@ def made_together(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
     return _in_order(
         Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in buckets.values()
     )
+
+
+def _tensors_in(output: Any) -> Iterator[Tensor]:
+    """Those in lists, tuples, mappings and dataclasses, however deep, as torch's own data parallelism finds them."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for part in output.values():
+            yield from _tensors_in(part)
+    elif isinstance(output, list | tuple | set):
+        for part in output:
+            yield from _tensors_in(part)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            yield from _tensors_in(getattr(output, field.name))
 
 
 def grown(buckets: Sequence[Bucket], parameters: Sequence[Tensor]) -> list[Bucket]:

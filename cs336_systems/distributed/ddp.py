@@ -25,16 +25,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_systems.distributed.buckets import Bucket, buckets_of, grown, made_together
-from cs336_systems.distributed.process_group import Traffic, backend_averages
+from cs336_systems.distributed.collectives import Average, Traffic, start_average
 from cs336_systems.distributed.replicas import broadcast, verify_same_model
+from cs336_systems.private import training as private
 
 
 @dataclass
 class _Launched:
     bucket: Bucket
-    work: Any
+    average: Average
     flat: Tensor | None
     """The buffer that was reduced in place of the gradients."""
+
+    is_complete: bool = False
+    """The gradients hold the average."""
 
 
 class DataParallel(nn.Module):
@@ -120,13 +124,13 @@ class DataParallel(nn.Module):
         unused = [index for index, parameter in enumerate(self._trained) if parameter.grad is None]
         for index in unused:  # a zero from this rank, so that every rank makes the same calls
             self._trained[index].grad = torch.zeros_like(self._trained[index])
-        for number in range(len(self._launched), len(self.buckets)):
-            self._launch(number)
+        for number in range(len(self.buckets)):
+            if number == len(self._launched):
+                self._launch(number)
             if not self.overlaps:
                 self._complete(self._launched[number])
-        if self.overlaps:
-            for launched in self._launched:
-                self._complete(launched)
+        for launched in self._launched:
+            self._complete(launched)
         users = self._count_users(unused) if self._find_unused and self._trained else None
         self.traffic, self._accumulated = self._sent, False
         self._start_step()
@@ -175,36 +179,32 @@ class DataParallel(nn.Module):
                 self._launch(len(self._launched))
 
     def _launch(self, number: int) -> None:
-        """Start to sum the gradients of a bucket over the ranks: in place, or in a flat copy."""
+        """Start to average the gradients of a bucket over the ranks: in place, or in a flat copy."""
         bucket = self.buckets[number]
         gradients = [self._gradient(index) for index in bucket.indices]
-        operation = dist.ReduceOp.AVG if backend_averages(self.process_group) else dist.ReduceOp.SUM
         flat: Tensor | None = None
         if self.flattens or self._communication_dtype is not None:
             dtype = self._communication_dtype or gradients[0].dtype
             flat = torch.cat([gradient.flatten().to(dtype) for gradient in gradients])
         with self._naming(bucket):
-            if flat is not None or len(gradients) == 1:
-                sent = gradients[0] if flat is None else flat
-                work: Any = dist.all_reduce(sent, operation, group=self.process_group, async_op=True)
-            else:  # one call for many tensors where they lie: no copy into a buffer, none out of it
-                with dist._coalescing_manager(self.process_group, async_ops=True) as work:
-                    for gradient in gradients:
-                        dist.all_reduce(gradient, operation, group=self.process_group)
-        self._sent.add(bucket.num_bytes if flat is None else flat.nbytes)
-        self._launched.append(_Launched(bucket, work, flat))
+            average = start_average(gradients if flat is None else [flat], self.process_group)
+        self._sent.add(bucket.num_bytes if flat is None else flat.nbytes, len(average.works))
+        self._launched.append(_Launched(bucket, average, flat))
 
     def _complete(self, launched: _Launched) -> None:
-        """Wait, and bring the average back into the gradients."""
+        """Wait, and bring the average back into the gradients; once, even if an earlier call was interrupted."""
+        if launched.is_complete:
+            return
         with self._naming(launched.bucket):
-            launched.work.wait()
+            launched.average.wait()
         gradients = [self._gradient(index) for index in launched.bucket.indices]
         if launched.flat is not None:
             parts = launched.flat.split([gradient.numel() for gradient in gradients])
             sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-            torch._foreach_copy_(gradients, sums)
-        if not backend_averages(self.process_group):
-            torch._foreach_div_(gradients, dist.get_world_size(self.process_group))
+            private.copy_each(gradients, sums)
+        if launched.average.divisor > 1:
+            private.divide_each(gradients, launched.average.divisor)
+        launched.is_complete = True
 
     def _gradient(self, index: int) -> Tensor:
         gradient = self._trained[index].grad

@@ -5,8 +5,7 @@ import datetime
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def process_group(rank: int, world_size: int, store: dist.Store, backend: str, t
 
     An error leaves it: gloo is destroyed only when its collectives end, which others may never enter.
     """
-    device = torch.device("cuda", rank) if backend == "nccl" else None
+    device = torch.device("cuda", rank) if "nccl" in backend else None
     if device is not None:
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=timeout_s)
@@ -75,40 +74,6 @@ def failing_together(group: dist.ProcessGroup | None) -> Iterator[None]:
     )
     if any(every):
         raise RuntimeError(next(filter(None, every))) from error
-
-
-def backend_averages(group: dist.ProcessGroup | None) -> bool:
-    """Whether the backend divides a sum by the number of ranks itself; gloo does not in every version of torch."""
-    return dist.get_backend(group) == "nccl"
-
-
-@dataclass
-class Traffic:
-    """Collectives that were called, and the bytes handed to them."""
-
-    calls: int = 0
-    num_bytes: int = 0
-
-    def add(self, num_bytes: int) -> None:
-        """One more call."""
-        self.calls += 1
-        self.num_bytes += num_bytes
-
-
-def run_together(
-    collective: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], group: dist.ProcessGroup | None, **kwargs: Any
-) -> None:
-    """`collective(*one, group=group, **kwargs)` for each of `arguments`, at once: one launch with NCCL; then wait."""
-    if not arguments:
-        return
-    if dist.get_backend(group) == "nccl":
-        with dist._coalescing_manager(group, device=arguments[0][0].device, async_ops=True) as together:
-            for one in arguments:
-                collective(*one, group=group, async_op=True, **kwargs)
-        together.wait()
-    else:
-        for work in [collective(*one, group=group, async_op=True, **kwargs) for one in arguments]:
-            work.wait()
 
 
 def _run_rank(

@@ -9,13 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_systems.distributed.buckets import partition
-from cs336_systems.distributed.process_group import (
-    Traffic,
-    backend_averages,
-    failing_together,
-    global_rank,
-    run_together,
-)
+from cs336_systems.distributed.collectives import Traffic, average_at, run_together
+from cs336_systems.distributed.process_group import failing_together, global_rank
+from cs336_systems.private import training as private
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -68,9 +64,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Of the last step."""
 
         self._sent, self._reduced = Traffic(), False
-        self._step_supports_amp_scaling = reduces_gradients
-        """torch.amp.GradScaler's name: it then leaves `grad_scale` and `found_inf` here, and skips no step itself."""
-
+        setattr(self, private.STEP_SUPPORTS_AMP_SCALING, reduces_gradients)
         self._consolidated: dict[int, Any] | None = None
         empty = optimizer_cls([{"params": []}], **kwargs)  # it refuses no group, but takes an empty one
         closure = inspect.signature(empty.step).parameters.get("closure")
@@ -201,7 +195,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if found.item():
             return True
         if scale is not None:  # else the user has called the scaler's `unscale_`
-            torch._foreach_div_([value.grad for value in self._parameters() if value.grad is not None], scale)
+            gradients = [value.grad for value in self._parameters() if value.grad is not None]
+            for device in {gradient.device for gradient in gradients}:
+                private.divide_each([one for one in gradients if one.device == device], scale.to(device))
         return False
 
     @torch.no_grad()
@@ -221,17 +217,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 f"rank {self.rank}: {missing} parameters have no gradient; "
                 "allowed with reduces_gradients: a backward that reaches every parameter"
             )
-        averages = backend_averages(self.process_group)
-        operation = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         destinations = [(_gradient(parameter), self._owner(parameter)) for parameter in trained]
-        run_together(dist.reduce, destinations, self.process_group, op=operation)
+        average_at(destinations, self.process_group)
         for gradient, _ in destinations:
             self._sent.add(gradient.nbytes)
         for parameter in self._parameters():
             if not (self._owns(parameter) and parameter.requires_grad):
                 parameter.grad = None
-            elif parameter.grad is not None and not averages:
-                parameter.grad.div_(self.world_size)
         self._reduced = True
 
     def _broadcast_parameters(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
+from cs336_systems.private import training as private
 
 
 class MasterWeightAdamW(torch.optim.Optimizer):
@@ -59,8 +60,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             if any(parameter.grad.is_sparse for parameter in parameters):
                 raise ValueError("a sparse gradient was given; allowed: dense ones")
             states = [self._state_of(parameter) for parameter in parameters]
-            if parameters:
-                torch._foreach_add_([state["step"] for state in states], 1)
+            private.add_to_each([state["step"] for state in states], 1)
             rule = AdamWRule(*(group[name] for name in AdamWRule._fields))
             for parameter, state in zip(parameters, states, strict=True):
                 update = _update_triton if parameter.is_cuda else adamw_update

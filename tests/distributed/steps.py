@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cs336_systems.distributed.collectives import Traffic
 from cs336_systems.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
-from cs336_systems.distributed.process_group import Traffic
 from tests.distributed.models import FEATURES_IN, FEATURES_OUT
 
 STRATEGIES: dict[str, Callable[..., Any]] = {
@@ -93,25 +93,19 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
 @contextlib.contextmanager
 def counted() -> Iterator[Traffic]:
     """The all-reduces that torch.distributed itself is asked for; coalesced ones are one call."""
-    traffic, together = Traffic(), []
-    all_reduce, coalescing_manager = dist.all_reduce, dist._coalescing_manager
+    traffic = Traffic()
+    all_reduce, coalesced = dist.all_reduce, dist.ProcessGroup.allreduce_coalesced
 
     def counting_all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if together:
-            together[-1] += tensor.nbytes
-        else:
-            traffic.add(tensor.nbytes)
+        traffic.add(tensor.nbytes)
         return all_reduce(tensor, *args, **kwargs)
 
-    @contextlib.contextmanager
-    def counting_manager(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        together.append(0)
-        with coalescing_manager(*args, **kwargs) as work:
-            yield work
-        traffic.add(together.pop())
+    def counting_coalesced(group: dist.ProcessGroup, tensors: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+        traffic.add(sum(tensor.nbytes for tensor in tensors))
+        return coalesced(group, tensors, *args, **kwargs)
 
     with (
         patch.object(dist, "all_reduce", counting_all_reduce),
-        patch.object(dist, "_coalescing_manager", counting_manager),
+        patch.object(dist.ProcessGroup, "allreduce_coalesced", counting_coalesced),
     ):
         yield traffic

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.models import Buffered, Toy
-from tests.distributed.ranks import spawn
+from tests.distributed.ranks import counts_coalesced_calls, spawn
 from tests.distributed.steps import (
     STRATEGIES,
     backward,
@@ -150,6 +150,7 @@ def wrap_twice(rank, world_size):
     return plain, calls, averaged, gradients(net), traffic.calls
 
 
+@counts_coalesced_calls
 def test_a_dropped_wrapper_does_nothing_and_the_module_can_be_wrapped_again():
     ranks = spawn(wrap_twice, 2, 2)
     expected = mean_gradients([plain for plain, *_ in ranks])

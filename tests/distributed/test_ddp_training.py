@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.models import Blocks, Branches, Mixed, Odd, Tied, Toy
-from tests.distributed.ranks import spawn
+from tests.distributed.ranks import counts_coalesced_calls, spawn
 from tests.distributed.steps import (
     STRATEGIES,
     backward,
@@ -103,6 +103,7 @@ def test_ranks_hold_the_same_bits(trained):
             torch.testing.assert_close(weights, trained[0][case][0], rtol=0, atol=0)
 
 
+@counts_coalesced_calls
 @pytest.mark.parametrize("model", MODELS)
 def test_calls_and_bytes_are_the_formulas(trained, model):
     for found in trained:
@@ -162,6 +163,7 @@ def backward_in_order(rank, world_size):
     return averaged, arrivals[:4], own
 
 
+@counts_coalesced_calls
 def test_gradients_that_arrive_in_another_order_on_every_rank_meet_their_like():
     ranks = spawn(backward_in_order, 3, 3)
     assert len({tuple(arrivals) for _, arrivals, _ in ranks}) == 3

@@ -17,7 +17,7 @@ from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 from cs336_systems.distributed.ddp import OverlappedDDP
 from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from tests.distributed.models import Toy
-from tests.distributed.ranks import ON_GPUS, spawn, who_i_am
+from tests.distributed.ranks import BACKEND, ON_NCCL, spawn, who_i_am
 from tests.distributed.steps import backward, batch, error_of, seeded
 
 
@@ -33,9 +33,8 @@ def describe(rank, *args):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_results_come_in_order_of_rank(world_size):
     results = spawn(describe, world_size, "a", {"b": 1})
-    backend = "nccl" if ON_GPUS else "gloo"
     for rank, result in enumerate(results):
-        assert result[:-1] == (rank, rank, world_size, backend, 1, ("a", {"b": 1}))
+        assert result[:-1] == (rank, rank, world_size, BACKEND, 1, ("a", {"b": 1}))
         assert result[-1].tolist() == [rank, rank]
 
 
@@ -171,7 +170,7 @@ def leave_the_second_all_reduce_out(rank):
     return error, time.monotonic() - start
 
 
-@pytest.mark.skipif(ON_GPUS, reason="NCCL's watchdog ends the rank: tests/perf/test_ranks.py")
+@pytest.mark.skipif(ON_NCCL, reason="NCCL's watchdog ends the rank: tests/perf/test_ranks.py")
 def test_a_rank_that_enters_no_collective_is_noticed_within_the_timeout_with_the_name_of_what_waited():
     (error, waited), (store_error, waited_for_key) = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
     assert error.startswith("RuntimeError: rank 0: all-reduce 2 of 3 (2000 bytes: fc2.weight) failed: ")

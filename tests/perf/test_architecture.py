@@ -42,6 +42,30 @@ def test_the_library_reads_no_environment_variables_and_no_clock(path):
     assert "time" not in set(imports(path))
 
 
+OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_exit"}  # documented, in spite of their names
+
+
+@pytest.mark.parametrize("path", [path for path in LIBRARY if path.parent.name != "private"], ids=relative)
+def test_private_parts_of_others_are_reached_in_one_place(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    own = {"self", "cls", "plan", "launched"}
+    found = {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr not in OF_PYTHON
+        and ast.unparse(node.value).split(".")[0] not in own
+    }
+    found |= {
+        name
+        for name in imports(path)
+        if not name.startswith("cs336_systems") and any(part[:1] == "_" != part[1:2] for part in name.split("."))
+    }
+    assert {name for name in found if not name.startswith("_Algorithms.")} == set()
+
+
 @pytest.mark.parametrize("path", PERF, ids=relative)
 def test_discovery_imports_nothing_heavy_and_nothing_of_a_commit(path):
     """asv imports all of perf/ for every commit; only the plugins, which it loads itself, may import asv."""

@@ -1,0 +1,172 @@
+"""Private parts of torch and triton that attention uses: where one is gone or has changed, the plain way is taken."""
+
+import importlib
+import sys
+import warnings
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+
+from cs336_systems.attention import flash_triton, launch, tile_choices
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.launch import Launch
+from cs336_systems.private import kernels, warn_once
+from tests.attention.gate import DEVICE
+from tests.attention.test_launch import FakeGPU, FakeKernel, FakeLauncher
+
+
+@pytest.fixture(autouse=True)
+def warned_of_nothing() -> None:
+    warn_once.cache_clear()
+
+
+def refuse(*arguments: Any, **named: Any) -> None:
+    raise TypeError("takes other arguments")
+
+
+@pytest.mark.parametrize("how", ["gone", "changed"])
+def test_without_the_check_for_functorch_apply_is_torchs_own(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = torch.randn(2, 33, 16, device=DEVICE, requires_grad=True)
+    fast = torch.autograd.grad(flash_attention(q, q, q, impl="triton").sum(), q)
+    if how == "gone":
+        monkeypatch.delattr(torch._C, "_are_functorch_transforms_active")
+    else:
+        monkeypatch.setattr(torch._C, "_are_functorch_transforms_active", refuse)
+    with pytest.warns(RuntimeWarning, match="functorch"):
+        check = kernels.functorch_check()
+    monkeypatch.undo()
+    monkeypatch.setattr(flash_triton, "_functorch_is_active", check)
+    plain = torch.autograd.grad(flash_attention(q, q, q, impl="triton").sum(), q)
+    torch.testing.assert_close(plain, fast, rtol=0, atol=0)
+
+
+def test_the_installed_torch_reads_the_mark_of_a_constant() -> None:
+    def marked() -> int:
+        return 1
+
+    public = torch.compiler.assume_constant_result(lambda: 1)
+    assert vars(kernels.constant_to_compiler(marked)) == vars(public)
+
+
+def test_a_torch_later_than_the_tested_ones_marks_constants_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "3.1.0a0")
+    with pytest.warns(RuntimeWarning, match="constant"):
+        assert kernels.constant_to_compiler(lambda: 1)() == 1
+
+
+def hands_on_nothing(kernel: FakeKernel) -> None:
+    kernel.run = FakeLauncher(kernel.direct.append)
+    kernel.run.__class__ = type("Other", (FakeLauncher,), {"__call__": lambda self, *arguments: None})
+
+
+def hands_on_in_another_order(kernel: FakeKernel) -> None:
+    kernel.run = FakeLauncher(kernel.direct.append)
+
+    def reversed_(self: Any, *arguments: Any) -> None:
+        self.launch(*reversed(arguments))
+
+    kernel.run.__class__ = type("Other", (FakeLauncher,), {"__call__": reversed_})
+
+
+def refuses(kernel: FakeKernel) -> None:
+    kernel.run = FakeLauncher(kernel.direct.append)
+    kernel.run.__class__ = type("Other", (FakeLauncher,), {"__call__": refuse})
+
+
+def has_no_function(kernel: FakeKernel) -> None:
+    kernel.run = FakeLauncher(kernel.direct.append)
+    kernel.__class__ = type("Other", (FakeKernel,), {"packed_metadata": property(refuse)})
+
+
+@pytest.mark.parametrize(
+    "change", [hands_on_nothing, hands_on_in_another_order, refuses, has_no_function], ids=lambda one: one.__name__
+)
+def test_without_its_launcher_each_launch_goes_through_triton(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.runtime.driver, "_active", FakeGPU())
+    kernel = FakeKernel()
+    change(kernel)
+    x = torch.zeros(1)
+    one = Launch(kernel, 3, (128,), {"CAUSAL": True, "TILE": 64})
+    with pytest.warns(RuntimeWarning, match="launcher"):
+        one(x)
+    assert not one.is_new
+    kernel.direct.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one(x)
+        one(x)
+    assert kernel.checked == [((3, 1, 1), (x, 128), {"CAUSAL": True, "TILE": 64})] * 3
+    assert not kernel.direct and not kernel.unchecked
+
+
+@dataclass
+class Descriptor:
+    """Of a tensor, checked."""
+
+    base: Any
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Counting(Descriptor):
+    """Holds more than its fields."""
+
+    def __post_init__(self) -> None:
+        self.elements = self.base.numel()
+
+
+def test_a_descriptor_is_copied_without_its_checks() -> None:
+    like = kernels.descriptors_like(Descriptor(torch.zeros(2), (2,)))
+    y = torch.ones(2)
+    assert vars(like(y)) == {"base": y, "shape": (2,)}
+
+
+def test_a_descriptor_that_holds_more_than_its_fields_is_made_anew() -> None:
+    with pytest.warns(RuntimeWarning, match="TensorDescriptor"):
+        like = kernels.descriptors_like(Counting(torch.zeros(2), (2,)))
+    assert like(torch.ones(5)).elements == 5
+
+
+@pytest.mark.parametrize("module", ["flash_hopper", "flash_float32"])
+def test_without_gluon_the_plain_kernels_are_taken(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 7)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(triton, "knobs", SimpleNamespace(runtime=SimpleNamespace(interpret=False)))
+    imported = importlib.import_module
+
+    def import_module(name: str) -> Any:
+        if name.endswith(module):
+            raise ImportError("cannot import name 'tma'")
+        return SimpleNamespace() if "flash" in name else imported(name)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    tile_choices._gpu_runs_gluon.cache_clear()
+    with pytest.warns(RuntimeWarning, match="Gluon"):
+        assert not tile_choices.runs_gluon(device)
+    assert not tile_choices.runs_gluon(device)
+    tile_choices._gpu_runs_gluon.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("error")
+def test_the_fast_ways_are_taken_on_the_installed_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flash_triton._functorch_is_active is torch._C._are_functorch_transforms_active
+    launched: list[Launch] = []
+    call = Launch.__call__
+
+    def noted(self: Launch, *tensors: Any) -> None:
+        launched.append(self)
+        call(self, *tensors)
+
+    monkeypatch.setattr(launch.Launch, "__call__", noted)
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v = (torch.randn(2, 16, 4096, 64, device=DEVICE, dtype=dtype, requires_grad=True) for _ in range(3))
+        torch.autograd.grad(flash_attention(q, k, v, True, impl="triton").sum(), (q, k, v))
+    assert launched and all(one._direct is not None for one in launched)
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert "cs336_systems.attention.flash_hopper" in sys.modules
+        assert {"hopper" in one.kernel.__name__ for one in launched} == {True, False}

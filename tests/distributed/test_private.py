@@ -1,0 +1,209 @@
+"""Private names of torch that data parallelism and the optimizers use: gone or changed, they cost speed and no more."""
+
+import contextlib
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch._dynamo  # before names are missing: it looks them up when a first optimizer imports it
+import torch.distributed as dist
+from torch import nn
+
+from cs336_systems.distributed.collectives import run_together
+from cs336_systems.distributed.process_group import spawn as spawn_plainly
+from cs336_systems.optimizer.master_weights import MasterWeightAdamW
+from cs336_systems.private import training as private
+from tests.distributed.everything import check_everything, train_everything
+from tests.distributed.ranks import on_a_gpu, spawn
+
+FOREACH = ("_foreach_div_", "_foreach_copy_", "_foreach_add_")
+
+
+@pytest.fixture(autouse=True)
+def forget_what_is_unavailable(monkeypatch):
+    monkeypatch.setattr(private, "unavailable", set())
+
+
+@contextlib.contextmanager
+def missing(owner, name, how):
+    """`name` of `owner` is gone, or takes other arguments."""
+    before = getattr(owner, name)
+    delattr(owner, name)
+    if how == "changed":
+
+        def changed(*args, **kwargs):
+            raise TypeError(f"{name}() got an unexpected argument")
+
+        setattr(owner, name, changed)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def divide(tensors):
+    private.divide_each(tensors, 4)
+
+
+def divide_by_a_tensor(tensors):
+    private.divide_each(tensors, torch.tensor(4.0))
+
+
+def copy(tensors):
+    private.copy_each(tensors, [torch.full_like(tensor, 0.5) for tensor in tensors])
+
+
+def add(tensors):
+    private.add_to_each(tensors, 1)
+
+
+@pytest.mark.parametrize("how", ["gone", "changed"])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("_foreach_div_", divide),
+        ("_foreach_div_", divide_by_a_tensor),
+        ("_foreach_copy_", copy),
+        ("_foreach_add_", add),
+    ],
+)
+def test_without_it_each_tensor_has_its_own_launch_and_there_is_one_warning(name, call, how):
+    fast, plain = ([torch.arange(3.0), torch.ones(2, 2)] for _ in range(2))
+    call(fast)
+    call(fast)
+    with missing(torch, name, how):
+        with pytest.warns(UserWarning, match=name):
+            call(plain)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(plain)
+    torch.testing.assert_close(plain, fast, rtol=0, atol=0)
+    call([])
+
+
+def train_without(rank, world_size, how):
+    """Everything with all of the names missing; and what was warned of, how often."""
+    with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in FOREACH:
+            stack.enter_context(missing(torch, name, how))
+        for name in ("allreduce_coalesced", "_start_coalescing", "_end_coalescing"):
+            stack.enter_context(missing(dist.ProcessGroup, name, how))
+        trained = train_everything(rank, world_size)
+    said = [str(one.message).split()[0] for one in caught if "a slower way is taken" in str(one.message)]
+    return trained, sorted(said), sorted(private.unavailable)
+
+
+@pytest.mark.parametrize("how", ["gone", "changed"])
+def test_training_without_all_of_them_warns_of_each_once_and_is_right(how):
+    expected = ["ProcessGroup.allreduce_coalesced", *(f"torch.{name}" for name in sorted(FOREACH))]
+    for trained, said, unavailable in spawn_plainly(train_without, 2, 2, how):
+        check_everything(trained)
+        assert said == unavailable == expected
+
+
+def train_and_look(rank, world_size):
+    check_everything(train_everything(rank, world_size))
+    return private.unavailable
+
+
+def test_the_installed_torch_has_all_of_them():
+    assert spawn(train_and_look, 2, 2) == [set()] * 2
+
+
+@pytest.mark.gpu
+def test_the_installed_torch_launches_together_with_nccl():
+    assert spawn_plainly(on_a_gpu, 1, train_and_look, 1, backend="nccl") == [set()]
+
+
+class Group(SimpleNamespace):
+    """Logs what is called."""
+
+    def __init__(self):
+        super().__init__(log=[])
+        self._start_coalescing = lambda device: self.log.append("start")
+        self._end_coalescing = lambda device: self.log.append("end") or "all"
+
+    def collective(self):
+        self.log.append("collective")
+        return "one"
+
+
+def start_two(group):
+    return private.start_together(lambda: [group.collective(), group.collective()], group, torch.device("cpu"))
+
+
+def test_collectives_are_launched_together_and_waited_for_as_one():
+    group = Group()
+    assert start_two(group) == ["all"]
+    assert group.log == ["start", "collective", "collective", "end"]
+
+
+def refuse(device):
+    raise RuntimeError("Backend does not implement startCoalescing")
+
+
+def change(device):
+    raise TypeError("_start_coalescing() got an unexpected argument")
+
+
+@pytest.mark.parametrize(
+    "missing_from",
+    [
+        lambda group: delattr(group, "_start_coalescing"),
+        lambda group: delattr(group, "_end_coalescing"),
+        lambda group: setattr(group, "_start_coalescing", refuse),
+        lambda group: setattr(group, "_start_coalescing", change),
+    ],
+    ids=["start is gone", "end is gone", "refused", "changed"],
+)
+def test_without_coalescing_each_collective_is_launched_and_waited_for_by_itself(missing_from):
+    group = Group()
+    missing_from(group)
+    with pytest.warns(UserWarning, match="ProcessGroup._start_coalescing"):
+        assert start_two(group) == ["one", "one"]
+    assert start_two(group) == ["one", "one"]
+    assert group.log == ["collective"] * 4
+
+
+def test_an_error_between_collectives_does_not_hold_back_those_after_it():
+    group = Group()
+
+    def fail():
+        raise ValueError("no such tensor")
+
+    with pytest.raises(ValueError, match="no such tensor"):
+        private.start_together(fail, group, torch.device("cpu"))
+    assert group.log == ["start", "end"]
+    assert start_two(group) == ["all"]
+
+
+def fail_once(rank):
+    """A collective that raises in the middle of several; then the same call again, and an all-reduce."""
+    tensors, broadcast = [torch.full((2,), float(rank)) for _ in range(3)], dist.broadcast
+
+    def failing(tensor, *args, **kwargs):
+        if tensor is tensors[1]:
+            raise ValueError("in the middle")
+        return broadcast(tensor, *args, **kwargs)
+
+    with pytest.raises(ValueError, match="in the middle"):
+        run_together(failing, [(tensor, 1) for tensor in tensors], None)
+    run_together(broadcast, [(tensor, 1) for tensor in tensors], None)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return [tensor.tolist() for tensor in tensors], total.item()
+
+
+def test_the_call_after_an_error_in_the_middle_is_right():
+    assert spawn(fail_once, 2) == [([[1.0, 1.0]] * 3, 2.0)] * 2
+
+
+def test_a_parameter_without_elements_takes_a_step():
+    weights = [nn.Parameter(torch.zeros(0, 3)), nn.Parameter(torch.ones(2))]
+    optimizer = MasterWeightAdamW(weights, lr=0.1)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    assert weights[0].shape == (0, 3) and (weights[1] < 1).all()
