@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-PATIENCE_S = 30
+PATIENCE_S = 200  # no longer than pytest has
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
