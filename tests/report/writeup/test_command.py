@@ -18,6 +18,7 @@ from perf.report.writeup import bundle, convert, document, source
 from perf.report.writeup.markdown import table
 from tests.report import browser
 from tests.report.writeup.made_up import ALL, MACHINE, ddp_row, perf_folder
+from tests.repositories import git
 
 pytest.importorskip("pypandoc", reason="needs pip install -e '.[report]'")
 pytest.importorskip("typst", reason="needs pip install -e '.[report]'")
@@ -161,9 +162,8 @@ def checkout(folder):
     for name in ("code.py", "gone.py", "tests/data.pt", "tests/rows.json", "notes.txt"):
         (folder / name).write_text(name)
     (folder / ".gitignore").write_text("*.log\n")
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *arguments], check=True)
+        git(folder, *arguments)
     (folder / "gone.py").unlink()
     (folder / "new.py").write_text("new")
     (folder / "a.log").write_text("ignored")
