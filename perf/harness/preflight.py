@@ -72,12 +72,14 @@ def _ancestors() -> set[int]:
 def _named(pid: int) -> str:
     """The process as a person knows it; of another container or account only its number is known."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        program, *arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        words = ""
+        return f"process {pid}"
+    words = " ".join([Path(program).name, *arguments]).strip()  # a virtual environment's folder says nothing
+    shown = words if len(words) <= 80 else f"{words[:38]} ... {words[-38:]}"
     if WORKERS in words:
-        return f"process {pid}, left behind by an earlier run ({words[-80:]}),"
-    return f"process {pid} ({words[:80]})" if words else f"process {pid}"
+        return f"process {pid}, left behind by an earlier run ({shown}),"
+    return f"process {pid} ({shown})" if shown else f"process {pid}"
 
 
 if __name__ == "__main__":

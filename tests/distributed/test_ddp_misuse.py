@@ -49,7 +49,7 @@ def wrap_unlike(rank):
 
 
 def test_unlike_models_raise_the_same_on_every_rank():
-    ranks = spawn(wrap_unlike, 3, timeout_s=20.0)  # the words are no timeout's
+    ranks = spawn(wrap_unlike, 3)
     assert ranks[0] == ranks[1] == ranks[2]
     for (kind, _), error in ranks[0].items():
         assert error.startswith(f"RuntimeError: {MISMATCHES[kind][1]}"), kind

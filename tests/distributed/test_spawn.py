@@ -62,15 +62,13 @@ def raise_on(rank, guilty, pending):
 @pytest.mark.parametrize("guilty", [0, 2])
 def test_the_first_error_is_raised_with_its_traceback(guilty, pending):
     """Even if this process looks only when the others, to whom it meant a lost connection, have had time to end too."""
-    start = time.monotonic()
     before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1.0))
     try:
         with pytest.raises(ProcessRaisedException, match=f"rank {guilty} is the cause") as raised:
-            spawn(raise_on, 3, guilty, pending, timeout_s=60.0)
+            spawn(raise_on, 3, guilty, pending, timeout_s=1000.0)  # pytest gives up sooner
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert "in raise_on" in str(raised.value)
-    assert time.monotonic() - start < 50, "without a wait for the timeout"
 
 
 def announce(folder, rank):
@@ -138,41 +136,36 @@ def test_a_killed_parent_leaves_no_rank_behind(tmp_path):
 from pathlib import Path
 from cs336_systems.distributed.process_group import spawn
 from tests.distributed.test_spawn import signal_the_parent_and_block
-spawn(signal_the_parent_and_block, 3, Path({str(tmp_path)!r}), {signal.SIGKILL:d}, timeout_s=200.0)
+spawn(signal_the_parent_and_block, 3, Path({str(tmp_path)!r}), {signal.SIGKILL:d}, timeout_s=1000.0)
 """
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", script], cwd=root).returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 60
-    while alive(tmp_path) and time.monotonic() < deadline:
+    while alive(tmp_path):  # until pytest gives up
         time.sleep(0.05)
-    assert alive(tmp_path) == []
 
 
-TIMEOUT_S = 6.0  # long enough for a loaded machine to start two ranks
+TIMEOUT_S = 10.0  # long enough for a loaded machine to start two ranks
 
 
 def leave_the_second_all_reduce_out(rank):
-    """Each rank's error and how long it took: rank 1 has a gradient of the last layer alone, and waits for a key."""
+    """Each rank's error: rank 1 has a gradient of the last layer alone, and waits for a key."""
     net = OverlappedDDP(seeded(Toy))
     inputs, labels = batch(0)
     if rank == 1:
         net.module.fc2.register_forward_hook(lambda _module, _inputs, out: out.detach())
         backward(net, inputs, labels)
-        start = time.monotonic()
         error = error_of(default_store().wait, ["never"])
-        waited = time.monotonic() - start
-        default_store().wait(["rank 0 gave up"], timedelta(seconds=60))
-        return error, waited
+        default_store().wait(["rank 0 gave up"], timedelta(seconds=1000))
+        return error
     backward(net, inputs, labels)
-    start = time.monotonic()
     error = error_of(net.finish_gradient_synchronization)
     default_store().set("rank 0 gave up", "")
-    return error, time.monotonic() - start
+    return error
 
 
 @pytest.mark.skipif(ON_NCCL, reason="NCCL's watchdog ends the rank: tests/perf/test_ranks.py")
 def test_a_rank_that_enters_no_collective_is_noticed_within_the_timeout_with_the_name_of_what_waited():
-    (error, waited), (store_error, waited_for_key) = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
+    """Without the timeout both would wait for longer than pytest does."""
+    error, store_error = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
     assert error.startswith("RuntimeError: rank 0: all-reduce 2 of 3 (2000 bytes: fc2.weight) failed: ")
     assert "Error: " in store_error
-    assert max(waited, waited_for_key) < TIMEOUT_S + 30

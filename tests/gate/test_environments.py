@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perf.gate.terminal import text
+from perf.harness import alternating
 from perf.harness.alternating import AlternatingProcesses
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
@@ -34,21 +35,24 @@ def environment(tmp_path: Path) -> Path:
     return executable.parents[1]
 
 
-def test_each_arm_is_measured_by_its_own_python_in_turn(environment: Path, tmp_path: Path) -> None:
+def test_each_arm_is_measured_by_its_own_python_in_turn(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(alternating.STAY, "max_seconds", 1e9)
     both = AlternatingProcesses("cpu", (tmp_path, tmp_path), (sys.executable, str(environment / "bin" / "python")))
     try:
         greeting = both.start()
         assert greeting["software"]["triton"] != OTHER
         assert greeting["head_software"] == greeting["software"] | {"triton": OTHER}
         request: dict[str, Any] = {"case": CASE.to_json(), "ceilings": {}, "first": True, "arms": ["base", "head"]}
-        reply = both.ask(request, 60.0)
+        reply = both.ask(request, 250.0)
         assert (reply["status"], reply["base"]["status"], reply["head"]["status"]) == ("ok", "ok", "ok")
         assert len(reply["base_ns"]) == len(reply["head_ns"]) == 40
-        alone = both.ask(request | {"arms": ["head"]}, 60.0)
+        alone = both.ask(request | {"arms": ["head"]}, 250.0)
         assert alone["head"]["status"] == "ok"
         assert "head_ns" not in alone
         with pytest.raises(ValueError, match="injection was given"):
-            both.ask(request | {"injection": {"kind": "host", "size": 1.0}}, 60.0)
+            both.ask(request | {"injection": {"kind": "host", "size": 1.0}}, 250.0)
     finally:
         both.stop()
     assert not both.alive()
@@ -67,7 +71,7 @@ def test_the_arms_take_turns_a_b_b_a_and_throttled_samples_are_left_out(monkeypa
 
     monkeypatch.setattr(WorkerProcess, "ask", ask)
     request = {"case": CASE.to_json(), "ceilings": {}, "first": False, "arms": ["head", "base"]}
-    reply = both.ask(request, 60.0)
+    reply = both.ask(request, 250.0)
     assert asked == ["head", "base", "base", "head"]
     assert reply["base_ns"] == [20, 30, 31]
     assert reply["head_ns"] == [10, 40, 41]

@@ -9,6 +9,7 @@ import pytest
 from perf.gate.evidence import Evidence
 from perf.gate.measuring import Measuring
 from perf.harness.case import Case
+from perf.harness.worker_process import WorkerProcess
 from tests.perf.test_pair import ATTENTION, CASE, GOOD
 
 CONTROL = Case("smoke.SmokeControls", "controls", {"control": "copy"}, "cpu", "wall", "warm")
@@ -33,7 +34,7 @@ def places(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
 def measured(places: tuple[Path, Path], **changes: Any) -> tuple[Measuring, Evidence, Evidence]:
     """One row of the package's and one control."""
     rows = [Evidence(CASE, (0.1, 1e-4), False), Evidence(CONTROL, (0.1, 1e-4), True)]
-    settings: dict[str, Any] = {"budget_s": 120.0, "looks": (2,), "is_open": lambda rows: [], "visits": 2}
+    settings: dict[str, Any] = {"budget_s": 1e9, "looks": (2,), "is_open": lambda rows: [], "visits": 2}
     run = Measuring(rows, places, **settings | changes)
     run.until_settled()
     return run, *rows
@@ -90,7 +91,14 @@ def test_a_crash_is_the_fault_of_the_arm_that_crashes_alone(places: Any, bad: st
 
 
 @pytest.mark.slow
-def test_a_hang_is_killed_and_its_fault_found(places: Any) -> None:
+def test_a_hang_is_killed_and_its_fault_found(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = WorkerProcess.ask
+
+    def ask_patiently(process: WorkerProcess, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        may_hang = request["case"]["workload"] == "attention" and "head" in request["arms"]
+        return ask(process, request, limit_s if may_hang else 250.0)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_patiently)
     hangs = ("import threading; threading.Event().wait()", "")
     _, row, control = measured(places(GOOD, hangs), limit_s=5.0, looks=(1,), visits=1)
     assert statuses(row) == ("ok", "hung")

@@ -47,7 +47,7 @@ def test_a_visit_prepares_before_every_sample_and_collects_no_garbage_while_it_s
 
     log = []
     work = workload(lambda: log.append(("run", gc.isenabled())), lambda: log.append(("prepare", None)))
-    samples = visit(WallClock(), work, "warm", Stop(min_samples=7, max_samples=7)).samples_s
+    samples = visit(WallClock(), work, "warm", Stop(min_samples=7, max_samples=7, max_seconds=1e9)).samples_s
     assert len(samples) == 7
     assert log == [("prepare", None), ("run", False)] * 7
     assert gc.isenabled()
@@ -68,15 +68,20 @@ def test_long_work_is_sampled_in_smaller_batches(call_s, batch):
     assert clock.counts[0] == batch
 
 
-def test_the_wall_clocks_warm_up_says_how_long_a_call_takes():
+@pytest.mark.parametrize(("call_s", "runs"), [(0.01, 3), (1.0, 2)])
+def test_the_wall_clocks_warm_up_says_how_long_a_call_takes(call_s, runs, monkeypatch):
+    log = []
+    monkeypatch.setattr(time, "perf_counter", lambda: call_s * len(log))
     clock = WallClock()
-    clock.warm_up(workload(lambda: sum(range(100_000))))
-    assert 1e-5 < clock.call_s < 1
+    clock.warm_up(workload(lambda: log.append("run")))
+    assert clock.call_s == pytest.approx(call_s)
+    assert len(log) == runs
 
 
 def test_samples_taken_while_the_device_throttled_are_marked():
     said = iter([[], ["power brake"], ["power brake"], []])
-    found = visit(WallClock(), workload(lambda: None), "warm", Stop(min_samples=20, max_samples=20), lambda: next(said))
+    stop = Stop(min_samples=20, max_samples=20, max_seconds=1e9)
+    found = visit(WallClock(), workload(lambda: None), "warm", stop, lambda: next(said))
     assert len(found.samples_s) == 20
     assert found.throttled == list(range(5, 15))
     assert found.reasons == ["power brake"]

@@ -53,8 +53,8 @@ def pair(tmp_path: Path) -> Iterator[Callable[..., Ask]]:
         started.append(process)
         process.start()
 
-        def ask(case: Case = CASE, limit_s: float = 60.0, **changes: Any) -> dict[str, Any]:
-            request = {"arms": ["base", "head"], "first": True, "ceilings": {}, "pairs": {"most": 6}}
+        def ask(case: Case = CASE, limit_s: float = 250.0, **changes: Any) -> dict[str, Any]:
+            request = {"arms": ["base", "head"], "first": True, "ceilings": {}, "pairs": {"most": 6, "seconds": 1e9}}
             return process.ask({"case": case.to_json()} | request | changes, limit_s)
 
         return ask

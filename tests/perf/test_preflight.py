@@ -126,9 +126,24 @@ def test_others_on_the_gpu_are_named(driver: Any) -> None:
     try:
         driver([os.getpid(), other.pid])
         (found,) = preflight.busy_or_broken_gpus()
-        assert found.startswith(f"process {other.pid} (")
-        assert found.endswith("train the net) uses GPU 0: stop it first")
+        assert found.startswith(f"process {other.pid} ({Path(sys.executable).name} -c ")
+        assert found.endswith(" train the net) uses GPU 0: stop it first")
         assert doctor._trouble("trouble").found == found
+    finally:
+        other.communicate(b"\n")
+
+
+def test_a_long_command_is_known_by_its_program_and_its_end(driver: Any, tmp_path: Path) -> None:
+    script = tmp_path / ("a folder" * 20) / "train.py"
+    script.parent.mkdir()
+    script.write_text(WAIT)
+    other = waiting(str(script), "--lr", "0.1")
+    try:
+        driver([other.pid])
+        (found,) = preflight.busy_or_broken_gpus()
+        assert found.startswith(f"process {other.pid} ({Path(sys.executable).name} ")
+        assert found.endswith("/train.py --lr 0.1) uses GPU 0: stop it first")
+        assert len(found) < 200
     finally:
         other.communicate(b"\n")
 
@@ -140,7 +155,9 @@ def test_a_rank_that_was_left_behind_is_known_as_one(driver: Any, tmp_path: Path
     rank = waiting(str(script))
     try:
         driver([rank.pid])
-        assert "left behind by an earlier run" in preflight.busy_or_broken_gpus()[0]
+        (found,) = preflight.busy_or_broken_gpus()
+        assert f"left behind by an earlier run ({Path(sys.executable).name} " in found
+        assert "/rank.py)" in found
     finally:
         rank.communicate(b"\n")
 

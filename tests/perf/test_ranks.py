@@ -43,7 +43,7 @@ def case(device="cpu", **params):
 
 
 def request(one, first=True):
-    return {"case": one.to_json(), "first": first, "stop": {"max_samples": 3}, "ceilings": CEILINGS}
+    return {"case": one.to_json(), "first": first, "stop": {"max_samples": 3, "max_seconds": 1e9}, "ceilings": CEILINGS}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,8 @@ def puppets(tmp_path, monkeypatch):
         one.close()
 
 
-def test_a_death_is_the_reason_even_if_what_it_meant_to_another_rank_is_noticed_first(puppets):
+def test_a_death_is_the_reason_even_if_what_it_meant_to_another_rank_is_noticed_first(puppets, monkeypatch):
+    monkeypatch.setattr(ranks, "CAUSE_S", 100.0)  # a busy machine may be slow to start the process that dies
     made = puppets({"run": {"status": "error", "reason": "connection reset"}}, {"run": {"after_s": 0.2}}, {"run": {}})
     with pytest.raises(RuntimeError, match=r"rank [12]: its process died \(SIGKILL\): last words"):
         made.ask("run")
@@ -164,12 +165,10 @@ KINDS = {
 
 @pytest.mark.parametrize("status", KINDS)
 def test_a_bad_answer_raises_by_its_kind_with_the_rank_and_without_a_wait_for_the_others(puppets, status):
-    made = puppets({"run": {"after_s": 100.0}}, {"run": {"status": status, "reason": "why"}})
-    start = time.monotonic()
+    made = puppets({"run": {"once_there_is": "/never"}}, {"run": {"status": status, "reason": "why"}})
     with pytest.raises(KINDS[status], match=r"^rank 1: why$") as raised:
         made.ask("run")
     assert type(raised.value) is KINDS[status]
-    assert time.monotonic() - start < 50
 
 
 @pytest.mark.parametrize("is_difference", [False, True])
@@ -191,7 +190,6 @@ def test_every_rank_has_spans_of_its_own(puppets):
     assert puppets(*({"spans": one} for one in spans)).spans() == spans
 
 
-@pytest.mark.timeout(60)
 def test_the_devices_state_is_read_while_the_ranks_work(puppets, tmp_path):
     read = tmp_path / "read"
     take = {"once_there_is": str(read), "samples_s": [1.0], "without_s": []}
@@ -273,12 +271,13 @@ FAULTS = {
 
 @pytest.fixture
 def faulty(tmp_path, monkeypatch):
-    """Ranks that import a package with a fault in it, and give up on a collective after 4 s."""
+    """Ranks that import a package with a fault in it, and give up on a collective in which one is absent."""
     shutil.copytree(ROOT / "cs336_systems", tmp_path / "cs336_systems", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(ranks, "LIMIT_S", 4.0)
 
     def make(fault, device):
+        if fault == "absent":
+            monkeypatch.setattr(ranks, "LIMIT_S", 10.0)  # long enough for a loaded machine to start two ranks
         path = tmp_path / "cs336_systems" / "distributed" / "ddp.py"
         head = "def finish_gradient_synchronization(self) -> None:"
         broken = f"if dist.get_rank() == 1 or {fault == 'no synchronization'}: {FAULTS[fault][0] or 'pass'}"
@@ -321,7 +320,7 @@ def test_ranks_die_with_their_worker():
     worker, children = WorkerProcess("cpu", ROOT), []
     worker.start()
     try:
-        assert worker.ask(request(case()), limit_s=100)["status"] == "ok"
+        assert worker.ask(request(case()), limit_s=250)["status"] == "ok"
         parent = worker._process.pid
         children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
         assert len(children) == 2

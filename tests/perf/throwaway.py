@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from perf.harness import records
+from tests.repositories import CONFIGURED_BY_NOBODY, git
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "throw-away"
@@ -41,10 +42,8 @@ class Repository:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.environment = os.environ | {
-            "PERF_MACHINE_FILE": str(folder.parent / "machine.json"),
-            "GIT_CONFIG_GLOBAL": os.devnull,
-        }
+        self.environment = os.environ | CONFIGURED_BY_NOBODY
+        self.environment |= {"PERF_MACHINE_FILE": str(folder.parent / "machine.json")}
         entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
         (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
         folder.mkdir()
@@ -56,12 +55,7 @@ class Repository:
         self.git("init", "-q", "-b", "main")
 
     def git(self, *arguments: str) -> str:
-        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-        command = ["git", *identity, *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return git(self.folder, *arguments)
 
     def commit(self, message: str) -> str:
         self.git("add", "-A")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-PATIENCE_S = 30
+PATIENCE_S = 200  # no longer than pytest has
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
@@ -78,6 +78,7 @@ def chromium(profile: Path, *, width: int = 1280, height: int = 900, dark: bool 
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
+        driver.set_script_timeout(PATIENCE_S)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         yield driver

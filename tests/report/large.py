@@ -18,6 +18,7 @@ import click
 import numpy as np
 
 from tests.report import synthetic
+from tests.repositories import git
 
 PLUGINS = [".perf.asv_plugins.site"]
 
@@ -49,14 +50,14 @@ def make(directory: Path, commits: int, series: int, plugins: list[str] = PLUGIN
 def make_repo(directory: Path, commits: int) -> list[str]:
     """One file that says its number, an hour between commits."""
     directory.mkdir(parents=True)
-    synthetic.git(directory, "init", "--quiet", "--initial-branch=main")
+    git(directory, "init", "--quiet", "--initial-branch=main")
     stream = []
     for number in range(commits):
         who = f"Test <test@example.invalid> {1_767_225_600 + 3600 * number} +0000"
         stream += ["commit refs/heads/main", f"committer {who}", f"data <<end\nCommit {number}\nend\n"]
         stream += ["M 644 inline version.txt", f"data <<end\n{number}\nend\n"]
     subprocess.run(["git", "fast-import", "--quiet"], cwd=directory, input="\n".join(stream), text=True, check=True)
-    return synthetic.git(directory, "rev-list", "--reverse", "main").split()
+    return git(directory, "rev-list", "--reverse", "main").split()
 
 
 def _vary(row: list[Any], columns: list[str], second_half: bool, rng: np.random.Generator) -> None:

@@ -25,7 +25,6 @@ def asv_publish(directory: Path, html_dir: Path) -> str:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr

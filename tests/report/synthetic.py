@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from perf.harness.records import Journal
+from tests.repositories import git
 
 H200 = "nvidia-h200"
 LAPTOP = "cpu-laptop"
@@ -216,11 +216,6 @@ def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -
                 line["peak_bytes"] = peak_bytes(params) if MEMORY in suite.methods else None
             journal.write(line)
     journal.close()
-
-
-def git(repo: Path, *args: str) -> str:
-    command = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.invalid", *args]
-    return subprocess.run(command, cwd=repo, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def make_repo(repo: Path, subjects: list[str]) -> list[str]:

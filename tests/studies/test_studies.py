@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from perf.harness.clock import WallClock, alternate
 from perf.studies import STUDIES, document, spent
 from perf.workloads.workload import Floor, Workload
+from tests.repositories import git
 
 
 def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
@@ -128,10 +128,9 @@ def test_a_document_names_the_commit_and_says_where_the_code_is_another(tmp_path
     monkeypatch.setattr(document, "__file__", str(tmp_path / "document.py"))
     assert named() is None
     (tmp_path / "document.py").write_text("")
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.com"]
     for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "one"], ["tag", "v1"]):
-        subprocess.run([*git, *command], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:8]
+        git(tmp_path, *command)
+    commit = git(tmp_path, "rev-parse", "HEAD")[:8]
     assert named() == commit
     (tmp_path / "document.py").write_text("changed")
     assert named() == f"{commit} with changes"

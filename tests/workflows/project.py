@@ -44,7 +44,7 @@ for argument do
     [[ "$before $argument" =~ ^--budget\ [0-9]+$ ]] && printf -v argument "0.%02d" $((5 * argument))
     given+=("$argument") before=$argument
 done
-exec {python} "${{given[@]}}"
+exec "{python}" "${{given[@]}}"
 """
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from tests.repositories import CONFIGURED_BY_NOBODY, git
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -84,7 +86,7 @@ class GitHub:
             path.mkdir(parents=True)
         self.git("init", "-q", "--bare", "-b", "main", str(self.origin), cwd=folder)
         self.git("config", "uploadpack.allowAnySHA1InWant", "true", cwd=self.origin)
-        self.stub("gh", f"#!{sys.executable}\n{GH}")
+        self.python_stub("gh", GH)
         self.answers: dict[str, dict[str, Any]] = {}
 
     def stub(self, name: str, text: str) -> None:
@@ -92,6 +94,11 @@ class GitHub:
         path = self.stubs / name
         path.write_text(text)
         path.chmod(0o755)
+
+    def python_stub(self, name: str, text: str) -> None:
+        """As `stub`; a first line holds neither a long path nor one with a space."""
+        (self.stubs / f"{name}.py").write_text(text)
+        self.stub(name, f'#!/bin/sh\nexec "{sys.executable}" "$0.py" "$@"\n')
 
     def records(self, name: str, then: str = "") -> None:
         """A command that notes its arguments, and then does `then`."""
@@ -112,12 +119,7 @@ class GitHub:
         (self.stubs / "answers.json").write_text(json.dumps(self.answers))
 
     def git(self, *arguments: str, cwd: Path) -> str:
-        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-        command = ["git", *identity, *arguments]
-        environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return git(cwd, *arguments)
 
     def environment(self) -> dict[str, str]:
         path = [self.stubs, Path(sys.executable).parent, "/usr/local/bin", "/usr/bin", "/bin"]
@@ -125,10 +127,9 @@ class GitHub:
             "PATH": os.pathsep.join(map(str, path)),
             "HOME": str(self.home),
             "TMPDIR": str(self.temporary),  # where the lock of the machine is: other tests hold the real one
-            "GIT_CONFIG_GLOBAL": os.devnull,
             "LANG": "C.UTF-8",
             "CI": "true",
-        }
+        } | CONFIGURED_BY_NOBODY
 
 
 class Run:

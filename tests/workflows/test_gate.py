@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 NUMBER = "7"
 FILES = ("report.json", "comment.md")
 
-GATE = """#!{python}
+GATE = """
 import json, os, subprocess, sys
 if sys.argv[1:4] != ["-m", "perf", "gate"]:
     os.execv({python!r}, ["python", *sys.argv[1:]])
@@ -79,7 +79,7 @@ class PullRequest:
 
     def gate(self, *, status):
         text = GATE.format(python=sys.executable, stubs=str(self.github.stubs), status=status)
-        self.github.stub("python", text)
+        self.github.python_stub("python", text)
 
     def says(self, *contents):
         """The two files that the gate writes."""
