@@ -6,6 +6,7 @@ never read from `cs336_systems`: a commit that edits its own tables must not mov
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -64,10 +65,24 @@ def compile_any_number_of_shapes() -> None:
 
     Forgetting the old ones instead (`torch.compiler.reset`) would compile in every visit: six times a case, not two.
     """
-    import torch._dynamo.config
+    import torch
 
-    torch._dynamo.config.recompile_limit = 10_000
-    torch._dynamo.config.accumulated_recompile_limit = 10_000
+    if not set_in("torch._dynamo.config", recompile_limit=10_000, accumulated_recompile_limit=10_000):
+        torch.compiler.reset()
+
+
+def set_in(module: str, **settings: Any) -> bool:
+    """Set torch's own settings, of which it promises nothing. False, and a warning, where it does not have them all."""
+    try:
+        config = importlib.import_module(module)
+        for name in settings:
+            getattr(config, name)
+    except (ImportError, AttributeError) as error:
+        warnings.warn(f"{module}: this torch has no {', '.join(settings)} ({error})", stacklevel=2)
+        return False
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return True
 
 
 def measured(module: str, name: str) -> Any:

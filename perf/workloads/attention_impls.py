@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, imported, measured
+from perf.workloads import compile_any_number_of_shapes, imported, measured, set_in
 from perf.workloads.attention_problem import Problem
 from perf.workloads.workload import Unavailable
 
@@ -191,11 +191,10 @@ def _sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
 
 def _prepare_to_compile() -> None:
     """Any number of shapes, and backwards that keep their graph."""
-    import torch._functorch.config
-
     compile_any_number_of_shapes()
     # A backward that is timed alone runs many times on one graph, so it must not write into what the forward saved.
-    torch._functorch.config.donated_buffer = False
+    # A torch that does so all the same refuses to run it twice.
+    set_in("torch._functorch.config", donated_buffer=False)
 
 
 def _refusal(error: RuntimeError, call: Callable[[], Any]) -> str:

@@ -1,6 +1,8 @@
 """Each workload of attention against plain float64 arithmetic, on the CPU and at tiny shapes."""
 
 import math
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -122,6 +124,31 @@ def test_more_shapes_compile_than_torch_would_by_default():
     function = torch.compile(double, backend=note, dynamic=False)
     for size in range(2, 14):
         function(torch.ones(size))
+    assert len(graphs) == 12
+
+
+@without_gpu
+@pytest.mark.parametrize("gone", [None, ModuleType("torch._dynamo.config")], ids=["module", "settings"])
+def test_without_torchs_settings_each_case_begins_anew_with_one_warning(gone, monkeypatch):
+    """Else the ninth shape of a process would be eager under the name of the compiled one."""
+    graphs = []
+
+    def double(x):
+        return x * 2
+
+    def note(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(double, backend=note)  # imports the compiler as it is
+    function = torch.compile(double, backend=note, dynamic=False)
+    for sizes in (range(2, 8), range(8, 14)):
+        with monkeypatch.context() as patched, pytest.warns(UserWarning, match="recompile_limit") as caught:
+            patched.setitem(sys.modules, "torch._dynamo.config", gone)
+            attention_impls.compiled(double)
+        assert len(caught) == 1
+        for size in sizes:
+            function(torch.ones(size))
     assert len(graphs) == 12
 
 

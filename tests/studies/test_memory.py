@@ -200,6 +200,16 @@ def test_a_workspace_of_cublas_is_found_whatever_ran_before():
     assert first == again
 
 
+def test_workspaces_that_torch_cannot_give_back_are_a_warning(monkeypatch):
+    ones = torch.ones
+    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces", raising=False)
+    monkeypatch.setattr(torch, "ones", lambda *sizes, device, requires_grad: ones(*sizes, requires_grad=requires_grad))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**20)
+    with pytest.warns(UserWarning, match="cuBLAS workspaces"):
+        assert study.workspaces()["before_bytes"] == 2**20
+
+
 def test_a_step_that_does_not_fit_leaves_the_forward_and_says_what_it_asked_for(monkeypatch):
     record = study.record
 

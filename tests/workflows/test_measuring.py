@@ -261,7 +261,7 @@ def test_the_tests_run_as_the_readme_says_in_a_new_environment(small):
     small.github.stub("python3", '#!/bin/bash\nmkdir -p "$3/bin"\necho > "$3/bin/activate"\n')
     assert Run(small.github, "tests.yml", {}).job("tests").result == "success"
     assert small.github.called() == [
-        "pip install -q -e .[dev]",
+        "pip install -q -e .[dev] -c constraints.txt",
         "ruff check",
         "ruff format --check -q",
         "mypy",

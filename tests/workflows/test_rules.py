@@ -44,8 +44,8 @@ def tool(*command):
     return subprocess.run([scripts / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_five_workflows_are_there():
-    assert NAMES == ["perf-comment.yml", "perf-pr.yml", "perf.yml", "site.yml", "tests.yml"]
+def test_the_six_workflows_are_there():
+    assert NAMES == ["perf-comment.yml", "perf-pr.yml", "perf.yml", "releases.yml", "site.yml", "tests.yml"]
 
 
 def test_every_workflow_keeps_to_githubs_schema():
