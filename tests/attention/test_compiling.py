@@ -4,8 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
+from cs336_systems.attention.plans import forget_plans
+from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 pytest.importorskip("triton.backends.nvidia.compiler")
 
@@ -45,3 +52,21 @@ def test_calls_of_one_query_compile(shapes: list[str], dtypes: str) -> None:
     calls = printed("compiled_calls", *shapes, *([f"--dtypes={dtypes}"] if dtypes else []))
     assert len(calls) == 2 * len(shapes) * (len(dtypes.split(",")) if dtypes else 3)
     assert [call for call in calls if call["error"] or not call["kernels"]] == []
+
+
+@pytest.mark.gpu  # Triton's interpreter runs one kernel at a time
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_first_calls_from_several_threads_at_once(dtype: torch.dtype) -> None:
+    """Half of them of one shape, the others each of their own."""
+    forget_plans()
+    shapes = [Shape((1, 2), 70, 70, 48 if number % 2 else 16 + 8 * number) for number in range(8)]
+    ready = threading.Barrier(len(shapes))
+
+    def call(shape: Shape) -> None:
+        q, k, v, grad_out = make_inputs(shape, dtype)
+        ready.wait()
+        found = run_flash(FlashAttentionTriton, q, k, v, grad_out, True)
+        assert_within_gate(found, *exact_and_eager(q, k, v, grad_out, True), dtype)
+
+    with ThreadPoolExecutor(len(shapes)) as threads:
+        list(threads.map(call, shapes))

@@ -1,0 +1,43 @@
+"""Shapes drawn at random, a tenth of them of one query: every kernel choice, held to the float64 oracle."""
+
+import random
+
+import pytest
+import torch
+
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
+from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
+
+ON_GPU = DEVICE == "cuda"
+DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if ON_GPU else [])]  # Triton's interpreter has no bfloat16
+LONGEST = 2500 if ON_GPU else 100
+
+
+def drawn(seed: int) -> tuple[Shape, torch.dtype, bool]:
+    """Shape, dtype and is_causal. Every tenth seed has one query; of one key, dk is rounding alone, so none has."""
+    draw = random.Random(seed)
+    kv_heads, group = draw.choice((1, 2, 3)), draw.choice((1, 1, 1, 2, 4))
+    seq_len_q = 1 if seed % 10 == 0 else round(2 ** draw.uniform(1, 1.01 * torch.tensor(LONGEST).log2().item()))
+    seq_len_k = round(2 ** draw.uniform(1, torch.tensor(LONGEST).log2().item()))
+    head_dim = draw.choice((16, 32, 64, 128, draw.randint(16, 128)))
+    layout = draw.choice(("contiguous", "contiguous", "heads_inside", "sliced", "transposed"))
+    shape = Shape((draw.choice((1, 2, 5)), kv_heads * group), seq_len_q, seq_len_k, head_dim, layout, group)
+    return shape, draw.choice(DTYPES), draw.random() < 0.5
+
+
+def check(seed: int) -> None:
+    shape, dtype, is_causal = drawn(seed)
+    q, k, v, grad_out = make_inputs(shape, dtype)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+
+
+@pytest.mark.parametrize("seed", range(11))
+def test_a_few_random_shapes(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_random_shapes(seed: int) -> None:
+    check(seed)
