@@ -1,12 +1,19 @@
 """Where there is no GPU, Triton kernels run in Triton's interpreter, and tests marked `gpu` are skipped."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 # Read by torch when it is imported, here and in what the tests start: pytest's workers are as many as the cores, and
 # threads that wait for each other on a busy machine take seconds for milliseconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Triton keeps what it compiles under HOME, which the user of a container may lack. Pytest's workers inherit the folder.
+if "TRITON_CACHE_DIR" not in os.environ and not os.access(Path.home(), os.W_OK):
+    CACHE = tempfile.TemporaryDirectory(prefix="triton-", ignore_cleanup_errors=True)
+    os.environ["TRITON_CACHE_DIR"] = CACHE.name
 
 import torch
 

@@ -90,4 +90,4 @@ def test_the_comment_in_the_docs_is_what_its_record_gives():
     verdicts = tuple(Verdict(**one) for one in judgement["verdicts"])
     fields = {name: kept[name] for name in Report.__dataclass_fields__}
     found = Report(**fields | {"judgement": Judgement(verdicts, judgement["contaminated"])})
-    assert comment(found) == (root / "docs/comment.md").read_text()
+    assert comment(found) == (root / "docs/comment.md").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ def test_it_writes_every_form_and_says_what_is_missing(made):
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing(made):
-    page = (made[0] / "writeup.html").read_text()
+    page = (made[0] / "writeup.html").read_text(encoding="utf-8")
     found = Tags(page)
     assert found.tags.count("img") == 4
     assert all(value.startswith("data:image/png;base64,") for value in found.asked if value is not None)
@@ -82,7 +82,7 @@ def test_the_pdf_is_one_with_all_that_the_document_has(made):
 
 
 def test_latex_has_the_tables_and_no_command_of_a_row(made):
-    tables = (made[0] / "tables.tex").read_text()
+    tables = (made[0] / "tables.tex").read_text(encoding="utf-8")
     assert tables.count(r"\begin{longtable}") == tables.count(r"\end{longtable}") > 8
     assert r"\input{" not in tables.partition("\n")[2]
     assert r"\textbackslash input\{" in tables
@@ -90,9 +90,9 @@ def test_latex_has_the_tables_and_no_command_of_a_row(made):
 
 def test_the_same_rows_make_the_same_bytes(made, tmp_path):
     out, _ = made
-    text = (out / "writeup.md").read_text()
+    text = (out / "writeup.md").read_text(encoding="utf-8")
     assert convert.pdf(text, out) == (out / "writeup.pdf").read_bytes()
-    assert convert.html(text, out) == (out / "writeup.html").read_text()
+    assert convert.html(text, out) == (out / "writeup.html").read_text(encoding="utf-8")
 
 
 def test_nothing_of_any_page_reaches_into_its_margins(tmp_path):
@@ -153,7 +153,7 @@ def test_a_warning_costs_no_report(tmp_path):
     done = report("--results", folder, "--machine", MACHINE, "--out", tmp_path / "out")
     assert done.exit_code == 0
     assert "warning: studies/results/box-x2/sharding.json is left out" in done.output
-    assert "What could not be read" in (tmp_path / "out" / "writeup.md").read_text()
+    assert "What could not be read" in (tmp_path / "out" / "writeup.md").read_text(encoding="utf-8")
 
 
 def checkout(folder):
