@@ -44,7 +44,7 @@ def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
     """
     if _torch_release() > LAST_TESTED_TORCH:
         warn_once("_dynamo_marked_constant", "torch's compiler is imported with attention, for a second")
-        return torch.compiler.assume_constant_result(function)  # type: ignore[no-any-return, no-untyped-call]
+        return torch.compiler.assume_constant_result(function)
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
