@@ -14,7 +14,8 @@ def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
 
     With `gpus`, of the cases on several GPUs those on so many: they use all that the gate was given.
     """
-    found, controls = [], []
+    found: list[Evidence] = []
+    controls: list[Evidence] = []
     for name, cls, _ in asv_classes():
         if cls is None:
             continue

@@ -45,5 +45,9 @@ class Unavailable(Exception):
     """This commit or this machine cannot do the case; the message is the reason, in one line."""
 
 
+class DoesNotFit(Exception):
+    """What the case needs is known to be more than this machine's memory; the message says how much, in one line."""
+
+
 class WrongResult(Exception):
     """The output differs from the oracle by more than the tolerance; a wrong case gets no time."""

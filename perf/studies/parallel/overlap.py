@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perf.harness.case import Case
-from perf.harness.measure import one_line
+from perf.harness.status import one_line
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS
 from perf.studies.parallel.ranked import default_device, held_ranks

@@ -12,8 +12,8 @@ import click
 from perf.case_profile import ROOT, make_working_tree_importable
 from perf.harness.case import Case
 from perf.harness.clock import Stop, visit
-from perf.harness.measure import one_line
 from perf.harness.ranks import RankClock, Ranks
+from perf.harness.status import one_line
 from perf.studies.lm import PRECISIONS, SIZES, device_kind
 from perf.workloads.workload import Unavailable, WrongResult
 

@@ -11,8 +11,8 @@ import click
 
 from perf.harness.case import Case
 from perf.harness.cuda_clocks import length_of_union
-from perf.harness.measure import one_line
 from perf.harness.ranks import RankClock, Ranks
+from perf.harness.status import one_line
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import (

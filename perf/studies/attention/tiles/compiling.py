@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from perf.harness.measure import one_line
+from perf.harness.status import one_line
 from perf.studies.fresh_process import fresh_process
 from perf.workloads import build
 from perf.workloads.workload import Unavailable
