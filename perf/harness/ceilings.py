@@ -86,5 +86,6 @@ def _peak_matmul(n: int, dtype: str, device: str) -> Workload:
 
 
 def _best(clock: Clock, work: Workload) -> float:
+    work.check()
     clock.warm_up(work)
     return min(visit(clock, work, "warm", _STOP).samples_s)

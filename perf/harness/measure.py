@@ -247,13 +247,16 @@ class Worker:
             torch.cuda.synchronize()
 
     def _hold_to_floor(self, samples: list[float], case: Case, floor: Floor) -> None:
+        self._hold_samples(samples, floor, case.cache)
+
+    def _hold_samples(self, samples: list[float], floor: Floor, cache: Cache) -> None:
         slack = ceilings.SLACK if self._device == "cuda" else ceilings.CPU_SLACK
         try:
-            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes, slack)
+            hold_to_floor(min(samples), floor, self._ceilings, cache, self._l2_bytes, slack)
         except TooFast:
             # The ceilings are the best rates seen; the device may have been slow whenever they were measured.
             self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock(next(iter(self._makers))))])
-            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes, slack)
+            hold_to_floor(min(samples), floor, self._ceilings, cache, self._l2_bytes, slack)
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         import torch

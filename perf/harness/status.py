@@ -35,6 +35,13 @@ _BY_KIND: dict[type[Exception], Status] = {
 }
 
 
+def refusals(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Exceptions that are an answer, `more` among them; any other is a fault."""
+    import torch
+
+    return (torch.OutOfMemoryError, *_BY_KIND, *more)
+
+
 def failure(error: Exception) -> dict[str, Any]:
     """`status` and `reason` of work that raised `error`."""
     import torch
