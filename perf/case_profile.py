@@ -55,7 +55,8 @@ def profiled_child(profiler: str, case: Case) -> None:
     """Run one case once, warm, under a profiler: torch's, whose table is printed, or the one that started us."""
     import torch
 
-    from perf.harness.measure import missing_device, one_line, pin_package
+    from perf.harness.measure import missing_device, pin_package
+    from perf.harness.status import one_line
     from perf.workloads import build
 
     pin_package(ROOT)

@@ -8,6 +8,7 @@ class Controls:
 
     version = "1"
     timeout = 600
+    is_control = True
     negligible = (0.01, 3e-7)
     params = (["matmul", "copy", "launch"], ["cold", "warm"])
     param_names = ("control", "cache")
@@ -30,6 +31,7 @@ class Clocks:
 
     version = "1"
     timeout = 600
+    is_control = True
     negligible = (0.05, 2e-7)
     params = (["launch", "linears"], ["cuda_events", "cuda_graph", "device_busy", "gpu_wall"])
     param_names = ("control", "clock")

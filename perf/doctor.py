@@ -17,7 +17,8 @@ from typing import Any
 import click
 
 from perf.harness import preflight
-from perf.harness.measure import missing_device, one_line
+from perf.harness.measure import missing_device
+from perf.harness.status import one_line
 from perf.selection import asv_classes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,5 +1,6 @@
 """What asv measures here, and selections of it: each is one pattern for `asv run -b`."""
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -68,3 +69,13 @@ def asv_classes() -> Iterator[tuple[str, Any, str]]:
         for cls in vars(module).values():
             if isinstance(cls, type) and cls.__module__ == module.__name__ and "setup_cache" in vars(cls):
                 yield f"{found.name}.{cls.__name__}", cls, ""
+
+
+def is_control(benchmark: str) -> bool:
+    """Whether the class `module.Class` runs no project code: its attribute `is_control`. False for a removed class."""
+    return getattr(_class_by_name().get(benchmark), "is_control", False)
+
+
+@functools.cache
+def _class_by_name() -> dict[str, Any]:
+    return {name: cls for name, cls, _ in asv_classes() if cls}

@@ -27,6 +27,7 @@ class SmokeControls:
 
     version = "1"
     timeout = 600
+    is_control = True
     negligible = (0.1, 1e-4)
     params = (["matmul", "copy", "launch"],)
     param_names = ("control",)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perf.harness.case import ARMS, ArmName, Case
+from perf.harness.status import Status
 
 DEVICE_CLOCKS = ("cuda_events", "cuda_graph", "device_busy")
 """Those that leave out what the host does."""
@@ -46,8 +47,7 @@ class PairedVisit:
 class Outcome:
     """What became of one arm, times apart."""
 
-    status: str
-    """ok, or unavailable, out_of_memory, wrong, too_fast, throttled, error, crashed, hung."""
+    status: Status
 
     reason: str = ""
     peak_bytes: int | None = None

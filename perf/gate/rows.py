@@ -3,29 +3,27 @@
 from perf.gate.evidence import Evidence
 from perf.harness.case import Case
 from perf.harness.suite import cases_of, is_selected
-from perf.selection import asv_classes
+from perf.selection import asv_classes, is_control
 
-CONTROLS = {"cuda": "controls.Controls", "cpu": "smoke.SmokeControls"}
-"""Classes whose work runs no project code: whatever they show came from the machine. Always among the rows."""
+ALWAYS = r"^(controls\.Controls|smoke\.SmokeControls)\."
+"""Controls of every gate: whatever they show came from the machine. Others come along where they are selected."""
 
 
 def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
-    """One for each case that `pattern` selects as asv does, and one for each control of their devices.
+    """One for each case that `pattern` selects as asv does, and one for each control of their devices in `ALWAYS`.
 
     With `gpus`, of the cases on several GPUs those on so many: they use all that the gate was given.
     """
-    found, controls = [], []
+    found: list[Evidence] = []
+    controls: list[Evidence] = []
     for name, cls, _ in asv_classes():
         if cls is None:
             continue
         benchmark = cls()
-        is_control = name in CONTROLS.values()
+        mine, patterns = (controls, [pattern, ALWAYS]) if is_control(name) else (found, [pattern])
         for case in cases_of(benchmark):
-            one = Evidence(case, benchmark.negligible, is_control)
-            if is_control:
-                controls.append(one)
-            elif is_selected(case, benchmark, [pattern]) and _uses_all(case, gpus):
-                found.append(one)
+            if is_selected(case, benchmark, patterns) and _uses_all(case, gpus):
+                mine.append(Evidence(case, benchmark.negligible, is_control(name)))
     devices = {one.case.device for one in found}
     return found + [one for one in controls if one.case.device in devices]
 

@@ -47,6 +47,27 @@ def floor_s(floor: Floor, ceilings: dict[str, Any], cache: Cache, l2_bytes: int,
     return least / slack
 
 
+class TooFast(Exception):
+    """A sample below what the hardware allows: the measurement is wrong, whatever the code did."""
+
+
+def hold_to_floor(
+    fastest_s: float,
+    floor: Floor,
+    measured_ceilings: dict[str, Any],
+    cache: Any,
+    l2_bytes: int,
+    slack: float = SLACK,
+) -> None:
+    """Raise `TooFast` if `fastest_s` is less than this device can need for this much work."""
+    least = floor_s(floor, measured_ceilings, cache, l2_bytes, slack)
+    if fastest_s < least:
+        raise TooFast(
+            f"{fastest_s * 1e6:.2f} us is below the physical floor of {least * 1e6:.2f} us "
+            f"({floor.flops:.3g} FLOPs, {floor.bytes_read + floor.bytes_written:.3g} bytes)"
+        )
+
+
 def _peak_matmul(n: int, dtype: str, device: str) -> Workload:
     """The product at the best rate that the device has for operands of this dtype: tf32 for float32."""
     import torch
@@ -65,5 +86,6 @@ def _peak_matmul(n: int, dtype: str, device: str) -> Workload:
 
 
 def _best(clock: Clock, work: Workload) -> float:
+    work.check()
     clock.warm_up(work)
     return min(visit(clock, work, "warm", _STOP).samples_s)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from perf.harness import ceilings, device
 from perf.harness.case import Cache, Case
+from perf.harness.ceilings import TooFast, hold_to_floor
 from perf.harness.clock import Clock, Stop, WallClock, alternate, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
@@ -24,8 +25,9 @@ from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.preflight import busy_or_broken_gpus
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.records import best_ceilings
+from perf.harness.status import failure, one_line
 from perf.workloads import PACKAGE, build
-from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
+from perf.workloads.workload import Floor, Workload
 
 
 class Spent:
@@ -122,12 +124,6 @@ class Worker:
         """What `do` found, with status and reason; whatever goes wrong is its status and reason."""
         try:
             return {"status": "ok", "reason": "", **do()}
-        except Unavailable as reason:
-            return {"status": "unavailable", "reason": str(reason)}
-        except WrongResult as reason:
-            return {"status": "wrong", "reason": str(reason)}
-        except TooFast as reason:
-            return {"status": "too_fast", "reason": str(reason)}
         except Exception as error:
             return self._failure(error)
 
@@ -251,48 +247,29 @@ class Worker:
             torch.cuda.synchronize()
 
     def _hold_to_floor(self, samples: list[float], case: Case, floor: Floor) -> None:
+        self._hold_samples(samples, floor, case.cache)
+
+    def _hold_samples(self, samples: list[float], floor: Floor, cache: Cache) -> None:
         slack = ceilings.SLACK if self._device == "cuda" else ceilings.CPU_SLACK
         try:
-            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes, slack)
+            hold_to_floor(min(samples), floor, self._ceilings, cache, self._l2_bytes, slack)
         except TooFast:
             # The ceilings are the best rates seen; the device may have been slow whenever they were measured.
             self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock(next(iter(self._makers))))])
-            hold_to_floor(min(samples), floor, self._ceilings, case.cache, self._l2_bytes, slack)
+            hold_to_floor(min(samples), floor, self._ceilings, cache, self._l2_bytes, slack)
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         import torch
 
-        traceback.print_exc()
-        if isinstance(error, torch.OutOfMemoryError):
-            error.__traceback__ = None  # it holds the frames, and they the tensors
-            return {"status": "out_of_memory", "reason": one_line(error)}
-        if self._device == "cuda":
-            try:
-                torch.cuda.synchronize()
-            except RuntimeError:
-                self._usable = False
-        return {"status": "error", "reason": f"{type(error).__name__}: {one_line(error)}"}
-
-
-class TooFast(Exception):
-    """A sample below what the hardware allows: the measurement is wrong, whatever the code did."""
-
-
-def hold_to_floor(
-    fastest_s: float,
-    floor: Floor,
-    measured_ceilings: dict[str, Any],
-    cache: Any,
-    l2_bytes: int,
-    slack: float = ceilings.SLACK,
-) -> None:
-    """Raise `TooFast` if `fastest_s` is less than this device can need for this much work."""
-    least = ceilings.floor_s(floor, measured_ceilings, cache, l2_bytes, slack)
-    if fastest_s < least:
-        raise TooFast(
-            f"{fastest_s * 1e6:.2f} us is below the physical floor of {least * 1e6:.2f} us "
-            f"({floor.flops:.3g} FLOPs, {floor.bytes_read + floor.bytes_written:.3g} bytes)"
-        )
+        found = failure(error)
+        if found["status"] == "error":
+            traceback.print_exc()
+            if self._device == "cuda":
+                try:
+                    torch.cuda.synchronize()
+                except RuntimeError:
+                    self._usable = False
+        return found
 
 
 def pin_package(checkout: Path) -> str:
@@ -331,8 +308,3 @@ def missing_device(kind: str) -> str:
     if kind == "cuda" and not torch.cuda.is_available():
         return f"needs a CUDA GPU; torch {torch.__version__} on Python {platform.python_version()} finds none"
     return ""
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 300 characters."""
-    return (str(error).strip().splitlines() or [""])[0][:300]

@@ -8,8 +8,9 @@ from typing import Any
 from perf.harness.injection import Injection
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.profiler import device_activity, host_activity
+from perf.harness.status import failure
 from perf.workloads import build
-from perf.workloads.workload import Unavailable, Workload, WrongResult
+from perf.workloads.workload import Workload
 
 SHORT_S, CALLS = 1e-3, 20
 """Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
@@ -37,20 +38,13 @@ class RankWork:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """`{"do": name, ...}`: never raises; what goes wrong is the reply's status and reason."""
-        import torch
-
         try:
             return {"status": "ok"} | getattr(self, f"_{request.pop('do')}")(**request)
-        except Unavailable as reason:
-            return {"status": "unavailable", "reason": str(reason)}
-        except WrongResult as reason:
-            return {"status": "wrong", "reason": str(reason)}
-        except torch.OutOfMemoryError as error:
-            return {"status": "out_of_memory", "reason": str(error).splitlines()[0][:300]}
         except Exception as error:
-            traceback.print_exc()
-            said = (str(error).strip().splitlines() or [""])[0]
-            return {"status": "error", "reason": f"{type(error).__name__}: {said[:300]}"}
+            found = failure(error)
+            if found["status"] == "error":
+                traceback.print_exc()
+            return found
 
     def _build(self, case: dict[str, Any], injection: dict[str, Any] | None = None) -> dict[str, Any]:
         self._work = None

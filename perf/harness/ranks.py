@@ -89,7 +89,7 @@ class Ranks:
                         bad.append(rank)
         if bad:
             self.close()
-            cause = min(bad, key=lambda rank: replies[rank]["status"] != "died")  # else the first to say so
+            cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # else the first to say so
             raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
 
@@ -128,7 +128,7 @@ class Ranks:
         log = self._logs[rank]
         log.seek(0)
         words = _last_words(log.read().decode(errors="replace"))
-        return {"status": "died", "reason": f"its process died ({how}){f': {words}' if words else ''}"}
+        return {"status": "crashed", "reason": f"its process died ({how}){f': {words}' if words else ''}"}
 
 
 class RankClock:

@@ -23,14 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.case import case_key
+from perf.harness.status import GOES_ON, Status
 
 KINDS = ("session", "process", "visit", "run")
 
 KEPT_FROM_VISIT = 1
 """The first visit of a case (number 0) finds a cool GPU and cold compilers: it is recorded and never used."""
-
-GOES_ON = ("ok", "throttled")
-"""Statuses of a visit after which its case is visited again; any other ends the case."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,7 @@ class CaseResult:
 
     benchmark: str
     params: dict[str, Any]
-    status: str
-    """ok, or unavailable, out_of_memory, wrong, too_fast, throttled, error, crashed, hung."""
+    status: Status
 
     reason: str
     visits_s: tuple[tuple[float, ...], ...]

@@ -17,6 +17,7 @@ from typing import Any
 from perf.harness.case import Case, case_key
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress
+from perf.harness.status import Status, told
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
 # Set by the environment plugin, which lives in asv's own process, for every process that asv starts.
@@ -29,7 +30,7 @@ RECORDS = "PERF_RECORDS"
 PROGRESS = "PERF_PROGRESS"
 """A file that reaches asv's terminal."""
 
-NOT_APPLICABLE = ("unavailable", "out_of_memory")
+NOT_APPLICABLE: tuple[Status, ...] = ("unavailable", "out_of_memory")
 """Statuses that asv shows as n/a; every other failure fails the asv case, and asv exits with status 2."""
 
 HUNG_AFTER = 0.3
@@ -123,7 +124,7 @@ def _result(benchmark: Any, results: Results, params: tuple[Any, ...]) -> dict[s
     result = results[case_key(benchmark_name(benchmark), params)]
     if result["status"] == "ok":
         return result
-    reason = f"{result['status'].replace('_', ' ')}: {result['reason']}"
+    reason = told(result)
     if result["status"] in NOT_APPLICABLE:
         raise SkipNotImplemented(reason)
     raise SystemExit(reason)

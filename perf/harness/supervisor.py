@@ -19,7 +19,8 @@ from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
 from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import Progress
-from perf.harness.records import GOES_ON, CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
+from perf.harness.records import CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
+from perf.harness.status import GOES_ON
 from perf.harness.worker_process import WorkerProcess
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.harness.records import CaseResult
+from perf.harness.status import Status
 from perf.report.wording import status
 
 
@@ -19,7 +20,7 @@ def with_class(result: CaseResult) -> str:
 
 def by_reason(results: Iterable[CaseResult], name: Callable[[CaseResult], str] = values) -> list[dict[str, Any]]:
     """Each reason with the names of the cases that have it."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[Status, str], list[str]] = {}
     for result in results:
         if result.status != "ok":
             groups.setdefault((result.status, result.reason), []).append(name(result))

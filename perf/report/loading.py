@@ -119,7 +119,7 @@ def _measured(value: float | None, quantity: str, case: CaseResult | None) -> di
     if value is None or math.isnan(value):
         if case and case.status != "ok":
             return row | {"status": case.status, "reason": case.reason}
-        return row | {"status": "failed", "reason": "no record says why"} if value is None else None
+        return row | {"status": "error", "reason": "no record says why"} if value is None else None
     row |= {"value": value, "low": value, "high": value, "status": "ok", "reason": ""}
     if quantity == "time":
         interval = estimate(case)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from perf.harness.status import Status
+
 Quantity = Literal["time", "memory"]
 
 FASTEST = "fastest"
@@ -25,7 +27,8 @@ LABELS = {  # what everybody knows first, then step by step to our kernels, then
     "flex": "FlexAttention",
     FASTEST: "the fastest peer",
 }
-STATUS = {  # in words, and short enough for a cell
+STATUS: dict[Status, tuple[str, str]] = {  # in words, and short enough for a cell
+    "ok": ("measured", "ok"),
     "unavailable": ("not available", "n/a"),
     "out_of_memory": ("out of memory", "OOM"),
     "wrong": ("wrong result", "wrong"),
@@ -34,6 +37,9 @@ STATUS = {  # in words, and short enough for a cell
     "error": ("error", "error"),
     "crashed": ("crashed", "crash"),
     "hung": ("hung", "hung"),
+    "does_not_compile": ("does not compile", "compiler"),
+    "out_of_the_race": ("too slow to go on with", "too slow"),
+    "not_measured": ("not measured", "-"),
 }
 _VALUES = {
     ("is_causal", True): "causal",
@@ -55,9 +61,9 @@ def reading_order(impl: str) -> tuple[int, str]:
     return (known.index(impl) if impl in known else len(known), impl)
 
 
-def status(name: str) -> tuple[str, str]:
+def status(name: Status) -> tuple[str, str]:
     """A status in words, and short."""
-    return STATUS.get(name, (name, name))
+    return STATUS[name]
 
 
 def value_text(axis: str, value: Any) -> str:

@@ -2,7 +2,8 @@
 
 A study is a module with a `command`, in a room of its own where it has parts, with its kin where it has any: attention,
 memory, kernels, precision, train_step, parallel (all that runs on several ranks), noise, accounting. What several share
-lies here: `document` (rows on file), `lm` (options and steps of the model), `ratios` and their figure, `fresh_process`.
+lies here: `document` (rows for a file), `on_file` (rows from it), `lm` (options and steps of the model), `ratios` and
+their figure, `fresh_process`.
 `results` holds the committed rows, and `answers` makes the tables of their README.
 """
 

@@ -9,14 +9,17 @@ import click
 
 from perf.case_profile import make_working_tree_importable
 from perf.harness import ceilings
-from perf.harness.case import Case, ClockName
-from perf.harness.clock import Clock, Stop, visit
+from perf.harness.case import Cache, Case, ClockName
+from perf.harness.ceilings import TooFast, hold_to_floor
+from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
-from perf.harness.measure import TooFast, hold_to_floor, missing_device
+from perf.harness.measure import missing_device
+from perf.harness.status import told
 from perf.harness.worker_process import WorkerProcess
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import bench
 from perf.workloads import controls
-from perf.workloads.workload import Floor, Workload
+from perf.workloads.workload import Workload, no_floor, no_result
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 7
@@ -86,21 +89,23 @@ def _alternate(clock: Clock, work: Workload) -> tuple[list[float], list[float]]:
 
     ours: list[float] = []
     theirs: list[float] = []
+    bench().check(work)
     clock.warm_up(work)
     turns: list[Callable[[], None]] = [
-        lambda: ours.append(statistics.median(visit(clock, work, "cold", STOP).samples_s)),
+        lambda: ours.append(statistics.median(bench().visit(clock, work, "cold", STOP))),
         lambda: theirs.append(do_bench(work.run, warmup=20, rep=200, return_mode="median") * 1e-3),
     ]
     for number in range(ROUNDS):
         for turn in turns if number % 2 == 0 else reversed(turns):
             turn()
-    return ours, theirs
+    return ours, bench().hold(theirs, work, "cold")
 
 
 def _graph() -> Iterator[Row]:
     import torch
 
-    empty = Workload(run=lambda: torch.cuda._sleep(0), check=lambda: 0.0, floor=Floor())
+    nothing = "an empty kernel computes nothing"
+    empty = Workload(run=lambda: torch.cuda._sleep(0), check=no_result(nothing), floor=no_floor(nothing))
     gap_us = _median_us(GraphClock(), empty)
     works = {
         "bfloat16 matmul, 1536^3": controls.matmul(1536, "bfloat16", "cuda"),
@@ -119,15 +124,18 @@ def _graph() -> Iterator[Row]:
 
 
 def _median_us(clock: Clock, work: Workload) -> float:
+    bench().check(work)
     clock.warm_up(work)
-    return statistics.median(visit(clock, work, "warm", STOP).samples_s) * 1e6
+    return statistics.median(bench().visit(clock, work, "warm", STOP)) * 1e6
 
 
 def _caches() -> Iterator[Row]:
     for name, elements in {"100 MB to 100 MB": 25_000_000, "20 MB to 20 MB": 5_000_000}.items():
         work, clock = controls.copy(elements, "cuda"), EventClock()
+        bench().check(work)
         clock.warm_up(work)
-        seconds = {cache: statistics.median(visit(clock, work, cache, STOP).samples_s) for cache in ("cold", "warm")}
+        caches: tuple[Cache, ...] = ("cold", "warm")
+        seconds = {cache: statistics.median(bench().visit(clock, work, cache, STOP)) for cache in caches}
         rates = {f"{cache}, GB/s": f"{8 * elements / seconds[cache] * 1e-9:.0f}" for cache in seconds}
         yield {"copy": name, **rates, "cold / warm": f"{seconds['cold'] / seconds['warm']:.3f}"}
 
@@ -144,10 +152,11 @@ def _processes() -> Iterator[Row]:
                 case = Case(
                     "controls.Clocks", "controls", {"control": "linears", "clock": clock}, "cuda", clock, "warm"
                 )
-                request = {"case": case.to_json(), "first": False, "stop": {"precision": 0.0}, "ceilings": {}}
-                reply = worker.ask(request, 60.0)
-                if reply["status"] != "ok":
-                    raise click.ClickException(f"{case.key}: {reply['status']}: {reply['reason']}")
+                for first in (True, False):  # the first visit checks
+                    request = {"case": case.to_json(), "first": first, "stop": {"precision": 0.0}, "ceilings": {}}
+                    reply = worker.ask(request, 60.0)
+                    if reply["status"] != "ok":
+                        raise click.ClickException(f"{case.key}: {told(reply)}")
                 medians[clock].append(statistics.median(reply["samples_ns"]) * 1e-6)
         finally:
             worker.stop()

@@ -1,8 +1,8 @@
 """What does torch.compile buy, for attention alone and for the whole model, and what does the first call cost?"""
 
+import functools
 import re
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from perf.harness.case import Cache
-from perf.harness.clock import Clock, Stop, WallClock, visit
+from perf.harness.clock import Clock, Stop, WallClock
+from perf.harness.status import refusals, told
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import (
@@ -19,13 +20,15 @@ from perf.studies.lm import (
     VARIANTS,
     Models,
     Setting,
+    bench,
     device_kind,
     model_options,
+    refusal,
     release,
     rows_of,
-    synchronize,
 )
-from perf.workloads.workload import Floor, Workload
+from perf.workloads.transformer_training import Training
+from perf.workloads.workload import Workload
 
 PARTS = ("attention", "model")
 STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
@@ -78,13 +81,11 @@ def command_of(part: str, command: str) -> str:
     return re.sub(r" --part[ =]\w+", "", command) + f" --part {part}"
 
 
-GRAPHS = ("cuda_graph", "compiled_cuda_graph")
 CALLS = ("forward", "backward", "step")
 
 
 def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     """Eager and compiled, forward and backward, of each shape."""
-    import torch
     from tqdm import tqdm
 
     from perf.workloads import build
@@ -97,54 +98,32 @@ def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
             params = {"batch": 8, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": impl}
             try:
                 for mode in ("forward", "backward"):
-                    begin = time.perf_counter()
-                    work = build("attention", params | {"mode": mode}, device_kind())
-                    work.run()
-                    synchronize()
-                    row[f"{mode}_first_s"] = time.perf_counter() - begin
-                    row[f"{mode}_s"] = seconds_of(work, "cold")
-            except torch.OutOfMemoryError:
-                row["status"] = "out of memory"
-            except Exception as error:
-                row["status"] = _one_line(error)
+                    make = functools.partial(build, "attention", params | {"mode": mode}, device_kind())
+                    row |= _timed(mode, make, "cold")
+            except Exception as error:  # the compiler may raise anything
+                row |= refusal(error)
             release()
             yield row
 
 
-def measure_model(train: Any, setting: Setting) -> dict[str, Any]:
+def measure_model(training: Training, setting: Setting) -> dict[str, Any]:
     """Median seconds of the forward without a graph and of the whole step, and of their first calls."""
-    import torch
-
-    from perf.workloads import measured
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return train.forward()
-
-    step = train.step
+    calls = {"forward": training.forward, "step": training.step}
+    if training.graphed:
+        del calls["forward"]
     found: dict[str, Any] = {}
     try:
-        calls: dict[str, Callable[[], Any]] = {"forward": forward, "step": step}
-        if setting.variant in GRAPHS:
-            begin = time.perf_counter()
-            calls = {"step": measured("training", "Captured")(step)}
-            synchronize()
-            found["step_first_s"] = time.perf_counter() - begin
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            synchronize()
-            found.setdefault(f"{name}_first_s", time.perf_counter() - begin)
-            found[f"{name}_s"] = seconds_of(Workload(run=call, check=lambda: 0.0, floor=Floor()), "warm")
-    except torch.OutOfMemoryError:
+        for name, make in calls.items():
+            found |= _timed(name, make, "warm")
+    except refusals():
         raise
-    except Exception as error:
-        found["status"] = _one_line(error)
+    except Exception as error:  # the compiler may raise anything
+        found |= refusal(error)
     return found
 
 
-def seconds_of(work: Workload, cache: Cache) -> float:
-    """Median of one visit: CUDA events for attention, which is device work; the wall for a step, which may not be."""
+def _timed(name: str, make: Callable[[], Workload], cache: Cache) -> dict[str, float]:
+    """Median of a visit, and the first call: CUDA events for attention, which is device work; the wall for a step."""
     clock: Clock
     if device_kind() == "cpu":
         clock, cache = WallClock(), "warm"
@@ -152,8 +131,8 @@ def seconds_of(work: Workload, cache: Cache) -> float:
         from perf.harness.cuda_clocks import EventClock, GpuWallClock
 
         clock = EventClock() if cache == "cold" else GpuWallClock()
-    clock.warm_up(work)
-    return statistics.median(visit(clock, work, cache, STOP).samples_s)
+    first_s, samples_s = bench().first_visit(make, clock, cache, STOP)
+    return {f"{name}_first_s": first_s, f"{name}_s": statistics.median(samples_s)}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -170,7 +149,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 line[call] = f"{row[f'{call}_s'] * 1e3:.3f}"
                 line[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
                 line[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
-        shown.append(line | ({} if row["status"] == "ok" else {"status": row["status"]}))
+        shown.append(line | ({} if row["status"] == "ok" else {"status": told(row)}))
     return tabulate(shown, headers="keys", disable_numparse=True)
 
 
@@ -271,7 +250,3 @@ def _gain(row: dict[str, Any], call: str, eager: dict[Any, dict[str, Any]]) -> f
     """Over the eager row of the same shape or model; None without one."""
     base = eager.get(_cell(row), {}).get(f"{call}_s")
     return base / row[f"{call}_s"] if base and f"{call}_s" in row else None
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:100]}"

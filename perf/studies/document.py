@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from perf.files import write_aside
-from perf.harness import device
+from perf.harness import device, status
 
 FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
 
@@ -100,5 +100,7 @@ _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write aside and rename; a list of numbers takes one line. Raises `click.ClickException` if that fails."""
+    unknown = {row["status"] for row in document["rows"] if row.get("status", "ok") not in status.STATUSES}
+    assert not unknown, f"{unknown} are no statuses"
     text = json.dumps(document, indent=1)
     write_aside(path, _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")

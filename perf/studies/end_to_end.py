@@ -1,26 +1,26 @@
 """How long does a training step take, phase by phase, and what does a warm-up change?"""
 
 import statistics
-import timeit
 from pathlib import Path
 from typing import Any
 
 import click
 
+from perf.harness.status import told
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import (
     ON_A_CPU,
     Models,
     Setting,
+    bench,
     device_kind,
     largest_that_fits,
     model_options,
     rows_of,
-    synchronize,
 )
+from perf.workloads.transformer_training import PHASES, Training
 
-PHASES = ("forward", "backward", "optimizer")
 COLORS = ("C0", "C1", "C2")
 
 
@@ -39,7 +39,7 @@ def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     standard deviation over --steps after --warm-up. A size that does not fit is a row with the memory it asked for.
     """
     settings = models.settings(phases=True)
-    measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
+    measured = rows_of(settings, lambda training, setting: measure(training, setting, warm_up, steps))
     rows = kept(measured, device_kind(), out / "end-to-end.json")
     whole = document(device_kind(), rows)
     click.echo(heading(whole))
@@ -54,37 +54,11 @@ def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     draw(rows, out / "end-to-end.png", heading(whole))
 
 
-def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
+def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
     """Seconds of every phase of every counted step, and peak allocated bytes of all of them on a GPU."""
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    seconds = [phases_of(train) for _ in range(warm_up + steps)][warm_up:]
-    found: dict[str, Any] = {f"{phase}_s": [one[phase] for one in seconds] for phase in PHASES}
-    if torch.cuda.is_available():
-        found["peak_bytes"] = torch.cuda.max_memory_allocated()
-    return found
-
-
-def phases_of(train: Any) -> dict[str, float]:
-    """Wall seconds of each phase of one step."""
-    found = {}
-    train.optimizer.zero_grad(set_to_none=True)
-    synchronize()
-    begin = timeit.default_timer()
-    loss = train.forward()
-    synchronize()
-    found["forward"] = timeit.default_timer() - begin
-    begin = timeit.default_timer()
-    train.backward(loss)
-    synchronize()
-    found["backward"] = timeit.default_timer() - begin
-    begin = timeit.default_timer()
-    train.optimizer_step()
-    synchronize()
-    found["optimizer"] = timeit.default_timer() - begin
-    return found
+    seconds, peak_bytes = bench().laps(training.phases(), warm_up + steps)
+    found: dict[str, Any] = {f"{phase}_s": [one[phase] for one in seconds[warm_up:]] for phase in PHASES}
+    return found | ({} if peak_bytes is None else {"peak_bytes": peak_bytes})
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -103,7 +77,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 if "predicted_bytes" in row:
                     cells["predicted"] = f"{row['predicted_bytes'] / 2**30:.2f}"
         else:
-            cells["forward"] = row["status"]
+            cells["forward"] = told(row)
         shown.append(cells)
     return tabulate(shown, headers="keys", disable_numparse=True)
 
@@ -180,7 +154,7 @@ def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> Non
     for place, row in bars:
         if row["status"] != "ok":
             axes.text(
-                place, 0.02, row["status"].partition(":")[0], transform=axes.get_xaxis_transform(),
+                place, 0.02, row["status"].replace("_", " "), transform=axes.get_xaxis_transform(),
                 rotation=90, ha="center", va="bottom", fontsize=7, color="0.4",
             )  # fmt: skip
     axes.set_xlim(-0.7, bars[-1][0] + 0.7)

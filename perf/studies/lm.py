@@ -1,4 +1,4 @@
-"""What the studies of the language model share: its options, its training step, and out-of-memory as a row."""
+"""What the studies of the language model share: its options, its training step, and a refusal as a row."""
 
 import functools
 import itertools
@@ -9,7 +9,12 @@ from typing import Any, ClassVar
 
 import click
 
+from perf.harness.bench import Bench
+from perf.harness.status import failure, refusals
 from perf.workloads import imported, measured
+from perf.workloads.transformer_training import Training
+
+Row = dict[str, Any]
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
@@ -117,45 +122,53 @@ def device_kind() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def train_step_of(setting: Setting) -> Any:
-    """A `cs336_systems.training.TrainStep` on seeded random tokens. Raises `click.ClickException` for a wrong hook."""
-    import torch
-
-    device = device_kind()
-    config = measured("configs", "MODEL_CONFIGS")[setting.size]
-    attend = functools.partial(measured("attention.api", "flash_attention"), is_causal=True, impl=setting.attention)
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = _factory(setting.model)(config, setting.context_length, attend)
-        ids, targets = torch.randint(config.vocab_size, (2, setting.batch, setting.context_length))
-    make = measured("training", "make_train_step")
+def training_of(setting: Setting) -> Training:
+    """The setting's model in training, on this machine. Raises `click.ClickException` for a wrong hook."""
+    foreign = {} if setting.model == OURS else {"model": setting.model}
+    params = {axis: getattr(setting, axis) for axis in ("size", "context_length", "batch", *Setting.AXES[2:])} | foreign
+    if foreign:
+        try:
+            imported(setting.model)
+        except ValueError as error:
+            raise click.ClickException(f"--model {error}") from None
     try:
-        return make(model, ids, targets, precision=setting.precision, variant=setting.variant)
+        return Training(params, device_kind())
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 
 
-def rows_of(settings: list[Setting], measure: Callable[[Any, Setting], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One row per setting: what `measure(train_step, setting)` found, or the memory that could not be had.
+@functools.cache
+def bench() -> Bench:
+    """This process's stopwatch."""
+    return Bench(device_kind())
+
+
+def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], dict[str, Any]]) -> Iterator[Row]:
+    """One row per setting: what `measure(training, setting)` found, or why it found nothing.
 
     What is predicted to need more memory than the GPU has is not tried, and its row says so.
     """
-    import torch
     from tqdm import tqdm
 
     for setting in tqdm(settings, unit="model", leave=False, disable=None):
         predicted = predicted_bytes(setting)
         known = {} if predicted is None else {"predicted_bytes": predicted}
         if predicted is not None and predicted > memory_bytes():
-            yield setting.axes() | known | {"status": f"does not fit: predicted {predicted / 2**30:.0f} GiB"}
+            does_not_fit = {"status": "out_of_memory", "reason": f"predicted {predicted / 2**30:.0f} GiB"}
+            yield setting.axes() | known | does_not_fit
             continue
         try:
-            found = known | {"status": "ok"} | measure(train_step_of(setting), setting)
-        except torch.OutOfMemoryError as error:
-            error.__traceback__ = None  # it holds the frames, and they the tensors
-            found = known | {"status": f"out of memory: {asked_for(error)}"}
+            found = {"status": "ok"} | measure(training_of(setting), setting)
+        except refusals() as error:
+            found = refusal(error)
         release()
-        yield setting.axes() | found
+        yield setting.axes() | known | found
+
+
+def refusal(error: Exception) -> Row:
+    """As `failure`; of memory that could not be had, how much."""
+    found = failure(error)
+    return found | {"reason": asked_for(error)} if found["status"] == "out_of_memory" else found
 
 
 def predicted_bytes(setting: Setting) -> int | None:
@@ -216,10 +229,3 @@ def synchronize() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    try:
-        return imported(name)
-    except ValueError as error:
-        raise click.ClickException(f"--model {error}") from None

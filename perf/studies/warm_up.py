@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from perf.case_profile import make_working_tree_importable
+from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.end_to_end import PHASES, mean_and_deviation, phases_of
-from perf.studies.lm import ON_A_CPU, Models, Setting, device_kind, model_options, rows_of
+from perf.studies.end_to_end import mean_and_deviation
+from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
+from perf.workloads.transformer_training import PHASES, Training
 
 
 @click.command(name="warm-up")
@@ -47,8 +49,8 @@ def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) ->
 def first_steps(setting: Setting, count: int) -> list[dict[str, Any]]:
     """Seconds of each phase of the first `count` steps of this process."""
 
-    def measure(train: Any, _: Setting) -> dict[str, Any]:
-        seconds = [phases_of(train) for _ in range(count)]
+    def measure(training: Training, _: Setting) -> dict[str, Any]:
+        seconds, _peak = bench().laps(training.phases(), count)
         return {f"{phase}_s": [one[phase] for one in seconds] for phase in PHASES}
 
     return list(rows_of([setting], measure))
@@ -64,7 +66,7 @@ def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
             cells = {"size": row["size"], "context": row["context"], "warm-up": count}
             if row["status"] == "ok":
                 cells |= {phase: mean_and_deviation(row[f"{phase}_s"][count : count + steps]) for phase in PHASES}
-            shown.append(cells | ({} if row["status"] == "ok" else {"forward": row["status"]}))
+            shown.append(cells | ({} if row["status"] == "ok" else {"forward": told(row)}))
     return tabulate(shown, headers="keys", disable_numparse=True)
 
 

@@ -11,6 +11,10 @@ EPSILON = 1e-5
 """Step of the central difference along the direction; in float64, so that a slope has six digits."""
 
 
+Weights = Callable[[str, tuple[int, ...], str], Any]
+"""A weight by name, shape and device, float32: `initial`, or a model's own."""
+
+
 class Size(NamedTuple):
     """The positional arguments of `ModelConfig`."""
 
@@ -40,6 +44,7 @@ SIZES = {
     "large": Size(1280, 5120, 36, 20),
     "xl": Size(1600, 6400, 48, 25),
     "2.7B": Size(2560, 10240, 32, 32),
+    "10B": Size(4608, 12288, 50, 36),
 }
 
 
@@ -75,15 +80,32 @@ def direction(name: str, shape: tuple[int, ...], device: str) -> Any:
     return _noise("direction", name, shape, device)
 
 
+def weights_of(size: Size, device: str) -> dict[str, Any]:
+    """Every weight of `initial` by its name, float32."""
+    d, f, layers, _, vocab = size
+    block: dict[str, tuple[int, ...]] = {"ln1.weight": (d,), "ln2.weight": (d,)}
+    block |= {f"attn.{name}_proj.weight": (d, d) for name in ("q", "k", "v", "output")}
+    block |= {"ffn.w1.weight": (f, d), "ffn.w2.weight": (d, f), "ffn.w3.weight": (f, d)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embeddings.weight": (vocab, d)}
+    shapes |= {f"layers.{layer}.{name}": shape for layer in range(layers) for name, shape in block.items()}
+    shapes |= {"ln_final.weight": (d,), "lm_head.weight": (vocab, d)}
+    return {name: initial(name, shape, device) for name, shape in shapes.items()}
+
+
 @functools.cache
-def oracle(size_name: str, context_length: int, device: str) -> Exact:
-    """Three forwards in float64, each matrix made where it is used: 90 TFLOP for 2.7B at context 1024."""
+def oracle(size_name: str, context_length: int, device: str, batch: int = BATCH) -> Exact:
+    """`exact_of` the initial weights on the batch of `batch_of`: 90 TFLOP for 2.7B at context 1024."""
     size = SIZES[size_name]
-    ids, targets = batch_of(size, context_length, device)
+    return exact_of(size, *batch_of(size, context_length, device, batch), initial)
+
+
+def exact_of(size: Size, ids: Any, targets: Any, weights: Weights) -> Exact:
+    """Three forwards in float64, each matrix asked for where it is used."""
+    device = str(ids.device)
 
     def loss(epsilon: float) -> float:
         def weight(name: str, *shape: int) -> Any:
-            value = initial(name, shape, device).double()
+            value = weights(name, shape, device).double()
             return value + epsilon * direction(name, shape, device).double() if epsilon else value
 
         return exact_loss(size, ids, targets, weight)

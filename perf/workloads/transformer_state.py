@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from perf.workloads import measured
-from perf.workloads.transformer_oracle import Size, direction, initial
+from perf.workloads.transformer_oracle import Size, Weights, direction, initial
 from perf.workloads.workload import WrongResult
 
 LR, WEIGHT_DECAY, EPS = 1e-3, 0.01, 1e-8
@@ -25,13 +25,13 @@ def build_model(size: Size, context_length: int, attention: str, device: str) ->
     return model
 
 
-def restore(model: Any, optimizer: Any) -> None:
+def restore(model: Any, optimizer: Any, weights: Weights = initial) -> None:
     """The initial weights and a fresh optimizer, in place: a CUDA graph knows where they are."""
     import torch
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            weight = initial(name, tuple(parameter.shape), str(parameter.device))
+            weight = weights(name, tuple(parameter.shape), str(parameter.device))
             parameter.copy_(weight)
             for key, value in (optimizer.state.get(parameter, {}) if optimizer else {}).items():
                 value.copy_(weight) if key == "master" else value.zero_()
@@ -79,16 +79,16 @@ def projections_of_backward(model: Any) -> Iterator[dict[str, Any]]:
             handle.remove()
 
 
-def update_error(model: Any, optimizer: Any) -> float:
+def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: float = LR) -> float:
     """Of AdamW's first step from the initial weights: decay, then lr g / (|g| + eps), since both moments are g's.
 
     Of the float32 master weight, where the model's own is rounded.
     """
     error = square = 0.0
     for name, parameter in model.named_parameters():
-        old = initial(name, tuple(parameter.shape), str(parameter.device)).double()
+        old = weights(name, tuple(parameter.shape), str(parameter.device)).double()
         gradient = parameter.grad.double()
-        update = -LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + EPS)
+        update = -lr * WEIGHT_DECAY * old - lr * gradient / (gradient.abs() + EPS)
         new = optimizer.state[parameter].get("master", parameter).detach().double()
         error += float((new - old - update).square().sum())
         square += float(update.square().sum())

@@ -1,7 +1,7 @@
 """What a workload is, and what it may say instead of working."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,6 +17,26 @@ class Floor:
     bytes_written: float = 0.0
 
 
+def no_floor(reason: str) -> Floor:
+    """For work of which no least is known, or which is nothing: a deliberate exception, with its reason."""
+    assert reason
+    return Floor()
+
+
+def no_result(reason: str) -> Callable[[], float]:
+    """The check of work that computes nothing: a deliberate exception, with its reason."""
+    assert reason
+    return lambda: 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase of a workload, timed by itself."""
+
+    run: Callable[[], Any]
+    floor: Floor
+
+
 @dataclass(frozen=True)
 class Workload:
     """What `build` of a module of this folder returns."""
@@ -30,6 +50,9 @@ class Workload:
     floor: Floor
     prepare: Callable[[], None] = lambda: None
     """Before every sample, outside the timed region: drop gradients and the like."""
+
+    parts: Mapping[str, "Part"] = field(default_factory=dict)
+    """The calls that make up `run`, in order, where each can be timed by itself."""
 
     without: Callable[[], Any] | None = None
     """The same without what is asked about: if given, a sample is the time of `run` less that of this, in turn."""
@@ -49,6 +72,10 @@ class Workload:
 
 class Unavailable(Exception):
     """This commit or this machine cannot do the case; the message is the reason, in one line."""
+
+
+class DoesNotFit(Exception):
+    """What the case needs is known to be more than this machine's memory; the message says how much, in one line."""
 
 
 class WrongResult(Exception):

@@ -10,12 +10,26 @@ from click.testing import CliRunner
 
 from perf.gate import command
 from perf.gate.rows import rows
+from perf.selection import SETS, asv_classes
 
 
 def test_the_controls_of_the_devices_come_along() -> None:
     found = rows(r"smoke\.SmokeAttention.*\(128.*'forward'")
     assert {one.case.benchmark for one in found if one.is_control} == {"smoke.SmokeControls"}
     assert {one.case.benchmark for one in found if not one.is_control} == {"smoke.SmokeAttention"}
+
+
+def test_the_whole_set_judges_no_row_that_runs_no_project_code() -> None:
+    found = rows(SETS["gpu"])
+    controls = {one.case.benchmark for one in found if one.is_control}
+    assert controls == {name for name, cls, _ in asv_classes() if cls.workload == "controls"}
+    assert not [one for one in found if one.case.workload == "controls" and not one.is_control]
+    assert len({one.case.key for one in found}) == len(found), "each once"
+
+
+def test_a_control_that_no_gate_needs_is_measured_where_it_is_selected() -> None:
+    assert "controls.Clocks" not in {one.case.benchmark for one in rows(SETS["pr"])}
+    assert rows("controls.Clocks") == [], "there is nothing to judge"
 
 
 @pytest.mark.parametrize(("gpus", "sizes"), [(None, {2, 4}), (2, {2}), (4, {4}), (1, set()), (8, set())])

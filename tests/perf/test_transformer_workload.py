@@ -12,7 +12,8 @@ from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from perf.harness import records
 from perf.workloads import build
 from perf.workloads.transformer import MODES
-from perf.workloads.transformer_oracle import SIZES
+from perf.workloads.transformer_oracle import SIZES, weights_of
+from perf.workloads.transformer_training import Training
 from perf.workloads.workload import Unavailable, WrongResult
 
 CASE = {"size": "tiny", "context_length": 32, "precision": "fp32", "variant": "eager", "attention": "reference"}
@@ -184,3 +185,55 @@ def test_peaks_are_the_same_bytes_in_any_order():
         return found
 
     assert peaks(cases) == peaks(cases[::-1]) == peaks(cases[1::2] + cases[::2])
+
+
+def test_the_weights_that_a_peer_gets_are_those_of_the_model():
+    with torch.device("meta"):
+        model = transformer.TransformerLM(configs.MODEL_CONFIGS["tiny"], 8)
+    weights = weights_of(SIZES["tiny"], "cpu")
+    assert {name: one.shape for name, one in weights.items()} == {
+        name: one.shape for name, one in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("mode", ["forward", "backward", "step", "phases"])
+def test_whatever_a_study_times_of_a_step_is_checked_with_loss_scaling_too(mode, precision):
+    work = getattr(Training(CASE | {"precision": precision}, "cpu"), mode)()
+    work.prepare()
+    work.run()
+    assert work.check() < 2e-2
+
+
+def test_the_phases_of_a_step_have_floors_that_make_its_own():
+    work = Training(CASE, "cpu").phases()
+    assert list(work.parts) == ["forward", "backward", "optimizer"]
+    assert sum(part.floor.flops for part in work.parts.values()) == work.floor.flops > 0
+
+
+def one_layer(config, context_length, attention):
+    """A model of a user's own: attention without projections, between an embedding and a head."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(config.vocab_size, 16)
+            self.head = torch.nn.Linear(16, config.vocab_size)
+
+        def forward(self, ids):
+            heads = self.embedding(ids)[:, None]
+            return self.head(heads + attention(heads, heads, heads)).squeeze(1)
+
+    return Model()
+
+
+def test_a_model_of_ones_own_is_held_to_itself_in_eager_float32(monkeypatch):
+    import cs336_systems.attention.api as api
+
+    case = CASE | {"model": f"{__name__}:one_layer", "attention": "sdpa"}
+    assert Training(case, "cpu").step().check() < 1e-4
+    right = api.flash_attention
+    scale = {"reference": 1.0, "sdpa": 1.5}
+    monkeypatch.setattr(api, "flash_attention", lambda q, k, v, **by: right(scale[by["impl"]] * q, k, v, **by))
+    with pytest.raises(WrongResult):
+        Training(case, "cpu").step().check()

@@ -97,7 +97,7 @@ def test_a_failure_has_its_reason_and_what_was_not_measured_no_row(results: Path
         document["results"]["attention.Leaderboard.track_time"][0][0] = None
 
     edit(results, lose)
-    (lost,) = loading.load(results).query("status == 'failed'").to_dict("records")
+    (lost,) = loading.load(results).query("status == 'error'").to_dict("records")
     assert (lost["benchmark"], lost["reason"]) == ("attention.Leaderboard", "no record says why")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from matplotlib import pyplot
 from matplotlib.colors import to_rgba
 
 from perf.__main__ import main
+from perf.harness.status import told
 from perf.studies import compile as study
 from perf.studies.lm import Setting
 
@@ -48,13 +50,15 @@ def test_the_command_of_a_part_measures_that_part(given):
 
 def test_what_does_not_compile_is_a_row_with_its_reason():
     class Broken:
+        graphed = False
+
         def forward(self):
             raise RuntimeError("no compiler found\nand a long trace")
 
         step = forward
 
     found = study.measure_model(Broken(), Setting("tiny", 16, 2, "fp32", "compiled", "reference"))
-    assert found["status"] == "RuntimeError: no compiler found"
+    assert told(found) == "error: RuntimeError: no compiler found"
 
 
 def test_a_gain_is_over_the_eager_row_of_the_same_cell():
@@ -76,10 +80,11 @@ def test_first_calls_begin_after_cublas_has_begun(monkeypatch):
         raise ValueError("no GPU here")
 
     monkeypatch.setattr(study, "device_kind", lambda: "cuda")
+    monkeypatch.setattr(study, "bench", lambda: SimpleNamespace(first_visit=lambda make, *_: make()))
     monkeypatch.setattr(study, "held_workspaces", lambda: done.append("cuBLAS"))
     monkeypatch.setattr("perf.workloads.build", build)
     eager, _ = study.attention_rows([(8, 4)])
-    assert eager["status"] == "ValueError: no GPU here"
+    assert told(eager) == "error: ValueError: no GPU here"
     assert done == ["cuBLAS", "build", "build"]
 
 
@@ -128,7 +133,7 @@ def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(t
     for row in rows:
         if row["variant"] != "cuda_graph":
             row["forward_s"] = row["step_s"]
-    rows[-1] = {key: value for key, value in rows[-1].items() if not key.endswith("_s")} | {"status": "out of memory"}
+    rows[-1] = {key: value for key, value in rows[-1].items() if not key.endswith("_s")} | {"status": "out_of_memory"}
     panels = drawn(study.draw_model, rows, tmp_path / "figure.png", monkeypatch)
     heights = {name: sorted(bar.get_height() for bar in axes.patches) for name, axes in panels.items()}
     assert heights == {"forward": [1.5], "step": [1.25, 1.25, 1.5]}

@@ -10,8 +10,13 @@ from click.testing import CliRunner
 from matplotlib import pyplot
 from torch import nn
 
+from cs336_systems import training
 from perf.__main__ import main
-from perf.studies import end_to_end, lm, warm_up
+from perf.harness import ceilings
+from perf.harness.status import told
+from perf.studies import compile as compile_study
+from perf.studies import document, end_to_end, lm, warm_up
+from perf.studies.kernels import study as kernels_study
 from perf.studies.lm import Setting
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
@@ -38,7 +43,7 @@ def timed(size, context, precision="fp32"):
     return setting.axes() | {"status": "ok"} | {f"{phase}_s": [1e-3, 2e-3, 3e-3] for phase in end_to_end.PHASES}
 
 
-FULL = timed("2.7B", 1024) | {"status": "out of memory: asked for 2.00 GiB"}
+FULL = timed("2.7B", 1024) | {"status": "out_of_memory", "reason": "asked for 2.00 GiB"}
 
 
 @pytest.mark.parametrize(
@@ -127,10 +132,10 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
     def measure(train, setting):
         if setting.context_length == 16:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
-        return {"loss": float(train.step())}
+        return {"loss": float(train.train.step())}
 
     rows = list(lm.rows_of(settings, measure))
-    assert [row["status"] for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
+    assert [told(row) for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
 
 
 def test_what_is_predicted_not_to_fit_is_not_tried(monkeypatch):
@@ -138,7 +143,7 @@ def test_what_is_predicted_not_to_fit_is_not_tried(monkeypatch):
     settings = [Setting(size, 512, 4, "fp32", "eager", "reference") for size in ("xl", "tiny")]
     rows = list(lm.rows_of(settings, lambda train, setting: {"tried": setting.size}))
     assert [row.get("tried") for row in rows] == [None, "tiny"]
-    assert rows[0]["status"].startswith("does not fit: predicted ")
+    assert told(rows[0]).startswith("out of memory: predicted ")
     assert rows[0]["predicted_bytes"] > 16 * 1_998_235_200
 
 
@@ -252,3 +257,48 @@ def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
         monkeypatch.setattr(lm, "device_kind", lambda device=device: device)
         found = [(one.size, one.context_length, one.precision) for one in models.settings()]
         assert found == [(size, context, "bf16") for size in sizes for context in contexts]
+
+
+STUDIES = {
+    "end-to-end": (end_to_end.measure, (0, 2)),
+    "compile": (compile_study.measure_model, ()),
+    "kernels": (kernels_study.measure, (1, 1)),
+    "kernels, next": (lambda *given: {"step_s": kernels_study.step_s(*given)}, (1,)),
+}
+
+
+@pytest.fixture
+def own_bench():
+    lm.bench.cache_clear()
+    yield lm.bench()
+    lm.bench.cache_clear()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_step_that_is_wrong_gets_no_time_in_any_study(name, monkeypatch, own_bench):
+    measure, more = STUDIES[name]
+    setting = Setting("tiny", 16, 2, "fp32", "eager", "reference")
+    (good,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
+    assert good["status"] == "ok"
+    monkeypatch.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
+    (wrong,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
+    assert wrong.pop("predicted_bytes") > 0
+    assert wrong == setting.axes() | {"status": "wrong", "reason": wrong["reason"]}
+    assert "AdamW's update differs" in wrong["reason"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_step_below_its_floor_gets_no_time_in_any_study(name, monkeypatch, own_bench):
+    measure, more = STUDIES[name]
+    slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
+    monkeypatch.setattr(ceilings, "measure", lambda clock: slow)
+    setting = Setting("tiny", 16, 2, "fp32", "eager", "reference")
+    (row,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
+    assert row["status"] == "too_fast"
+    assert not [key for key in row if key.endswith("_s")]
+
+
+def test_a_row_with_another_word_for_its_status_is_a_fault(tmp_path):
+    rows = [{"status": "out of memory: asked for 2.00 GiB"}]
+    with pytest.raises(AssertionError, match="are no statuses"):
+        document.write(tmp_path / "x.json", {"rows": rows})

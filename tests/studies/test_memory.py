@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
+from perf.harness.status import told
 from perf.studies import lm
 from perf.studies.lm import Setting
 from perf.studies.memory import recording, study, timeline
@@ -119,7 +120,7 @@ def test_rows_pictures_and_answers(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="storages are watched only where there is no CUDA allocator")
 def test_a_pass_on_a_cpu_is_counted_to_the_byte():
-    train = lm.train_step_of(SETTING)
+    train = lm.training_of(SETTING).train
     weights = sum(parameter.nbytes for parameter in train.model.parameters())
     alone = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
     held = recording.held_bytes(train)
@@ -182,7 +183,7 @@ def peak_bytes(settings):
 
 @pytest.mark.gpu
 def test_the_replayed_peak_is_the_allocators_own_and_the_snapshot_is_a_pickle(tmp_path):
-    train = lm.train_step_of(SETTING)
+    train = lm.training_of(SETTING).train
     for _ in range(2):
         train.step()
     path = tmp_path / "snapshot.pickle"
@@ -223,7 +224,7 @@ def test_a_step_that_does_not_fit_leaves_the_forward_and_says_what_it_asked_for(
     assert done.exit_code == 0, done.output
     assert "asked for 2.00 GiB" in done.output
     (row,) = lm.rows_of([SETTING], study.measure)
-    assert row["status"] == "out of memory: step asked for 2.00 GiB"
+    assert told(row) == "out of memory: step asked for 2.00 GiB"
     assert "phases" in row["forward"]
 
 

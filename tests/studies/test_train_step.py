@@ -1,5 +1,6 @@
 """Two arms of a training step, in turn, over several processes: the ratio, its interval, and what cannot run."""
 
+import functools
 import json
 import math
 
@@ -7,9 +8,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from cs336_systems import training
+from cs336_systems.attention import reference
+from cs336_systems.transformer import TransformerLM
 from perf.__main__ import main
+from perf.harness import ceilings
 from perf.studies import ratios
-from perf.studies.train_step import study
+from perf.studies.train_step import arms, study
 from perf.studies.train_step.arms import Cell
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
@@ -29,10 +34,41 @@ def row(ours_s, against_s, **more):
     }
 
 
-def peer(config, context_length, batch):
+def peer(config, weights, ids, targets):
     """A step of one's own, as `--against` takes it."""
-    weight = torch.zeros(config.d_model, context_length * batch)
-    return lambda: weight.add_(1.0)
+    attention = functools.partial(reference.scaled_dot_product_attention, is_causal=True)
+    model = TransformerLM(config, ids.shape[1], attention)
+    model.load_state_dict(weights, strict=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def spoilt(**wrong):
+    """The same with one fault in it."""
+
+    def build(config, weights, ids, targets):
+        step = peer(config, weights, wrong.get("ids", ids), targets)
+        model = next(cell.cell_contents for cell in step.__closure__ if isinstance(cell.cell_contents, TransformerLM))
+        if "scaled" in wrong:
+            for one in model.layers[-1].parameters():
+                one.data *= wrong["scaled"]
+        if "frozen" in wrong:
+            for one in model.parameters():
+                one.register_hook(torch.zeros_like)
+        return (lambda: print(step())) if "silent" in wrong else step
+
+    return build
+
+
+other_weights, without_gradients, silent = spoilt(scaled=1.5), spoilt(frozen=True), spoilt(silent=True)
 
 
 def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
@@ -40,9 +76,40 @@ def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
     assert done.exit_code == 0, done.output
     own, foreign = json.loads((tmp_path / "train-step.json").read_text())["rows"]
     assert [len(samples) for samples in own["ours_s"]] == [2, 2]
-    assert ratios.ratio_of(foreign)[0] > 2
+    assert [len(samples) for samples in foreign["against_s"]] == [2, 2]
     assert "too wide for a verdict" in done.output or "times as" in done.output
     assert (tmp_path / "train-step.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("other_weights", "wrong: the loss differs from float64"),
+        ("without_gradients", "wrong: what a step takes off the loss differs"),
+        ("silent", "returned NoneType; allowed: its loss, one number"),
+    ],
+)
+def test_a_peer_that_computes_something_else_gets_no_time(name, said, tmp_path):
+    against = ["--ours", "fp32/eager/sdpa", "--against", f"{__name__}:{name}"]
+    done = invoke(*TINY, *against, "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "train-step.json").read_text())["rows"]
+    assert (row["status"], row["against_s"]) == ("wrong", [])
+    assert said in done.output
+
+
+def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
+    names, cell = ("fp32/eager/sdpa", "fp32/eager/reference"), Cell("tiny", 16, 2)
+    good = arms.samples_of(names, cell, 2, 0)
+    assert (good["status"], [len(one) for one in good["samples_s"]]) == ("ok", [2, 2])
+    monkeypatch.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
+    wrong = arms.samples_of(names, cell, 2, 1, good["known"])
+    assert wrong["status"] == "wrong" and "AdamW's update differs" in wrong["reason"]
+    monkeypatch.undo()
+    slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
+    monkeypatch.setattr(ceilings, "measure", lambda clock: slow)
+    fast = arms.samples_of(names, cell, 2, 0, good["known"])
+    assert fast["status"] == "too_fast" and "below the physical floor" in fast["reason"]
 
 
 def model(config, context_length, attention):
@@ -92,7 +159,7 @@ def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have()
 def test_processes_are_added_until_the_interval_is_narrow_enough(monkeypatch):
     built_first = []
 
-    def found(names, cell, rounds, first):
+    def found(names, cell, rounds, first, known):
         built_first.append(first)
         return {"status": "ok", "samples_s": [[1.0 + 0.01 * (len(built_first) == 1)], [1.0]], "busy_s": []}
 
@@ -118,7 +185,7 @@ def host_bound(busy_s):
     """Another arm whose host is another in every process, and whose GPU is not."""
     hosts = iter([2.0, 4.0, 3.0, 5.0, 2.5, 6.0])
 
-    def found(names, cell, rounds, first):
+    def found(names, cell, rounds, first, known):
         return {"status": "ok", "samples_s": [[1.0], [next(hosts)]], "busy_s": [[0.9], [busy_s]]}
 
     return found
@@ -145,7 +212,7 @@ def test_a_gpu_that_needs_less_than_we_do_bounds_nothing(monkeypatch):
 def test_all_arms_are_in_each_process_and_each_allocates_first_in_turn(monkeypatch):
     asked = []
 
-    def found(names, cell, rounds, first):
+    def found(names, cell, rounds, first, known):
         asked.append((names, first))
         return {"status": "ok", "samples_s": [[1.0], [2.0], [4.0]], "busy_s": []}
 
@@ -156,14 +223,14 @@ def test_all_arms_are_in_each_process_and_each_allocates_first_in_turn(monkeypat
 
 
 def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row(monkeypatch):
-    def found(names, cell, rounds, first):
+    def found(names, cell, rounds, first, known):
         if "large" in names:
-            return {"status": "out of memory: asked for 2.00 GiB"}
+            return {"status": "out_of_memory", "reason": "asked for 2.00 GiB"}
         return {"status": "ok", "samples_s": [[1.0], [1.0]], "busy_s": []}
 
     monkeypatch.setattr(study, "_in_a_fresh_process", found)
     rows = list(study.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
-    assert [one["status"] for one in rows] == ["out of memory: asked for 2.00 GiB", "ok"]
+    assert [one["status"] for one in rows] == ["out_of_memory", "ok"]
     assert "asked for 2.00 GiB" in study.table(rows)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
+from perf.harness.status import Status
 from perf.report.attention.catalogue import Section
 from perf.report.attention.rows import Row, Speedup, figure
 from perf.report.ceiling import attained, rate
@@ -171,7 +172,7 @@ def table_row(row: Row, section: Section, axes: Sequence[str], scale: float, lin
 
 def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, Any]]:
     """Cases without a number, grouped by implementation and reason: ours first, what cannot be had last."""
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, Status, str], list[dict[str, Any]]] = {}
     for result in results:
         if result.status != "ok":
             key = result.params["impl"], result.status, result.reason

@@ -9,8 +9,8 @@ from typing import Any
 from perf.gate.verdicts import Quantity, Verdict, Word
 from perf.report import pages
 from perf.report.changes.finder import Step, exact_steps, steps
+from perf.selection import is_control
 
-CONTROLS = "controls."
 ALLOCATED = {"1", "2"}
 """Versions of the harness that counted an allocator's blocks, a MiB more or less by what it had cached before."""
 
@@ -40,7 +40,7 @@ class Series:
     @property
     def is_control(self) -> bool:
         """Whether it runs no project code, so that a change is the machine's."""
-        return self.method.startswith(CONTROLS)
+        return is_control(self.method.rpartition(".")[0])
 
     @property
     def name(self) -> str:

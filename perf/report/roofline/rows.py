@@ -11,6 +11,7 @@ from perf.report.attention.catalogue import SECTIONS
 from perf.report.ceiling import Least, intensity, least, rate
 from perf.report.estimate import Estimate, estimate
 from perf.report.newest import Cell, is_number
+from perf.selection import is_control
 
 MOST_POINTS = 30
 """Commits of a history; asv's own graph has them all."""
@@ -108,8 +109,8 @@ class History:
 
 def whose(result: CaseResult) -> Whose:
     """Whose code a case runs."""
-    module, params = result.benchmark.partition(".")[0], result.params
-    if module == "controls" or result.benchmark == "smoke.SmokeControls":
+    params = result.params
+    if is_control(result.benchmark):
         return "control"
     if result.benchmark in SECTIONS:
         return "ours" if params.get("impl") == SECTIONS[result.benchmark].ours else "peer"

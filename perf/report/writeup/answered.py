@@ -6,20 +6,14 @@ from pathlib import Path
 
 from perf.report.writeup.markdown import IMAGE, section, unmarked
 from perf.report.writeup.source import STUDIES, Source
+from perf.studies.on_file import NotOnFile
 
 STUDY_DPI = 110
 """At which studies draw; a picture that was given fewer colours has lost it."""
 
 
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
-"""What rows of another form than a study's raise."""
-
 STALE = "*The rows are newer than the sentences: the tables show the rows, the sentences what was measured before.*\n\n"
 UNWRITTEN = "*Nobody has written sentences about these rows yet: tables and figures alone.*\n"
-
-
-class NotOnFile(LookupError):
-    """Nothing to write this chapter from; the text says what."""
 
 
 def chapter(source: Source, heading: str, figures: Path) -> str:
@@ -35,10 +29,7 @@ def chapter(source: Source, heading: str, figures: Path) -> str:
         written = section(source.readme, heading)
     except KeyError:
         raise NotOnFile("its README has no such section") from None
-    try:
-        made = rewritten(written, source.documents())
-    except UNREADABLE as error:
-        raise NotOnFile(f"the rows do not have what its tables need ({type(error).__name__}: {error})") from None
+    made = rewritten(written, source.documents())
     return (STALE if made != written else "") + with_figures(unmarked(made), source, figures)
 
 
@@ -49,7 +40,7 @@ def _tables_alone(source: Source, heading: str, figures: Path) -> str:
     parts, found = [], source.documents()
     answers = section((FOLDER / "README.md").read_text(encoding="utf-8"), heading)
     for match in re.finditer(f"{MARK.pattern}|{IMAGE.pattern}", answers):
-        with contextlib.suppress(*UNREADABLE):  # what its rows do not give is not shown
+        with contextlib.suppress(NotOnFile):  # what its rows do not give is not shown
             if match[1] is None:
                 parts.append(with_figures(match[0] + "\n", source, figures))
             else:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from perf import units
 from perf.report.writeup import flash
-from perf.report.writeup.answered import NotOnFile
 from perf.report.writeup.markdown import Markup, table
 from perf.report.writeup.problems import FLASH, STEPS, Need
 from perf.report.writeup.source import Row, Source
+from perf.studies.on_file import NotOnFile, OnFile, some
 from perf.workloads import measured
 
 VARIANTS = Need("attention.FlashVariants")
@@ -26,7 +26,7 @@ class Claim:
     """As quoted; no measurement of ours."""
 
     ours: Callable[[Source], str] | None
-    """From rows; raises `LookupError` where they do not have it. None: only another GPU could say."""
+    """From rows; raises `NotOnFile` where they do not have it. None: only another GPU could say."""
 
     need: Need
     why: str
@@ -51,7 +51,7 @@ def _ours(claim: Claim, source: Source) -> str:
         return Markup(f"not measured: on that GPU {command}")
     try:
         return claim.ours(source)
-    except (LookupError, TypeError, ValueError, ZeroDivisionError):
+    except NotOnFile:
         return Markup(f"not measured: {command}")
 
 
@@ -87,7 +87,7 @@ def _tiled(source: Source) -> str:
 
 def _steps(source: Source) -> dict[tuple[str, int, str], Row]:
     rows = source.documents()["end-to-end"]["rows"]
-    return {(row["size"], row["context"], row["precision"]): row for row in rows if row["status"] == "ok"}
+    return OnFile({(row["size"], row["context"], row["precision"]): row for row in rows if row["status"] == "ok"})
 
 
 def _step_s(row: Row) -> float:
@@ -96,11 +96,12 @@ def _step_s(row: Row) -> float:
 
 def _pairs(source: Source) -> list[tuple[Row, Row]]:
     steps = _steps(source)
-    return [
+    pairs = [
         (row, steps[size, context, "bf16"])
         for (size, context, precision), row in steps.items()
         if precision == "fp32" and (size, context, "bf16") in steps
     ]
+    return some(pairs, "fp32 beside bf16")
 
 
 def _bf16_speed(source: Source) -> str:
@@ -118,7 +119,8 @@ def _change(fraction: float) -> str:
 
 
 def _training(source: Source) -> str:
-    rows = {row.get("precision"): row for row in source.documents()["precision"]["rows"] if row["part"] == "training"}
+    trained = (row for row in source.documents()["precision"]["rows"] if row["part"] == "training")
+    rows = OnFile((row.get("precision"), row) for row in trained)
     exact, mixed = rows["fp32"], rows["bf16"]
     return (
         f"{exact['samples_per_s']:.1f} samples/s and {exact['peak_bytes'] / 2**30:.2f} GiB in fp32, "
@@ -144,9 +146,10 @@ def _peak_of_large(source: Source) -> str:
 
 def _attention_peak(source: Source) -> str:
     rows = source.documents()["attention-memory"]["rows"]
-    (peak,) = [
-        row["measured"]["forward"] for row in rows if (row["seq_len"], row["d"], row["status"]) == (16384, 64, "ok")
-    ]
+    (peak, *_) = some(
+        [row["measured"]["forward"] for row in rows if (row["seq_len"], row["d"], row["status"]) == (16384, 64, "ok")],
+        "seq_len 16384, d 64",
+    )
     written_out = measured("accounting.attention", "course_forward_peak_bytes")(8, 16384)
     return f"{peak / 1e9:.1f} GB; {written_out / 1e9:.1f} GB by the closed form with the course's softmax"
 

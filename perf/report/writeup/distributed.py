@@ -6,10 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from perf.report.writeup.answered import NotOnFile
 from perf.report.writeup.markdown import code, plain, table
 from perf.report.writeup.problems import PLACE
 from perf.report.writeup.source import Row, Source, Study
+from perf.studies.on_file import NotOnFile
 
 Keep = Callable[[Row], bool]
 

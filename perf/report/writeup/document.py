@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf.report.writeup import answered, claims, deviations, distributed, flash
-from perf.report.writeup.answered import UNREADABLE, NotOnFile
 from perf.report.writeup.markdown import Markup, anchor, anchored, code, plain, table
 from perf.report.writeup.problems import POINTS, PROBLEMS, Problem
 from perf.report.writeup.source import Source, Study
 from perf.report.writeup.worked import closed_form
+from perf.studies.on_file import NotOnFile
 
 FIGURES = "figures"
 Part = Callable[[Source, Path], str]
@@ -157,7 +157,7 @@ def _hardware(study: Study) -> str:
     """Device and software behind its rows."""
     from perf.studies.document import heading
 
-    with contextlib.suppress(*UNREADABLE):
+    with contextlib.suppress(NotOnFile):
         return plain(heading(study.document))
     return "a device without a name"
 
@@ -187,18 +187,17 @@ def _chapter(problem: Problem, source: Source, figures: Path, made: Document) ->
     for part in PARTS.get(problem.name, ()):
         try:
             parts.append(part(source, figures))
-        except UNREADABLE as error:
-            if commands and isinstance(error, NotOnFile):
+        except NotOnFile as error:
+            if commands:
                 continue
             # What it asks for is there, but its chapter cannot be made of it.
-            commands, why = commands or [need.command(source.machine) for need in problem.needs], "Cannot be shown"
-            said = error if isinstance(error, NotOnFile) else f"{type(error).__name__}: {error}"
-            made.warnings.append(f"{problem.name} cannot be shown: {said}")
+            commands, why = [need.command(source.machine) for need in problem.needs], "Cannot be shown"
+            made.warnings.append(f"{problem.name} cannot be shown: {error}")
     if commands:
         made.missing[problem.name] = commands
         parts.append(f"**{why}:** " + ", ".join(f"`{one}`" for one in commands) + ".")
     if problem.name in EXTRAS:
         title, part = EXTRAS[problem.name]
-        with contextlib.suppress(*UNREADABLE):  # nobody asked for it
+        with contextlib.suppress(NotOnFile):  # nobody asked for it
             parts.append(f"## {title}\n\n{part(source, figures)}")
     return "\n\n".join(part.strip() for part in parts)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from perf import units
 from perf.harness import records
 from perf.report.wording import label, status
-from perf.report.writeup.answered import NotOnFile
 from perf.report.writeup.markdown import plain, table
 from perf.report.writeup.source import Source
+from perf.studies.on_file import NotOnFile
 
 if TYPE_CHECKING:
     import pandas

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perf.harness.status import ANSWERED
 from perf.report.writeup.source import Source
 
 Axes = dict[str, Any]
@@ -46,7 +47,7 @@ class Need:
             rows = source.newest_cells(self.study).to_dict("records")
         else:
             rows = [row for study in source.named(self.document or self.study) for row in study.rows]
-        measured = [row for row in rows if row.get("status", "ok") in ("ok", "out_of_memory")]
+        measured = [row for row in rows if row.get("status", "ok") in ANSWERED]
         return [
             axes
             for axes in self.asked

@@ -1,6 +1,5 @@
 """What the write-up is made of: asv's table, and the rows and texts of the studies, of one machine."""
 
-import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perf.report.loading import load
+from perf.studies.on_file import OnFile, loaded
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +56,7 @@ class Source:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Those of the machine's own folder, by name: what `perf.studies.answers` makes its tables of."""
-        return {one.name: one.document for one in self.studies if one.folder == Path(self.machine)}
+        return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
 
     def named(self, name: str) -> list[Study]:
         """The documents of a study, of every number of GPUs."""
@@ -116,7 +116,7 @@ def _documents(folder: Path, machine: str) -> Iterator[Path]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = loaded(path)
     parts = {"rows": list, "device": dict, "software": dict, "command": str}
     if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in parts.items()):
         raise ValueError("it is no document of a study")

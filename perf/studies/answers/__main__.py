@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from perf.studies.answers.page import FOLDER, documents, readmes, rewritten
+from perf.studies.on_file import NotOnFile
 
 
 @click.command()
@@ -17,7 +18,7 @@ def main(folder: Path) -> None:
         before = path.read_text(encoding="utf-8")
         try:
             after = rewritten(before, found)
-        except ValueError as error:
+        except (ValueError, NotOnFile) as error:
             raise click.ClickException(str(error)) from None
         path.write_text(after, encoding="utf-8")
         click.echo(f"{os.path.relpath(path, folder)}: {'unchanged' if after == before else 'rewritten'}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from perf.harness.status import told
 from perf.studies.answers.rows import BATCH, GIB, MIB, SIZES, Documents, Row, by, gib, markdown, mib, percent, share
 from perf.workloads import measured
 
@@ -159,7 +160,7 @@ def attention_memory(found: Documents) -> str:
             size = row["measured"].get(name)
             cells[title] = "-" if size is None else f"{size / GIB:.3f}"
         cells["peak, predicted"] = f"{row['predicted']['backward'] / GIB:.3f}"
-        shown.append(cells | {"status": row["status"]})
+        shown.append(cells | {"status": told(row)})
     return markdown(shown)
 
 
@@ -174,7 +175,7 @@ def attention_exact(found: Documents) -> str:
     others = [
         f"{where} is {(size - predicted) / MIB:+.1f} MiB off" for where, size, predicted in values if size != predicted
     ]
-    failed = [row["seq_len"] for row in rows if row["status"].startswith("out of memory")]
+    failed = [row["seq_len"] for row in rows if row["status"] == "out_of_memory"]
     first = f"seq_len {min(failed)} is the first that does not fit here" if failed else "nothing failed"
     counted = f"{len(values) - len(others)} of {len(values)} measured values are the predicted ones to the byte"
     return f"{'; '.join([counted, *others])}; {first}.\n"

@@ -5,7 +5,6 @@ In a README `<!-- table: NAME -->` stands above one of `tables.TABLES`, in READM
 follows such a mark, up to the next empty line, is ours.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from perf.studies.answers.attention import FRONT_TABLES
 from perf.studies.answers.tables import TABLES, Documents
 from perf.studies.document import heading
+from perf.studies.on_file import NotOnFile, OnFile, loaded
 
 FOLDER = Path(__file__).parents[1] / "results" / "nvidia-h200"
 FRONT = tuple(Path(__file__).parents[3] / name for name in ("README.md", "README.zh.md"))
@@ -21,7 +21,7 @@ MARK = re.compile(r"(?<=<!-- )(table|command): ([\w.-]+) -->\n(?:.+\n)*")
 
 def documents(folder: Path) -> Documents:
     """The documents of a folder by their names: "end-to-end" is end-to-end.json."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    return OnFile({path.stem: loaded(path) for path in sorted(folder.glob("*.json"))})
 
 
 def readmes(folder: Path) -> tuple[Path, ...]:
@@ -36,14 +36,18 @@ def command_line(name: str, document: dict[str, Any]) -> str:
 
 
 def rewritten(text: str, found: Documents) -> str:
-    """`text` with all that is marked in it made anew. Raises `ValueError` for a mark that names nothing."""
+    """`text` with all that is marked in it made anew.
+
+    Raises `ValueError` for an unknown table and `NotOnFile` for unknown rows.
+    """
     tables = TABLES | FRONT_TABLES
 
     def made(match: re.Match[str]) -> str:
         kind, name = match.groups()
         known: dict[str, Any] = tables if kind == "table" else found
         if name not in known:
-            raise ValueError(f"{kind} {name!r} was given; allowed: {', '.join(sorted(known))}")
+            fault = ValueError if kind == "table" else NotOnFile
+            raise fault(f"{kind} {name!r} was given; allowed: {', '.join(sorted(known))}")
         body = tables[name](found) if kind == "table" else command_line(name, found[name])
         return f"{kind}: {name} -->\n{body}"
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from perf.studies.on_file import OnFile, some
 from perf.units import digits
 
 Row = dict[str, Any]
@@ -17,7 +18,7 @@ GIB, MIB = 2**30, 2**20
 
 def markdown(rows: Iterable[Row]) -> str:
     """A table of GitHub's Markdown; the columns are the keys of the first row, those of numbers to the right."""
-    rows = list(rows)
+    rows = some(list(rows), "table")
     names = list(rows[0])
     lines = [names, ["---:" if re.match(r"(\*\*)?[-+\d]", str(rows[0][name])) else "---" for name in names]]
     lines += [[str(row.get(name, "")) for name in names] for row in rows]
@@ -26,7 +27,7 @@ def markdown(rows: Iterable[Row]) -> str:
 
 def by(rows: Iterable[Row], *axes: str) -> dict[Any, Row]:
     """The measured rows by the values of these axes, of which no two rows may have the same."""
-    found: dict[Any, Row] = {}
+    found: dict[Any, Row] = OnFile()
     for row in rows:
         if row["status"] == "ok":
             key = tuple(row[axis] for axis in axes)

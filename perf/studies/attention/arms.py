@@ -13,7 +13,7 @@ from perf.harness.pair import Pairs
 from perf.studies.attention.cells import Cell, least_bytes
 from perf.studies.lm import memory_bytes
 from perf.workloads import build
-from perf.workloads.workload import Unavailable, Workload
+from perf.workloads.workload import DoesNotFit, Workload
 
 SECONDS = 1.5
 """Of sampling a cell in a process, at most: four samples of each arm where all of them take 0.3 s together."""
@@ -68,7 +68,7 @@ class SideBySide(Worker):
         """Builds one arm and runs it once, which may compile."""
         if (least := least_bytes(cell, impl)) > memory_bytes():
             here = f"this GPU has {memory_bytes() / 2**30:.0f}"
-            raise Unavailable(f"its scores take {least / 2**30:.0f} GiB at least, {here}")
+            raise DoesNotFit(f"its scores take {least / 2**30:.0f} GiB at least, {here}")
         case = cell.case(impl, self._kind)
         self._clock_of(case)  # or say why not
         work = build(case.workload, case.params, case.device)

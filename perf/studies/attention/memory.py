@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import asked_for, device_kind
+from perf.studies.lm import device_kind, refusal
 from perf.studies.memory.recording import workspaces
 
 CARDS_GB = (24, 80, 141)
@@ -109,7 +110,8 @@ def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[di
 
 
 def _row(batch: int, seq_len: int, d: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d), "status": "predicted"}
+    row: dict[str, Any] = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d)}
+    row |= {"status": "not_measured", "reason": "predicted alone"}
     return row | measured_bytes(batch, seq_len, d) if device_kind() == "cuda" else row
 
 
@@ -121,17 +123,16 @@ def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
     from perf.workloads import build
 
     found: dict[str, int] = {}
-    status = "ok"
+    outcome: dict[str, Any] = {"status": "ok"}
     params = {"batch": batch, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": "reference"}
     try:
         for name, mode in {"saved": "before_backward", "forward": "forward", "backward": "backward"}.items():
             cell = params | {"mode": mode}
             found[name] = peak_memory(lambda cell=cell: build("attention", cell, "cuda"), Leftovers())["peak_bytes"]  # type: ignore[misc]
     except torch.OutOfMemoryError as error:
-        error.__traceback__ = None  # it holds the frames, and they the tensors
-        status = f"out of memory: {asked_for(error)}"
+        outcome = refusal(error)
     Leftovers().release()
-    return {"measured": found, "status": status}
+    return {"measured": found} | outcome
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -144,7 +145,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         for name, expected in row["predicted"].items():
             found = row.get("measured", {}).get(name)
             cells[name] = f"{expected / GIB:.3f} / {found / GIB:.3f}" if found is not None else f"{expected / GIB:.3f}"
-        shown.append(cells | {"status": row["status"]})
+        shown.append(cells | {"status": told(row)})
     return tabulate(shown, headers="keys", disable_numparse=True)
 
 
@@ -173,12 +174,12 @@ def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
     for seq_len in sorted({row["seq_len"] for row in first.values()}):
         here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
         which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
-        reasons = " or ".join(dict.fromkeys(row["status"] for row in here))
+        reasons = " or ".join(dict.fromkeys(map(told, here)))
         yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
 
 
 def _failed(row: dict[str, Any]) -> bool:
-    return row["status"].startswith("out of memory")
+    return row["status"] == "out_of_memory"
 
 
 def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:

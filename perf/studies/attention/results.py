@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from perf.harness.status import Status, told
 from perf.studies import ratio_figure
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
@@ -17,7 +18,7 @@ Row = dict[str, Any]
 Pair = dict[str, Any]
 """Of two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops, as `ratios` takes it."""
 
-NOT_MEASURED = "not measured"
+NOT_MEASURED: Status = "not_measured"
 ASKED = ("sdpa_flash", "flex")
 """Those beside which the worst of all cells is named."""
 
@@ -61,9 +62,10 @@ def shown(rows: list[Row]) -> Iterator[str]:
                 yield ""
                 yield tabulate(_others(found), headers="keys", disable_numparse=True)
     failed = [row for row in rows if row["status"] != "ok"]
-    for (impl, status), mine in grouped(sorted(failed, key=lambda row: (row["impl"], row["status"])), "impl", "status"):
+    failed = sorted((row | {"told": told(row)} for row in failed), key=lambda row: (row["impl"], row["told"]))
+    for (impl, why), mine in grouped(failed, "impl", "told"):
         more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
-        yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {status}"
+        yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {why}"
 
 
 def where(row: dict[str, Any]) -> str:

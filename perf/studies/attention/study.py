@@ -9,7 +9,7 @@ import click
 
 from perf.harness.case import ClockName
 from perf.harness.preflight import objection
-from perf.harness.records import GOES_ON
+from perf.harness.status import GOES_ON
 from perf.studies.attention.arms import Device
 from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
 from perf.studies.attention.process import Process
@@ -153,7 +153,7 @@ def measure(
 
 def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: int) -> None:
     """One process' samples of a cell; each arm is checked once."""
-    alive = [row for row in rows if row["status"].partition(":")[0] in (*GOES_ON, NOT_MEASURED)]
+    alive = [row for row in rows if row["status"] in (*GOES_ON, NOT_MEASURED)]
     if {row["role"] for row in alive} != {"ours", "against"}:
         return  # nothing to compare any more
     first = number % len(alive)
@@ -163,9 +163,9 @@ def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: in
         row = by_name[impl]
         row |= {name: reply[name] for name in ("flops", "error") if name in reply}
         if reply["status"] == "ok":
-            row["status"] = "ok"
+            row |= {"status": "ok", "reason": ""}
             row["samples_s"].append(reply["samples_s"])
             if "sm_mhz" in reply:
                 row.setdefault("sm_mhz", []).append(reply["sm_mhz"])
         elif reply["status"] != "throttled" or not row["samples_s"]:
-            row["status"] = f"{reply['status'].replace('_', ' ')}: {reply['reason']}"
+            row |= {"status": reply["status"], "reason": reply["reason"]}

@@ -11,7 +11,7 @@ import click
 
 from perf.files import write_aside
 from perf.studies.kernels.profiling import annotated, phase
-from perf.studies.lm import Models, Setting, model_options, synchronize, train_step_of
+from perf.studies.lm import Models, Setting, model_options, synchronize, training_of
 
 FLAGS = (
     "--trace=cuda,cudnn,cublas,osrt,nvtx",
@@ -85,7 +85,7 @@ def main(models: Models, warm_up: int, steps: int) -> None:
     nsys profile --trace=cuda,nvtx python -m perf.studies.kernels.nsys --size small --context 512
     """
     for setting in models.settings():
-        train = train_step_of(setting)
+        train = training_of(setting).train
         with annotated(setting):
             with phase("warm-up"):
                 for _ in range(warm_up):

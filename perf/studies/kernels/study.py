@@ -3,21 +3,22 @@
 import dataclasses
 import os
 import statistics
-import timeit
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.harness import profiler
+from perf.harness.clock import WallClock
+from perf.harness.cuda_clocks import GpuWallClock
 from perf.studies.document import document, heading, kept, out_option, write
-from perf.studies.end_to_end import PHASES, phases_of
 from perf.studies.kernels.nsys import profile as profile_by_nsys
 from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
 from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
-from perf.studies.lm import ON_A_CPU, Models, Setting, device_kind, model_options, rows_of, synchronize
+from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
 from perf.workloads import measured
+from perf.workloads.transformer_training import PHASES, Training
+from perf.workloads.workload import Workload
 
 RANGES = (
     "attention",
@@ -54,7 +55,7 @@ def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out:
         os.environ.setdefault(name, value)
     on_gpu = device_kind() == "cuda"
     settings = models.settings(phases=True)
-    measured = rows_of(settings, lambda train, setting: measure(train, setting, warm_up, steps))
+    measured = rows_of(settings, lambda training, setting: measure(training, setting, warm_up, steps))
     rows = kept(measured, device_kind(), out / "kernels.json", written)
     if on_gpu:
         rows = with_gains(settings, rows, steps)
@@ -72,11 +73,11 @@ def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out:
         profile_by_nsys(settings, warm_up, steps, out)
 
 
-def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
+def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
     """Wall times first, without a profiler; then the kernels of one forward and of one step, and what they say."""
     import torch
 
-    on_gpu = device_kind() == "cuda"
+    on_gpu, train = device_kind() == "cuda", training.train
 
     def forward() -> Any:
         with phase("forward only"), torch.no_grad():
@@ -94,15 +95,16 @@ def measure(train: Any, setting: Setting, warm_up: int, steps: int) -> dict[str,
 
     for _ in range(warm_up):
         train.step()
-    forward()
-    phases = [phases_of(train) for _ in range(steps)]
+    phases = bench().laps(training.phases(), steps).seconds
     wall = {name: statistics.median(one[name] for one in phases) for name in PHASES}
-    wall |= {"forward only": wall_s(forward, steps), "step": wall_s(train.step, steps)}
+    wall |= {"forward only": wall_s(training.forward(), steps), "step": wall_s(training.step(), steps)}
     with annotated(setting):
         alone, whole = profiled(forward, on_gpu=on_gpu), profiled(step, on_gpu=on_gpu)
     if not on_gpu:  # there the profiler makes the operators themselves slower
         wall = {name: (alone if name == "forward only" else whole).host_s(name) for name in wall}
     stepping = whole.within("optimizer")
+    for profile, mode in ((alone, "forward"), (whole, "step")):
+        bench().hold([busy_s(profile.kernels, on_gpu=on_gpu)], training.floor(mode), "warm")
     found = {
         "wall_s": wall,
         "forward_only": summary(alone.kernels, [], on_gpu=on_gpu),
@@ -184,28 +186,24 @@ def with_gains(settings: list[Setting], rows: list[dict[str, Any]], steps: int) 
         for index, row in enumerate(rows)
         if row.get("next")
     }
-    found = rows_of(list(following.values()), lambda train, setting: {"step_s": step_s(train, setting, steps)})
+    found = rows_of(list(following.values()), lambda training, setting: {"step_s": step_s(training, setting, steps)})
     for index, one in zip(following, found, strict=True):
-        rows[index] |= {"next_status": one["status"]} | ({"next_s": one["step_s"]} if one["status"] == "ok" else {})
+        rows[index] |= {"next_status": one["status"], "next_reason": one.get("reason", "")} | (
+            {"next_s": one["step_s"]} if one["status"] == "ok" else {}
+        )
     return rows
 
 
-def step_s(train: Any, setting: Setting, steps: int) -> float:
+def step_s(training: Training, setting: Setting, steps: int) -> float:
     """Median wall seconds of a whole step in the setting's variant, after its compilation or capture."""
-    graphed = setting.variant.endswith("cuda_graph")
-    step = measured("training", "Captured")(train.step) if graphed else train.step
+    work = training.step()
     for _ in range(3):
-        step()
-    return wall_s(step, steps)
+        work.run()
+    return wall_s(work, steps)
 
 
-def wall_s(run: Callable[[], object], count: int) -> float:
+def wall_s(work: Workload, count: int) -> float:
     """Median wall seconds of `count` calls, each with an idle device before and after it."""
-    found = []
-    for _ in range(count):
-        synchronize()
-        begin = timeit.default_timer()
-        run()
-        synchronize()
-        found.append(timeit.default_timer() - begin)
-    return statistics.median(found)
+    bench().check(work)
+    clock = GpuWallClock() if device_kind() == "cuda" else WallClock()
+    return statistics.median(bench().batch(clock, work, "warm", count))

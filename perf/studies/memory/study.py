@@ -19,6 +19,7 @@ from perf.studies.memory.recording import (
 )
 from perf.studies.memory.timeline import draw, sized, summary
 from perf.workloads import measured
+from perf.workloads.transformer_training import Training
 
 PASSES = {"forward": forward_alone, "step": whole_step}
 CAPTIONS = {"forward": "a forward alone, without gradients", "step": "a full training step"}
@@ -52,7 +53,7 @@ def command(models: Models, out: Path) -> None:
     if kind == "cpu":
         _refuse_compiled(settings)
     held = workspaces() if kind == "cuda" else None
-    rows = kept(rows_of(settings, lambda train, setting: measure(train, setting, out)), kind, out / "memory.json")
+    rows = kept(rows_of(settings, lambda training, setting: measure(training, setting, out)), kind, out / "memory.json")
     whole = document(kind, rows) | {"workspaces": held}
     click.echo(heading(whole))
     click.echo(about(held))
@@ -75,13 +76,14 @@ def command(models: Models, out: Path) -> None:
             draw(passes, out / f"{stem(setting)}.png", f"{title}\n{heading(whole)}; bytes asked for")
 
 
-def measure(train: Any, setting: Setting, out: Path | None = None) -> Row:
+def measure(training: Training, setting: Setting, out: Path | None = None) -> Row:
     """Both passes: each a `summary`, or the memory that could not be had; and who holds what between steps.
 
     The forward comes first, while there are neither gradients nor an optimizer's state.
     """
     import torch
 
+    train = training.train
     d_model = measured("configs", "MODEL_CONFIGS")[setting.size].d_model
     found: Row = {"batch": setting.batch, "d_model": d_model}
     found["residual_bytes"] = setting.batch * setting.context_length * d_model * 4
@@ -97,7 +99,7 @@ def measure(train: Any, setting: Setting, out: Path | None = None) -> Row:
         except torch.OutOfMemoryError as error:
             error.__traceback__ = None  # it holds the frames, and they the tensors
             found[name] = {"out_of_memory": asked_for(error)}
-            found["status"] = f"out of memory: {name} {asked_for(error)}"
+            found |= {"status": "out_of_memory", "reason": f"{name} {asked_for(error)}"}
     return found
 
 
@@ -132,7 +134,7 @@ def peaks(rows: list[Row]) -> str:
                 cells[f"before {name}"] = sized(one["before_bytes"])
                 cells[f"peak of {name}"] = sized(one["peak_bytes"])
             else:
-                cells[f"peak of {name}"] = one.get("out_of_memory") or row["status"].removeprefix("out of memory: ")
+                cells[f"peak of {name}"] = one.get("out_of_memory") or row["reason"]
         cells["peak is in"] = row.get("step", {}).get("peak_phase", "")
         cells["residual B·T·d·4"] = sized(row["residual_bytes"]) if "residual_bytes" in row else ""
         shown.append(cells)

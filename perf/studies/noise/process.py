@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from perf.harness.case import Case
-from perf.harness.clock import alternate
 from perf.harness.cuda_clocks import CUDA_CLOCKS
+from perf.studies.lm import bench
 from perf.workloads import build
 
 WARM_UPS = 3  # 25 ms each
@@ -32,12 +32,13 @@ def main() -> None:
             held[:] = ()  # gives its memory back before the next one is made
             case = Case(**request["hold"])
             held[:] = [CUDA_CLOCKS[case.clock](), build(case.workload, case.params, case.device), case.cache]
+            bench().check(held[1])
             for _ in range(WARM_UPS):
                 held[0].warm_up(held[1])
             reply = {}
         else:
             clock, work, cache = held
-            reply = clock.batch(work, cache, request["take"])
+            reply = bench().batch(clock, work, cache, request["take"])
         print(json.dumps(reply), flush=True)
 
 
@@ -50,6 +51,7 @@ def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -
     works, spacers = [], []
     for index in range(allocations + 1):
         works.append(build(case.workload, case.params, case.device))
+        bench().check(works[-1])
         spacers.append(torch.empty(3_000_000 * (index % 7 + 1), device="cuda"))  # so that no two lie alike
     rows = []
     for number in range(passes):
@@ -58,7 +60,7 @@ def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -
         for index in [0, *turn] if number == 0 else turn:
             for _ in range(WARM_UPS):
                 clock.warm_up(works[index])
-            a, b = alternate([(clock, works[index])] * 2, case.cache, samples)
+            a, b = bench().alternate([(clock, works[index])] * 2, case.cache, samples)
             if index:
                 rows.append({"allocation": index, "pass": number, "a": statistics.median(a), "b": statistics.median(b)})
     return rows

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import click
 
 from perf.closed_forms import bandwidths
+from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
 
@@ -69,7 +70,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "busbw, GB/s": f"{bus / 1e9:.2f}",
             }
         else:
-            cells["ms"] = row["status"]
+            cells["ms"] = told(row)
         found.append(cells)
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from perf.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
+from perf.harness.status import told
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
@@ -61,7 +62,7 @@ def paired(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if step["status"] == exposed["status"] == "ok":
             row |= {"step_s": step["samples_s"], "exposed_s": exposed["samples_s"]}
         elif step["status"] == "ok":
-            row["status"] = exposed["status"]
+            row |= {"status": exposed["status"], "reason": exposed["reason"]}
         found.append(row)
     return found
 
@@ -91,7 +92,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "peak, GiB": f"{row['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in row else "-",
             }
         else:
-            cells["step"] = row["status"]
+            cells["step"] = told(row)
         found.append(cells)
     return found
 

@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from perf.harness.case import Case
-from perf.harness.measure import one_line
+from perf.harness.status import one_line
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS
+from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS, bench
 from perf.studies.parallel.ranked import default_device, held_ranks
 from perf.workloads.data_parallel import STRATEGIES
 
@@ -68,11 +68,15 @@ def command(
             for strategy in strategies or ("naive", "overlapped"):
                 case = Case("study", "data_parallel", {"strategy": strategy} | params, device, "ranks", "warm")
                 work = ranks.build(case)
+                bench().check(work)
                 for _ in range(3):  # torch's DDP orders its buckets anew after the first
                     work.run()
+                spans = ranks.spans()
+                for own in spans:
+                    bench().hold([length(own["compute"])], work, "warm")
                 rows += [
                     {"strategy": strategy, "rank": rank} | params | {kind: _to_100_ns(own[kind]) for kind in KINDS}
-                    for rank, own in enumerate(ranks.spans())
+                    for rank, own in enumerate(spans)
                 ]
     except Exception as error:
         raise click.ClickException(one_line(error)) from None

@@ -10,12 +10,11 @@ from typing import Any, Literal
 import click
 
 from perf.case_profile import ROOT, make_working_tree_importable
+from perf.harness import status
 from perf.harness.case import Case
-from perf.harness.clock import Stop, visit
-from perf.harness.measure import one_line
+from perf.harness.clock import Stop
 from perf.harness.ranks import RankClock, Ranks
-from perf.studies.lm import PRECISIONS, SIZES, device_kind
-from perf.workloads.workload import Unavailable, WrongResult
+from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refusal
 
 STOP = Stop(min_samples=10, max_samples=40, max_seconds=2.0)
 
@@ -111,6 +110,8 @@ def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
 def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
     """Gives the ranks of a world size: those of before, if they live and are as many. They end with the block."""
     make_working_tree_importable()
+    if device == device_kind():
+        bench().measure_ceilings()  # while there is memory
     held: list[Ranks] = []
 
     def end() -> None:
@@ -138,12 +139,8 @@ def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device)
             try:
                 case = Case("study", workload, params, device, "ranks", "warm")
                 yield {"device": device} | params | _measure(ranks_of(params["world_size"]), case)
-            except REFUSALS as error:
-                yield {"device": device} | params | {"status": one_line(error)}
-
-
-REFUSALS = (Unavailable, WrongResult, RuntimeError)
-"""What ranks raise."""
+            except status.refusals(RuntimeError) as error:
+                yield {"device": device} | params | refusal(error)
 
 
 def default_device() -> Device:
@@ -153,11 +150,10 @@ def default_device() -> Device:
 
 def _measure(ranks: Ranks, case: Case) -> dict[str, Any]:
     work = ranks.build(case)
-    work.run()
-    error = work.check()
+    error = bench().check(work)
     clock = RankClock(ranks)
     clock.warm_up(work)
-    samples = visit(clock, work, "warm", STOP).samples_s
+    samples = bench().visit(clock, work, "warm", STOP)
     work.run()
     found = {"status": "ok", "error": error, "samples_s": samples, "facts": work.facts()}
     memory = ranks.memory()

@@ -11,12 +11,11 @@ import click
 
 from perf.harness.case import Case
 from perf.harness.cuda_clocks import length_of_union
-from perf.harness.measure import one_line
 from perf.harness.ranks import RankClock, Ranks
+from perf.harness.status import refusals, told
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, VARIANTS
+from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal
 from perf.studies.parallel.ranked import (
-    REFUSALS,
     UNSCALED,
     Device,
     Steps,
@@ -140,8 +139,8 @@ def measured(
                     if row["status"] == "ok":
                         try:
                             _add(row, ranks_of(row["world_size"]), pairs, device, rounds, number)
-                        except REFUSALS as error:
-                            row["status"] = one_line(error)
+                        except refusals(RuntimeError) as error:
+                            row |= refusal(error)
                     bar.update()
             yield rows
             timed = [row for row in rows if row["status"] == "ok"]
@@ -157,7 +156,7 @@ def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds
     params = {axis: row[axis] for axis in axes} | {"first": held[names[0]], "second": held[names[1]]}
     work = ranks.build(Case("study", "beside", params, device, "ranks", "warm"))
     if number == 0:
-        work.check()
+        bench().check(work)
     RankClock(ranks).warm_up(work)
     replies = ranks.ask("take", count=rounds)
     taken = {
@@ -165,7 +164,7 @@ def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds
         for name, key in zip(names, ("samples_s", "without_s"), strict=True)
     }
     for name, samples_s in taken.items():
-        row[f"{name}_s"].append(samples_s)
+        row[f"{name}_s"].append(bench().hold(samples_s, work.floor, "warm"))
     if device == "cuda":
         row[f"{names[0]}_busy"].append(busy_s(ranks.spans()) / statistics.median(taken[names[0]]))
 
@@ -198,7 +197,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             }
             cells |= {words: share(row[f"{arm}_busy"]) for words, arm in (("busy", "ours"), ("its busy", "against"))}
         else:
-            cells["ours, ms"] = textwrap.shorten(row["status"], 60)
+            cells["ours, ms"] = textwrap.shorten(told(row), 60)
         found.append(cells)
     return found
 

@@ -4,12 +4,19 @@ import functools
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from perf.harness.clock import WallClock
+from perf.harness.cuda_clocks import GpuWallClock
+from perf.harness.status import refusals
+from perf.studies.lm import bench, refusal
 from perf.workloads import measured
+from perf.workloads.transformer_oracle import Exact, Size, Weights, exact_of
+from perf.workloads.transformer_state import restore
+from perf.workloads.transformer_training import check, floor
+from perf.workloads.workload import Floor, Workload
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 WARM_UP = 5  # steps whose time does not count
@@ -83,35 +90,57 @@ def train_step(run: Run, precision: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         model = measured("transformer", "TransformerLM")(run.config, run.context).to(run.device)
-    scaler = torch.amp.GradScaler(run.device, init_scale=SCALE) if precision == "fp16" else None
     optimizer = measured("training", "adamw")(model, lr=run.lr)
     return measured("training", "TrainStep")(
-        model=model, optimizer=optimizer, ids=None, targets=None, precision=precision, scaler=scaler
+        model=model, optimizer=optimizer, ids=None, targets=None, precision=precision, scaler=_scaler(run, precision)
     )
+
+
+def _scaler(run: Run, precision: str) -> Any:
+    import torch
+
+    return torch.amp.GradScaler(run.device, init_scale=SCALE) if precision == "fp16" else None
 
 
 def rows(run: Run, tick: Tick = lambda _: None) -> list[Row]:
     """One row a precision; `tick` is called with its name after every step."""
     return [
-        _unless_out_of_memory("training", precision, functools.partial(_train, run, precision, tick))
+        _unless_refused("training", precision, functools.partial(_train, run, precision, tick))
         for precision in PRECISIONS
     ]
 
 
 def _train(run: Run, precision: str, tick: Tick) -> Row:
+    exact, weights = _known(run)
     baseline = _allocated(run)
     train = train_step(run, precision)
-    losses, seconds, peaks = [], [], []
+    losses: list[float] = []
+
+    def step() -> Any:
+        loss = train.step()
+        losses.append(float(loss))
+        return loss
+
+    def checked() -> float:
+        train.ids, train.targets = next(stream(run))
+        error = check(train, "step", train.step, lambda: exact, weights=weights, lr=run.lr)
+        restore(train.model, train.optimizer, weights)
+        train.scaler = _scaler(run, precision)
+        losses.clear()
+        return error
+
+    train.ids, train.targets = next(stream(run))
+    work = Workload(run=step, check=checked, floor=_floor(run, precision))
+    bench().check(work)
+    clock = GpuWallClock() if run.device == "cuda" else WallClock()
+    seconds, peaks = [], []
     skipped = overflowed_steps = overflowed = 0
     for ids, targets in itertools.islice(stream(run), run.steps):
         train.ids, train.targets = ids, targets
         scale = train.scaler.get_scale() if train.scaler else 1.0
         _forget_peak(run)
-        start = _now(run)
-        loss = train.step()
-        seconds.append(_now(run) - start)
+        seconds += bench().batch(clock, work, "warm", 1)
         peaks.append(_peak(run))
-        losses.append(float(loss))
         skipped += bool(train.scaler) and train.scaler.get_scale() < scale
         broken = _not_finite([parameter.grad for parameter in train.model.parameters()])
         overflowed += broken
@@ -136,19 +165,37 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
     }
 
 
+@functools.cache
+def _known(run: Run) -> tuple[Exact, Weights]:
+    """What every precision is held to on the first batch, and the weights from which all begin."""
+    state = {name: one.detach().clone() for name, one in train_step(run, "fp32").model.named_parameters()}
+
+    def weights(name: str, shape: tuple[int, ...], device: str) -> Any:
+        return state[name]
+
+    return exact_of(_size(run), *next(stream(run)), weights), weights
+
+
+def _size(run: Run) -> Size:
+    config = run.config
+    return Size(config.d_model, config.d_ff, config.num_layers, config.num_heads, config.vocab_size)
+
+
+def _floor(run: Run, precision: str) -> Floor:
+    return floor(_size(run), run.context, precision, "step", run.batch)
+
+
 def underflow(run: Run) -> list[Row]:
     """Of the first batch's gradient elements that are not zero in fp32: how many are zero in half precision.
 
     With and without the first scale of `GradScaler`, whose overflows are counted as well.
     """
     ways = (("fp16", 1.0), ("fp16", SCALE), ("bf16", 1.0))
-    exact = _unless_out_of_memory("underflow", "fp32", lambda: {"status": "ok", "nonzero": _nonzero(run)})
+    exact = _unless_refused("underflow", "fp32", lambda: {"status": "ok", "nonzero": _nonzero(run)})
     if exact["status"] != "ok":
         return [exact]
     return [
-        _unless_out_of_memory(
-            "underflow", precision, functools.partial(_vanished, run, precision, scale, exact["nonzero"])
-        )
+        _unless_refused("underflow", precision, functools.partial(_vanished, run, precision, scale, exact["nonzero"]))
         for precision, scale in ways
     ]
 
@@ -183,24 +230,16 @@ def _not_finite(gradients: list[Any]) -> int:
     return int(sum((~gradient.isfinite()).sum() for gradient in gradients))
 
 
-def _unless_out_of_memory(part: str, precision: str, work: Callable[[], Row]) -> Row:
-    """One precision that does not fit costs no other."""
+def _unless_refused(part: str, precision: str, work: Callable[[], Row]) -> Row:
+    """One precision that does not fit, or is wrong, costs no other."""
     import torch
 
     try:
         return work()
-    except torch.OutOfMemoryError:
-        pass  # here, and not below, its traceback holds what was allocated
+    except refusals() as error:
+        found = refusal(error)  # and without the error, whose traceback holds what was allocated
     torch.cuda.empty_cache()
-    return {"part": part, "precision": precision, "status": "out of memory"}
-
-
-def _now(run: Run) -> float:
-    if run.device == "cuda":
-        import torch
-
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    return {"part": part, "precision": precision} | found
 
 
 def _allocated(run: Run) -> int:

@@ -1,13 +1,18 @@
 """A fresh process with several ways to run a training step in it, timed in turn."""
 
+import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from perf.harness.clock import Clock, WallClock, alternate
-from perf.studies.lm import ATTENTIONS, OURS, PRECISIONS, VARIANTS, Setting, asked_for, train_step_of
-from perf.workloads import imported, measured
-from perf.workloads.workload import Floor, Workload
+from perf.harness.bench import Bench
+from perf.harness.clock import Clock, WallClock
+from perf.studies.lm import ATTENTIONS, OURS, PRECISIONS, VARIANTS, device_kind, refusal, release
+from perf.workloads import imported, peer_step
+from perf.workloads.transformer_oracle import Exact
+from perf.workloads.transformer_training import Training, exact_of
+from perf.workloads.workload import Workload
 
 BUSY_STEPS = 3
 
@@ -20,6 +25,20 @@ class Cell:
     context_length: int
     batch: int
     model: str = OURS
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """As the workload takes them, but for the way to run the step."""
+        model = {} if self.model == OURS else {"model": self.model}
+        return {"size": self.size, "context_length": self.context_length, "batch": self.batch} | model
+
+
+class Known(NamedTuple):
+    """What the arms of a cell are held to."""
+
+    exact: Exact
+    second_loss: float
+    """After one step; NaN where no arm is a user's own."""
 
 
 def check_arm(name: str) -> None:
@@ -34,43 +53,66 @@ def check_arm(name: str) -> None:
         raise ValueError(f"{name!r} was given; allowed: module:function, or {grammar}")
 
 
-def samples_of(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
-    """Seconds of `rounds` steps of each arm, in turn, after all have warmed up; or the memory that was not there.
+def samples_of(
+    names: tuple[str, ...], cell: Cell, rounds: int, built_first: int, known: Known | None = None
+) -> dict[str, Any]:
+    """Seconds of `rounds` steps of each arm, in turn, after each was checked and all have warmed up; or why not.
 
     On a GPU also of how much of a step it is busy, `BUSY_STEPS` of each arm, last, since the profiler slows launches.
     `built_first` is the index of the arm that allocates first, the next one follows; processes go through them all.
+    `known` is what the reply of an earlier process to these arms has under that name.
     """
+    try:
+        return {"status": "ok"} | _samples(names, cell, rounds, built_first, known)
+    except Exception as error:  # a user's own arm may raise anything
+        found = refusal(error)
+        if found["status"] == "error":
+            traceback.print_exception(error)
+        return found
+
+
+def _samples(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int, known: Known | None) -> dict[str, Any]:
     import torch
 
     from perf.harness.cuda_clocks import BusyClock, GpuWallClock
 
-    on_gpu = torch.cuda.is_available()
+    device = device_kind()
+    bench, on_gpu = Bench(device), device == "cuda"
     make: Callable[[], Clock] = GpuWallClock if on_gpu else WallClock
+    bench.measure_ceilings()  # while there is memory
+    known = known or _known(cell, device, with_peers=any(":" in name for name in names))
     arms: dict[int, tuple[Clock, Workload]] = {}
-    try:
-        for index in (*range(built_first, len(names)), *range(built_first)):
-            arms[index] = make(), Workload(run=_step_of(names[index], cell), check=lambda: 0.0, floor=Floor())
-            arms[index][0].warm_up(arms[index][1])
-            if on_gpu:
-                torch.cuda.empty_cache()  # what warming up left is the next arm's, which may need it
-        for clock, work in arms.values():
-            clock.warm_up(work)
-        in_order = [arms[index] for index in range(len(names))]
-        samples_s = alternate(in_order, "warm", rounds)
-        busy_s = [BusyClock().batch(work, "warm", BUSY_STEPS) for _, work in in_order] if on_gpu else []
-    except torch.OutOfMemoryError as error:
-        return {"status": f"out of memory: {asked_for(error)}"}
-    except Exception as error:
-        return {"status": f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:100]}"}
-    return {"status": "ok", "samples_s": samples_s, "busy_s": busy_s}
+    for index in (*range(built_first, len(names)), *range(built_first)):
+        arms[index] = make(), _built(names[index], cell, device, known)
+        bench.check(arms[index][1])
+        arms[index][0].warm_up(arms[index][1])
+        if on_gpu:
+            torch.cuda.empty_cache()  # what building and warming up left is the next arm's, which may need it
+    for clock, work in arms.values():
+        clock.warm_up(work)
+    in_order = [arms[index] for index in range(len(names))]
+    samples_s = bench.alternate(in_order, "warm", rounds)
+    busy_s = [bench.batch(BusyClock(), work, "warm", BUSY_STEPS) for _, work in in_order] if on_gpu else []
+    return {"samples_s": samples_s, "busy_s": busy_s, "known": known}
 
 
-def _step_of(name: str, cell: Cell) -> Callable[[], Any]:
+def _known(cell: Cell, device: str, *, with_peers: bool) -> Known:
+    """From the oracle; for peers the loss after one step too, of a plain step that was held to the oracle."""
+    exact = exact_of(cell.params, device)
+    if not with_peers:
+        return Known(exact, math.nan)
+    plain = {"precision": "bf16" if device == "cuda" else "fp32", "variant": "eager", "attention": "sdpa"}
+    work = Training(cell.params | plain, device, exact).step()
+    work.check()
+    second_loss = float(work.run())
+    del work
+    release()
+    return Known(exact, second_loss)
+
+
+def _built(name: str, cell: Cell, device: str, known: Known) -> Workload:
     if ":" in name:
-        config = measured("configs", "MODEL_CONFIGS")[cell.size]
-        return imported(name)(config, cell.context_length, cell.batch)
+        return peer_step.build(name, cell.params, device, known.exact, known.second_loss)
     precision, variant, attention = name.split("/")
-    train = train_step_of(
-        Setting(cell.size, cell.context_length, cell.batch, precision, variant, attention, cell.model)
-    )
-    return measured("training", "Captured")(train.step) if variant.endswith("cuda_graph") else train.step
+    own = {"precision": precision, "variant": variant, "attention": attention}
+    return Training(cell.params | own, device, known.exact).step()

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from perf.harness.status import told
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.fresh_process import fresh_process
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.ratio_figure import draw
 from perf.studies.ratios import FEWEST, best, bound_of, is_settled, milliseconds, ratio_of
-from perf.studies.train_step.arms import Cell, check_arm, samples_of
+from perf.studies.train_step.arms import Cell, Known, check_arm, samples_of
 from perf.workloads import measured
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
@@ -55,8 +56,12 @@ def command(
     All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
     then again in fresh processes, three at least, until the 95 % interval of the ratio to the best is narrow enough.
     Where another arm waits for its host, it hardly ever is; then the ratio to the time for which the GPU is busy with
-    that arm's step is asked for instead, which no host can undercut. Arms that do not fit together go in pairs. A peer
-    of your own: build_step(config, context_length, batch) returns a function that takes one step on the GPU.
+    that arm's step is asked for instead, which no host can undercut. Arms that do not fit together go in pairs.
+
+    Every arm is checked before it is timed: its loss, gradient and update against float64. A peer of your own,
+    build_step(config, weights, ids, targets), is called with TransformerLM's weights by name, float32, and returns a
+    function that takes one step of AdamW (torch's defaults) and returns its loss; that and the next one are held to
+    ours. A wrong one gets no time, and no arm one below what the GPU's best rate of arithmetic allows.
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
@@ -110,10 +115,12 @@ def _together(
     model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch, "ours": ours}
     rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
     names = (ours, *others)
+    known: Known | None = None
     for number in range(processes):
-        found = _in_a_fresh_process(names, cell, rounds, number % len(names))
+        found = _in_a_fresh_process(names, cell, rounds, number % len(names), known)
         if found["status"] != "ok":
-            return [row | {"status": found["status"]} for row in rows]
+            return [row | {"status": found["status"], "reason": found["reason"]} for row in rows]
+        known = found.get("known")
         for arm, row in enumerate(rows, 1):
             row["ours_s"].append(found["samples_s"][0])
             row["against_s"].append(found["samples_s"][arm])
@@ -148,7 +155,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                     "at most": f"{ratio:.3f} ± {half:.1%}",
                 }
         else:
-            cells["ours, ms"] = row["status"]
+            cells["ours, ms"] = told(row)
         shown.append(cells)
     return tabulate(shown, headers="keys", disable_numparse=True)
 
@@ -178,9 +185,11 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
             yield f"{size}, context {context}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
 
 
-def _in_a_fresh_process(names: tuple[str, ...], cell: Cell, rounds: int, built_first: int) -> dict[str, Any]:
+def _in_a_fresh_process(
+    names: tuple[str, ...], cell: Cell, rounds: int, built_first: int, known: Known | None
+) -> dict[str, Any]:
     with fresh_process("perf.studies.train_step.arms") as pool:
         try:
-            return pool.submit(samples_of, names, cell, rounds, built_first).result()
+            return pool.submit(samples_of, names, cell, rounds, built_first, known).result()
         except BrokenProcessPool:
-            return {"status": "the measuring process died; its last words are above"}
+            return {"status": "crashed", "reason": "the measuring process died; its last words are above"}

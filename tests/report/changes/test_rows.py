@@ -102,6 +102,7 @@ def test_the_floors_are_those_of_the_class() -> None:
     assert not changes_of([one], {"a.Class": (0.01, 0.2)}), "seconds count where they are more"
 
 
-def test_commits_at_which_controls_moved_are_known() -> None:
-    control = series([1.0] * 6 + [1.5] * 6, "controls.Controls.track_time")
+@pytest.mark.parametrize("name", ["controls.Controls", "controls.Clocks", "smoke.SmokeControls"])
+def test_commits_at_which_controls_moved_are_known(name: str) -> None:
+    control = series([1.0] * 6 + [1.5] * 6, f"{name}.track_time")
     assert touched_controls(changes_of([control, series([1.0] * 4 + [2.0] * 8)], {})) == {6}

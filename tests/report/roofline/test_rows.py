@@ -34,7 +34,9 @@ def test_a_row_is_the_least_time_over_the_time_taken() -> None:
         ("data_parallel.DataParallel", {"strategy": "bucketed"}, "ours"),
         ("sharded_optimizer.ShardedOptimizer", {"sharding": "torch"}, "peer"),
         ("controls.Controls", {"control": "matmul"}, "control"),
+        ("controls.Clocks", {"control": "linears"}, "control"),
         ("smoke.SmokeControls", {"control": "matmul"}, "control"),
+        ("removed.LongAgo", {}, "ours"),
     ],
 )
 def test_whose_code_a_case_runs(benchmark: str, params: dict[str, Any], whose: str) -> None:

@@ -1,5 +1,6 @@
 """The document says what the rows say; what was not measured is named, with its command and no number."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.writeup import document, source
+from perf.report.writeup import claims, document, source
 from perf.report.writeup.document import CODE, EXTRAS, PARTS, WRITTEN
 from perf.report.writeup.markdown import section
 from perf.report.writeup.problems import PROBLEMS
+from perf.studies.answers import tables
 from tests.report.writeup.made_up import ALL, DDP, MACHINE, SHARDING, ddp_row, perf_folder
 
 PERF = Path(__file__).parents[3] / "perf"
@@ -184,14 +186,30 @@ def test_a_file_that_cannot_be_read_costs_its_chapter_and_a_warning(content, tmp
     assert "optimizer_state_sharding_accounting" not in made.missing
 
 
-def test_rows_of_another_form_cost_their_chapter_and_a_warning(tmp_path):
-    wrong = [{**row, "facts": None} for row in SHARDING]
+def test_rows_that_lack_a_value_cost_their_chapter_and_a_warning(tmp_path):
+    wrong = [{name: value for name, value in row.items() if name != "facts"} for row in SHARDING]
     made = written(perf_folder(tmp_path, ALL | {"sharding": wrong}), tmp_path / "out")
     (warning,) = made.warnings
-    assert warning.startswith("optimizer_state_sharding_accounting cannot be shown: TypeError: ")
+    assert warning == "optimizer_state_sharding_accounting cannot be shown: 'facts' is not on file"
     assert "**Cannot be shown:** `python -m perf study" in chapter(made, "optimizer_state_sharding_accounting")
     assert "python -m perf study sharding" in made.missing["optimizer_state_sharding_accounting"][0]
     assert "naive_ddp_benchmarking" not in made.missing
+
+
+@pytest.mark.parametrize("fault", [TypeError, AttributeError, StopIteration, KeyError, ValueError, ZeroDivisionError])
+def test_a_fault_of_ours_is_no_missing_measurement(fault, copied, tmp_path, monkeypatch):
+    def broken(*_):
+        raise fault("planted")
+
+    kinds, said = (fault, RuntimeError), "planted|StopIteration"  # as which a generator hands on a StopIteration
+    for place, name in ((tables.TABLES, "end-to-end"), (PARTS, "naive_ddp")):
+        with monkeypatch.context() as patch:
+            patch.setitem(place, name, broken if place is tables.TABLES else (broken,))
+            with pytest.raises(kinds, match=said):
+                written(copied, tmp_path / name, "nvidia-h200")
+    monkeypatch.setattr(claims, "CLAIMS", (dataclasses.replace(claims.CLAIMS[0], ours=broken),))
+    with pytest.raises(kinds, match=said):
+        written(copied, tmp_path / "claims", "nvidia-h200")
 
 
 def test_a_machine_without_sentences_has_the_tables_of_its_rows(copied, tmp_path):

@@ -8,8 +8,8 @@ import pandas
 import pytest
 
 from perf.report.writeup import claims, flash, source
-from perf.report.writeup.answered import NotOnFile
 from perf.report.writeup.problems import FLASH
+from perf.studies.on_file import NotOnFile
 from tests.report.writeup.made_up import MACHINE, perf_folder
 
 PERF = Path(__file__).parents[3] / "perf"

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import click
 import pytest
+import torch
 
 from perf.report.writeup import source
 from perf.report.writeup.problems import POINTS, PROBLEMS, Need
 from perf.selection import asv_classes
-from perf.studies import Studies
+from perf.studies import Studies, lm
+from perf.workloads.workload import WrongResult
 from tests.report.writeup.made_up import DDP, MACHINE, ddp_row, perf_folder
 
 TESTS = Path(__file__).parents[2]
@@ -65,10 +67,37 @@ def test_what_no_row_has_is_missing(tmp_path):
     assert missing(tmp_path, DDP, naive, absent) == [absent]
 
 
-def test_a_row_that_failed_is_no_measurement_but_one_that_did_not_fit_is(tmp_path):
+def refused(monkeypatch, error):
+    """The row of a cell whose measuring raised `error`, as a study writes it."""
+    monkeypatch.setattr(lm, "training_of", lambda setting: (_ for _ in ()).throw(error))
+    (row,) = lm.rows_of([lm.Setting("xl", 512, 4, "bf16", "compiled", "sdpa")], lambda training, setting: {})
+    return row
+
+
+def test_a_row_that_failed_is_no_measurement_but_one_that_did_not_fit_is(tmp_path, monkeypatch):
+    asked = {"size": "xl", "variant": "compiled"}
+    assert missing(tmp_path, [refused(monkeypatch, WrongResult("off by 1"))], asked) == [asked]
+    assert missing(tmp_path, [refused(monkeypatch, torch.OutOfMemoryError("allocate 2.00 GiB"))], asked) == []
+
+
+def test_a_cell_that_is_predicted_not_to_fit_is_answered(tmp_path, monkeypatch):
+    monkeypatch.setattr(lm, "memory_bytes", lambda: 24e9)
+    rows = list(lm.rows_of([lm.Setting("xl", 512, 4, "fp32", "eager", "reference")], lambda *_: {"tried": True}))
+    assert "tried" not in rows[0]
+    assert missing(tmp_path, rows, {"size": "xl", "context": 512}) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "answered"),
+    [
+        ("out of memory: asked for 2.00 GiB", True),
+        ("does not fit: predicted 5 GiB", True),
+        ("RuntimeError: no", False),
+    ],
+)
+def test_rows_of_older_files_are_read_alike(tmp_path, status, answered):
     asked = {"strategy": "flat"}
-    assert missing(tmp_path, [ddp_row("flat") | {"status": "RuntimeError: no"}], asked) == [asked]
-    assert missing(tmp_path, [ddp_row("flat") | {"status": "out_of_memory"}], asked) == []
+    assert missing(tmp_path, [ddp_row("flat") | {"status": status}], asked) == [asked] * (not answered)
 
 
 def test_results_of_more_gpus_lie_beside_those_of_one():

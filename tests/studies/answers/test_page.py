@@ -15,6 +15,7 @@ from perf.studies.answers.attention import FRONT_TABLES
 from perf.studies.answers.memory import block_parts
 from perf.studies.answers.rows import by, markdown
 from perf.studies.answers.tables import TABLES
+from perf.studies.on_file import NotOnFile
 
 TEXT = (page.FOLDER / "README.md").read_text()
 WORDS = " ".join(TEXT.split())
@@ -49,7 +50,7 @@ def test_another_row_makes_another_table():
 def test_a_mark_that_names_nothing_is_refused():
     with pytest.raises(ValueError, match="table 'nothing' was given; allowed: accumulation"):
         page.rewritten("<!-- table: nothing -->\n", FOUND)
-    with pytest.raises(ValueError, match=r"command 'nothing' was given; allowed: .*warm-up"):
+    with pytest.raises(NotOnFile, match=r"command 'nothing' was given; allowed: .*warm-up"):
         page.rewritten("<!-- command: nothing -->\n", FOUND)
 
 

@@ -60,7 +60,7 @@ def test_without_a_gpu_the_command_predicts_all_twenty_shapes_and_says_so(tmp_pa
 
 def full(seq_len, d):
     row = {"seq_len": seq_len, "d": d, "predicted": predicted(8, seq_len, d), "measured": {}}
-    return row | {"status": f"out of memory: asked for {32 * seq_len**2 // 2**30}.00 GiB"}
+    return row | {"status": "out_of_memory", "reason": f"asked for {32 * seq_len**2 // 2**30}.00 GiB"}
 
 
 def fitting(seq_len, d):

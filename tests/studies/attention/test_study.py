@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
+from perf.harness.status import told
 from perf.studies.attention import arms, process, results, study
 from perf.studies.attention.arms import SideBySide
 from perf.studies.attention.cells import (
@@ -103,7 +104,7 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
     assert [row["impl"] for row in rows] == [f"{foreign}:attend", *others]
-    status = {row["impl"].rpartition(":")[2]: row["status"] for row in rows}
+    status = {row["impl"].rpartition(":")[2]: told(row) for row in rows}
     assert (status["attend"], status["reference"]) == ("ok", "ok")
     assert status["wrong"].startswith("wrong: out differs from float64")
     assert status["deadly"] == "crashed: the measuring process died; its last words are above"
@@ -206,7 +207,7 @@ def test_eager_is_refused_by_its_bytes(monkeypatch):
     assert least_bytes(cell, "triton") == 0
     monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
     reply = SideBySide("cpu").take_turns(cell, ["reference"], ["reference"], 2)["reference"]
-    assert reply == {"status": "unavailable", "reason": "its scores take 128 GiB at least, this GPU has 100"}
+    assert reply == {"status": "out_of_memory", "reason": "its scores take 128 GiB at least, this GPU has 100"}
 
 
 @pytest.fixture
@@ -322,8 +323,8 @@ class Spoken:
 def plan_of(*modes):
     cells = [replace(TINY, mode=mode) for mode in modes]
     return {
-        cell: [arm("a", cell=cell, role="ours", status="not measured")]
-        + [arm(impl, cell=cell, status="not measured") for impl in "bc"]
+        cell: [arm("a", cell=cell, role="ours", status="not_measured")]
+        + [arm(impl, cell=cell, status="not_measured") for impl in "bc"]
         for cell in cells
     }
 
@@ -347,7 +348,7 @@ def test_rows_are_whole_after_every_cell():
     next(steps)
     first, second = plan.values()
     assert {row["status"] for row in first} == {"ok"}
-    assert {row["status"] for row in second} == {"not measured"}
+    assert {row["status"] for row in second} == {"not_measured"}
     assert results.timed([*first, *second])
 
 
@@ -363,7 +364,7 @@ def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
     list(study.measure(process, plan, 2, 3, 0.02))
     (rows,) = plan.values()
-    assert [row["status"] for row in rows] == [
+    assert [told(row) for row in rows] == [
         "ok",
         "wrong: dq differs",
         "throttled: the GPU slowed itself down: power brake",
@@ -460,9 +461,9 @@ def test_what_has_no_time_is_said_once_for_each_reason():
     rows = []
     for mode in ("forward", "backward"):
         cell = replace(TINY, mode=mode)
-        rows += [*compared(1.0, 2.0, cell=cell), arm("sdpa_flash", cell=cell, status="unavailable: no")]
+        rows += [*compared(1.0, 2.0, cell=cell), arm("sdpa_flash", cell=cell, status="unavailable") | {"reason": "no"}]
     assert "sdpa_flash has no time in grid 4x2x64x16, causal, forward and 1 more: unavailable: no" in lines(rows)
-    rows[0]["status"] = "out of memory: no"
+    rows[0] |= {"status": "out_of_memory", "reason": "no"}
     assert "triton has no time in grid 4x2x64x16, causal, forward: out of memory: no" in lines(rows)
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from perf.harness.measure import one_line
+from perf.harness.status import one_line
 from perf.studies.fresh_process import fresh_process
 from perf.workloads import build
 from perf.workloads.workload import Unavailable
@@ -55,7 +55,7 @@ class _Compiler:
             return self._pool.submit(compiled, params).result()
         except BrokenProcessPool:
             self.end()
-            return {"status": "does not compile: the compiler died; its last words are above"}
+            return {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
 
     def end(self) -> None:
         if self._pool:
@@ -77,9 +77,9 @@ def compiled(params: dict[str, Any]) -> Reply:
         for kernel in kernels:
             kernel._init_handles()  # loads it: whether it fits is known, and what it takes
     except Unavailable as reason:
-        return {"status": f"unavailable: {reason}"}
+        return {"status": "unavailable", "reason": str(reason)}
     except Exception as error:
-        return {"status": f"does not compile: {_reason(error)}"}
+        return {"status": "does_not_compile", "reason": _reason(error)}
     largest = max(kernels, key=lambda kernel: kernel.metadata.shared)
     return {
         "status": "ok",

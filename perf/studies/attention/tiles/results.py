@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from perf.harness.status import told
 from perf.studies.attention.cells import MASKS
 from perf.studies.attention.results import Pair, Row, grouped, shape, timed
 from perf.studies.ratios import geometric_mean, milliseconds, ratio_of
@@ -27,10 +28,10 @@ def shown(rows: list[Row]) -> Iterator[str]:
             line for _, one in grouped(mine, "batch", "num_heads", "seq_len", "is_causal") for line in _fastest(one)
         ]
         yield tabulate(lines, headers="keys", disable_numparse=True)
-        untimed = [row | {"why": row["status"].partition(":")[0]} for row in mine if row["status"] != "ok"]
-        for (why,), same in grouped(untimed, "why"):
-            _, _, reason = same[0]["status"].partition(": ")
-            yield f"{why}: {len(same)}, as {same[0]['impl']} in {_where(same[0])}: {reason}"
+        untimed = [row for row in mine if row["status"] != "ok"]
+        for (status,), same in grouped(untimed, "status"):
+            first, words = same[0], told({"status": status})
+            yield f"{words}: {len(same)}, as {first['impl']} in {_where(first)}: {first.get('reason', '')}"
 
 
 def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
@@ -74,7 +75,7 @@ def _verdict(rows: list[Row]) -> str:
     best = min(means, key=lambda impl: means[impl][0], default="")
     if failed:
         instead = f"; the fastest of those that have one is {best}, {over}" if best else ""
-        return f"the present choice, {present}, has no time in {_where(failed[0])}: {failed[0]['status']}{instead}"
+        return f"the present choice, {present}, has no time in {_where(failed[0])}: {told(failed[0])}{instead}"
     mean, half = means.get(best, (math.inf, 0.0))
     if mean >= 1 or best == present:
         return f"the present choice, {present}, is the fastest {over}"

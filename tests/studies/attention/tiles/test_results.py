@@ -2,6 +2,7 @@
 
 import pytest
 
+from perf.harness.status import read
 from perf.studies.attention.tiles.kernels import TileCell
 from perf.studies.attention.tiles.results import shown, verdicts
 
@@ -15,7 +16,7 @@ def rows(times, present="p", seq_len=1024, against=None, **statuses):
     found = []
     for impl in (*times, *statuses):
         status = statuses.get(impl, "ok")
-        row = cell.axes() | {"impl": impl, "is_present": impl == present, "status": status}
+        row = cell.axes() | read({"impl": impl, "is_present": impl == present, "status": status})
         row["role"] = "against" if impl == against else "ours"
         row["samples_s"] = [[times[impl]] * 2] * 3 if status == "ok" else []
         found.append(row | {"registers": 168, "spills": 4, "shared_bytes": 98304})

@@ -1,0 +1,126 @@
+"""A study's own stopwatch: it returns no time of work that differs from its oracle, and none below the floor."""
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import perf
+from perf.harness import ceilings, clock, device
+from perf.harness.case import Cache
+from perf.harness.clock import Clock, Stop
+from perf.harness.measure import Worker
+from perf.workloads.workload import Floor, Workload
+
+ROOT = Path(perf.__file__).resolve().parents[1]
+
+
+class Laps(NamedTuple):
+    """Steps from the first one on, part by part."""
+
+    seconds: list[dict[str, float]]
+    peak_bytes: int | None
+    """Allocated at most during all of them; None on a CPU."""
+
+
+class Bench(Worker):
+    """A measuring process for questions that are no case of the suite.
+
+    Work is checked with `check`, before its first sample; `first_visit` and `laps`, which ask about first calls, check
+    it after the last. Every sample is held to the floor. Raises `WrongResult` and `TooFast`.
+    """
+
+    def __init__(self, device_kind: str):
+        super().__init__(device_kind, ROOT)
+        self._checked: list[weakref.ref[Workload]] = []
+        if device_kind == "cuda":
+            self._l2_bytes = device.identity(device_kind)["l2_bytes"]
+
+    def said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `do` found, with status and reason; never raises."""
+        return self._said(do)
+
+    def check(self, work: Workload) -> float:
+        """Run the work once and compare it with its oracle; returns the error found."""
+        work.prepare()
+        work.run()
+        self._synchronize()
+        error = work.check()
+        self._checked.append(weakref.ref(work))
+        return error
+
+    def batch(self, clock_: Clock, work: Workload, cache: Cache, count: int) -> list[float]:
+        """As `Clock.batch`, of checked work."""
+        self._require_checked(work)
+        return self.hold(clock_.batch(work, cache, count), work, cache)
+
+    def visit(self, clock_: Clock, work: Workload, cache: Cache, stop: Stop) -> list[float]:
+        """As `clock.visit`, of checked work."""
+        self._require_checked(work)
+        return self.hold(clock.visit(clock_, work, cache, stop).samples_s, work, cache)
+
+    def alternate(self, arms: Sequence[tuple[Clock, Workload]], cache: Cache, count: int) -> list[list[float]]:
+        """As `clock.alternate`, of checked work."""
+        for _, work in arms:
+            self._require_checked(work)
+        taken = clock.alternate(arms, cache, count)
+        return [self.hold(samples_s, work, cache) for samples_s, (_, work) in zip(taken, arms, strict=True)]
+
+    def first_visit(
+        self, make: Callable[[], Workload], clock_: Clock, cache: Cache, stop: Stop
+    ) -> tuple[float, list[float]]:
+        """Wall seconds of making the work and of its first call, which may compile; then the samples of a visit."""
+        begin = time.perf_counter()
+        work = make()
+        work.prepare()
+        work.run()
+        self._synchronize()
+        first_s = time.perf_counter() - begin
+        clock_.warm_up(work)
+        samples_s = clock.visit(clock_, work, cache, stop).samples_s
+        self.check(work)
+        return first_s, self.hold(samples_s, work, cache)
+
+    def laps(self, work: Workload, count: int) -> Laps:
+        """Wall seconds of each of the work's parts, `count` times from now on, the device at rest between any two."""
+        import torch
+
+        on_gpu = self._device == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        seconds = [self._lap(work) for _ in range(count)]
+        peak_bytes = torch.cuda.max_memory_allocated() if on_gpu else None
+        self.check(work)
+        for name, part in work.parts.items():
+            self.hold([lap[name] for lap in seconds], part.floor, "warm")
+        return Laps(seconds, peak_bytes)
+
+    def _lap(self, work: Workload) -> dict[str, float]:
+        work.prepare()
+        self._synchronize()
+        found = {}
+        for name, part in work.parts.items():
+            begin = time.perf_counter()
+            part.run()
+            self._synchronize()
+            found[name] = time.perf_counter() - begin
+        return found
+
+    def hold(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> list[float]:
+        """`samples_s`, if none of them is below the floor; of a difference of two times there is none."""
+        floor = to.floor if isinstance(to, Workload) else to
+        if (floor.flops or cache == "cold") and not (isinstance(to, Workload) and to.without):
+            self.measure_ceilings()
+            self._hold_samples(samples_s, floor, cache)
+        return samples_s
+
+    def measure_ceilings(self) -> None:
+        """Once a process, with 3 GiB on a GPU: ask before the memory is full, or after what a first call finds."""
+        if not self._ceilings:
+            self._leftovers.release()
+            self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
+            self._leftovers.release()
+
+    def _require_checked(self, work: Workload) -> None:
+        assert any(work is one() for one in self._checked), "work is timed that nobody has checked"

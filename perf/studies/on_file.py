@@ -1,0 +1,36 @@
+"""Documents of studies as they are on file: what they lack is an answer of its own, no error of whoever asks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from perf.harness import status
+
+
+class NotOnFile(LookupError):
+    """What was asked for was not measured, or its file does not have it; the message says what."""
+
+
+class OnFile(dict[Any, Any]):
+    """Rows, documents and tables of them by key. Raises `NotOnFile` for a key that is missing."""
+
+    def __missing__(self, key: Any) -> Any:
+        raise NotOnFile(f"{key!r} is not on file")
+
+    def __or__(self, other: Any) -> "OnFile":
+        return OnFile({**self, **other})
+
+
+def loaded(path: Path) -> Any:
+    """A document from its file, however old: each row has a `Status`. Raises `OSError` or `ValueError`."""
+    found = json.loads(path.read_text(encoding="utf-8"), object_hook=OnFile)
+    if isinstance(found, dict) and isinstance(found.get("rows"), list):
+        found["rows"] = [status.read(row) if isinstance(row, dict) else row for row in found["rows"]]
+    return found
+
+
+def some(rows: list[Any], what: str) -> list[Any]:
+    """`rows`, of which there is at least one. Raises `NotOnFile` if there is none of `what`."""
+    if not rows:
+        raise NotOnFile(f"{what}: no row is on file")
+    return rows

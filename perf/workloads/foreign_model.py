@@ -1,0 +1,50 @@
+"""A model of a user's own, and what it is held to: itself, in eager float32 with eager attention."""
+
+import functools
+from typing import Any
+
+from perf.workloads import imported, measured
+from perf.workloads.transformer_oracle import Exact
+from perf.workloads.transformer_state import slope_and_norm
+
+
+class Foreign:
+    """Models that `name`, module:function, builds, all with the weights of the first one."""
+
+    def __init__(self, name: str, size_name: str, context_length: int, device: str):
+        self._build, self._context_length, self._device = imported(name), context_length, device
+        self._config = measured("configs", "MODEL_CONFIGS")[size_name]
+        self._state: dict[str, Any] = {}
+
+    def build(self, attention: str) -> Any:
+        """A model with this attention, an impl of `flash_attention`."""
+        import torch
+
+        attend = functools.partial(measured("attention.api", "flash_attention"), is_causal=True, impl=attention)
+        torch.manual_seed(0)
+        with torch.device(self._device):
+            model = self._build(self._config, self._context_length, attend)
+        if not self._state:
+            self._state = {name: one.detach().cpu().clone() for name, one in model.named_parameters()}
+        with torch.no_grad():
+            for name, one in model.named_parameters():
+                one.copy_(self._state[name])
+        return model
+
+    def first(self, device: str) -> dict[str, Any]:
+        """All of the first weights by name, float32."""
+        if not self._state:
+            self.build("reference")
+        return {name: one.to(device).float() for name, one in self._state.items()}
+
+    def weights(self, name: str, shape: tuple[int, ...], device: str) -> Any:
+        """The first weights, as `transformer_oracle.initial`."""
+        return self._state[name].to(device).float()
+
+    def exact(self, ids: Any, targets: Any) -> Exact:
+        """Loss and slope of the first weights. While the model that is timed is held, this is a second one."""
+        model = self.build("reference")
+        train = measured("training", "make_train_step")(model, ids, targets)
+        loss = train.forward()
+        train.backward(loss)
+        return Exact(float(loss.detach()), slope_and_norm(model)[0])
