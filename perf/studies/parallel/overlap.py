@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perf.harness.case import Case
-from perf.harness.status import one_line
+from perf.harness.status import one_line, refusals
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS, bench
 from perf.studies.parallel.ranked import default_device, held_ranks
@@ -78,7 +78,7 @@ def command(
                     {"strategy": strategy, "rank": rank} | params | {kind: _to_100_ns(own[kind]) for kind in KINDS}
                     for rank, own in enumerate(spans)
                 ]
-    except Exception as error:
+    except refusals(RuntimeError) as error:
         raise click.ClickException(one_line(error)) from None
     whole = document(device, rows)
     click.echo(heading(whole))
