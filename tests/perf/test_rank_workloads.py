@@ -1,7 +1,6 @@
 """A step over several ranks as a workload: what its arms do, and that a wrong step is refused a time."""
 
-from types import SimpleNamespace
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from cs336_systems import training
-from cs336_systems.distributed.ddp import BucketedDDP
+from cs336_systems.distributed import ddp
+from cs336_systems.distributed.collectives import Average
 from perf.workloads import build, data_parallel, sharded_optimizer
 from perf.workloads.workload import WrongResult
 from tests.distributed.ranks import spawn
@@ -195,13 +195,13 @@ def with_a_trace_of_rank_1(make_train_step):
 
 def without_a_reduction(_):
     """Not by leaving out the wait: gradients that are still on their way would arrive at any time."""
-    return lambda net, number: net._launched.append(SimpleNamespace(bucket=net.buckets[number], work=Mock(), flat=None))
+    return lambda tensors, group: Average((), dist.get_world_size(group))
 
 
 FAULTS = {
     "another rate": (training, "make_train_step", with_another_rate, "AdamW"),
     "a trace on a rank": (training, "make_train_step", with_a_trace_of_rank_1, "differs between ranks"),
-    "no reduction": (BucketedDDP, "_launch", without_a_reduction, "differs from"),
+    "no reduction": (ddp, "start_average", without_a_reduction, "differs from"),
 }
 
 
