@@ -298,16 +298,17 @@ def claims_of_the_fastest_step():
     ratios = {cell: best(rows, ratio_of)[0] for cell, rows in cells.items()}
     busy = [ratios[cell] for cell in (("2.7B", 512), ("2.7B", 1024), ("xl", 1024))]
     bounds = [best(rows, bound_of)[0] * 100 for rows in cells.values()]
-    assert len(cells) == 10 and max(ratios.values()) < 1 and min(ratios.values()) > 1 / 3
+    assert len(cells) == 10 and max(ratios.values()) == ratios["2.7B", 1024] < 1
     yield f"by {100 * (1 - max(busy)):.0f} to {100 * (1 - min(busy)):.0f} % of the other's time"
     yield f"with all of its waits, takes {span(bounds, 0)} % of that"
-    shares = [100 * ratio for ratio in ratios.values()]
     rates = {cell: milliseconds(rows[-1], "ours") for cell, rows in cells.items()}
+    largest = best(cells["2.7B", 1024], ratio_of)
     sentence = (
         f"such a step takes {span(bounds, 0)} % of the time for which a plain PyTorch model with autocast, SDPA and "
-        f"fused AdamW, compiled, keeps an H200 busy, and {span(shares, 0)} % of what it "
-        f"takes with its waits for the host: small at 512 {rates['small', 512]:.2f} ms, 2.7B at 1024 "
-        f"{rates['2.7B', 1024]:.1f} ms, {tflops(cells['2.7B', 1024][-1], rates['2.7B', 1024]):.0f} TFLOP/s"
+        f"fused AdamW, compiled, keeps an H200 busy. Beside that model's whole step it takes {largest[0]:.2f} ± "
+        f"{100 * largest[1]:.1f} % at 2.7B and 1024, and less where the other waits for its host: small at 512 takes "
+        f"{rates['small', 512]:.2f} ms, 2.7B at 1024 {rates['2.7B', 1024]:.1f} ms, "
+        f"{tflops(cells['2.7B', 1024][-1], rates['2.7B', 1024]):.0f} TFLOP/s"
     )
     assert sentence in FRONT
 
