@@ -17,6 +17,8 @@ if "TRITON_CACHE_DIR" not in os.environ and not os.access(Path.home(), os.W_OK):
 
 import torch
 
+from tests.once import Once
+
 HAS_GPU = torch.cuda.is_available()
 
 # Read by Triton when a kernel is decorated, so it has to be set before any kernel module is imported.
@@ -50,3 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="takes 10 to 60 s; --slow runs it"))
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture(scope="session")
+def once(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Once:
+    return Once(pytestconfig, tmp_path_factory)

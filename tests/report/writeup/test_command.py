@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from perf.__main__ import main
-from perf.report.writeup import bundle, convert, document, source
+from perf.report.writeup import bundle, convert, source
 from perf.report.writeup.markdown import table
 from tests.report import browser
 from tests.report.writeup.made_up import ALL, MACHINE, ddp_row, perf_folder
@@ -48,12 +49,17 @@ class Tags(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made")
-    rows = ALL | {"ddp": [*ALL["ddp"], ddp_row("torch", 3) | {"status": HOSTILE}]}
-    done = report("--results", perf_folder(folder / "perf", rows), "--machine", MACHINE, "--out", folder / "out")
-    assert done.exit_code == 0, done.output
-    return folder / "out", done.output
+def made(once, tmp_path_factory):
+    """A folder for this worker alone, in which conversions put files of their own for a moment."""
+
+    def write(folder):
+        rows = ALL | {"ddp": [*ALL["ddp"], ddp_row("torch", 3) | {"status": HOSTILE}]}
+        done = report("--results", perf_folder(folder / "perf", rows), "--machine", MACHINE, "--out", folder / "out")
+        assert done.exit_code == 0, done.output
+        return folder / "out", done.output
+
+    out, said = once("made-report", write)
+    return shutil.copytree(out, tmp_path_factory.mktemp("made") / "out"), said
 
 
 def test_it_writes_every_form_and_says_what_is_missing(made):
@@ -95,10 +101,10 @@ def test_the_same_rows_make_the_same_bytes(made, tmp_path):
     assert convert.html(text, out) == (out / "writeup.html").read_text(encoding="utf-8")
 
 
-def test_nothing_of_any_page_reaches_into_its_margins(tmp_path):
+def test_nothing_of_any_page_reaches_into_its_margins(committed, tmp_path):
     """The committed write-up, with a reason that no line can hold: every table, picture and word fits its page."""
-    found = source.read(ROOT / "perf", "nvidia-h200")
-    text = document.write(found, tmp_path).text + f"\n{table([{'reason': HOSTILE + '/a_long-path' * 30, 'n': 1}])}"
+    shutil.copytree(committed.folder, tmp_path, dirs_exist_ok=True)
+    text = f"{committed.document.text}\n{table([{'reason': HOSTILE + '/a_long-path' * 30, 'n': 1}])}"
     dots = 50 / 2.54  # a centimetre
     for number, page in enumerate(convert.pages(text, tmp_path, format="png", ppi=50), 1):
         image = Image.open(io.BytesIO(page)).convert("L")

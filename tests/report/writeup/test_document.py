@@ -23,13 +23,8 @@ def written(folder, out, machine=MACHINE):
     return document.write(source.read(folder, machine), out)
 
 
-@pytest.fixture(scope="module")
-def committed(tmp_path_factory):
-    return written(PERF, tmp_path_factory.mktemp("out"), "nvidia-h200")
-
-
 @pytest.fixture
-def copied(tmp_path):
+def copied(tmp_path, undrawn):
     """The committed studies, to be changed; asv measured nothing."""
     folder = perf_folder(tmp_path / "perf", {})
     shutil.copytree(PERF / STUDIES, folder / STUDIES)
@@ -41,7 +36,7 @@ def chapter(made, name):
 
 
 def test_every_problem_has_a_chapter_in_the_handouts_order_and_is_answered_in_one_way(committed):
-    names = re.findall(r"^## (\w+)$", committed.text, re.M)
+    names = re.findall(r"^## (\w+)$", committed.document.text, re.M)
     assert [name for name in names if name in {problem.name for problem in PROBLEMS}] == [
         problem.name for problem in PROBLEMS
     ]
@@ -50,43 +45,45 @@ def test_every_problem_has_a_chapter_in_the_handouts_order_and_is_answered_in_on
 
 
 def test_page_one_has_points_tests_and_what_is_measured(committed):
-    page = committed.text.partition("\n## ")[0]
+    page = committed.document.text.partition("\n## ")[0]
     rows = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| [")}
     assert len(rows) == len(PROBLEMS)
     for problem in PROBLEMS:
         line = rows[f"[{problem.name}](#{problem.name})".replace("_", r"\_", problem.name.count("_"))]
         assert f"| {problem.points or 'optional'} " in line
         assert all(f"`{name.partition('::')[0]}`" in line for name in problem.tests)
-        assert ("command" in line.rpartition(" | ")[2]) == (problem.name in committed.missing)
-    assert all(f"`{command}`" in page for command in committed.commands)
+        assert ("command" in line.rpartition(" | ")[2]) == (problem.name in committed.document.missing)
+    assert all(f"`{command}`" in page for command in committed.document.commands)
 
 
 def test_the_committed_rows_are_readable(committed):
-    assert committed.warnings == []
-    assert not committed.missing.keys() & (set(WRITTEN) | {"flash_benchmarking", "leaderboard"})
+    assert committed.document.warnings == []
+    assert not committed.document.missing.keys() & (set(WRITTEN) | {"flash_benchmarking", "leaderboard"})
 
 
 def test_what_the_handout_does_not_ask_for_follows_the_problem_that_it_belongs_to(committed):
     problems = [problem.name for problem in PROBLEMS]
-    headings = re.findall(r"^## (.+)$", committed.text, re.M)
+    headings = re.findall(r"^## (.+)$", committed.document.text, re.M)
     for name, (title, _) in EXTRAS.items():
         assert headings[headings.index(name) + 1] == title
     assert [name for name in headings if name in problems] == problems
-    beside = chapter(committed, EXTRAS["flash_benchmarking"][0])
+    beside = chapter(committed.document, EXTRAS["flash_benchmarking"][0])
     assert beside.count("\n| batch x heads x seq") == 5
     assert "rows are newer than the sentences" not in beside
 
 
-def test_links_lead_to_headings_and_figures_are_there(committed, tmp_path):
-    made = written(PERF, tmp_path, "nvidia-h200")
-    assert made.text == committed.text
-    pictures = re.findall(r"!\[.*?\]\((.+?)\)", made.text)
+def test_links_lead_to_headings_and_figures_are_there(committed):
+    text = committed.document.text
+    pictures = re.findall(r"!\[.*?\]\((.+?)\)", text)
     assert len(pictures) == len(set(pictures)) > 5
-    assert all((tmp_path / name).stat().st_size for name in pictures)
-    assert set(re.findall(r"(?<!!)\[[^\]]+\]\((?!https://)(.+?)\)", made.text)) <= {
-        "#" + re.sub(r"[^\w -]", "", words).replace(" ", "-").lower()
-        for words in re.findall(r"^#+ (.+)$", made.text, re.M)
+    assert all((committed.folder / name).stat().st_size for name in pictures)
+    assert set(re.findall(r"(?<!!)\[[^\]]+\]\((?!https://)(.+?)\)", text)) <= {
+        "#" + re.sub(r"[^\w -]", "", words).replace(" ", "-").lower() for words in re.findall(r"^#+ (.+)$", text, re.M)
     }
+
+
+def test_the_same_rows_make_the_same_text(committed, undrawn, tmp_path):
+    assert written(PERF, tmp_path, "nvidia-h200").text == committed.document.text
 
 
 def test_another_row_makes_another_table_and_says_that_the_sentences_are_older(copied, tmp_path):

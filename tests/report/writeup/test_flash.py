@@ -2,7 +2,6 @@
 
 import math
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pandas
 import pytest
@@ -12,7 +11,6 @@ from perf.report.writeup.problems import FLASH
 from perf.studies.on_file import NotOnFile
 from tests.report.writeup.made_up import MACHINE, perf_folder
 
-PERF = Path(__file__).parents[3] / "perf"
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -74,13 +72,13 @@ def test_without_cells_there_is_no_chapter(tmp_path):
             chapter(empty, tmp_path)
 
 
-def test_the_committed_grid_is_whole():
-    assert FLASH.missing(source.read(PERF, "nvidia-h200")) == []
+def test_the_committed_grid_is_whole(committed_source):
+    assert FLASH.missing(committed_source) == []
     assert len(FLASH.asked) == 10 * 4 * 2 * 3 * 2
 
 
-def test_every_claim_has_a_number_or_the_command_that_makes_it(tmp_path):
-    full = claims.chapter(source.read(PERF, "nvidia-h200"))
+def test_every_claim_has_a_number_or_the_command_that_makes_it(committed_source, tmp_path):
+    full = claims.chapter(committed_source)
     assert full.count("not measured: on that GPU `asv run") == full.count("not measured") == 2
     empty = claims.chapter(source_of(tmp_path, []))
     assert empty.count("not measured") == len(claims.CLAIMS)
