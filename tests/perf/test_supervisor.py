@@ -184,9 +184,9 @@ def test_a_case_that_needs_a_gpu_says_so_where_there_is_none(checkout, tmp_path)
 
 def test_cases_of_as_many_ranks_come_one_after_the_other_in_every_round(checkout, tmp_path):
     """Since every other number of ranks is a set of new processes."""
-    shapes = [{"world_size": ranks, "megabytes": size} for size in (1, 2) for ranks in (3, 2)]
+    shapes = [{"world_size": ranks, "megabytes": size} for size in (1, 2) for ranks in (2, 1)]
     cases = [Case("test.AllReduce", "collectives", params, "cpu", "ranks", "warm") for params in shapes]
     results = measure(cases, commit=COMMIT, checkout=checkout(), records=tmp_path / "records", effort=FAST)
     assert [result.status for result in results] == ["ok"] * 4
     visits = [line for line in lines(tmp_path) if line["kind"] == "visit"]
-    assert [line["params"]["world_size"] for line in visits] == [2, 2, 3, 3] * 2
+    assert [line["params"]["world_size"] for line in visits] == [1, 1, 2, 2] * 2
