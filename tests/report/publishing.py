@@ -31,6 +31,13 @@ def asv_publish(directory: Path, html_dir: Path) -> str:
     return found.stdout
 
 
+def publish_project(folder: Path) -> tuple[Path, list[str]]:
+    """The site of a whole project, for who only reads it, and its hashes: `once("site", publish_project)`."""
+    hashes = make_project(folder / "repo")
+    asv_publish(folder / "repo", folder / "html")
+    return folder / "html", hashes
+
+
 def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = synthetic.ALL) -> list[str]:
     """A repository with results of six commits, records of two and a machine's self-tests; the hashes, oldest first.
 

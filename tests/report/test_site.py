@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.once import Once
 from tests.report.pages import text_of
-from tests.report.publishing import SUBJECTS, asv_publish, make_project
+from tests.report.publishing import SUBJECTS, asv_publish, make_project, publish_project
 from tests.report.synthetic import H200
 
 
-def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_path: Path) -> None:
-    hashes = make_project(tmp_path / "repo")
-    asv_publish(tmp_path / "repo", tmp_path / "html")
-    page = (tmp_path / "html" / "attention.html").read_text(encoding="utf-8")
+def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(once: Once) -> None:
+    html, hashes = once("site", publish_project)
+    page = (html / "attention.html").read_text(encoding="utf-8")
     assert hashes[-2][:8] in page
     assert SUBJECTS[-2] in page
     assert "2026-01-05" in page
@@ -24,35 +24,35 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(tmp_pat
     assert page.index('id="nvidia-h200-attention') < page.index('id="cpu-laptop-smoke'), "the real thing first"
     saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
-    known = json.loads((tmp_path / "html" / "index.json").read_text())
+    known = json.loads((html / "index.json").read_text())
     ours = [["attention", "Attention"], ["step", "Training step"], ["roofline", "Roofline"]]
     ours += [["distributed", "Distributed"], ["trust", "Trust"]]
     assert [page[:2] for page in known["pages"][-5:]] == ours
-    step = text_of((tmp_path / "html" / "step.html").read_text(encoding="utf-8"))
+    step = text_of((html / "step.html").read_text(encoding="utf-8"))
     assert "xl 512 bf16 80.0 ms" in step, "of the commit before: the newest has small alone"
     assert step.index("small 512") < step.index("xl 512")
     assert "nvidia-b200 has no records of training steps." in step
-    roofline = (tmp_path / "html" / "roofline.html").read_text(encoding="utf-8")
+    roofline = (html / "roofline.html").read_text(encoding="utf-8")
     assert roofline.index('id="cpu-laptop"') < roofline.index('id="nvidia-h200"')
     assert "nvidia-b200 has no record of a case with FLOPs or bytes" in text_of(roofline)
     assert "attention.FlashAttention 33 " in text_of(roofline), "ours of 108, but for three that failed"
     assert text_of(roofline).count("Every commit of attention.FlashAttention") == 1
-    distributed = text_of((tmp_path / "html" / "distributed.html").read_text(encoding="utf-8"))
+    distributed = text_of((html / "distributed.html").read_text(encoding="utf-8"))
     assert "bucketed has the shortest step, 105 ms" in distributed
     assert "nvidia-b200 has no records over several ranks." in distributed
-    trust = text_of((tmp_path / "html" / "trust.html").read_text(encoding="utf-8"))
+    trust = text_of((html / "trust.html").read_text(encoding="utf-8"))
     assert "Identical code was called slower in 0 of 60 rows" in trust
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust
     assert "nvidia-b200 has no self-test on file" in trust
     assert "1.0 % SAME" in trust, "the floors are those of our classes"
-    overview = text_of((tmp_path / "html" / "overview.html").read_text(encoding="utf-8"))
+    overview = text_of((html / "overview.html").read_text(encoding="utf-8"))
     assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06 history" in overview
     assert overview.index("nvidia-h200") < overview.index("cpu-laptop"), "who measures most comes first"
-    changes = text_of((tmp_path / "html" / "changes.html").read_text(encoding="utf-8"))
+    changes = text_of((html / "changes.html").read_text(encoding="utf-8"))
     assert f"5 slower, 217 faster {hashes[3][:8]} {SUBJECTS[3]} 2026-01-04" in changes
     assert "'triton_compiled') 325" in changes, "half as long again, and less what every commit gained"
     assert "histories without a change showed one in" in trust
-    assert 'href="trust.html"' in (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
+    assert 'href="trust.html"' in (html / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp_path: Path) -> None:

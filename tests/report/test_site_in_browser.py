@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from perf.report.pages import PAGES
+from tests.once import Once
 from tests.report import browser
-from tests.report.publishing import SUBJECTS, asv_publish, make_project
+from tests.report.publishing import SUBJECTS, publish_project
 
 OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "index.html"]
 HISTORY = "attention.FlashAttention.track_time"
@@ -18,11 +19,9 @@ pytestmark = [pytest.mark.browser, browser.needs_browser]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("site")
-    make_project(directory / "repo")
-    asv_publish(directory / "repo", directory / "html")
-    with browser.served(directory / "html") as address:
+def site(once: Once) -> Iterator[str]:
+    html, _ = once("site", publish_project)
+    with browser.served(html) as address:
         yield address
 
 
