@@ -102,10 +102,11 @@ def command(
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
     python -m perf gate --env ~/torch-2.11 ~/torch-2.13 --keep
 
-    HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, and
-    what is still open in up to eight, until the budget ends. A row is SLOWER only if the change is beyond what its
-    class calls negligible, with false discoveries held at 1 % over the whole report; AMBIGUOUS rows say how small a
-    slow-down they would have shown. Rows without project code, the controls, say whether the machine held still.
+    HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, what
+    is still open in up to eight, and what may be slower or faster in twelve, until the budget ends. A row is SLOWER
+    only if these show a change beyond what its class calls negligible, with false discoveries held at 0.5 % over the
+    whole report; AMBIGUOUS rows say how small a slow-down they would have shown. Rows without project code, the
+    controls, say whether the machine held still.
 
     --self-test measures one commit against itself, as it is and with slow-downs of 1, 2 and 5 % and a MiB planted in
     one arm, each within the budget: how often the gate is wrong here, and how often it finds what is there. What it

@@ -91,22 +91,27 @@ def another_day() -> Noise:
 def gate(
     changes: Floats, clocks: npt.NDArray[Any], floors: Floats, looks: Sequence[int] = LOOKS
 ) -> tuple[Bools, Bools, Floats]:
-    """The gate's own rule: a word given at a look stands, and its row is measured no further."""
+    """The gate's own rule: SAME ends a row's measuring; before the last look, so does being no suspect."""
     shape = changes.shape[:2]
     processes = np.zeros(shape)
-    slower, same, settled = np.zeros((3, *shape), bool)
+    slower, same = np.zeros((2, *shape), bool)
+    is_open = np.ones(shape, bool)
     for look in looks:
-        processes[~settled] = look
-        going_on = np.nonzero(~settled.all(-1))[0]  # reports
+        processes[is_open] = look
+        going_on = np.nonzero(is_open.any(-1))[0]  # reports
         if not len(going_on):
             break
         taken = np.arange(look) < processes[going_on, :, None]
         rows = statistics.summarize(np.where(taken[..., None], changes[going_on, :, :look], np.nan))
         said = statistics.decide(statistics.estimate(rows, clocks), floors, len(looks))
-        was_open = ~settled[going_on]
-        slower[going_on] |= said.slower & was_open
-        same[going_on] |= said.same & ~said.slower & was_open
-        settled[going_on] |= said.settled
+        was_open = is_open[going_on]
+        same[going_on] |= said.same & was_open
+        if look == looks[-1]:
+            slower[going_on] = said.slower & was_open & ~said.same
+        goes_on = was_open & ~said.same
+        if len(looks) > 1 and look == looks[-2]:
+            goes_on &= said.suspect
+        is_open[going_on] = goes_on
     return slower, same, processes
 
 
@@ -249,7 +254,7 @@ def visible(noise: Noise, structure: Structure = STRUCTURES[0], *, visits: int =
     kind = np.arange(ROWS) % len(noise.kinds)
     changes = structure.disturb(draw(noise, count, rng, visits=visits), noise.visit_sd[kind], rng)
     rows = statistics.estimate(statistics.summarize(changes), noise.clocks[kind])
-    least = np.expm1(statistics.smallest_visible(rows, noise.floors[kind], len(LOOKS)))
+    least = np.expm1(statistics.smallest_visible(rows, noise.floors[kind]))
     return np.array([np.median(least[:, kind == i]) for i in range(len(noise.kinds))])
 
 
