@@ -45,6 +45,7 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
                 "noise": day,
                 "structure": structure.name,
                 "false SLOWER": _at_most(judged.false_alarms),
+                "false FASTER": _at_most(judged.false_gains),
                 "with floors of 0": _at_most(strict.false_alarms) if strict else "",
                 "rows SAME": f"{100 * judged.same:.1f} %",
                 "processes a row": f"{judged.processes:.1f}",
@@ -53,7 +54,13 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
     naive = simulation.identical_code(
         noise, reports, STRUCTURES[1], rule=simulation.every_row_for_itself, visits=visits, seed=seed
     )
-    rows.append({"noise": day, "structure": "a t-test a row instead", "false SLOWER": _at_most(naive.false_alarms)})
+    rows.append(
+        {
+            "noise": day,
+            "structure": "a t-test a row instead, beyond the floor",
+            "false SLOWER": _at_most(naive.false_alarms),
+        }
+    )
     return rows
 
 

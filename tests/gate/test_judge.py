@@ -292,7 +292,10 @@ def test_a_control_that_moved_voids_the_report():
 
 
 def test_a_control_that_may_have_moved_by_chance_voids_nothing():
-    assert judge([*rows(), *controls(), evidence("copy", 0.0125, sd=0.005, processes=3, is_control=True)]).contaminated == ""
+    assert (
+        judge([*rows(), *controls(), evidence("copy", 0.0125, sd=0.005, processes=3, is_control=True)]).contaminated
+        == ""
+    )
 
 
 def test_controls_that_moved_a_little_all_together_void_the_report():
