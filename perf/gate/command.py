@@ -78,7 +78,7 @@ class _Gate(click.Command):
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write it as a comment.")
 @click.option("--keep", is_flag=True, help="Also keep the report, without samples, under perf/records.")
 @click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
-@click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 2 minutes, no GPU.")
+@click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 5 minutes, no GPU.")
 def command(
     base: str | None,
     head: str | None,
@@ -164,7 +164,7 @@ def _simulate() -> None:
 
     from perf.gate.proof import tables
 
-    click.echo("Thousands of reports drawn from recorded noise: about two minutes", err=True)
+    click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
     for title, found in tables():
         click.echo(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
 

@@ -7,12 +7,12 @@ from perf.gate.simulation import STRUCTURES, VISITS, Noise
 Table = tuple[str, list[dict[str, str]]]
 """A title, and rows: column -> text."""
 
-REPORTS = 2000
+REPORTS = 1000
 SLOW_DOWNS = (0.01, 0.02, 0.05)
 
 
 def tables(reports: int = REPORTS, visits: int = VISITS, seed: int = 0) -> list[Table]:
-    """All of it, in under two minutes: `reports` of 200 rows for every line, `visits` of each process."""
+    """All of it, in five minutes: `reports` of 200 rows for every line, `visits` of each process."""
     fewer = max(reports // 5, 1)
     noises = (("noise study", simulation.tuned_on()), ("another day", simulation.another_day()))
     return [
