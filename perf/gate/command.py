@@ -78,7 +78,7 @@ class _Gate(click.Command):
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write it as a comment.")
 @click.option("--keep", is_flag=True, help="Also keep the report, without samples, under perf/records.")
 @click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
-@click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 2 minutes, no GPU.")
+@click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 5 minutes, no GPU.")
 def command(
     base: str | None,
     head: str | None,
@@ -102,10 +102,11 @@ def command(
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
     python -m perf gate --env ~/torch-2.11 ~/torch-2.13 --keep
 
-    HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, and
-    what is still open in up to eight, until the budget ends. A row is SLOWER only if the change is beyond what its
-    class calls negligible, with false discoveries held at 1 % over the whole report; AMBIGUOUS rows say how small a
-    slow-down they would have shown. Rows without project code, the controls, say whether the machine held still.
+    HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, what
+    is still open in up to eight, and what may be slower or faster in twelve, until the budget ends. A row is SLOWER
+    only if these show a change beyond what its class calls negligible, with false discoveries held at 0.5 % over the
+    whole report; AMBIGUOUS rows say how small a slow-down they would have shown. Rows without project code, the
+    controls, say whether the machine held still.
 
     --self-test measures one commit against itself, as it is and with slow-downs of 1, 2 and 5 % and a MiB planted in
     one arm, each within the budget: how often the gate is wrong here, and how often it finds what is there. What it
@@ -163,7 +164,7 @@ def _simulate() -> None:
 
     from perf.gate.proof import tables
 
-    click.echo("Thousands of reports drawn from recorded noise: about two minutes", err=True)
+    click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
     for title, found in tables():
         click.echo(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
 

@@ -39,6 +39,9 @@ class PairedVisit:
     """Mean SM clock while the arm's samples ran; None where the device does not say."""
 
     head_mhz: float | None = None
+    whole_s: float | None = None
+    """Where samples are differences, which may be negative: median seconds of what they are a part of."""
+
     throttled: int = 0
     """How many pairs were dropped, because the device said that it was slowing itself down."""
 
@@ -78,6 +81,9 @@ class Evidence:
     differences: tuple[tuple[str, float, float], ...] = ()
     """Results in which the arms differ by more than rounding: name, by which share of base's norm, allowed."""
 
+    more_peaks: list[tuple[float, float]] = field(default_factory=list)
+    """Peak bytes of base and head in later processes; only where those of the first differ."""
+
     planted: bool = False
     """One arm was slowed down or enlarged on purpose, around the code."""
 
@@ -85,6 +91,12 @@ class Evidence:
     def is_timed(self) -> bool:
         """Whether both arms have times."""
         return bool(self.visits) and all(outcome.status == "ok" for outcome in self.outcomes.values())
+
+    @property
+    def more_peaks_wanted(self) -> bool:
+        """Whether the arms' peaks differ, and too few processes have weighed them to say so."""
+        peaks = {outcome.peak_bytes for outcome in self.outcomes.values()}
+        return len(self.outcomes) == len(ARMS) and None not in peaks and len(peaks) > 1 and len(self.more_peaks) < 2
 
     @property
     def same_code(self) -> bool:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from perf import units
 from perf.gate import statistics
-from perf.gate.evidence import DEVICE_CLOCKS, Evidence, Outcome
+from perf.gate.evidence import DEVICE_CLOCKS, Evidence, Outcome, PairedVisit
 from perf.gate.explanation import why_larger, why_slower
 from perf.gate.statistics import LOOKS, Estimate, Floats
 from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
 from perf.harness.case import ARMS
 
-CLOCK_SHIFT = 0.005  # of the SM clock between the arms: above it they are compared in cycles
+CLOCK_SHIFT = 0.005  # of the SM clock between the arms: above it, what cycles explain is said beside the word
 BUSY = 0.8  # of a time by events must kernels fill, or the host has a say in it
 RARE = 0.01  # one-sided: how seldom a row of identical code moves beyond its floor
 TOO_RARE = 0.001  # for so many of them together: then it was not chance
@@ -22,8 +23,8 @@ TOO_RARE = 0.001  # for so many of them together: then it was not chance
 def judge(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> Judgement:
     """A verdict a row, time and peak memory apart; the controls get none, and void all others if they moved.
 
-    A word of a time was said at the first look that allowed it, and stands: `change`, its interval and the smallest
-    visible slow-down are of that look.
+    SAME was said at the first look that allowed it, and stands; SLOWER and FASTER are of the last look alone. `change`
+    and its interval are of the look that gave the word.
     """
     rows = [_row(one) for one in evidence if _is_judged(one)]
     said = _said([row for row in rows if not row.evidence.is_control], looks, rows)
@@ -35,30 +36,45 @@ def judge(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> Judgeme
             verdicts += unlike
             continue
         if one.case.timed and all(_works(outcome) for outcome in one.outcomes.values()):
-            verdicts.append(_time(one, said.get(id(one))))
+            verdicts.append(_time(one, said.get(id(one)), looks))
         if all(_works(outcome) and outcome.peak_bytes is not None for outcome in one.outcomes.values()):
             verdicts.append(_peak_memory(one))
-    return Judgement(tuple(verdicts), _contamination(rows, looks))
+    return Judgement(tuple(verdicts), _contamination(rows, looks), _missing(evidence))
 
 
 def open_rows(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> list[Evidence]:
-    """Those of which nothing can be said yet, and the controls as long as there are any."""
+    """Those that another process may bring a word, and the controls as long as there are any.
+
+    Before the last look these are the suspects alone, those that may be slower or faster.
+    """
     rows = [_row(one) for one in evidence if _is_judged(one)]
     said = _said([row for row in rows if not row.evidence.is_control], looks, rows)
-    is_open = {key for key, one in said.items() if one.word == "AMBIGUOUS"}
+    is_open = {key for key, one in said.items() if one.word == "AMBIGUOUS" and _goes_on(one, looks)}
     return [one for one in evidence if id(one) in is_open or (one.is_control and is_open)]
+
+
+def _goes_on(said: "_Said", looks: Sequence[int]) -> bool:
+    taken = len(said.row.changes)
+    return taken < looks[-1] and (said.is_suspect or len(looks) < 2 or taken < looks[-2])
 
 
 @dataclass(frozen=True)
 class _Row:
     evidence: Evidence
     changes: dict[int, list[float]]
-    """Of each process, its visits."""
+    """Of each process, its visits: log ratios; of a difference, shares of the whole."""
 
     base_s: float
     head_s: float
+    whole_s: float | None
+    """Of a difference, what it is a share of; None for a time."""
+
     floor: float
     note: str
+
+    def share(self, change: float) -> float | None:
+        """What a reader sees for a change: head / base - 1, or the share of the whole; None where it has no end."""
+        return _share(change) if self.whole_s is None else change if np.isfinite(change) else None
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,7 @@ class _Said:
     low: float | None
     high: float | None
     smallest_visible: float | None
+    is_suspect: bool
 
 
 def _works(outcome: Outcome) -> bool:
@@ -76,25 +93,45 @@ def _works(outcome: Outcome) -> bool:
 
 
 def _is_judged(one: Evidence) -> bool:
-    return not one.trouble and one.is_timed and set(one.outcomes) == set(ARMS) and any(v.base_s for v in one.visits)
+    return not one.trouble and one.is_timed and set(one.outcomes) == set(ARMS) and any(map(_is_usable, one.visits))
+
+
+def _is_usable(visit: PairedVisit) -> bool:
+    """Whether every pair has two finite times above 0; of a difference, which may be negative, two finite ones."""
+    samples = np.asarray(visit.base_s + visit.head_s, dtype=float)
+    if not len(visit.base_s) or len(visit.base_s) != len(visit.head_s) or not np.isfinite(samples).all():
+        return False
+    return bool(visit.whole_s is not None and visit.whole_s > 0) or bool((samples > 0).all())
 
 
 def _row(one: Evidence) -> _Row:
-    visits = [visit for visit in one.visits if visit.base_s]
-    shifts = [
-        float(np.log(visit.head_mhz / visit.base_mhz)) if visit.base_mhz and visit.head_mhz else None
-        for visit in visits
-    ]
-    known = [shift for shift in shifts if shift is not None]
-    mean = float(np.mean(known)) if known and one.case.clock in DEVICE_CLOCKS else 0.0
-    in_cycles = abs(mean) > CLOCK_SHIFT
+    visits = [visit for visit in one.visits if _is_usable(visit)]
+    wholes = [visit.whole_s for visit in visits if visit.whole_s is not None]
+    whole_s = float(np.median(wholes)) if wholes else None
     changes: dict[int, list[float]] = {}
-    for visit, shift in zip(visits, shifts, strict=True):
-        cycles = (mean if shift is None else shift) if in_cycles else 0.0
-        changes.setdefault(visit.process, []).append(statistics.visit_change(visit.base_s, visit.head_s) + cycles)
+    for visit in visits:
+        changes.setdefault(visit.process, []).append(
+            statistics.visit_change(visit.base_s, visit.head_s)
+            if whole_s is None
+            else statistics.visit_difference(visit.base_s, visit.head_s) / whole_s
+        )
     base_s, head_s = (float(np.median([np.median(getattr(v, f"{arm}_s")) for v in visits])) for arm in ARMS)
-    note = f"in cycles, since head's SM clock was {100 * np.expm1(mean):+.1f} % off base's" if in_cycles else ""
-    return _Row(one, changes, base_s, head_s, statistics.floor_of(one.negligible, base_s), note)
+    if whole_s is None:
+        floor, notes = statistics.floor_of(one.negligible, base_s), [_of_the_clock(one, visits)]
+    else:
+        floor = max(one.negligible[0], one.negligible[1] / whole_s)
+        notes = [f"a difference, judged as a share of the {units.seconds(whole_s)} that it is a part of"]
+    if bad := len(one.visits) - len(visits):
+        notes.append(f"{bad} of {len(one.visits)} visits left out: a time that is no number above 0, or unlike arms")
+    return _Row(one, changes, base_s, head_s, whole_s, floor, "; ".join(filter(None, notes)))
+
+
+def _of_the_clock(one: Evidence, visits: Sequence[PairedVisit]) -> str:
+    """What cycles explain, where the arms ran at different clocks. A user waits in seconds: the word is of these."""
+    shifts = [np.log(visit.head_mhz / visit.base_mhz) for visit in visits if visit.base_mhz and visit.head_mhz]
+    if not shifts or one.case.clock not in DEVICE_CLOCKS or abs(mean := float(np.mean(shifts))) <= CLOCK_SHIFT:
+        return ""
+    return f"head's SM clock was {100 * np.expm1(mean):+.1f} % off base's, which explains {_percent(-mean)} of the time"
 
 
 def _changes(rows: Sequence[_Row], before: int | None = None) -> Floats:
@@ -118,21 +155,30 @@ def _said(rows: Sequence[_Row], looks: Sequence[int], every: Sequence[_Row]) -> 
     """What is said of `rows` at the looks taken so far, by the id of their evidence; `every`: and the controls."""
     said: dict[int, _Said] = {}
     floors = np.array([row.floor for row in rows])
+    taken = np.array([len(row.changes) for row in rows])
     which = np.array([not row.evidence.is_control for row in every], dtype=bool)
     for look in looks if rows else ():
-        found = _estimate(every, look if look != looks[-1] else None).of(which)
+        is_last = look == looks[-1]
+        found = _estimate(every, None if is_last else look).of(which)
         decision = statistics.decide(found, floors, len(looks))
         low, high = statistics.interval(found, len(looks))
-        visible = statistics.smallest_visible(found, floors, len(looks))
+        visible = statistics.smallest_visible(statistics.confirmed(found, np.minimum(taken, look), looks[-1]), floors)
         for i, row in enumerate(rows):
             key = id(row.evidence)
             if key in said and said[key].word != "AMBIGUOUS":
                 continue
             word: Word = "SAME" if decision.same[i] else "AMBIGUOUS"
-            if decision.slower[i] or decision.faster[i]:
+            if word != "SAME" and is_last and taken[i] >= look and (decision.slower[i] or decision.faster[i]):
                 word = "SLOWER" if decision.slower[i] else "FASTER"
-            change = float(np.expm1(found.change[i]))
-            said[key] = _Said(row, word, change, _share(low[i]), _share(high[i]), _share(visible[i]))
+            said[key] = _Said(
+                row,
+                word,
+                row.share(found.change[i]) or 0.0,
+                row.share(low[i]),
+                row.share(high[i]),
+                row.share(visible[i]),
+                bool(decision.suspect[i]),
+            )
     return said
 
 
@@ -163,16 +209,19 @@ def _unmeasured(one: Evidence, word: Word, reason: str) -> Verdict:
     return Verdict(one.case.key, quantity, word, None, None, None, None, None, None, False, reason)
 
 
-def _time(one: Evidence, said: _Said | None) -> Verdict:
+def _time(one: Evidence, said: _Said | None, looks: Sequence[int]) -> Verdict:
     if said is None:
         return _unmeasured(one, "AMBIGUOUS", _why_no_times(one))
     base, head, row = one.outcomes["base"], one.outcomes["head"], said.row
     reasons = [row.note]
     if said.word in ("SLOWER", "FASTER"):
         reasons.append("same machine code: how it is launched, the host, or noise" if one.same_code else "")
-        reasons.append(why_slower(base, head, row.base_s * said.change))
+        reasons.append(why_slower(base, head, (row.whole_s or row.base_s) * said.change))
     elif said.low is None:
         reasons.append(f"measured in {len(row.changes)} process only; it takes 2 to tell noise from change")
+    elif said.word == "AMBIGUOUS" and said.is_suspect and len(row.changes) < looks[-1]:
+        seen = "slower" if said.change > 0 else "faster"
+        reasons.append(f"{seen} in {len(row.changes)} processes; {looks[-1]} confirm it, and the budget ended before")
     return Verdict(
         key=one.case.key,
         quantity="time",
@@ -195,16 +244,36 @@ def _why_no_times(one: Evidence) -> str:
         return "; ".join(throttled)
     if dropped := sum(visit.throttled for visit in one.visits):
         return f"the device slowed itself down during all {dropped} pairs of samples"
+    if one.visits:
+        return f"none of {len(one.visits)} visits can be used: a time that is no number above 0, or unlike arms"
     return "no times were taken"
 
 
 def _peak_memory(one: Evidence) -> Verdict:
+    """LARGER and SMALLER are said of peaks that differ alike in every process that weighed them, two at least."""
     arms = one.outcomes["base"], one.outcomes["head"]
-    base, head = (float(arm.peak_bytes or 0) for arm in arms)
+    peaks = [(float(arms[0].peak_bytes or 0), float(arms[1].peak_bytes or 0)), *one.more_peaks]
+    base, head = min(peaks, key=lambda pair: abs(pair[1] - pair[0]))
     change = 0.0 if base == head else head / base - 1 if base else None
-    word: Word = "SAME" if base == head else "LARGER" if head > base else "SMALLER"
-    reason = "" if word == "SAME" else why_larger(*arms)
+    if all(first == second for first, second in peaks):
+        word: Word = "SAME"
+        reason = ""
+    elif len(peaks) > 1 and (all(b < h for b, h in peaks) or all(b > h for b, h in peaks)):
+        word, reason = "LARGER" if head > base else "SMALLER", why_larger(*arms)
+    else:
+        word, reason = "AMBIGUOUS", f"the peaks differ by {' and '.join(f'{h - b:+.0f} B' for b, h in peaks)}"
+        reason += ": not alike" if len(peaks) > 1 else ", seen once: a second process confirms it"
     return Verdict(one.case.key, "peak_memory", word, base, head, change, change, change, None, one.same_code, reason)
+
+
+def _missing(evidence: Sequence[Evidence]) -> str:
+    """Controls without a time, each with its reason: what they would have shown, nobody saw."""
+    if not any(one.case.timed and not one.is_control for one in evidence):
+        return ""
+    controls = [one for one in evidence if one.is_control and one.case.timed]
+    if not controls:
+        return "no control was measured"
+    return "; ".join(f"{one.case.key}: {_why_no_times(one)}" for one in controls if not _is_judged(one))
 
 
 def _contamination(rows: Sequence[_Row], looks: Sequence[int]) -> str:

@@ -111,9 +111,9 @@ class Measuring:
         return ""
 
     def _visit(self, worker: Process, one: Evidence, process: int, visit: int) -> None:
-        first = not one.outcomes
+        first, weighs_again = not one.outcomes, visit == 0 and one.more_peaks_wanted
         arms = list(ARMS) if (process + visit) % 2 == 0 else list(reversed(ARMS))  # who is built, and sampled, first
-        reply = self._ask(worker, one, arms, first)
+        reply = self._ask(worker, one, arms, first or weighs_again)
         if reply["status"] in ("crashed", "hung"):
             one.trouble = f"both commits side by side: {reply['reason']}"
             self._ask_apart(worker, one)
@@ -127,6 +127,8 @@ class Measuring:
             one.differences = tuple((name, found, allowed) for name, found, allowed in reply.get("differences", ()))
         elif bad := [arm for arm in ARMS if reply[arm]["status"] != "ok"]:
             one.trouble = f"{bad[0]} in a later visit: {reply[bad[0]]['reason']}"
+        elif weighs_again:
+            one.more_peaks.append((float(reply["base"]["peak_bytes"]), float(reply["head"]["peak_bytes"])))
         if reply.get("base_ns"):
             one.visits.append(_paired_visit(reply, process, visit))
         elif reply["status"] != "ok" or reply.get("throttled"):
@@ -173,7 +175,7 @@ def _any_open(rows: Sequence[Evidence]) -> bool:
 def _goes_on(one: Evidence) -> bool:
     """Whether another visit can bring anything: both arms are good so far, and no visit went wrong."""
     good = all(outcome.status == "ok" for outcome in one.outcomes.values())
-    return good and not one.trouble and (one.case.timed or not one.outcomes)
+    return good and not one.trouble and (one.case.timed or not one.outcomes or one.more_peaks_wanted)
 
 
 def _outcome(reply: dict[str, Any]) -> Outcome:
@@ -195,5 +197,6 @@ def _paired_visit(reply: dict[str, Any], process: int, visit: int) -> PairedVisi
         head_s=tuple(ns * 1e-9 for ns in reply["head_ns"]),
         base_mhz=reply.get("base_mhz"),
         head_mhz=reply.get("head_mhz"),
+        whole_s=reply["whole_ns"] * 1e-9 if reply.get("whole_ns") else None,
         throttled=reply["throttled"],
     )

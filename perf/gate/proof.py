@@ -7,12 +7,12 @@ from perf.gate.simulation import STRUCTURES, VISITS, Noise
 Table = tuple[str, list[dict[str, str]]]
 """A title, and rows: column -> text."""
 
-REPORTS = 2000
+REPORTS = 1000
 SLOW_DOWNS = (0.01, 0.02, 0.05)
 
 
 def tables(reports: int = REPORTS, visits: int = VISITS, seed: int = 0) -> list[Table]:
-    """All of it, in under two minutes: `reports` of 200 rows for every line, `visits` of each process."""
+    """All of it, in five minutes: `reports` of 200 rows for every line, `visits` of each process."""
     fewer = max(reports // 5, 1)
     noises = (("noise study", simulation.tuned_on()), ("another day", simulation.another_day()))
     return [
@@ -45,6 +45,7 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
                 "noise": day,
                 "structure": structure.name,
                 "false SLOWER": _at_most(judged.false_alarms),
+                "false FASTER": _at_most(judged.false_gains),
                 "with floors of 0": _at_most(strict.false_alarms) if strict else "",
                 "rows SAME": f"{100 * judged.same:.1f} %",
                 "processes a row": f"{judged.processes:.1f}",
@@ -53,7 +54,13 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
     naive = simulation.identical_code(
         noise, reports, STRUCTURES[1], rule=simulation.every_row_for_itself, visits=visits, seed=seed
     )
-    rows.append({"noise": day, "structure": "a t-test a row instead", "false SLOWER": _at_most(naive.false_alarms)})
+    rows.append(
+        {
+            "noise": day,
+            "structure": "a t-test a row instead, beyond the floor",
+            "false SLOWER": _at_most(naive.false_alarms),
+        }
+    )
     return rows
 
 

@@ -33,7 +33,8 @@ class Verdict:
 
     high: float | None
     smallest_visible: float | None
-    """The smallest slow-down that this row would have shown with a probability of 95 %; None for bytes."""
+    """The smallest slow-down that would be called SLOWER with a probability of 95 %, by twelve processes whose visits
+    scatter as the row's did; None for bytes, and where a row was not seen often enough to say."""
 
     same_code: bool
     """Both arms ran the same machine code: whatever this row says is noise."""
@@ -58,6 +59,9 @@ class Judgement:
     contaminated: str
     """What the controls did, if they moved between the arms: then no time above means anything. "" if they held."""
 
+    unwatched: str = ""
+    """Controls that have no time, and why: whether the machine held still, they cannot say. "" if all have."""
+
     @property
     def believed(self) -> tuple[Verdict, ...]:
         """What may be believed: everything that was decided, but no times beside controls that moved."""
@@ -69,10 +73,11 @@ class Judgement:
 
     @property
     def exit_status(self) -> int:
-        """0: nothing worse; 1: something is; 2: nothing could be judged."""
+        """0: nothing worse; 1: something is; 2: nothing could be judged, or times were asked for and none was."""
         if any(one.is_bad for one in self.believed):
             return 1
-        return 2 if self.contaminated or not self.believed else 0
+        asked = {one.quantity for one in self.verdicts}
+        return 2 if self.contaminated or asked - {one.quantity for one in self.believed} or not asked else 0
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,13 @@ def headline(report: Report) -> str:
     counts = Counter(one.word for one in judgement.verdicts if not one.accepted)
     accepted = sum(one.word in BAD for one in judgement.verdicts if one.accepted)
     if report.exit_status == 2:
-        return "Nothing could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
+        times = [one.word for one in judgement.verdicts if one.quantity == "time"]
+        what = "No time" if times and len(times) < len(judgement.verdicts) else "Nothing"
+        return f"{what} could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
     named = [bad or "Nothing is worse", f"{accepted} worse and accepted" if accepted else "", _others(counts)]
     different = f"; {different_results(report)}" if report.differences else ""
-    return ", ".join(filter(None, named)) + different
+    unwatched = "; controls without a time" if judgement.unwatched else ""
+    return ", ".join(filter(None, named)) + different + unwatched
 
 
 def to_do(report: Report) -> str:
@@ -106,6 +109,7 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("Device", device),
         ("Software", software),
         ("Processes", _processes(report)),
+        ("Controls without a time", report.judgement.unwatched),
         ("Took", _took(report)),
         ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
         ("Command", report.command),

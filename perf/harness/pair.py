@@ -117,6 +117,9 @@ class PairWorker(Worker):
         turns = self._alternate([held[arm] for arm in arms], case.cache, count)
         spent.on("sample")
         found: dict[str, Any] = {"throttled": len(turns.slow)}
+        wholes = [clock.whole_s for clock, _ in held.values() if isinstance(clock, RankClock) and clock.whole_s]
+        if wholes:
+            found["whole_ns"] = round(statistics.fmean(wholes) * 1e9)
         for arm, samples_s, mhz in zip(arms, turns.samples_s, turns.mhz, strict=True):
             _, work = held[arm]
             if work.without is None:

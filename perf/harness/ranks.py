@@ -6,6 +6,7 @@ import json
 import re
 import selectors
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,8 @@ class RankClock:
 
     name: ClockName = "ranks"
     call_s = 0.0
+    whole_s: float | None = None
+    """Median of the last batch's whole calls, where its samples are what these take more than others."""
 
     def __init__(self, ranks: Ranks):
         self._ranks = ranks
@@ -159,7 +162,10 @@ class RankClock:
             [max(sample) for sample in zip(*(reply[name] for reply in replies), strict=True)]
             for name in ("samples_s", "without_s")
         )
-        return [time - other for time, other in zip(slowest, without, strict=True)] if without else slowest
+        if not without:
+            return slowest
+        self.whole_s = statistics.median(slowest)
+        return [time - other for time, other in zip(slowest, without, strict=True)]
 
 
 def _last_words(log: str) -> str:

@@ -17,9 +17,9 @@ from perf.report.trust.visible import Negligible, Row, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
-    ("SLOWER, FASTER", "The time changed by more than its class calls negligible; false discoveries are held at "
-     "1 % over the whole report."),
-    ("LARGER, SMALLER", "The peak memory differs, to the byte."),
+    ("SLOWER, FASTER", "Twelve processes show that the time changed by more than its class calls negligible; false "
+     "discoveries of either kind are held at 0.5 % over the whole report."),
+    ("LARGER, SMALLER", "The peak memory differs, to the byte, in every process that weighed it."),
     ("SAME", "The 95 % interval of the change lies within what is negligible."),
     ("AMBIGUOUS", "Neither could be shown; a slow-down as large as the smallest visible one would have been."),
     ("BROKEN, FIXED", "One commit has a number, the other a failure."),
@@ -29,8 +29,8 @@ WORDS = (
 TERMS = (
     ("Negligible", "The least change that a class of rows cares for, a share of the time or so many seconds, whichever "
      "is more; written where the class is."),
-    ("Smallest visible", "The slow-down that would have been called SLOWER with a probability of 95 %, by as many "
-     "visits that scatter as the row's did."),
+    ("Smallest visible", "The slow-down that would be called SLOWER with a probability of 95 %, by twelve processes "
+     "whose visits scatter as the row's did."),
     ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
      "independent."),
     ("A visit", "One stay at a row, both commits in turn, sample by sample."),
