@@ -91,7 +91,7 @@ def test_the_range_of_commits_is_known() -> None:
 
 
 def test_a_value_that_goes_and_comes_has_not_gone_for_good() -> None:
-    (first, *_) = reversed(changes_of([series([1.0] * 4 + [2.0] * 4 + [1.0] * 2 + [2.0] * 4)], {}))
+    (first, *_) = reversed(changes_of([series([1.0] * 4 + [2.0] * 4 + [1.0] * 3 + [2.0] * 4)], {}))
     assert (first.revision, first.back) == (4, None)
 
 
