@@ -30,8 +30,12 @@ _WANDERING = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 _FORGETTING = (0.0, 0.05, 0.5)
 """0 is a random walk, 0.05 an AR(1) of 0.8, 0.5 one of 0.5: (1 - a) ** 2 / a."""
 
-_SESSIONS = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
+_SESSIONS = (0.0, 0.5, 3.0, 30.0, 300.0, 3e3, 3e4, 3e5)
 """As the two above in units of the independent part's variance."""
+
+MOST_BETWEEN = 0.1
+"""Standard deviation of a session's offset, of logarithms. More is no machine's: wall times of eager steps, which move
+most, move by 11 % between processes. So of two sessions a step of half the time and more is a change."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def deviance(values: "Array", cuts: Sequence[int], line: bool, sessions: Sequenc
     """-2 log likelihood of levels between `cuts`, under the noise that makes it smallest."""
     import numpy as np
 
-    whiten, log_determinants = _noises(len(values), None if sessions is None else tuple(sessions))
+    whiten, log_determinants, between = _noises(len(values), None if sessions is None else tuple(sessions))
     at = np.arange(len(values))
     shapes = [at >= cut for cut in cuts] + [at / len(values)] * line
     white = whiten @ values
@@ -75,12 +79,13 @@ def deviance(values: "Array", cuts: Sequence[int], line: bool, sessions: Sequenc
         white -= (basis @ (basis.transpose(0, 2, 1) @ white[..., None]))[..., 0]
     squares, count = (white**2).sum(axis=1), len(values) - 1
     variance = np.maximum(squares / count, least**2)
-    return float((count * np.log(variance) + squares / variance + log_determinants).min())
+    costs = count * np.log(variance) + squares / variance + log_determinants
+    return float(costs[between * variance <= MOST_BETWEEN**2].min())
 
 
 @functools.lru_cache(maxsize=16)  # the series of a machine have few histories among them; 100 commits are 12 MB
-def _noises(count: int, sessions: tuple[int, ...] | None) -> "tuple[Array, Array]":
-    """What makes each noise white, without the series' mean, and the logarithms of its covariance's determinant."""
+def _noises(count: int, sessions: tuple[int, ...] | None) -> "tuple[Array, Array, Array]":
+    """Of each noise: what makes it white, without the mean; its log determinant; its sessions' share of variance."""
     import numpy as np
     from scipy.fft import dct
 
@@ -88,8 +93,10 @@ def _noises(count: int, sessions: tuple[int, ...] | None) -> "tuple[Array, Array
     frequencies = 2 - 2 * np.cos(np.pi * np.arange(1, count) / count)
     kinds = [(0.0, 0.0)] + [(much, fast) for much in _WANDERING[1:] for fast in _FORGETTING]
     covariances = np.array([np.diag(1 + much / (frequencies + fast)) for much, fast in kinds])
+    between = np.zeros(len(kinds))
     if sessions is not None and 1 < len(set(sessions)) < count:
         shared = cosines @ np.equal.outer(sessions, sessions) @ cosines.T
         covariances = np.concatenate([covariances + much * shared for much in _SESSIONS])
+        between = np.repeat(_SESSIONS, len(kinds))
     roots = np.linalg.cholesky(covariances)
-    return np.linalg.solve(roots, cosines), 2 * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+    return np.linalg.solve(roots, cosines), 2 * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1), between
