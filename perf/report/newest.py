@@ -113,12 +113,32 @@ def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str,
 
 def harness_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
     """The version of the harness that measured a case, by its class and parameters; "" where no record says so."""
-    sessions = records.read_lines(directory, machine, commit, kinds=("session",))
-    if len({one["harness"] for one in sessions}) == 1:  # most often, and no visit has to be read
-        return lambda *case: sessions[0]["harness"]
+    return _of_session(directory, machine, commit, lambda session: session["harness"])
+
+
+def sitting_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
+    """The day and the device on which a case was measured, by its class and parameters; "" where no record says so.
+
+    A session of the records is of one commit; what commits share that were measured after one another is these two.
+    """
+    return _of_session(directory, machine, commit, lambda one: f"{one['day']} {one['device'].get('uuid', '')}".strip())
+
+
+def _of_session(
+    directory: Path, machine: str, commit: str, tell: Callable[[dict[str, Any]], str]
+) -> Callable[[str, tuple[Any, ...]], str]:
+    sessions = _read_sessions(directory, machine, commit)
+    told = {one["id"]: tell(one) for one in sessions}
+    if len(set(told.values())) == 1:  # most often, and no visit has to be read
+        return lambda *case: tell(sessions[0])
     measured = read_commit(directory, machine, commit)
-    versions = {(one.benchmark, tuple(one.params.values())): one.session.harness for one in measured}
-    return lambda *case: versions.get(case, "")
+    of_case = {(one.benchmark, tuple(one.params.values())): told[one.session.id] for one in measured}
+    return lambda *case: of_case.get(case, "")
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_sessions(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
+    return records.read_lines(directory, machine, commit, kinds=("session",))
 
 
 SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")

@@ -78,6 +78,20 @@ def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_pat
     assert Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells("laptop") == {}
 
 
+def test_a_sitting_is_a_day_and_a_device(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, H200, "a" * 40)
+    for name, uuid in (("1", "GPU-1"), ("2", "GPU-2")):
+        session = {"id": name, "started_at": "", "day": "2026-01-01", "harness": "3", "effort": "full", "machine": H200}
+        device = {"device": {"uuid": uuid}, "software": {}, "commit": "a" * 40}
+        journal.write({"kind": "session"} | session | device)
+        case = {"benchmark": "a.Class", "visit": 0, "status": "ok", "reason": "", "timed": False, "cache": "cold"}
+        journal.write({"kind": "visit", "session": name, "params": {"n": int(name)}} | case)
+    journal.close()
+    found = newest.sitting_of(tmp_path, H200, "a" * 40)
+    assert [found("a.Class", (n,)) for n in (1, 2, 3)] == ["2026-01-01 GPU-1", "2026-01-01 GPU-2", ""]
+    assert newest.harness_of(tmp_path, H200, "a" * 40)("a.Class", (3,)) == "3"
+
+
 def test_a_case_is_of_the_harness_that_measured_it_last(tmp_path: Path, monkeypatch: Any) -> None:
     case = {"benchmark": "a.Class", "visit": 0, "status": "ok", "reason": "", "timed": False, "cache": "cold"}
     journal = Journal(tmp_path, H200, "a" * 40)

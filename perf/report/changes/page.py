@@ -11,7 +11,7 @@ from perf.gate.acceptance import Acceptance
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.report import newest, pages
-from perf.report.changes.rows import Change, Negligible, changes_of, series_of, touched_controls
+from perf.report.changes.rows import Change, Drifting, Negligible, Series, judge, series_of, touched_controls
 from perf.report.gates import Gate
 from perf.report.history import HEIGHT, MARGIN, WIDTH, places
 from perf.report.newest import Site
@@ -39,6 +39,8 @@ class Machine:
 
     gates: Sequence[Gate]
     accepted: Sequence[Acceptance]
+    drifting: Sequence[Drifting] = ()
+    """The fastest first."""
 
     @property
     def by_commit(self) -> list[tuple[int, list[Change]]]:
@@ -56,7 +58,7 @@ class Machine:
 
     def is_open(self, one: Change) -> bool:
         """Project code is worse, still so, confirmed by a second commit, and nobody has said that it is meant."""
-        stands = one.back is None and not one.step.alone and not one.series.is_control
+        stands = one.back is None and not one.step.alone and not one.step.border and not one.series.is_control
         return one.verdict.word in BAD and stands and not self.why(one)
 
 
@@ -65,16 +67,19 @@ def collect(
 ) -> Machine:
     """From what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
-    series = list(series_of(site.graphs, site.benchmarks, machine, harness_of))
+    sitting_of = functools.cache(lambda revision: newest.sitting_of(site.directory, machine, site.hashes[revision]))
+    series = list(series_of(site.graphs, site.benchmarks, machine, harness_of, sitting_of))
+    changes, drifting = judge(series, negligible)
     return Machine(
         machine,
-        changes_of(series, negligible),
+        changes,
         len({revision for one in series for revision in one.revisions}),
         len(series),
         lambda revision: site.describe(site.hashes[revision]),
         site.revisions,
         gates,
         accepted,
+        drifting,
     )
 
 
@@ -95,9 +100,10 @@ def anchor(machine: str, commit: pages.Commit) -> str:
 
 
 def counted(changes: Iterable[Change]) -> str:
-    """ "2 slower, 1 faster"."""
-    words = Counter(one.verdict.word for one in changes)
-    return ", ".join(f"{words[word]} {word.lower()}" for word in ORDER if words[word])
+    """ "2 slower, 1 faster, 3 between sessions"."""
+    words = Counter("" if one.step.border else one.verdict.word for one in changes)
+    said = [f"{words[word]} {word.lower()}" for word in ORDER if words[word]]
+    return ", ".join(said + [f"{words['']} between sessions"] * bool(words[""]))
 
 
 def _machine(one: Machine) -> dict[str, Any]:
@@ -108,7 +114,9 @@ def _machine(one: Machine) -> dict[str, Any]:
         "name": one.name,
         "commits": one.commits,
         "series": one.series,
-        "changes": len(one.changes),
+        "changes": sum(not each.step.border for each in one.changes),
+        "borders": sum(each.step.border for each in one.changes),
+        "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
         "open": sum(map(one.is_open, one.changes)),
         "changed": [_commit(one, at, some, at in controls) for at, some in by_commit[:MOST_COMMITS]],
         "older": max(0, len(by_commit) - MOST_COMMITS),
@@ -146,10 +154,21 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
         "open": one.is_open(each),
         "control": each.series.is_control,
         "alone": each.step.alone,
+        "border": each.step.border,
         "back": one.described(each.back) if each.back is not None else None,
         "why": one.why(each),
         "gate": _gate_word(one, each, verdict),
-        "picture": _picture(each),
+        "picture": _picture(each.series, each.step.index),
+    }
+
+
+def _drifting(machine: str, each: Drifting) -> dict[str, Any]:
+    return {
+        "name": each.series.name,
+        "href": pages.permalink(each.series.method, machine, each.series.params),
+        "rate": f"{each.drift.rate:+.2%}",
+        "total": f"{each.drift.total:+.1%}",
+        "picture": _picture(each.series, 0),
     }
 
 
@@ -164,12 +183,12 @@ def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
     return ""
 
 
-def _picture(each: Change) -> dict[str, str]:
-    """The whole series between its lowest and its highest value, and where its new level begins."""
-    numbers = each.series.values
+def _picture(series: Series, index: int) -> dict[str, str]:
+    """The whole series between its lowest and its highest value, and where one value lies."""
+    numbers = series.values
     low, high = min(numbers), max(numbers)
     up = (HEIGHT - 2 * MARGIN) / (high - low)
     heights = (HEIGHT - MARGIN - (value - low) * up for value in numbers)
     at = list(zip(places(len(numbers)), heights, strict=True))
-    x, y = at[each.step.index]
+    x, y = at[index]
     return {"points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at), "x": f"{x:.1f}", "y": f"{y:.1f}"}

@@ -1,20 +1,23 @@
 """How often is the finder of changes wrong, and what does it miss? Histories drawn by chance, and one step in each.
 
-Everything is in units of a series' noise, so it holds for all: a step of 5 noises is 10 % where commits scatter by 2 %,
-and 1.5 % where they scatter by 0.3 %.
+`python -m perf.report.changes.rates` prints it all, for 40 commits and for 12; takes two minutes. What is drawn is in
+units of a series' noise, so it holds for all: a step of 10 % where commits scatter by 2 % is one of 1.5 % where they
+scatter by 0.3 %.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.rate import Rate
 from perf.report.changes.finder import steps
+from perf.report.changes.models import Model, flat, hidden
 
 COMMITS = 40
 NOISE = 0.02
-SIZES = (3, 5, 8)
-"""Of a step, in noises."""
+SIZES = (0.05, 0.1, 0.15)
+"""Of a step: after / before - 1."""
 
 AFTER = (2, 3, 5, 10)
 """Commits at the new level."""
@@ -24,7 +27,7 @@ AFTER = (2, 3, 5, 10)
 class Found:
     """One step, drawn often."""
 
-    size: int
+    size: float
     after: int
     ours: Rate
     asvs: Rate
@@ -34,39 +37,44 @@ class Found:
 class Rates:
     """What the finder does with histories of `COMMITS` commits."""
 
-    normal: Rate
-    """Histories without a change in which one was found."""
+    flat: Sequence[tuple[str, Rate]]
+    """In words how commits scattered; histories without a change in which one was found."""
 
-    tailed: Rate
-    """The same, where noise has the tails of Student's t with 5 degrees of freedom."""
+    hidden: Sequence[tuple[str, Rate]]
+    """The same, of what the numbers alone do not tell from changes."""
 
     found: Sequence[Found]
 
 
-def rates(histories: int = 2000, with_a_step: int = 200, of_asv: int = 25) -> Rates:
-    """The same numbers at every call; takes a second, most of it asv's finder's."""
-    import numpy as np
-
-    rng = np.random.default_rng(0)
+def rates(independent: int = 2000, dependent: int = 100, with_a_step: int = 400, of_asv: int = 20) -> Rates:
+    """The same numbers at every call; takes some seconds. The first two of `flat` are the independent ones."""
+    models = flat()
     return Rates(
-        _false(lambda rng: rng.standard_normal(COMMITS), histories, rng),
-        _false(lambda rng: rng.standard_t(5, COMMITS) / np.sqrt(5 / 3), histories, rng),
-        [_found(size, after, with_a_step, of_asv, rng) for size in SIZES for after in AFTER],
+        [(one.words, false(one, independent if at < 2 else dependent)) for at, one in enumerate(models)],
+        [(one.words, false(one, dependent)) for one in hidden()],
+        [found(size, after, with_a_step, of_asv) for size in SIZES for after in AFTER],
     )
 
 
-def _false(draw: Callable[[Any], Any], histories: int, rng: Any) -> Rate:
+def false(model: Model, histories: int, commits: int = COMMITS) -> Rate:
+    """Histories of a model in which a change was found; each model has numbers of its own, the same at every call."""
     import numpy as np
 
-    return Rate(sum(bool(_ours(np.exp(NOISE * draw(rng)))) for _ in range(histories)), histories)
+    rng = np.random.default_rng([commits, *model.words.encode()])
+    known = model.sessions(commits) if model.sessions else None
+    drawn = (np.exp(NOISE * model.draw(commits, rng)) for _ in range(histories))
+    return Rate(sum(bool(_ours(one, known)) for one in drawn), histories)
 
 
-def _found(size: int, after: int, ours: int, asvs: int, rng: Any) -> Found:
+def found(size: float, after: int, ours: int, asvs: int, commits: int = COMMITS) -> Found:
+    """How often a step was, at most one commit off; the same numbers at every call."""
     import numpy as np
 
-    at = COMMITS - after
-    drawn = np.exp(NOISE * (rng.standard_normal((ours, COMMITS)) + size * (np.arange(COMMITS) >= at)))
-    hits = [sum(_near(at, finder(one)) for one in drawn[:most]) for finder, most in ((_ours, ours), (_asvs, asvs))]
+    rng = np.random.default_rng([commits, after, round(1e6 * size)])
+    at = commits - after
+    drawn = np.exp(NOISE * rng.standard_normal((ours, commits)) + math.log1p(size) * (np.arange(commits) >= at))
+    finders: list[tuple[Callable[[Any], list[int]], int]] = [(_ours, ours), (_asvs, asvs)]
+    hits = [sum(_near(at, finder(one)) for one in drawn[:most]) for finder, most in finders]
     return Found(size, after, Rate(hits[0], ours), Rate(hits[1], asvs))
 
 
@@ -75,11 +83,26 @@ def _near(at: int, starts: Sequence[int]) -> bool:
     return any(abs(start - at) <= 1 for start in starts)
 
 
-def _ours(values: Any) -> list[int]:
-    return [one.index for one in steps(values, negligible=0.0) if not one.alone]
+def _ours(values: Any, sessions: list[int] | None = None) -> list[int]:
+    return [one.index for one in steps(values, negligible=0.0, sessions=sessions) if not one.alone]
 
 
 def _asvs(values: Any) -> list[int]:
     from asv.step_detect import detect_steps
 
     return [start for start, *_ in detect_steps(values.tolist(), [None] * len(values))[1:]]
+
+
+def _main(histories: int = 1000) -> None:
+    print(f"histories without a change in which one is found, of {histories}: 40 commits, 12 commits")
+    for model in [*flat(), *hidden()]:
+        print(*(f"{false(model, histories, commits).share:7.1%}" for commits in (40, 12)), model.words, flush=True)
+    print("steps found where commits scatter by 2 %, of 1000; of asv's own finder, of 100")
+    for commits, after in ((40, 3), (40, 20), (12, 3), (12, 6)):
+        for size in SIZES:
+            one = found(size, after, 1000, 100, commits)
+            print(f"{one.ours.share:7.1%}{one.asvs.share:7.0%} {size:.0%}, {after} of {commits} commits after it")
+
+
+if __name__ == "__main__":
+    _main()

@@ -8,7 +8,7 @@ from typing import Any
 
 from perf.gate.verdicts import Quantity, Verdict, Word
 from perf.report import pages
-from perf.report.changes.finder import Step, exact_steps, steps
+from perf.report.changes.finder import Drift, Step, exact_steps, find
 from perf.selection import is_control
 
 ALLOCATED = {"1", "2"}
@@ -16,6 +16,9 @@ ALLOCATED = {"1", "2"}
 
 BLOCKS = 0.01
 """Of such bytes: a change beyond it is one of the work."""
+
+OfRevision = Callable[[int], Callable[[str, tuple[Any, ...]], str]]
+"""What records say of a revision, then of a case by its class and parameters."""
 
 Negligible = Mapping[str, tuple[float, float]]
 """Of an asv class: the least change that it cares for, relative and in seconds."""
@@ -37,6 +40,9 @@ class Series:
     sample_noise: float
     """What a value's own samples leave open, relative: the median over the values; of bytes, what their count does."""
 
+    sessions: tuple[int, ...] | None = None
+    """Of each value, equal where they were measured in one sitting; None where no record says so."""
+
     @property
     def is_control(self) -> bool:
         """Whether it runs no project code, so that a change is the machine's."""
@@ -51,8 +57,16 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Drifting:
+    """A series that goes up or down steadily over all its commits, and has no step."""
+
+    series: Series
+    drift: Drift
+
+
+@dataclass(frozen=True)
 class Change:
-    """A step of one series."""
+    """A step of one series; with `step.border` one that sessions explain."""
 
     series: Series
     step: Step
@@ -86,12 +100,14 @@ def series_of(
     graphs: Iterable[tuple[str, Any]],
     benchmarks: Mapping[str, Any],
     machine: str,
-    harness_of: Callable[[int], Callable[[str, tuple[Any, ...]], str]],
+    harness_of: OfRevision,
+    sitting_of: OfRevision | None = None,
 ) -> Iterator[Series]:
     """All times and bytes of a machine that have two values. Each environment's graph is a history by itself.
 
     So are the bytes that one version of the harness counted: `harness_of` has that of each case of a revision. Times
     go on over all versions, since a history cut in two hides what happened there; a harness that moves them is seen.
+    `sitting_of` has in which sitting each case of a revision was measured; None where nobody knows.
     """
     for _, graph in graphs:
         known = benchmarks.get(graph.benchmark_name)
@@ -110,13 +126,26 @@ def series_of(
                 if len(taken) >= 2:
                     revisions, values, weights = zip(*taken, strict=True)
                     open_noise = _open(values, weights) if quantity == "time" else BLOCKS * (harness in ALLOCATED)
-                    yield Series(graph.benchmark_name, params, quantity, revisions, values, open_noise)
+                    sittings = [sitting_of(one)(*case) for one in revisions] if sitting_of else []
+                    numbers = {sitting: at for at, sitting in enumerate(dict.fromkeys(sittings))}
+                    sessions = tuple(numbers[one] for one in sittings) or None
+                    yield Series(graph.benchmark_name, params, quantity, revisions, values, open_noise, sessions)
+
+
+def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change], list[Drifting]]:
+    """Every step of every series, newest first, of a commit the greatest first; and what drifts, the fastest first."""
+    changes, drifting = list[Change](), list[Drifting]()
+    for one in series:
+        found, drift = _found(one, negligible)
+        changes += (Change(one, step, _back(one, step)) for step in found)
+        drifting += [Drifting(one, drift)] if drift else []
+    changes.sort(key=lambda one: (-one.revision, -abs(math.log1p(one.step.change))))
+    return changes, sorted(drifting, key=lambda one: -abs(math.log1p(one.drift.rate)))
 
 
 def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
-    """Every step of every series, newest first; of one commit the greatest first."""
-    found = [change for one in series for change in _changes(one, negligible)]
-    return sorted(found, key=lambda one: (-one.revision, -abs(math.log1p(one.step.change))))
+    """The steps alone; see `judge`."""
+    return judge(series, negligible)[0]
 
 
 def touched_controls(changes: Sequence[Change]) -> set[int]:
@@ -124,14 +153,13 @@ def touched_controls(changes: Sequence[Change]) -> set[int]:
     return {one.revision for one in changes if one.series.is_control}
 
 
-def _changes(series: Series, negligible: Negligible) -> Iterator[Change]:
+def _found(series: Series, negligible: Negligible) -> tuple[list[Step], Drift | None]:
     if series.quantity == "peak_memory":
-        found = exact_steps(series.values, series.sample_noise)
-    else:
-        relative, seconds = negligible.get(series.method.rpartition(".")[0], (0.01, 0.0))
-        found = steps(series.values, max(relative, seconds / statistics.median(series.values)), series.sample_noise)
-    for step in found:
-        yield Change(series, step, _back(series, step))
+        return exact_steps(series.values, series.sample_noise), None
+    relative, seconds = negligible.get(series.method.rpartition(".")[0], (0.01, 0.0))
+    least = max(relative, seconds / statistics.median(series.values))
+    found = find(series.values, least, series.sample_noise, series.sessions)
+    return found.steps + found.borders, found.drift
 
 
 def _back(series: Series, step: Step) -> int | None:

@@ -79,16 +79,14 @@ def _finder(rates: Rates) -> dict[str, Any]:
     sizes = dict.fromkeys(one.size for one in rates.found)
     return {
         "commits": COMMITS,
-        "false": [
-            (words, one.hits, one.of, rate.percent(one.upper))
-            for words, one in (
-                ("normal noise", rates.normal),
-                ("noise with the tails of Student's t, 5 degrees of freedom", rates.tailed),
-            )
-        ],
+        "false": [(words, one.hits, one.of, rate.percent(one.upper)) for words, one in rates.flat],
+        "hidden": [(words, f"{one.share:.0%}") for words, one in rates.hidden],
         "after": list(dict.fromkeys(one.after for one in rates.found)),
         "rows": [
-            (size, [(f"{one.ours.share:.0%}", f"{one.asvs.share:.0%}") for one in rates.found if one.size == size])
+            (
+                f"{100 * size:.0f}",
+                [(f"{one.ours.share:.0%}", f"{one.asvs.share:.0%}") for one in rates.found if one.size == size],
+            )
             for size in sizes
         ],
     }

@@ -8,17 +8,19 @@ from perf.report.pages import Commit
 
 
 def series(
-    values: Sequence[float], name: str = "a.Class.track_time", revisions: Sequence[int] = (), **params
+    values: Sequence[float], name: str = "a.Class.track_time", revisions: Sequence[int] = (), sessions=None, **params
 ) -> Series:
     """Times, or bytes if the method says so; one commit after another unless told otherwise."""
     quantity = "time" if name.endswith("time") else "peak_memory"
-    return Series(name, params or {"n": 1}, quantity, tuple(revisions or range(len(values))), tuple(values), 0.0)
+    return Series(
+        name, params or {"n": 1}, quantity, tuple(revisions or range(len(values))), tuple(values), 0.0, sessions
+    )
 
 
 def commit(revision: int) -> Commit:
     return Commit(f"{revision:08d}" + "0" * 32, f"Commit {revision}", f"2026-01-{revision + 1:02d}")
 
 
-def machine_of(changes: Sequence[Change], name: str = "h200", gates=(), accepted=()) -> Machine:
+def machine_of(changes: Sequence[Change], name: str = "h200", gates=(), accepted=(), drifting=()) -> Machine:
     revisions = {commit(number).hash: number for number in range(100)}
-    return Machine(name, changes, 12, 3, commit, revisions, gates, accepted)
+    return Machine(name, changes, 12, 3, commit, revisions, gates, accepted, drifting)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from perf.gate.acceptance import Acceptance, Row
 from perf.report.changes.page import MOST_ROWS, render
-from perf.report.changes.rows import changes_of
+from perf.report.changes.rows import changes_of, judge
 from perf.report.gates import Gate
 from tests.gate.reports import report, verdict
 from tests.report.changes.made_up import commit, machine_of, series
@@ -56,6 +56,22 @@ def test_what_is_gone_again_or_seen_once_is_not_open() -> None:
     text = text_of(page_of(series([1.0] * 11 + [2.0])))
     assert "slower , one commit alone: the next decides" in text and "to this day" not in text
     assert "1 row: better" in text
+
+
+def test_a_step_between_sessions_is_a_mark_and_no_change() -> None:
+    between = series([1.0, 1.001] * 3 + [1.2, 1.201] * 3, sessions=(0,) * 6 + (1,) * 6)
+    text = text_of(page_of(between))
+    assert "1 between sessions 00000006" in text
+    assert "first of a session: no more than sessions differ by" in text
+    assert "No change in 3 series over 12 commits. 1 steps between sessions are no changes." in text
+    assert "to this day" not in text
+
+
+def test_a_drift_stands_with_its_rate_and_under_no_commit() -> None:
+    changes, drifting = judge([series([1.01**at * (1 + at % 2 / 500) for at in range(40)])], {})
+    text = text_of(render("demo", [machine_of(changes, drifting=drifting)], "#"))
+    assert "No change in 3 series" in text
+    assert "1 series drifts" in text and "a.Class(1) +1.00% +47." in text
 
 
 def test_controls_that_changed_too_are_a_warning() -> None:

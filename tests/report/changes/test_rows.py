@@ -63,6 +63,19 @@ def test_bytes_of_each_harness_are_a_history_and_times_are_one() -> None:
     assert [one.sample_noise for one in found[:3]] == [BLOCKS, 0.0, BLOCKS]
 
 
+def test_commits_of_one_sitting_are_one_session() -> None:
+    graphs = [graph("a.One.track_time", [(n, 1.0, None) for n in (1, 2, 4, 7)])]
+    sittings = {1: "monday A", 2: "monday A", 4: "monday B", 7: "monday A"}
+
+    def sitting_of(revision):
+        return lambda benchmark, params: sittings[revision] if (benchmark, params) == ("a.One", ()) else ""
+
+    (known,) = series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: "3", sitting_of)
+    assert known.sessions == (0, 0, 1, 0)
+    (unknown,) = series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: "3")
+    assert unknown.sessions is None
+
+
 def test_a_method_of_its_own_is_part_of_the_name() -> None:
     assert series([1, 2], "a.Class.track_state_bytes").name == "a.Class.track_state_bytes(1)"
 
@@ -91,7 +104,7 @@ def test_the_range_of_commits_is_known() -> None:
 
 
 def test_a_value_that_goes_and_comes_has_not_gone_for_good() -> None:
-    (first, *_) = reversed(changes_of([series([1.0] * 4 + [2.0] * 4 + [1.0] * 2 + [2.0] * 4)], {}))
+    (first, *_) = reversed(changes_of([series([1.0] * 4 + [2.0] * 4 + [1.0] * 3 + [2.0] * 4)], {}))
     assert (first.revision, first.back) == (4, None)
 
 

@@ -17,7 +17,11 @@ from tests.gate.reports import memory, report, verdict
 from tests.report.pages import text_of
 from tests.report.trust import made_up as self_tests
 
-FINDER = Rates(Rate(1, 2000), Rate(4, 2000), [Found(5, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)])
+FINDER = Rates(
+    [("normal noise", Rate(1, 2000)), ("waves", Rate(4, 2000))],
+    [("two states", Rate(20, 100))],
+    [Found(0.1, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)],
+)
 NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttention": (0.02, 1e-7)}
 
 
@@ -168,8 +172,9 @@ def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None
 
 def test_the_finder_of_changes_says_how_often_it_is_wrong() -> None:
     text = text_of(render("demo", [], {}, FINDER, ""))
-    assert "showed one in 1 of 2000 (at most 0.2 %) with normal noise, in 4 of 2000 (at most 0.5 %)" in text
-    assert "after 2 commits after 3 commits 5 noises: 10 % where commits scatter by 2 % 76% asv 5% 76% asv 5%" in text
+    assert "showed one in 1 of 2000 (at most 0.2 %) with normal noise, in 4 of 2000 (at most 0.5 %) with waves." in text
+    assert "it showed a change in 20% with two states" in text
+    assert "after 2 commits after 3 commits 10 % where commits scatter by 2 % 76% asv 5% 76% asv 5%" in text
 
 
 def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> None:
