@@ -188,8 +188,8 @@ def _share(change: float) -> float | None:
 
 def _unlike_arms(one: Evidence) -> list[Verdict]:
     """The verdict on a row whose arms cannot be compared, as one of them has no number; none if both or neither do."""
-    if missing := [arm for arm in ARMS if arm not in one.outcomes]:
-        return [_unmeasured(one, "AMBIGUOUS", one.trouble or f"not measured: {' and '.join(missing)}")]
+    if set(one.outcomes) != set(ARMS):
+        return [_unmeasured(one, "AMBIGUOUS", _why_no_times(one))]
     base, head = (one.outcomes[arm] for arm in ARMS)
     if _works(base) == _works(head):
         return []
@@ -240,6 +240,10 @@ def _time(one: Evidence, said: _Said | None, looks: Sequence[int]) -> Verdict:
 def _why_no_times(one: Evidence) -> str:
     if one.trouble:
         return one.trouble
+    if missing := [arm for arm in ARMS if arm not in one.outcomes]:
+        return f"not measured: {' and '.join(missing)}"
+    if failed := [f"{arm}: {_failure(one.outcomes[arm])}" for arm in ARMS if not _works(one.outcomes[arm])]:
+        return "; ".join(failed)
     if throttled := [f"{arm}: {one.outcomes[arm].reason}" for arm in ARMS if one.outcomes[arm].status == "throttled"]:
         return "; ".join(throttled)
     if dropped := sum(visit.throttled for visit in one.visits):

@@ -368,6 +368,8 @@ def test_times_of_which_none_was_judged_are_no_green():
     [
         ([], "no control was measured"),
         ([evidence("copy", is_control=True, trouble="it hung")], "FlashAttention('copy'): it hung"),
+        ([evidence("copy", is_control=True, base=None, head=None, processes=0)], "not measured: base and head"),
+        ([evidence("copy", is_control=True, head=Outcome("wrong", "off"), processes=0)], "head: wrong: off"),
         ([evidence("copy", is_control=True)], ""),
     ],
 )
