@@ -159,7 +159,7 @@ class TrustSite(Pages, OutputPublisher):
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
         """Of every self-test; of the finder of changes, what its simulation says."""
         found = [trust_page.Machine(name, *trust_records.read(site.directory, name)) for name in site.machines]
-        accepted, finder = _accepted(), change_rates.rates()
+        accepted, finder = _accepted(), change_rates.kept()
         return {cls.name: trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, accepted)}
 
 

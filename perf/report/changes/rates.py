@@ -1,18 +1,23 @@
 """How often is the finder of changes wrong, and what does it miss? Histories drawn by chance, and one step in each.
 
-`python -m perf.report.changes.rates` prints it all, for 40 commits and for 12; takes two minutes. What is drawn is in
-units of a series' noise, so it holds for all: a step of 10 % where commits scatter by 2 % is one of 1.5 % where they
+`python -m perf.report.changes.rates` prints it all, for 40 commits and for 12, and keeps what the trust page shows in
+`rates.json`; takes two minutes. What is drawn is in units of a series' noise, so it holds for all: a step of 10 % where commits scatter by 2 % is one of 1.5 % where they
 scatter by 0.3 %.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from perf.files import write_aside
 from perf.gate.rate import Rate
 from perf.report.changes.finder import steps
 from perf.report.changes.models import Model, flat, hidden
+
+KEPT = Path(__file__).with_suffix(".json")
 
 COMMITS = 40
 NOISE = 0.02
@@ -56,6 +61,15 @@ def rates(independent: int = 2000, dependent: int = 100, with_a_step: int = 400,
     )
 
 
+def kept() -> Rates:
+    """Those on file: a publication need not draw them again."""
+    of = json.loads(KEPT.read_text(encoding="utf-8"))
+    return Rates(
+        *([(words, Rate(**rate)) for words, rate in of[kind]] for kind in ("flat", "hidden")),
+        [Found(one["size"], one["after"], Rate(**one["ours"]), Rate(**one["asvs"])) for one in of["found"]],
+    )
+
+
 def false(model: Model, histories: int, commits: int = COMMITS) -> Rate:
     """Histories of a model in which a change was found; each model has numbers of its own, the same at every call."""
     import numpy as np
@@ -94,6 +108,7 @@ def _asvs(values: Any) -> list[int]:
 
 
 def _main(histories: int = 1000) -> None:
+    write_aside(KEPT, json.dumps(asdict(rates()), indent=1) + "\n")
     print(f"histories without a change in which one is found, of {histories}: 40 commits, 12 commits")
     for model in [*flat(), *hidden()]:
         print(*(f"{false(model, histories, commits).share:7.1%}" for commits in (40, 12)), model.words, flush=True)

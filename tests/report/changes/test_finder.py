@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perf.report.changes.finder import FEWEST_FOR_NOISE, exact_steps, find, noise, steps
-from perf.report.changes.rates import found, rates
+from perf.report.changes.rates import KEPT, found, kept, rates
 
 ROOT = Path(__file__).parents[3]
 
@@ -184,3 +184,11 @@ def test_steps_are_found_as_the_readme_promises(drawn_rates) -> None:
 
 def test_the_rates_are_the_same_at_every_call() -> None:
     assert rates(4, 4, 4, 1) == rates(4, 4, 4, 1)
+
+
+def test_the_rates_on_file_are_the_finders() -> None:
+    """Those of a step are drawn anew, a tenth of them: a finder that has changed would not find as many."""
+    for one in kept().found:
+        again = found(one.size, one.after, 40, 1)
+        least, most = sorted((again.ours.share, one.ours.share))
+        assert most - least < 0.3, f"python -m perf.report.changes.rates writes {KEPT.name} anew"
