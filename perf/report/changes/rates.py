@@ -1,8 +1,8 @@
 """How often is the finder of changes wrong, and what does it miss? Histories drawn by chance, and one step in each.
 
-`python -m perf.report.changes.rates` prints it all, for 40 commits and for 12, and keeps what the trust page shows in
-`rates.json`; takes two minutes. What is drawn is in units of a series' noise, so it holds for all: a step of 10 % where commits scatter by 2 % is one of 1.5 % where they
-scatter by 0.3 %.
+`python -m perf.report.changes.rates` prints it all, for 40 commits and for 12, and keeps in `rates.json` what the trust
+page shows; takes two minutes. What is drawn is in units of a series' noise, so it holds for all: a step of 10 % where
+commits scatter by 2 % is one of 1.5 % where they scatter by 0.3 %.
 """
 
 import json
@@ -65,7 +65,8 @@ def kept() -> Rates:
     """Those on file: a publication need not draw them again."""
     of = json.loads(KEPT.read_text(encoding="utf-8"))
     return Rates(
-        *([(words, Rate(**rate)) for words, rate in of[kind]] for kind in ("flat", "hidden")),
+        [(words, Rate(**rate)) for words, rate in of["flat"]],
+        [(words, Rate(**rate)) for words, rate in of["hidden"]],
         [Found(one["size"], one["after"], Rate(**one["ours"]), Rate(**one["asvs"])) for one in of["found"]],
     )
 
