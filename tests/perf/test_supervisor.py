@@ -182,6 +182,7 @@ def test_a_case_that_needs_a_gpu_says_so_where_there_is_none(checkout, tmp_path)
     assert records.machines(tmp_path / "records") == [], "nothing was measured, so nothing is on file"
 
 
+@pytest.mark.slow
 def test_cases_of_as_many_ranks_come_one_after_the_other_in_every_round(checkout, tmp_path):
     """Since every other number of ranks is a set of new processes."""
     shapes = [{"world_size": ranks, "megabytes": size} for size in (1, 2) for ranks in (2, 1)]

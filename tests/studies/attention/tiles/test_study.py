@@ -22,6 +22,7 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["study", "tiles", *arguments])
 
 
+@pytest.mark.slow
 @on_a_cpu
 def test_every_plain_kernel_is_measured_on_a_cpu(tmp_path):
     done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
