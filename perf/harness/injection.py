@@ -1,6 +1,7 @@
 """A slow-down of known size, put into one arm on purpose: what a gate that finds nothing is worth, only it can tell."""
 
 import dataclasses
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -77,14 +78,27 @@ def _host_spin(seconds: float) -> Any:
 
 
 def _device_spin(seconds: float) -> Any:
-    """A kernel that spins for so long, at the clock at which the device spins now."""
+    """A kernel that spins for so long, launch included, at the clock at which the device spins now.
+
+    A kernel more costs about a microsecond before it does anything; where that alone is more than `seconds`, it is what
+    is added.
+    """
     import torch
 
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(SPIN_CYCLES)
-    start.record()
-    torch.cuda._sleep(SPIN_CYCLES)
-    end.record()
-    end.synchronize()
-    cycles = int(seconds * SPIN_CYCLES / (start.elapsed_time(end) * 1e-3))
+    def median_s(*cycles: int) -> float:
+        taken = []
+        for _ in range(9):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(SPIN_CYCLES)  # the host is ahead when the clock starts
+            start.record()
+            for count in cycles:
+                torch.cuda._sleep(count)
+            end.record()
+            end.synchronize()
+            taken.append(start.elapsed_time(end) * 1e-3)
+        return statistics.median(taken)
+
+    one_s = median_s(SPIN_CYCLES)
+    launch_s = max(median_s(SPIN_CYCLES, 1) - one_s, 0.0)
+    cycles = max(int((seconds - launch_s) * SPIN_CYCLES / one_s), 1)
     return lambda: torch.cuda._sleep(cycles)
