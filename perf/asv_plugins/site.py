@@ -158,7 +158,12 @@ class TrustSite(Pages, OutputPublisher):
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
         """Of every self-test; of the finder of changes, what its simulation says."""
-        found = [trust_page.Machine(name, *trust_records.read(site.directory, name)) for name in site.machines]
+        found = [
+            trust_page.Machine(
+                name, *trust_records.read(site.directory, name), trust_records.drawn(site.directory, name)
+            )
+            for name in site.machines
+        ]
         accepted, finder = _accepted(), change_rates.kept()
         return {cls.name: trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, accepted)}
 

@@ -78,6 +78,13 @@ class _Gate(click.Command):
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write it as a comment.")
 @click.option("--keep", is_flag=True, help="Also keep the report, without samples, under perf/records.")
 @click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
+@click.option(
+    "--plant",
+    multiple=True,
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    metavar="PERCENT",
+    help="Plant only a slow-down of so much in the self-test; may be given several times.",
+)
 @click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 5 minutes, no GPU.")
 def command(
     base: str | None,
@@ -92,6 +99,7 @@ def command(
     markdown: Path | None,
     keep: bool,
     self_test: bool,
+    plant: tuple[float, ...],
     simulate: bool,
 ) -> None:
     """Is HEAD slower than BASE? Both commits in one process, in turn, sample by sample.
@@ -108,10 +116,10 @@ def command(
     whole report; AMBIGUOUS rows say how small a slow-down they would have shown. Rows without project code, the
     controls, say whether the machine held still.
 
-    --self-test measures one commit against itself, as it is and with slow-downs of 1, 2 and 5 % and a MiB planted in
-    one arm, each within the budget: how often the gate is wrong here, and how often it finds what is there. What it
-    found is kept under perf/records. --simulate puts the same rules to thousands of reports drawn from recorded noise,
-    beside asv's rule and a plain t-test.
+    --self-test measures one commit against itself, as it is and with slow-downs of 0.5 to 5 % and a MiB planted in one
+    arm, each within the budget: how often the gate is wrong here, and how often it finds what is there, in a row that
+    is the only one that changed. What it found is kept under perf/records. --simulate puts the same rules to thousands
+    of reports drawn from recorded noise, beside asv's rule and a plain t-test.
 
     --env compares two versions of torch, Triton or Python instead of two commits: a process for each, in turn. Kept
     with --keep, it tells a change of the environment from one of the code in a series that goes over both.
@@ -127,16 +135,19 @@ def command(
         raise click.UsageError("BASE was not given: the commit to compare with")
     if environments and (head or self_test):
         raise click.UsageError(f"--env and {'HEAD' if head else '--self-test'} were both given; allowed: one of them")
+    if plant and not self_test:
+        raise click.UsageError("--plant was given; allowed: with --self-test")
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
     try:
         with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
-                from perf.gate.self_test import prove
+                from perf.gate.self_test import planting, prove
 
                 choose = functools.partial(_selected, chosen, pattern, gpus)
-                prove(checkouts.resolve(base or "HEAD"), choose, budget_s=60 * budget)
+                parts = planting([percent / 100 for percent in plant])
+                prove(checkouts.resolve(base or "HEAD"), choose, parts, budget_s=60 * budget)
                 return
             arms = _arms(base, head, environments)
             evidence = _selected(chosen, pattern, gpus)

@@ -9,7 +9,18 @@ import re
 from collections.abc import Iterable, Sequence
 
 from perf.gate.verdicts import Report, Verdict
-from perf.gate.wording import change, commit, conditions, different_results, headline, in_order, to_do, values, visible
+from perf.gate.wording import (
+    change,
+    commit,
+    conditions,
+    different_results,
+    headline,
+    in_order,
+    negligible,
+    to_do,
+    values,
+    visible,
+)
 
 MARKER = "<!-- perf gate -->"
 """First line of every comment, by which a later one finds it and takes its place."""
@@ -18,7 +29,7 @@ MAX_CHARACTERS = 60_000
 """GitHub refuses comments of more than 65536."""
 
 ICONS = {0: "\u2705", 1: "\u274c", 2: "\u2754"}
-_HEADER = "| verdict | row | base | head | change (95 %) | visible from |\n|---|---|--:|--:|--:|--:|"
+_HEADER = "| verdict | row | base | head | change (95 %) | negligible | visible from |\n|---|---|--:|--:|--:|--:|--:|"
 _FOLDED = ("AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME")
 
 
@@ -58,7 +69,7 @@ def _lines(rows: Iterable[Verdict]) -> Iterable[str]:
             what += f"<br>{_code(one.reason)}"
         if one.accepted:
             what += f"<br>accepted: {_code(one.accepted)}"
-        cells = [one.word, what, *map(_plain, (*values(one), change(one), visible(one)))]
+        cells = [one.word, what, *map(_plain, (*values(one), change(one), negligible(one), visible(one)))]
         yield f"| {' | '.join(cells)} |"
 
 

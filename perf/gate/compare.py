@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -13,15 +13,18 @@ from perf.gate import acceptance, checkouts
 from perf.gate.correctness import Tests, run_tests
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
+from perf.gate.rows import draw
 from perf.gate.verdicts import Judgement, Report
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, full_disks, objection
 from perf.harness.progress import TerminalBar
 
+IsOpen = Callable[[Sequence[Evidence]], Sequence[Evidence]]
+
 
 def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool, command: str) -> Report:
     """Test, measure, judge; `command` is what repeats it."""
-    from perf.gate.judge import judge
+    from perf.gate.judge import judge, visits
 
     begin = time.monotonic()
     accepted = acceptance.between(*arms)
@@ -31,15 +34,22 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
     ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
     if not ended.passed:
         return _report(arms, Judgement((), ""), (), ended, command, begin)
+    draw(evidence, f"{arms[0].commit} {arms[1].commit}")
     run = measure(arms, evidence, budget_s=budget_s)
     judgement = acceptance.applied(judge(evidence), accepted)
-    return _report(arms, judgement, _without(evidence), ended, command, begin, run, _differences(evidence))
+    report = _report(arms, judgement, _without(evidence), ended, command, begin, run, _differences(evidence))
+    return dataclasses.replace(report, visits=visits(evidence))
 
 
 def measure(
-    arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, injection: Injection | None = None
+    arms: tuple[Arm, Arm],
+    evidence: list[Evidence],
+    *,
+    budget_s: float,
+    injection: Injection | None = None,
+    is_open: IsOpen | None = None,
 ) -> Measuring:
-    """Fill the evidence: both arms side by side, until nothing is open or the budget has ended."""
+    """Fill the evidence: both arms side by side, until nothing is open (`judge.open_rows`) or the budget has ended."""
     from perf.gate.judge import open_rows
     from perf.gate.statistics import LOOKS
 
@@ -57,7 +67,7 @@ def measure(
                 places,
                 budget_s=budget_s,
                 looks=LOOKS,
-                is_open=open_rows,
+                is_open=is_open or open_rows,
                 step=bar.step,
                 pythons=(arms[0].python, arms[1].python) if arms[0].python and arms[1].python else None,
                 injection=dataclasses.asdict(injection) if injection else None,

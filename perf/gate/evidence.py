@@ -87,6 +87,12 @@ class Evidence:
     planted: bool = False
     """One arm was slowed down or enlarged on purpose, around the code."""
 
+    margin: float | None = None
+    """A smaller share that identical code of this very row has shown to be negligible (`perf.gate.identical`)."""
+
+    is_drawn: bool = False
+    """Drawn at random to be measured in all processes, even if it is the SAME in fewer: was that word right?"""
+
     @property
     def is_timed(self) -> bool:
         """Whether both arms have times."""

@@ -10,8 +10,9 @@ from perf import units
 from perf.gate import statistics
 from perf.gate.evidence import DEVICE_CLOCKS, Evidence, Outcome, PairedVisit
 from perf.gate.explanation import why_larger, why_slower
+from perf.gate.identical import SHORTEST_S
 from perf.gate.statistics import LOOKS, Estimate, Floats
-from perf.gate.verdicts import Judgement, Quantity, Verdict, Word
+from perf.gate.verdicts import Judgement, Quantity, Verdict, Visits, Word
 from perf.harness.case import ARMS
 
 CLOCK_SHIFT = 0.005  # of the SM clock between the arms: above it, what cycles explain is said beside the word
@@ -23,8 +24,8 @@ TOO_RARE = 0.001  # for so many of them together: then it was not chance
 def judge(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> Judgement:
     """A verdict a row, time and peak memory apart; the controls get none, and void all others if they moved.
 
-    SAME was said at the first look that allowed it, and stands; SLOWER and FASTER are of the last look alone. `change`
-    and its interval are of the look that gave the word.
+    SAME was said at the first look that allowed it, and stands, but for rows that were drawn to be measured on; SLOWER
+    and FASTER are of the last look alone. `change` and its interval are of the look that gave the word.
     """
     rows = [_row(one) for one in evidence if _is_judged(one)]
     said = _said([row for row in rows if not row.evidence.is_control], looks, rows)
@@ -39,23 +40,35 @@ def judge(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> Judgeme
             verdicts.append(_time(one, said.get(id(one)), looks))
         if all(_works(outcome) and outcome.peak_bytes is not None for outcome in one.outcomes.values()):
             verdicts.append(_peak_memory(one))
-    return Judgement(tuple(verdicts), _contamination(rows, looks), _missing(evidence))
+    cut_short = sum(one.word == "AMBIGUOUS" and _goes_on(one, looks) for one in said.values())
+    return Judgement(tuple(verdicts), _contamination(rows, looks), _missing(evidence), cut_short)
+
+
+def visits(evidence: Sequence[Evidence]) -> Visits:
+    """Of each row with times, controls included, as they were judged."""
+    rows = [_row(one) for one in evidence if _is_judged(one)]
+    return {
+        row.evidence.case.key: [(process, round(change, 7)) for process, of in row.changes.items() for change in of]
+        for row in rows
+    }
 
 
 def open_rows(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> list[Evidence]:
     """Those that another process may bring a word, and the controls as long as there are any.
 
-    Before the last look these are the suspects alone, those that may be slower or faster.
+    Before the last look these are the suspects alone, those that may be slower or faster, and the rows that were drawn.
     """
     rows = [_row(one) for one in evidence if _is_judged(one)]
     said = _said([row for row in rows if not row.evidence.is_control], looks, rows)
-    is_open = {key for key, one in said.items() if one.word == "AMBIGUOUS" and _goes_on(one, looks)}
+    is_open = {key for key, one in said.items() if _goes_on(one, looks)}
     return [one for one in evidence if id(one) in is_open or (one.is_control and is_open)]
 
 
 def _goes_on(said: "_Said", looks: Sequence[int]) -> bool:
     taken = len(said.row.changes)
-    return taken < looks[-1] and (said.is_suspect or len(looks) < 2 or taken < looks[-2])
+    if taken >= looks[-1] or said.word != "AMBIGUOUS":
+        return taken < looks[-1] and said.row.evidence.is_drawn
+    return said.is_suspect or len(looks) < 2 or taken < looks[-2]
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,8 @@ class _Said:
     high: float | None
     smallest_visible: float | None
     is_suspect: bool
+    was_same: bool
+    """At an earlier look; then it was measured on, as it had been drawn."""
 
 
 def _works(outcome: Outcome) -> bool:
@@ -117,13 +132,21 @@ def _row(one: Evidence) -> _Row:
         )
     base_s, head_s = (float(np.median([np.median(getattr(v, f"{arm}_s")) for v in visits])) for arm in ARMS)
     if whole_s is None:
-        floor, notes = statistics.floor_of(one.negligible, base_s), [_of_the_clock(one, visits)]
+        floor, notes = _floor(one, base_s), [_of_the_clock(one, visits)]
     else:
         floor = max(one.negligible[0], one.negligible[1] / whole_s)
         notes = [f"a difference, judged as a share of the {units.seconds(whole_s)} that it is a part of"]
     if bad := len(one.visits) - len(visits):
         notes.append(f"{bad} of {len(one.visits)} visits left out: a time that is no number above 0, or unlike arms")
     return _Row(one, changes, base_s, head_s, whole_s, floor, "; ".join(filter(None, notes)))
+
+
+def _floor(one: Evidence, base_s: float) -> float:
+    """What is negligible, as a log ratio: for kernels that are long enough the row's own margin, where it is less."""
+    floor = statistics.floor_of(one.negligible, base_s)
+    if one.margin is None or one.case.clock not in DEVICE_CLOCKS or base_s < SHORTEST_S:
+        return floor
+    return min(floor, float(np.log1p(one.margin)))
 
 
 def _of_the_clock(one: Evidence, visits: Sequence[PairedVisit]) -> str:
@@ -165,10 +188,12 @@ def _said(rows: Sequence[_Row], looks: Sequence[int], every: Sequence[_Row]) -> 
         visible = statistics.smallest_visible(statistics.confirmed(found, np.minimum(taken, look), looks[-1]), floors)
         for i, row in enumerate(rows):
             key = id(row.evidence)
-            if key in said and said[key].word != "AMBIGUOUS":
+            was_same = key in said and said[key].word != "AMBIGUOUS"
+            is_complete = is_last and taken[i] >= look
+            if was_same and not (is_complete and row.evidence.is_drawn):
                 continue
             word: Word = "SAME" if decision.same[i] else "AMBIGUOUS"
-            if word != "SAME" and is_last and taken[i] >= look and (decision.slower[i] or decision.faster[i]):
+            if word != "SAME" and is_complete and (decision.slower[i] or decision.faster[i]):
                 word = "SLOWER" if decision.slower[i] else "FASTER"
             said[key] = _Said(
                 row,
@@ -178,6 +203,7 @@ def _said(rows: Sequence[_Row], looks: Sequence[int], every: Sequence[_Row]) -> 
                 row.share(high[i]),
                 row.share(visible[i]),
                 bool(decision.suspect[i]),
+                was_same,
             )
     return said
 
@@ -234,6 +260,8 @@ def _time(one: Evidence, said: _Said | None, looks: Sequence[int]) -> Verdict:
         smallest_visible=said.smallest_visible,
         same_code=one.same_code,
         reason="; ".join(filter(None, reasons)),
+        negligible=row.share(row.floor),
+        was_same=said.was_same,
     )
 
 

@@ -42,8 +42,8 @@ class Part:
         return (list(KINDS).index(self.injection.kind), self.injection.size) if self.injection else (-1, 0.0)
 
 
-PARTS = (
-    Part(None),
+PLANTED = (
+    Part(Injection("device", 0.005)),
     Part(Injection("device", 0.01)),
     Part(Injection("device", 0.02)),
     Part(Injection("device", 0.05)),
@@ -51,5 +51,5 @@ PARTS = (
     Part(Injection("memory", 2**20)),
 )
 
-CPU_PARTS = (Part(None), Part(Injection("host", 0.3)))
+PLANTED_ON_CPU = (Part(Injection("host", 0.3)),)
 """What a CPU can show: its rows call 10 % negligible, and its memory is not counted."""

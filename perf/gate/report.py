@@ -24,7 +24,7 @@ def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     document |= dataclasses.asdict(report)
     if evidence is not None:
         document["evidence"] = [one.to_json() for one in evidence]
-    return json.dumps(document, indent=1) + "\n"
+    return json.dumps(document, separators=(",", ":")) + "\n"
 
 
 def keep(kind: Literal["gate", "environment", "self-test"], text: str, when: datetime.datetime) -> Path:

@@ -4,7 +4,7 @@ import datetime
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,19 @@ import click
 
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
-from perf.gate.parts import CPU_PARTS, PARTS, Part
+from perf.gate.parts import PLANTED, PLANTED_ON_CPU, Part
 from perf.gate.rate import Rate
 from perf.gate.report import keep
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
 
 
-def parts() -> tuple[Part, ...]:
-    """Those that this machine can show."""
-    return PARTS if device.machine()["gpu"] else CPU_PARTS
+def planting(shares: Sequence[float] = ()) -> tuple[Part, ...]:
+    """What is planted on this machine: slow-downs of these shares where its clocks see them; by default, all kinds."""
+    gpu = bool(device.machine()["gpu"])
+    if not shares:
+        return PLANTED if gpu else PLANTED_ON_CPU
+    return tuple(Part.planting("device" if gpu else "host", share) for share in shares)
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Ended:
     judgement: Judgement
     evidence: Sequence[Evidence]
     seconds: float
+    processes: int
+    """Most that a row was measured in."""
 
     @property
     def asked(self) -> list[Verdict]:
@@ -53,23 +58,76 @@ class Ended:
         return sum(one.word == word for one in self.asked)
 
 
-def prove(arm: Arm, rows: Callable[[], list[Evidence]], *, budget_s: float) -> None:
-    """Measure `arm` against itself, part by part, on these rows; prints a table. Each part is kept as it ends."""
+def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[Part], *, budget_s: float) -> None:
+    """Measure `arm` against itself, part by part, on these rows; prints a table. Each part is kept as it ends.
+
+    `planting`: the parts after identical code. What they plant is in all rows at once, to save time, but each row is
+    judged as the only one that changed: beside the identical code of the others.
+    """
     from perf.gate.judge import judge
 
-    begun, ended = datetime.datetime.now(datetime.UTC), []
-    for part in parts():
+    begun, ended, identical = datetime.datetime.now(datetime.UTC), [], list[Evidence]()
+    for part in (Part(None), *planting):
         evidence = rows()
         if not any(part.shows_on(one.case.clock) for one in evidence if not one.is_control):
             click.echo(f"{part.title}: left out, since no clock of these rows would show it", err=True)
             continue
         click.echo(f"{part.title}: {len(evidence)} rows, at most {budget_s / 60:g} minutes", err=True)
         begin = time.monotonic()
-        run = measure((arm, arm), evidence, budget_s=budget_s, injection=part.injection)
-        ended.append(Ended(part, judge(evidence), evidence, round(time.monotonic() - begin, 1)))
+        one_at_a_time = OneAtATime(identical) if part.injection else None
+        run = measure(
+            (arm, arm),
+            evidence,
+            budget_s=budget_s,
+            injection=part.injection,
+            is_open=one_at_a_time.open_rows if one_at_a_time else None,
+        )
+        judgement = one_at_a_time.judge(evidence) if one_at_a_time else judge(evidence)
+        ended.append(Ended(part, judgement, evidence, round(time.monotonic() - begin, 1), run.processes))
+        identical = identical or evidence
         path = write(arm, ended, run.greeting.get("software", {}), run.greeting.get("device", {}), begun)
     click.echo(table(ended))
     click.echo(f"\nKept in {path}")
+
+
+@dataclass(frozen=True)
+class OneAtATime:
+    """Judges rows that were all slowed down as if each were the only one of its report.
+
+    The others, and the controls beside them, are those of identical code; together the slowed ones would relax what
+    false discoveries cost.
+    """
+
+    identical: Sequence[Evidence]
+
+    def judge(self, evidence: Sequence[Evidence]) -> Judgement:
+        """The verdicts of all reports, a row of each; contaminated where the controls of `evidence` moved."""
+        from perf.gate.judge import judge
+
+        together = judge(evidence)
+        verdicts = [
+            verdict
+            for one in evidence
+            if not one.is_control
+            for verdict in judge(self._report(one, evidence)).verdicts
+            if verdict.key == one.case.key
+        ]
+        return replace(together, verdicts=tuple(verdicts))
+
+    def open_rows(self, evidence: Sequence[Evidence]) -> list[Evidence]:
+        """Those that are open in their own report, and the controls as long as there are any."""
+        from perf.gate.judge import open_rows
+
+        found = [
+            one
+            for one in evidence
+            if not one.is_control and any(row is one for row in open_rows(self._report(one, evidence)))
+        ]
+        return found + [one for one in evidence if one.is_control and found]
+
+    def _report(self, planted: Evidence, evidence: Sequence[Evidence]) -> list[Evidence]:
+        others = [one for one in self.identical if not one.is_control and one.case.key != planted.case.key]
+        return [planted, *others, *(one for one in evidence if one.is_control)]
 
 
 def table(ended: Sequence[Ended]) -> str:
@@ -89,6 +147,7 @@ def table(ended: Sequence[Ended]) -> str:
                 "SAME": one.count("SAME"),
                 "": one.rate.words(at_most=one.part.injection is None),
                 "controls": "moved" if one.judgement.contaminated else "held",
+                "processes": one.processes,
                 "took": f"{one.seconds:.0f} s",
             }
         )
@@ -111,18 +170,14 @@ def write(
 
 
 def _part(one: Ended) -> dict[str, Any]:
-    from perf.gate.statistics import visit_change
+    from perf.gate.judge import visits
 
-    visits = {
-        row.case.key: [[visit.process, round(visit_change(visit.base_s, visit.head_s), 7)] for visit in row.visits]
-        for row in one.evidence
-        if row.visits
-    }
     return {
         "name": one.part.title,
         "injection": asdict(one.part.injection) if one.part.injection else None,
         "contaminated": one.judgement.contaminated,
         "seconds": one.seconds,
+        "processes": one.processes,
         "verdicts": [asdict(verdict) for verdict in one.asked],
-        "visits": visits,
+        "visits": visits(one.evidence),
     }

@@ -70,8 +70,17 @@ def asv_compare_at_one_percent(base: Floats, head: Floats) -> Bools:
 
 def t_test(base: Floats, head: Floats) -> Bools:
     """Slower by Student's t-test at 5 %, two-sided."""
-    t = (head.mean(-1) - base.mean(-1)) / np.sqrt((base.var(-1, ddof=1) + head.var(-1, ddof=1)) / base.shape[-1])
-    return t > stats.t.isf(0.025, 2 * base.shape[-1] - 2)
+    return _t_test(base, head, 0.0)
+
+
+def t_test_beyond_one_percent(base: Floats, head: Floats) -> Bools:
+    """The same, with what we call negligible: slower by more than 1 %."""
+    return _t_test(base, head, np.log(1.01))
+
+
+def _t_test(base: Floats, head: Floats, floor: float) -> Bools:
+    error = np.sqrt((base.var(-1, ddof=1) + head.var(-1, ddof=1)) / base.shape[-1])
+    return (head.mean(-1) - base.mean(-1) - floor) / error > stats.t.isf(0.025, 2 * base.shape[-1] - 2)
 
 
 def one_after_another(

@@ -15,13 +15,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from perf.gate import statistics
+from perf.gate import identical, statistics
+from perf.gate.evidence import DEVICE_CLOCKS
 from perf.gate.rate import Rate
+from perf.gate.rows import every_row
 from perf.gate.statistics import LOOKS, Floats
 from perf.selection import asv_classes
 
 TUNED_ON = Path(__file__).parents[1] / "studies" / "results" / "nvidia-h200" / "noise.json"
 ANOTHER_DAY = Path(__file__).with_name("recorded_noise.json")
+
+MACHINE = "nvidia-h200"
+"""Whose identical code on file is drawn from."""
 
 OF_CLASS = {"matmul": "controls.Controls", "attention forward": "attention.FlashAttention"}
 """Whose floors rows have that were recorded before there were classes."""
@@ -29,6 +34,11 @@ OF_CLASS = {"matmul": "controls.Controls", "attention forward": "attention.Flash
 Bools = npt.NDArray[np.bool_]
 
 ROWS = 200
+"""Of a report of identical code."""
+
+FEWER_ROWS = 51
+"""Of one in which a row is slower: those of `--set pr`, which the default budget is for."""
+
 VISITS = 6
 """Of a process at a row."""
 
@@ -58,23 +68,23 @@ class Noise:
     kinds: tuple[str, ...]
     base_s: Floats
     changes: Floats
+    clocks: npt.NDArray[Any]
+    """Of each kind: those that differ share nothing."""
+
+    negligible: Floats
+    """What the class of each kind calls so, as a log ratio."""
+
+    moved: Floats
+    """How far identical code of the kind moved, at most, likewise; infinite where its margin is the class's."""
+
+    def floors(self, known: float = 0.0) -> Floats:
+        """As the gate takes them, as log ratios; where identical code had moved by so much more."""
+        return np.minimum(self.negligible, np.log1p(identical.widened(np.expm1(self.moved + known))))
 
     @property
-    def clocks(self) -> npt.NDArray[Any]:
-        """Host-bound and device-bound rows share nothing."""
-        return np.array(["gpu_wall" in kind for kind in self.kinds])
-
-    @property
-    def floors(self) -> Floats:
-        """As log ratios: those of the classes that the rows are of."""
-        deployed = {name: cls.negligible for name, cls, _ in asv_classes() if cls is not None}
-        classes = [next((of for start, of in OF_CLASS.items() if kind.startswith(start)), kind) for kind in self.kinds]
-        return np.array(
-            [
-                statistics.floor_of(deployed[of.partition("(")[0]], base_s)
-                for of, base_s in zip(classes, self.base_s, strict=True)
-            ]
-        )
+    def process_sd(self) -> Floats:
+        """Standard deviation of process means, of each kind."""
+        return self.changes.mean(-1).std(-1, ddof=1)
 
     @property
     def visit_sd(self) -> Floats:
@@ -88,22 +98,75 @@ def tuned_on() -> Noise:
     cases: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in rows:
         cases.setdefault(row["case"], {}).setdefault(row["process"], []).append(row)
-    return Noise(
-        kinds=tuple(cases),
-        base_s=np.array([np.median([row["a"] for one in case.values() for row in one]) for case in cases.values()]),
-        changes=np.array(
-            [[[np.log(row["b"] / row["a"]) for row in one] for one in case.values()] for case in cases.values()]
-        ),
+    return _study(
+        tuple(cases),
+        np.array([np.median([row["a"] for one in case.values() for row in one]) for case in cases.values()]),
+        np.array([[[np.log(row["b"] / row["a"]) for row in one] for one in case.values()] for case in cases.values()]),
     )
 
 
 def another_day() -> Noise:
     """Four cases, 5 processes of 18 visits, recorded on another day, by another script."""
     paired = json.loads(ANOTHER_DAY.read_text())["paired"]
+    return _study(
+        tuple(paired),
+        np.array([one["median_s"] for one in paired.values()]),
+        np.array([one["changes"] for one in paired.values()]),
+    )
+
+
+def _study(kinds: tuple[str, ...], base_s: Floats, changes: Floats) -> Noise:
+    """Rows recorded before there were classes; their margins come from the first processes alone."""
+    deployed = {name: cls.negligible for name, cls, _ in asv_classes() if cls is not None}
+    classes = [next((of for start, of in OF_CLASS.items() if kind.startswith(start)), kind) for kind in kinds]
+    host_bound = np.array(["gpu_wall" in kind for kind in kinds])
     return Noise(
-        kinds=tuple(paired),
-        base_s=np.array([one["median_s"] for one in paired.values()]),
-        changes=np.array([one["changes"] for one in paired.values()]),
+        kinds,
+        base_s,
+        changes,
+        host_bound,
+        np.array(
+            [statistics.floor_of(deployed[of.partition("(")[0]], s) for of, s in zip(classes, base_s, strict=True)]
+        ),
+        np.array(
+            [
+                identical.furthest(one[: identical.FEWEST].mean(-1).tolist())
+                if s >= identical.SHORTEST_S and not of_host
+                else np.inf
+                for one, s, of_host in zip(changes, base_s, host_bound, strict=True)
+            ]
+        ),
+    )
+
+
+def on_file(machine: str = MACHINE, records: Path | None = None) -> Noise | None:
+    """All identical code on file: of each row its newest sitting, with the margin that older ones gave it.
+
+    None where fewer rows are on file than share a prior.
+    """
+    rows = {row.case.key: row for row in every_row()}
+    recorded: dict[str, tuple[float, Floats, float]] = {}
+    sittings = identical.sittings(machine, records)
+    for number, one in enumerate(sittings):
+        moved = identical.moved(sittings[:number])
+        for key in one.base_s.keys() & rows.keys():
+            processes = [np.resize(visits, VISITS) for visits in one.processes(key) if len(visits) > VISITS // 2]
+            if len(processes) >= identical.FEWEST:
+                recorded[key] = one.base_s[key], np.array(processes), moved.get(key, np.inf)
+    if len(recorded) < statistics.FEWEST_FOR_PRIOR:
+        return None
+    kinds = tuple(sorted(recorded))
+    base_s = np.array([recorded[key][0] for key in kinds])
+    most = max(len(recorded[key][1]) for key in kinds)
+    clocks = np.array([rows[key].case.clock for key in kinds])
+    has_margin = np.isin(clocks, DEVICE_CLOCKS) & (base_s >= identical.SHORTEST_S)
+    return Noise(
+        kinds,
+        base_s,
+        np.array([np.resize(recorded[key][1], (most, VISITS)) for key in kinds]),
+        clocks,
+        np.array([statistics.floor_of(rows[key].negligible, s) for key, s in zip(kinds, base_s, strict=True)]),
+        np.where(has_margin, [recorded[key][2] for key in kinds], np.inf),
     )
 
 
@@ -153,7 +216,12 @@ class Structure:
     """So many rows are 5 % faster, and all others slower by their floor exactly, which is no change yet."""
 
     exact: bool = False
-    """Nothing differs, to the last digit, so that the floor may be 0: the harder test of the statistics."""
+    """Nothing differs, to the last digit, so that the floor may be 0: the harder test of the statistics. Processes
+    then scatter about 0 as the recorded ones do about their mean, normally: twelve draws from three would be alike too
+    often."""
+
+    known: float = 0.0
+    """What identical code on file has moved by, too, as a log ratio: the margins know of it."""
 
 
 def _as_recorded(changes: Floats, sd: Floats, rng: np.random.Generator) -> Floats:
@@ -233,7 +301,7 @@ STRUCTURES = (
     Structure("5 % of rows: process effect of 2 visits' SD", _process_effects, exact=True),
     Structure("heavy tails: t with 3 degrees of freedom", _heavy_tails, exact=True),
     Structure("one visit a row 10 SD off", _outliers, exact=True),
-    Structure("order: head 0.3 % slower in every visit", _order),
+    Structure("order: head 0.3 % slower, here and on file", _order, known=0.003),
     Structure("one row: a process is 3 % faster or slower", _coins(1)),
     Structure("ten rows: a process is 3 % faster or slower", _coins(10)),
     Structure("one process in eight 5 % slower", _one_process_in_eight),
@@ -246,13 +314,27 @@ STRUCTURES = (
 )
 
 
-def draw(noise: Noise, reports: int, rng: np.random.Generator, rows: int = ROWS, visits: int = VISITS) -> Floats:
-    """Changes [reports, rows, processes, visits] of identical code; row i is of kind i modulo their number."""
-    kind = (np.arange(rows) % len(noise.kinds))[:, None, None]
-    shape = (reports, rows, max(LOOKS), 1)
+def draw(
+    noise: Noise,
+    reports: int,
+    rng: np.random.Generator,
+    kind: npt.NDArray[np.intp],
+    visits: int = VISITS,
+    *,
+    normal: bool = False,
+) -> Floats:
+    """Changes [reports, rows, processes, visits] of identical code, of rows of these kinds.
+
+    `normal`: what a process does is not one of the recorded effects, but drawn from as wide a normal distribution.
+    """
+    shape = (reports, len(kind), max(LOOKS), 1)
     process = rng.integers(noise.changes.shape[1], size=shape)
     start = rng.integers(noise.changes.shape[2] - visits + 1, size=shape)
-    return noise.changes[kind, process, start + np.arange(visits)]
+    drawn = noise.changes[kind[:, None, None], process, start + np.arange(visits)]
+    if not normal:
+        return drawn
+    recorded = noise.changes.mean(-1)[kind[:, None, None], process]
+    return drawn - recorded + rng.normal(size=shape) * noise.process_sd[kind][:, None, None]
 
 
 @dataclass(frozen=True)
@@ -287,8 +369,9 @@ def identical_code(
     alarms, gains, same, processes = 0, 0, [], []
     for count, rng in chunks(reports, seed):
         kind = np.arange(rows) % len(noise.kinds)
-        changes = structure.disturb(draw(noise, count, rng, rows, visits), noise.visit_sd[kind], rng)
-        floors = noise.floors[kind] * (not strict)
+        drawn = draw(noise, count, rng, kind, visits, normal=structure.exact or structure.faster > 0)
+        changes = structure.disturb(drawn, noise.visit_sd[kind], rng)
+        floors = noise.floors(structure.known)[kind] * (not strict)
         faster = min(structure.faster, rows)
         if structure.faster:
             changes += floors[:, None, None]
@@ -301,6 +384,17 @@ def identical_code(
     return Simulated(Rate(alarms, reports), Rate(gains, reports), float(np.mean(same)), float(np.mean(processes)))
 
 
+@dataclass(frozen=True)
+class Found:
+    """Reports in which one row is slower."""
+
+    rates: dict[str, Rate]
+    """By kind: how often it was called so."""
+
+    processes: float
+    """That a row took, on average."""
+
+
 def found(
     noise: Noise,
     reports: int,
@@ -308,31 +402,33 @@ def found(
     structure: Structure = STRUCTURES[0],
     *,
     rule: Rule = gate,
-    rows: int = ROWS,
+    rows: int = FEWER_ROWS,
     visits: int = VISITS,
     seed: int = 0,
-) -> dict[str, Rate]:
-    """Of each kind, how often its row is called slower if it is, by this share, and no other row of the report is."""
+) -> Found:
+    """How often a row is called slower if it is, by this share, and no other row of the report is."""
     kinds = len(noise.kinds)
-    hits, tried = np.zeros(kinds, int), np.zeros(kinds, int)
+    hits, tried, processes = np.zeros(kinds, int), np.zeros(kinds, int), 0.0
     for count, rng in chunks(reports, seed):
-        kind = np.arange(rows) % kinds
-        changes = structure.disturb(draw(noise, count, rng, rows, visits), noise.visit_sd[kind], rng)
-        slowed = np.arange(count) % kinds  # the first row of its kind
+        some = rng.permutation(kinds)[:rows] if kinds > rows else np.arange(kinds)
+        kind = some[np.arange(rows) % len(some)]
+        changes = structure.disturb(draw(noise, count, rng, kind, visits), noise.visit_sd[kind], rng)
+        slowed = np.arange(count) % len(some)  # the first row of its kind
         changes[np.arange(count), slowed] += np.log1p(slow_down)
-        slower = rule(changes, noise.clocks[kind], noise.floors[kind]).slower
-        np.add.at(hits, slowed, slower[np.arange(count), slowed])
-        np.add.at(tried, slowed, 1)
-    return {name: Rate(int(hits[i]), int(tried[i])) for i, name in enumerate(noise.kinds)}
+        said = rule(changes, noise.clocks[kind], noise.floors()[kind])
+        np.add.at(hits, kind[slowed], said.slower[np.arange(count), slowed])
+        np.add.at(tried, kind[slowed], 1)
+        processes += said.processes.mean(-1).sum()
+    return Found({name: Rate(int(hits[i]), int(tried[i])) for i, name in enumerate(noise.kinds)}, processes / reports)
 
 
 def visible(noise: Noise, structure: Structure = STRUCTURES[0], *, visits: int = VISITS, seed: int = 0) -> Floats:
     """The smallest slow-down, as a share, that each kind shows with 95 % after the last look; median of 50 reports."""
     ((count, rng),) = chunks(CHUNK, seed)
     kind = np.arange(ROWS) % len(noise.kinds)
-    changes = structure.disturb(draw(noise, count, rng, visits=visits), noise.visit_sd[kind], rng)
+    changes = structure.disturb(draw(noise, count, rng, kind, visits), noise.visit_sd[kind], rng)
     rows = statistics.estimate(statistics.summarize(changes), noise.clocks[kind])
-    least = np.expm1(statistics.smallest_visible(rows, noise.floors[kind]))
+    least = np.expm1(statistics.smallest_visible(rows, noise.floors()[kind]))
     return np.array([np.median(least[:, kind == i]) for i in range(len(noise.kinds))])
 
 

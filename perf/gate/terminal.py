@@ -9,6 +9,7 @@ from perf.gate.wording import (
     headline,
     in_order,
     name,
+    negligible,
     to_do,
     values,
     visible,
@@ -26,9 +27,9 @@ def text(report: Report) -> str:
     parts.append(f"base {commit(report.base)}  {report.base['subject']}")
     parts.append(f"head {commit(report.head)}  {report.head['subject']}")
     if shown:
-        rows = [[one.word, *values(one), change(one), visible(one)] for one in shown]
-        headers = ["verdict", "base", "head", "change (95 %)", "visible from"]
-        lines = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 4)).splitlines()
+        rows = [[one.word, *values(one), change(one), negligible(one), visible(one)] for one in shown]
+        headers = ["verdict", "base", "head", "change (95 %)", "negligible", "visible from"]
+        lines = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 5)).splitlines()
         parts += ["", *lines[:2]]
         for one, line in zip(shown, lines[2:], strict=True):
             parts += [line, f"  {_unquoted(name(one.key, one.quantity))}"]
@@ -37,7 +38,7 @@ def text(report: Report) -> str:
             if one.accepted:
                 parts.append(f"    accepted: {one.accepted}")
     if same:
-        parts += ["", f"{len(same)} rows are the SAME: their changes lie within what their classes call negligible."]
+        parts += ["", f"{len(same)} rows are the SAME: their changes lie within what is negligible."]
     if report.differences:
         parts += ["", f"Warning: {different_results(report)}."]
         parts += [f"  {_unquoted(key)}: {how}" for key, how in report.differences]

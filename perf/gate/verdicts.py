@@ -1,6 +1,6 @@
 """What a gate says: a word a row, the numbers behind it, and whether the whole may be believed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Quantity = Literal["time", "peak_memory"]
@@ -10,6 +10,9 @@ GONE: only one of the commits has it."""
 
 BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
 """What turns a report red, unless it was accepted."""
+
+Visits = dict[str, list[tuple[int, float]]]
+"""By row, of each visit its process and its change: log(head / base), or a difference's share of the whole."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Verdict:
     accepted: str = ""
     """The reason that somebody gave for being worse (`perf.gate.acceptance`); "" if nobody did."""
 
+    negligible: float | None = None
+    """The change, as a share, beyond which SLOWER and within which SAME is said; None for bytes, which are exact."""
+
+    was_same: bool = False
+    """It was the SAME after fewer processes, had been drawn at random, and was measured in all: this is what became."""
+
     @property
     def is_bad(self) -> bool:
         """Whether it turns the report red."""
@@ -61,6 +70,9 @@ class Judgement:
 
     unwatched: str = ""
     """Controls that have no time, and why: whether the machine held still, they cannot say. "" if all have."""
+
+    cut_short: int = 0
+    """Rows whose measuring the budget ended: none of them could have been called slower, by however much."""
 
     @property
     def believed(self) -> tuple[Verdict, ...]:
@@ -115,6 +127,9 @@ class Report:
 
     differences: tuple[tuple[str, str], ...] = ()
     """Cases whose results differ by more than rounding though both arms are right, and how: a warning."""
+
+    visits: Visits = field(default_factory=dict)
+    """What the words were drawn from, controls included."""
 
     @property
     def exit_status(self) -> int:

@@ -30,7 +30,8 @@ def headline(report: Report) -> str:
     named = [bad or "Nothing is worse", f"{accepted} worse and accepted" if accepted else "", _others(counts)]
     different = f"; {different_results(report)}" if report.differences else ""
     unwatched = "; controls without a time" if judgement.unwatched else ""
-    return ", ".join(filter(None, named)) + different + unwatched
+    short = f"; {judgement.cut_short} cut short" if judgement.cut_short else ""
+    return ", ".join(filter(None, named)) + different + unwatched + short
 
 
 def to_do(report: Report) -> str:
@@ -82,6 +83,11 @@ def change(one: Verdict) -> str:
     return f"{100 * one.change:+.2f} % ({100 * one.low:+.2f} .. {100 * one.high:+.2f})"
 
 
+def negligible(one: Verdict) -> str:
+    """The change beyond which the row is slower or faster; "-" of bytes."""
+    return "-" if one.negligible is None else f"{100 * one.negligible:.2g} %"
+
+
 def visible(one: Verdict) -> str:
     """The smallest slow-down that the row would have shown."""
     if one.smallest_visible is None:
@@ -110,6 +116,8 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("Software", software),
         ("Processes", _processes(report)),
         ("Controls without a time", report.judgement.unwatched),
+        ("Cut short", _cut_short(report)),
+        ("Drawn", _drawn(report)),
         ("Took", _took(report)),
         ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
         ("Command", report.command),
@@ -142,6 +150,24 @@ def _processes(report: Report) -> str:
         return ""
     how = "pairs, one of each environment, in turn" if report.head_software else "each with both commits in turn"
     return f"up to {report.processes}, {how}"
+
+
+def _cut_short(report: Report) -> str:
+    from perf.gate.statistics import LOOKS
+
+    if not (rows := report.judgement.cut_short):
+        return ""
+    return (
+        f"{rows} row{'s' if rows > 1 else ''}, by the budget: SLOWER takes {LOOKS[-1]} processes, and a slow-down in "
+        "these, however large, could not be called so"
+    )
+
+
+def _drawn(report: Report) -> str:
+    """What became of rows that were the SAME and measured on."""
+    rows = [one for one in report.judgement.verdicts if one.was_same]
+    stayed = sum(one.word == "SAME" for one in rows)
+    return f"{len(rows)} rows that were the SAME, by chance, for all processes: {stayed} stayed so" if rows else ""
 
 
 def _others(counts: Counter[Word]) -> str:

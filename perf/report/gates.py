@@ -45,6 +45,8 @@ def parse(text: str) -> Report:
             judgement=Judgement(
                 tuple(kept.verdict(one, accepted=kept.text(one.get("accepted", ""))) for one in judgement["verdicts"]),
                 kept.text(judgement["contaminated"]),
+                kept.text(judgement.get("unwatched", "")),
+                int(kept.number(judgement.get("cut_short", 0))),
             ),
             without=tuple((kept.text(reason), int(kept.number(count))) for reason, count in document["without"]),
             device=dict(document["device"]),
@@ -57,6 +59,7 @@ def parse(text: str) -> Report:
             tests_passed=bool(document["tests_passed"]),
             tests=kept.text(document["tests"]),
             differences=tuple((kept.text(key), kept.text(how)) for key, how in document.get("differences", ())),
+            visits=kept.visits(document.get("visits", {})),
         )
 
 

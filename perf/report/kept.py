@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from perf.gate.verdicts import Quantity, Verdict, Word
+from perf.gate.verdicts import Quantity, Verdict, Visits, Word
 
 Document = TypeVar("Document")
 
@@ -74,7 +74,14 @@ def verdict(one: dict[str, Any], accepted: str = "") -> Verdict:
         same_code=bool(one["same_code"]),
         reason=text(one["reason"]),
         accepted=accepted,
+        negligible=number_or_none(one.get("negligible")),
+        was_same=bool(one.get("was_same", False)),
     )
+
+
+def visits(found: dict[str, Any]) -> Visits:
+    """By row, of each visit its process and its change."""
+    return {text(key): [(int(number(process)), number(change)) for process, change in of] for key, of in found.items()}
 
 
 def text(value: Any) -> str:

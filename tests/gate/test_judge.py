@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,7 @@ def evidence(name, change=0.0, *, processes=None, visits=6, sd=0.001, effect=0.0
     outcomes = {arm: outcome for arm, outcome in (("base", base), ("head", head)) if outcome}
     one = Evidence(case, options.pop("negligible", (0.01, 1e-7)), options.pop("is_control", False), outcomes, taken)
     one.trouble = options.pop("trouble", "")
+    one.margin, one.is_drawn = options.pop("margin", None), options.pop("is_drawn", False)
     assert not options
     return one
 
@@ -83,6 +86,71 @@ def test_a_word_given_at_a_look_stands():
     ]
     assert word_of(judge([*rows(), row]), "later").word == "SAME"
     assert word_of(judge([*rows(), row], looks=(12,)), "later").word == "SLOWER"
+
+
+def test_a_row_that_was_drawn_is_measured_on_and_judged_by_all_its_processes():
+    row = evidence("later", processes=3, is_drawn=True)
+    same = rows()
+    assert word_of(judge([*same, row]), "later").word == "SAME"
+    assert [one is row for one in open_rows([*same, row])] == [True]
+    later = evidence("later", 0.1, processes=12).visits[3 * 6 :]
+    row.visits += [PairedVisit(v.process, v.visit, v.base_s, v.head_s) for v in later]
+    row.visits[: 3 * 6] = evidence("later", 0.05, processes=3).visits
+    got = word_of(judge([*same, row]), "later")
+    assert (got.word, got.was_same) == ("SLOWER", False), "it never was the SAME"
+    still = evidence("still", processes=12, is_drawn=True)
+    got = word_of(judge([*same, still]), "still")
+    assert (got.word, got.was_same) == ("SAME", True)
+    assert not open_rows([*same, still])
+
+
+def test_a_drawn_row_may_lose_its_word():
+    row = evidence("later", processes=12, is_drawn=True)
+    row.visits = [
+        visit
+        if visit.process < LOOKS[0]
+        else PairedVisit(visit.process, visit.visit, visit.base_s, tuple(1.1 * s for s in visit.head_s))
+        for visit in row.visits
+    ]
+    got = word_of(judge([*rows(), row]), "later")
+    assert got.word != "SAME"
+    assert got.was_same
+
+
+def test_a_margin_of_its_own_makes_a_row_see_more():
+    slow = {"change": 0.007, "sd": 0.001}
+    without, with_one = (
+        word_of(judge([*rows(), evidence("slow", **slow, margin=margin)]), "slow") for margin in (None, 0.003)
+    )
+    assert (without.word, with_one.word) == ("SAME", "SLOWER")
+    assert (without.negligible, with_one.negligible) == pytest.approx((0.01, 0.003))
+    assert with_one.smallest_visible < without.smallest_visible
+
+
+def test_a_margin_is_for_long_kernels_alone_and_never_more_than_the_class_allows():
+    slow = {"change": 0.007, "sd": 0.001}
+    assert word_of(judge([*rows(), evidence("a", **slow, margin=0.003, clock="wall")]), "a").word == "SAME"
+    assert word_of(judge([*rows(), evidence("b", **slow, margin=0.05)]), "b").negligible == pytest.approx(0.01)
+    short = evidence("c", **slow, margin=0.003)
+    short.visits = [
+        replace(one, base_s=tuple(s / 100 for s in one.base_s), head_s=tuple(s / 100 for s in one.head_s))
+        for one in short.visits
+    ]
+    assert word_of(judge([*rows(), short]), "c").word == "SAME"
+
+
+def test_two_calls_in_five_that_are_slower_are_a_slower_row():
+    row = evidence("now and then", processes=12)
+    row.visits = [replace(one, base_s=(1e-3,) * 10, head_s=(1e-3,) * 6 + (1.5e-3,) * 4) for one in row.visits]
+    got = word_of(judge([*rows(), row]), "now and then")
+    assert (got.word, got.change) == ("SLOWER", pytest.approx(1.5 ** (3 / 8) - 1))
+
+
+def test_rows_that_the_budget_ended_are_counted():
+    assert judge([*rows(), evidence("slow", 0.05, processes=5)]).cut_short == 1
+    assert judge([*rows(), evidence("slow", 0.05)]).cut_short == 0
+    assert judge([*rows(), evidence("noisy", sd=0.03)]).cut_short == 1
+    assert judge([*rows(), evidence("drawn", processes=3, is_drawn=True)]).cut_short == 0
 
 
 def test_slower_and_faster_are_said_by_as_many_processes_as_confirm_them():

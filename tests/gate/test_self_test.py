@@ -13,13 +13,14 @@ import pytest
 
 from perf.gate import report, self_test
 from perf.gate.evidence import Arm, Evidence
-from perf.gate.parts import CPU_PARTS, PARTS, Part
+from perf.gate.judge import judge
+from perf.gate.parts import PLANTED, PLANTED_ON_CPU, Part
 from perf.gate.rate import Rate
 from perf.gate.self_test import Ended, table
 from perf.gate.verdicts import Judgement
 from perf.harness.case import Case, ClockName
-from perf.harness.injection import Injection
 from tests.gate.reports import KEY, memory, verdict
+from tests.gate.test_judge import evidence, rows
 from tests.perf.throwaway import Repository
 
 CELL = (8192, 64, "bfloat16", "forward", "triton")
@@ -33,9 +34,10 @@ ROW = Evidence(
 def test_the_table_counts_what_each_part_is_about() -> None:
     assert ROW.case.key == KEY
     rows = (verdict("SLOWER"), verdict("SAME"), memory("LARGER", 1, 2), memory("SAME", 1, 1))
-    ended = [Ended(part, Judgement(rows, ""), [ROW], 60.0) for part in PARTS]
+    ended = [Ended(part, Judgement(rows, ""), [ROW], 60.0, 12) for part in (Part(None), *PLANTED)]
     assert [one.part.title for one in ended] == [
         "identical code",
+        "0.5 % on the device",
         "1 % on the device",
         "2 % on the device",
         "5 % on the device",
@@ -47,7 +49,7 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     assert "50.0 %, at most 97.5 %" in lines["identical code"]
     assert "50.0 %, at least 2.5 %" in lines["2 % on the device"]
     unmeasured = Judgement((*rows, verdict("AMBIGUOUS", smallest_visible=None)), "")
-    rates = [Ended(part, unmeasured, [ROW], 60.0).rate for part in PARTS[:2]]
+    rates = [Ended(part, unmeasured, [ROW], 60.0, 12).rate for part in (Part(None), PLANTED[0])]
     assert rates == [Rate(1, 2), Rate(1, 3)], "what cannot be wrong is no proof, and what was not measured not found"
     assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]
 
@@ -70,15 +72,41 @@ def test_parts_are_kept_as_they_end_and_one_that_no_row_shows_is_left_out(
     monkeypatch.setattr(report, "RECORDS", tmp_path)
     kept = []
 
-    def measured(arms: Any, evidence: list[Evidence], *, budget_s: float, injection: Injection | None) -> Any:
+    def measured(arms: Any, evidence: list[Evidence], **settings: Any) -> Any:
         kept.append([len(json.loads(path.read_text())["parts"]) for path in tmp_path.glob("*/self-test/*.json")])
-        return SimpleNamespace(greeting={})
+        return SimpleNamespace(greeting={}, processes=3)
 
     monkeypatch.setattr(self_test, "measure", measured)
-    monkeypatch.setattr(self_test, "parts", lambda: PARTS)
-    self_test.prove(Arm("a" * 40, "A commit"), lambda: [replace(ROW)], budget_s=1.0)
-    assert kept == [[], [1], [2], [3], [4]], "one file, a part more after each"
+    self_test.prove(Arm("a" * 40, "A commit"), lambda: [replace(ROW)], PLANTED, budget_s=1.0)
+    assert kept == [[], [1], [2], [3], [4], [5]], "one file, a part more after each"
     assert "5 % on the host: left out, since no clock of these rows would show it" in capsys.readouterr().err
+
+
+def test_a_row_is_judged_as_the_only_one_that_was_slowed() -> None:
+    """Three rows of 1.1 %, each noisy enough to need the help of the other two."""
+    identical = rows(10)
+    planted = [evidence(f"row {i}", 0.03, sd=0.03, effect=0.014, seed=i) for i in range(10)]
+    together = [one.word for one in judge(planted).verdicts if one.quantity == "time"]
+    one_at_a_time = self_test.OneAtATime(identical)
+    apart = [one.word for one in one_at_a_time.judge(planted).verdicts if one.quantity == "time"]
+    alone = [
+        next(
+            one.word
+            for one in judge([row, *(other for other in identical if other.case.key != row.case.key)]).verdicts
+            if one.key == row.case.key and one.quantity == "time"
+        )
+        for row in planted
+    ]
+    assert apart == alone
+    assert apart.count("SLOWER") < together.count("SLOWER")
+
+
+def test_rows_that_are_open_in_their_own_report_are_measured_on() -> None:
+    identical = rows(10)
+    planted = [*rows(9), evidence("row 9", 0.05, processes=3), evidence("control", is_control=True)]
+    found = self_test.OneAtATime(identical).open_rows(planted)
+    assert found == planted[9:]
+    assert not self_test.OneAtATime(identical).open_rows([*rows(10), planted[-1]])
 
 
 @pytest.mark.slow
@@ -102,7 +130,7 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     assert str(path) in done.stdout
     document = json.loads(path.read_text())
     assert document["commit"] == head
-    assert [part["name"] for part in document["parts"]] == [part.title for part in CPU_PARTS]
+    assert [part["name"] for part in document["parts"]] == [part.title for part in (Part(None), *PLANTED_ON_CPU)]
     for part in document["parts"]:
         assert len(part["verdicts"]) == 1
         assert all(len(visits) >= 2 for visits in part["visits"].values())

@@ -71,7 +71,7 @@ def test_most_rows_of_identical_code_are_settled_early(noise):
 
 def test_two_percent_is_found_wherever_the_noise_allows_it(noise):
     visible = dict(zip(noise.kinds, simulation.visible(noise), strict=True))
-    rates = found(noise, 40 * len(noise.kinds), 0.02)
+    rates = found(noise, 40 * len(noise.kinds), 0.02).rates
     assert sum(least < 0.016 for least in visible.values()) >= 0.7 * len(visible)
     for kind, rate in rates.items():
         if visible[kind] < 0.016:
@@ -82,9 +82,9 @@ def test_two_percent_is_found_wherever_the_noise_allows_it(noise):
 
 def test_a_row_is_looked_at_no_longer_than_it_takes(noise):
     kind = np.arange(40) % len(noise.kinds)
-    changes = simulation.draw(noise, 2, np.random.default_rng(0), rows=40)
+    changes = simulation.draw(noise, 2, np.random.default_rng(0), kind)
     changes[:, 0] += 0.5
-    said = simulation.gate(changes, noise.clocks[kind], noise.floors[kind])
+    said = simulation.gate(changes, noise.clocks[kind], noise.floors()[kind])
     assert set(np.unique(said.processes)) <= set(LOOKS)
     assert np.all(said.processes[~said.slower & ~said.same] >= LOOKS[-2])
     assert np.all(said.processes[said.slower] == LOOKS[-1])
@@ -95,9 +95,9 @@ def test_the_simulated_rule_is_the_judges():
     noise = NOISES["another day"]
     rows, visits = 24, 4
     kind = np.arange(rows) % len(noise.kinds)
-    changes = simulation.draw(noise, 1, np.random.default_rng(5), rows=rows, visits=visits)
+    changes = simulation.draw(noise, 1, np.random.default_rng(5), kind, visits)
     changes[0, :6] += np.linspace(0.005, 0.03, 6)[:, None, None]
-    said = simulation.gate(changes, noise.clocks[kind], noise.floors[kind])
+    said = simulation.gate(changes, noise.clocks[kind], noise.floors()[kind])
     report = []
     for i in range(rows):
         case = Case("a.B", "a", {"row": i}, "cuda", "cuda_events", "cold")
@@ -107,7 +107,9 @@ def test_the_simulated_rule_is_the_judges():
             for process in range(int(said.processes[0, i]))
             for visit in range(visits)
         ]
-        report.append(Evidence(case, (0.01, 3e-7), False, dict.fromkeys(("base", "head"), Outcome("ok")), taken))
+        one = Evidence(case, (0.01, 3e-7), False, dict.fromkeys(("base", "head"), Outcome("ok")), taken)
+        one.margin = float(simulation.identical.widened(np.expm1(noise.moved[kind[i]])))
+        report.append(one)
     words = [one.word for one in judge(report).verdicts]
     assert [word == "SLOWER" for word in words] == list(said.slower[0])
     assert [word == "SAME" for word in words] == list(said.same[0])
@@ -153,11 +155,14 @@ def test_the_bounds_of_a_rate_are_clopper_and_pearsons():
 
 
 def test_the_tables_are_complete():
-    identical, slowed, others = proof.tables(reports=10, visits=3)
-    assert len(identical[1]) == 2 * (len(STRUCTURES) + 1)
-    assert len(slowed[1]) == 14
-    assert {"1% found", "2% found", "5% found", "smallest visible"} <= set(slowed[1][0])
-    assert len(others[1]) == 6
-    assert all(
-        isinstance(text, str) for _, rows in (identical, slowed, others) for row in rows for text in row.values()
-    )
+    tables = proof.tables(reports=10, visits=3)
+    identical, slowed, costs, others, on_file = tables
+    noises = {row["noise"] for row in identical[1]}
+    assert noises == {"noise study", "another day", "all on file"}
+    assert len(identical[1]) == len(noises) * (len(STRUCTURES) + 1)
+    assert len(slowed[1]) > 14
+    assert {"0.5 %", "1 %", "2 %", "5 %", "visible from"} <= set(slowed[1][0])
+    assert len(costs[1]) == len(noises) * len(proof.SLOW_DOWNS)
+    assert len(others[1]) == 8
+    assert len(on_file[1]) >= 3
+    assert all(isinstance(text, str) for _, rows in tables for row in rows for text in row.values())

@@ -7,6 +7,7 @@ from typing import Any
 from perf import units
 from perf.gate import rate
 from perf.gate.acceptance import Acceptance
+from perf.gate.rate import Rate
 from perf.gate.wording import name
 from perf.report import conditions, pages
 from perf.report.changes.rates import COMMITS, Rates
@@ -20,7 +21,8 @@ WORDS = (
     ("SLOWER, FASTER", "Twelve processes show that the time changed by more than its class calls negligible; false "
      "discoveries of either kind are held at 0.5 % over the whole report."),
     ("LARGER, SMALLER", "The peak memory differs, to the byte, in every process that weighed it."),
-    ("SAME", "The 95 % interval of the change lies within what is negligible."),
+    ("SAME", "The 95 % interval of the change lies within what is negligible. One row in twenty is drawn at random to "
+     "be measured in all processes nonetheless."),
     ("AMBIGUOUS", "Neither could be shown; a slow-down as large as the smallest visible one would have been."),
     ("BROKEN, FIXED", "One commit has a number, the other a failure."),
     ("NEW, GONE", "Only one of the commits has the row."),
@@ -28,7 +30,8 @@ WORDS = (
 )  # fmt: skip
 TERMS = (
     ("Negligible", "The least change that a class of rows cares for, a share of the time or so many seconds, whichever "
-     "is more; written where the class is."),
+     "is more; written where the class is. For a kernel of 50 us and more it is less: what identical code of this very "
+     "row has moved by on this machine, at the far end of its 95 % interval, twice over, and at least 0.3 %."),
     ("Smallest visible", "The slow-down that would be called SLOWER with a probability of 95 %, by twelve processes "
      "whose visits scatter as the row's did."),
     ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
@@ -45,6 +48,9 @@ class Machine:
     tests: Sequence[SelfTest]
     skipped: Sequence[tuple[str, str]]
     """Names of files that are no self-test that can be read, each with the reason."""
+
+    drawn: Rate
+    """Of rows that were the SAME and drawn at random to be measured on: those that stayed so."""
 
 
 def render(
@@ -111,6 +117,8 @@ def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
         "identical": next((_part(part) for part in pooled if not part.injection), None),
         "planted": [_part(part) for part in pooled if part.injection],
         "facts": _facts(one.tests),
+        "drawn": one.drawn if one.drawn.of else None,
+        "changed": Rate(one.drawn.of - one.drawn.hits, one.drawn.of).words(at_most=True),
         "contaminated": [
             {
                 "title": part.title,
@@ -157,6 +165,7 @@ def _part(one: Pooled) -> dict[str, Any]:
         "memory_rows": one.memory.of,
         "ambiguous": one.ambiguous,
         "unmeasured": one.unmeasured,
+        "processes": one.processes,
         "tests": one.tests,
         "wrong_tests": one.wrong_tests,
         "dates": first if first == last else f"{first} to {last}",

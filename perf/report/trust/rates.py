@@ -31,6 +31,9 @@ class Pooled(Part):
     wrong_tests: int
     """Of identical code: self-tests with at least one row called SLOWER."""
 
+    processes: int | None
+    """Most that a row was measured in; None where no file says so."""
+
     first: datetime
     last: datetime
     commits: tuple[str, ...]
@@ -65,6 +68,7 @@ def _pool(part: Part, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
         unmeasured=len(rows) - len(counting),
         tests=len(parts),
         wrong_tests=sum(map(bool, hits)),
+        processes=max((one.processes for _, one in parts if one.processes is not None), default=None),
         first=min(test.started_at for test, _ in parts),
         last=max(test.started_at for test, _ in parts),
         commits=tuple(dict.fromkeys(test.commit for test, _ in parts)),

@@ -1,7 +1,8 @@
 """Self-tests as they lie on file, `<machine>/self-test/<time>.json`, read without believing a word of them.
 
 Written by `perf.gate.self_test`. What is cut in half, of another version or of another form is named and skipped.
-A gate of a commit against itself, `<machine>/gate/<time>.json`, is a self-test of identical code too.
+A gate of a commit against itself, `<machine>/gate/<time>.json`, is a self-test of identical code too; and of any gate
+the rows count that were the SAME and drawn at random to be measured on.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from perf.gate.parts import Part
-from perf.gate.verdicts import Verdict
+from perf.gate.rate import Rate
+from perf.gate.verdicts import Verdict, Visits
 from perf.report import gates, kept
 
 VERSION = 1
@@ -24,8 +26,11 @@ class Ended(Part):
     """What the controls did, if they moved; "" if they held."""
 
     verdicts: tuple[Verdict, ...]
-    changes: dict[str, tuple[float, ...]]
-    """log(head / base) of each visit, by the row's key; controls included. Of identical code only."""
+    changes: Visits
+    """Controls included. Of identical code only."""
+
+    processes: int | None
+    """Most that a row was measured in; None in files from before that was kept."""
 
     memory: tuple[Verdict, ...] = ()
     """What a gate of identical code said of peak memory."""
@@ -57,12 +62,27 @@ def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str,
     return sorted(tests, key=lambda one: one.started_at), skipped
 
 
+def drawn(directory: Path, machine: str) -> Rate:
+    """Of the rows of all gates on file that were the SAME and drawn to be measured in all processes: those that stayed.
+
+    Raises nothing.
+    """
+    rows = [
+        verdict
+        for gate in gates.read(directory, machine)[0]
+        if not gate.report.judgement.contaminated
+        for verdict in gate.report.judgement.verdicts
+        if verdict.was_same
+    ]
+    return Rate(sum(one.word == "SAME" for one in rows), len(rows))
+
+
 def _of(gate: gates.Gate) -> SelfTest:
-    """What a gate of a commit against itself says; of its visits nothing is kept."""
+    """What a gate of a commit against itself says."""
     report = gate.report
     times = tuple(one for one in report.judgement.verdicts if one.quantity == "time")
     memory = tuple(one for one in report.judgement.verdicts if one.quantity == "peak_memory" and one.base is not None)
-    identical = Ended(None, report.judgement.contaminated, times, {}, memory)
+    identical = Ended(None, report.judgement.contaminated, times, report.visits, report.processes, memory)
     return SelfTest(gate.when, report.head["commit"], report.device, report.software, (identical,))
 
 
@@ -86,7 +106,8 @@ def _part(one: dict[str, Any]) -> Ended:
         _part_planting(kept.text(planted["kind"]), kept.number(planted["size"])).injection if planted else None,
         kept.text(one["contaminated"]),
         tuple(kept.verdict(verdict) for verdict in one["verdicts"]),
-        {key: tuple(kept.number(change) for _, change in some) for key, some in visits.items()},
+        kept.visits(visits),
+        None if one.get("processes") is None else int(kept.number(one["processes"])),
     )
 
 

@@ -26,7 +26,7 @@ class Row:
 
     verdict: Verdict
     floor: float | None
-    """What its class calls negligible today, as a share of its time; None for a class that is gone."""
+    """What was negligible, as a share of its time; where that was not kept, what its class calls so today, if any."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def spreads(tests: Iterable[SelfTest]) -> list[Spread]:
             if part.injection or part.contaminated:
                 continue
             for key, changes in part.changes.items():
-                by_class.setdefault(benchmark_of(key), {}).setdefault(key, []).extend(changes)
+                of_row = by_class.setdefault(benchmark_of(key), {}).setdefault(key, [])
+                of_row.extend(change for _, change in changes)
     found = [_spread(name, of_rows) for name, of_rows in by_class.items() if any(of_rows.values())]
     return sorted(found, key=lambda one: (one.most, one.benchmark))
 
@@ -102,6 +103,8 @@ def picture(shown: Sequence[Row]) -> dict[str, Any]:
 
 
 def _floor(one: Verdict, negligible: Negligible) -> float | None:
+    if one.negligible is not None:
+        return _clamped(one.negligible)
     limits = negligible.get(benchmark_of(one.key))
     return _clamped(max(limits[0], limits[1] / one.base)) if limits and one.base and one.base > 0 else None
 

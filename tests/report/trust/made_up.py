@@ -10,11 +10,11 @@ from typing import Any
 from unittest import mock
 
 from perf.gate import self_test
-from perf.gate.evidence import Arm, Evidence, PairedVisit
-from perf.gate.parts import PARTS
+from perf.gate.evidence import Arm, Evidence, Outcome, PairedVisit
+from perf.gate.parts import PLANTED, Part
 from perf.gate.self_test import Ended
 from perf.gate.verdicts import Judgement, Verdict, Word
-from perf.harness.case import Case
+from perf.harness.case import ARMS, Case
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)>" onmouseover="alert(3)\' **bold** `x`'
@@ -33,7 +33,7 @@ def plausible(number: int, part: str) -> Word:
         return "AMBIGUOUS" if number % 9 == 8 else "SAME"
     if part.startswith("1 MiB"):
         return "LARGER"
-    if part.startswith("1 %"):
+    if part.startswith(("0.5 %", "1 %")):
         return "SLOWER" if number % 3 == 0 else "AMBIGUOUS"
     return "AMBIGUOUS" if part.startswith("2 %") and number == 1 else "SLOWER"
 
@@ -50,10 +50,10 @@ def document(
     """A self-test of so many rows; `contaminated` names the parts whose controls moved."""
     evidence = [_evidence(number) for number in range(rows)]
     ended = []
-    for part in PARTS:
+    for part in (Part(None), *PLANTED):
         verdicts = tuple(_verdict(number, one, say(number, part.title), reason) for number, one in enumerate(evidence))
         moved = "controls.Controls('matmul', 'cold') moved by +3.1 %" if part.title in contaminated else ""
-        ended.append(Ended(part, Judgement(verdicts, moved), evidence, 60.0))
+        ended.append(Ended(part, Judgement(verdicts, moved), evidence, 60.0, 12))
     kept: list[str] = []
     with mock.patch.object(self_test, "keep", lambda kind, text, when: kept.append(text)):
         self_test.write(Arm(commit, "Made up"), ended, SOFTWARE, DEVICE, started_at)
@@ -79,7 +79,7 @@ def _evidence(number: int) -> Evidence:
         for process in range(3)
         for visit in range(6)
     ]
-    return Evidence(case, (0.01, 3e-7), False, visits=visits)
+    return Evidence(case, (0.01, 3e-7), False, outcomes={arm: Outcome("ok") for arm in ARMS}, visits=visits)
 
 
 def _verdict(number: int, one: Evidence, word: Word, reason: str) -> Verdict:

@@ -28,7 +28,7 @@ NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttentio
 def page_of(directory: Path, *documents: dict[str, Any] | str) -> str:
     for number, one in enumerate(documents):
         self_tests.write(directory, "nvidia-h200", str(number), one)
-    machine = Machine("nvidia-h200", *records.read(directory, "nvidia-h200"))
+    machine = Machine("nvidia-h200", *records.read(directory, "nvidia-h200"), Rate(9, 10))
     return render("demo", [machine], NEGLIGIBLE, FINDER, "https://code.example/commit/")
 
 
@@ -52,7 +52,7 @@ def test_the_answer_comes_first(page: str) -> None:
 
 def test_each_part_is_a_line_with_its_conditions(page: str) -> None:
     text = text_of(page)
-    assert "2 % on the device 90 87 SLOWER 96.7 % at least 91.6 % 3 0 3 2026-01-20 01234567" in text
+    assert "2 % on the device 90 87 SLOWER 96.7 % at least 91.6 % 3 0 12 3 2026-01-20 01234567" in text
     assert "NVIDIA H200" in text
     assert "580.95.05" in text
     assert "PyTorch 2.11.0, Triton 3.6.0, CUDA 13.0" in text
@@ -116,7 +116,7 @@ def test_where_nothing_counts_the_page_says_so(tmp_path: Path, documents: tuple[
 
 
 def test_machines_without_a_self_test_are_told_what_to_do() -> None:
-    page = text_of(render("demo", [Machine("nvidia-b200", (), ())], {}, FINDER, "#"))
+    page = text_of(render("demo", [Machine("nvidia-b200", (), (), Rate(0, 0))], {}, FINDER, "#"))
     assert "nvidia-b200 has no self-test on file" in page
     assert f"{COMMAND} makes one." in page
     assert "No machine has a self-test on file." in text_of(render("demo", [], {}, FINDER, "#"))
@@ -132,7 +132,7 @@ def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     self_tests.write(folder, "a<b>", "0", found)
     self_tests.write(folder, "a<b>", "1", {"version": text})
-    page = render("demo", [Machine("a<b>", *records.read(folder, "a<b>"))], NEGLIGIBLE, FINDER, "#")
+    page = render("demo", [Machine("a<b>", *records.read(folder, "a<b>"), Rate(0, 0))], NEGLIGIBLE, FINDER, "#")
     assert "<script>alert" not in page
     assert "<img" not in page
     assert not re.search(r'<[^>]*" onmouseover="', page)

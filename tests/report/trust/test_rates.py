@@ -28,6 +28,7 @@ def test_rows_of_all_self_tests_are_pooled_part_by_part() -> None:
     found = by_title(made(rows=18, started_at=early), made(rows=9, started_at=late, commit="b" * 40))
     assert list(found) == [
         "identical code",
+        "0.5 % on the device",
         "1 % on the device",
         "2 % on the device",
         "5 % on the device",
@@ -67,7 +68,7 @@ def test_parts_whose_controls_moved_do_not_count() -> None:
 
 def test_a_row_that_could_not_have_shown_anything_cannot_be_right_about_identical_code() -> None:
     document = self_tests.document(rows=4)
-    for part in document["parts"][:4]:  # no row here shows what is planted on the host
+    for part in document["parts"][:5]:  # no row here shows what is planted on the host
         part["verdicts"][0] |= {"word": "AMBIGUOUS", "smallest_visible": None}
     document["parts"][0]["verdicts"][1] |= {"word": "SLOWER", "smallest_visible": None}
     found = by_title(parse(json.dumps(document)))

@@ -19,7 +19,7 @@ NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7)}
 
 
 def part_of(*verdicts: Verdict) -> Ended:
-    return Ended(None, "", verdicts, {})
+    return Ended(None, "", verdicts, {}, None)
 
 
 def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
@@ -28,10 +28,11 @@ def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
         verdict("AMBIGUOUS", key="attention.FlashAttention(3)", smallest_visible=None, base=None),
         verdict("SAME", key="attention.FlashAttention(1)", smallest_visible=0.02, base=1.0),
         verdict("SAME", key="gone.Class(1)", smallest_visible=0.01),
+        verdict("SAME", key="attention.FlashAttention(4)", smallest_visible=0.005, base=1.0, negligible=0.003),
     ]
     rows = visible.rows(part_of(*shown), NEGLIGIBLE)
-    assert [row.verdict.smallest_visible for row in rows] == [0.01, 0.02, 0.03, None]
-    assert [row.floor for row in rows] == [None, 0.01, pytest.approx(0.03), None]
+    assert [row.verdict.smallest_visible for row in rows] == [0.005, 0.01, 0.02, 0.03, None]
+    assert [row.floor for row in rows] == [0.003, None, 0.01, pytest.approx(0.03), None]
 
 
 def test_the_newest_part_that_counts_is_shown() -> None:
@@ -55,12 +56,12 @@ def test_visits_of_a_class_are_taken_together() -> None:
     assert (steady.benchmark, short.benchmark) == ("attention.FlashAttention", "attention.ShortAttention")
     assert (steady.rows, steady.visits) == (4, 2 * 4 * 18)
     assert 0 < steady.half < steady.most < short.most
-    part = dataclasses.replace(test.parts[0], changes={"a.B(1)": tuple(math.log1p(n / 100) for n in range(1, 21))})
+    part = dataclasses.replace(test.parts[0], changes={"a.B(1)": [(0, math.log1p(n / 100)) for n in range(1, 21)]})
     [known] = visible.spreads([dataclasses.replace(test, parts=(part,))])
     assert (known.half, known.most, known.median) == pytest.approx((0.105, 0.19, 0.105))
-    wild = dataclasses.replace(part, changes={"a.B(1)": (1e300, -1e300)}, contaminated="")
+    wild = dataclasses.replace(part, changes={"a.B(1)": [(0, 1e300), (0, -1e300)]}, contaminated="")
     assert visible.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
-    for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"changes": {"a.B(1)": ()}}):
+    for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"changes": {"a.B(1)": []}}):
         assert not visible.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
 
 

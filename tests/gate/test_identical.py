@@ -1,0 +1,89 @@
+"""What identical code on file says of a row, and that nothing else is taken for it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perf.gate import identical
+from perf.gate import report as reports
+from perf.gate.verdicts import Report
+from tests.gate.reports import KEY, report, verdict
+from tests.report.trust import made_up as self_tests
+
+MACHINE = "box"
+
+
+def visits(change: float, *, sd: float = 0.0005, processes: int = 4, seed: int = 0) -> list[tuple[int, float]]:
+    rng = np.random.default_rng(seed)
+    return [(process, float(change + sd * rng.normal())) for process in range(processes) for _ in range(6)]
+
+
+def kept(folder: Path, name: str, one: Report) -> None:
+    path = folder / MACHINE / "gate" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(reports.to_json(one))
+
+
+def of_identical(of: list[tuple[int, float]], **changes: Any) -> Report:
+    one = report(verdict("SAME"), visits={KEY: of}, **changes)
+    return replace(one, base=one.head)
+
+
+def test_a_margin_is_the_far_end_of_what_identical_code_moved_by(tmp_path: Path) -> None:
+    kept(tmp_path, "20260101T000000Z", of_identical(visits(0.001, sd=0.01, processes=12)))
+    (sitting,) = identical.sittings(MACHINE, tmp_path)
+    (margin,) = identical.margins([sitting]).values()
+    means = [np.mean(one) for one in sitting.processes(KEY)]
+    furthest = abs(np.mean(means)) + 2.201 * np.std(means, ddof=1) / 12**0.5
+    assert margin == pytest.approx(2 * furthest, rel=0.01)
+
+
+def test_a_margin_is_never_below_the_least(tmp_path: Path) -> None:
+    kept(tmp_path, "20260101T000000Z", of_identical(visits(0.0)))
+    assert identical.margins(identical.sittings(MACHINE, tmp_path)) == {KEY: identical.LEAST}
+
+
+def test_identical_code_that_moved_widens_the_margin(tmp_path: Path) -> None:
+    kept(tmp_path, "20260101T000000Z", of_identical(visits(0.0)))
+    kept(tmp_path, "20260102T000000Z", of_identical(visits(0.02)))
+    sittings = identical.sittings(MACHINE, tmp_path)
+    assert [one.when for one in sittings] == ["20260101T000000Z", "20260102T000000Z"]
+    assert identical.margins(sittings)[KEY] > 0.015
+
+
+def test_two_processes_make_no_margin(tmp_path: Path) -> None:
+    kept(tmp_path, "20260101T000000Z", of_identical(visits(0.0, processes=2)))
+    assert identical.margins(identical.sittings(MACHINE, tmp_path)) == {}
+
+
+def test_only_identical_code_whose_controls_held_counts(tmp_path: Path) -> None:
+    kept(tmp_path, "20260101T000000Z", report(verdict("SAME"), visits={KEY: visits(0.0)}))
+    kept(tmp_path, "20260102T000000Z", of_identical(visits(0.0), contaminated="the controls moved"))
+    kept(tmp_path, "20260103T000000Z", of_identical(visits(0.0), head_software={"torch": "2.13.0"}))
+    kept(tmp_path, "20260104T000000Z", of_identical([]))
+    assert [one.visits[KEY] for one in identical.sittings(MACHINE, tmp_path)] == [[]]
+    assert identical.margins(identical.sittings(MACHINE, tmp_path)) == {}
+
+
+def test_a_self_test_counts_by_its_identical_part(tmp_path: Path) -> None:
+    self_tests.write(tmp_path, MACHINE, "20260101T000000Z", self_tests.document(rows=4))
+    (sitting,) = identical.sittings(MACHINE, tmp_path)
+    assert len(sitting.visits) == len(sitting.words) == 4
+    assert all(len(sitting.processes(key)) == 3 for key in sitting.visits)
+    assert identical.seconds_each([sitting]) == pytest.approx(60 / 12)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"parts": 3}', '{"base": {}, "head": {}}', "[" * 100_000])
+def test_what_cannot_be_read_is_passed_by(tmp_path: Path, text: str) -> None:
+    self_tests.write(tmp_path, MACHINE, "20260101T000000Z", text)
+    kept(tmp_path, "20260102T000000Z", of_identical(visits(0.0)))
+    assert [one.when for one in identical.sittings(MACHINE, tmp_path)] == ["20260102T000000Z"]
+
+
+def test_the_report_keeps_the_visits_that_its_words_were_drawn_from() -> None:
+    document = json.loads(reports.to_json(of_identical(visits(0.0))))
+    assert document["visits"][KEY] == [list(one) for one in visits(0.0)]
