@@ -86,7 +86,7 @@ def test_the_gate_is_asked_for_what_is_new_and_the_self_test_for_the_rows_of_the
     (gate, proof) = asked(small, "gate")
     assert gate == f"gate {small.base} {small.head} --set pr --budget 10 --no-tests --keep", show(run)
     rows = shard(r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'reference'\)", 1, 8)
-    assert proof == f"gate --self-test -b {rows} --budget 3", show(run)
+    assert proof == f"gate --self-test -b {rows} --budget 6", show(run)
 
 
 @pytest.mark.parametrize("kind", ["a push", "red tests"])
