@@ -17,6 +17,7 @@ from perf.harness.case import ARMS
 
 CLOCK_SHIFT = 0.005  # of the SM clock between the arms: above it, what cycles explain is said beside the word
 BUSY = 0.8  # of a time by events must kernels fill, or the host has a say in it
+MOST = 1000.0  # times as long: a change beyond it, or that may be, has no number
 RARE = 0.01  # one-sided: how seldom a row of identical code moves beyond its floor
 TOO_RARE = 0.001  # for so many of them together: then it was not chance
 
@@ -86,15 +87,17 @@ class _Row:
     note: str
 
     def share(self, change: float) -> float | None:
-        """What a reader sees for a change: head / base - 1, or the share of the whole; None where it has no end."""
-        return _share(change) if self.whole_s is None else change if np.isfinite(change) else None
+        """What a reader sees for a change: head / base - 1, or the share of the whole; None beyond `MOST`."""
+        if not change <= np.log(MOST):
+            return None
+        return float(np.expm1(change)) if self.whole_s is None else change
 
 
 @dataclass(frozen=True)
 class _Said:
     row: _Row
     word: Word
-    change: float
+    change: float | None
     low: float | None
     high: float | None
     smallest_visible: float | None
@@ -198,9 +201,8 @@ def _said(rows: Sequence[_Row], looks: Sequence[int], every: Sequence[_Row]) -> 
             said[key] = _Said(
                 row,
                 word,
-                row.share(found.change[i]) or 0.0,
-                row.share(low[i]),
-                row.share(high[i]),
+                row.share(found.change[i]),
+                *_ends(row, low[i], high[i]),
                 row.share(visible[i]),
                 bool(decision.suspect[i]),
                 was_same,
@@ -208,8 +210,10 @@ def _said(rows: Sequence[_Row], looks: Sequence[int], every: Sequence[_Row]) -> 
     return said
 
 
-def _share(change: float) -> float | None:
-    return float(np.expm1(change)) if np.isfinite(change) else None
+def _ends(row: _Row, low: float, high: float) -> tuple[float | None, float | None]:
+    """Of the interval, both or none."""
+    ends = row.share(low), row.share(high)
+    return (None, None) if None in ends or not np.isfinite(low) else ends
 
 
 def _unlike_arms(one: Evidence) -> list[Verdict]:
@@ -242,11 +246,13 @@ def _time(one: Evidence, said: _Said | None, looks: Sequence[int]) -> Verdict:
     reasons = [row.note]
     if said.word in ("SLOWER", "FASTER"):
         reasons.append("same machine code: how it is launched, the host, or noise" if one.same_code else "")
-        reasons.append(why_slower(base, head, (row.whole_s or row.base_s) * said.change))
+        reasons.append(why_slower(base, head, (row.whole_s or row.base_s) * (said.change or 0.0)))
+    elif len(row.changes) < 2:
+        reasons.append("measured in 1 process only; it takes 2 to tell noise from change")
     elif said.low is None:
-        reasons.append(f"measured in {len(row.changes)} process only; it takes 2 to tell noise from change")
+        reasons.append(f"its visits scatter so much that it may be {MOST:g} times as slow or as fast")
     elif said.word == "AMBIGUOUS" and said.is_suspect and len(row.changes) < looks[-1]:
-        seen = "slower" if said.change > 0 else "faster"
+        seen = "slower" if (said.change or 0.0) > 0 else "faster"
         reasons.append(f"{seen} in {len(row.changes)} processes; {looks[-1]} confirm it, and the budget ended before")
     return Verdict(
         key=one.case.key,

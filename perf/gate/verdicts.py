@@ -37,7 +37,7 @@ class Verdict:
     high: float | None
     smallest_visible: float | None
     """The smallest slow-down that would be called SLOWER with a probability of 95 %, by twelve processes whose visits
-    scatter as the row's did; None for bytes, and where a row was not seen often enough to say."""
+    scatter as the row's did; None for bytes, and where none below 1000 times would be, or too little was seen."""
 
     same_code: bool
     """Both arms ran the same machine code: whatever this row says is noise."""

@@ -450,3 +450,16 @@ def test_controls_without_a_time_are_named(control, said):
 def test_nothing_at_all_is_no_verdict():
     assert judge([]).exit_status == 2
     assert open_rows([]) == []
+
+
+def test_no_number_is_written_that_nobody_can_read():
+    """Two processes a factor of e apart leave a row an interval of fifty powers of ten."""
+    wild = evidence("wild", processes=2, effect=2.0)
+    got = word_of(judge([*rows(), wild]), "wild")
+    assert got.word == "AMBIGUOUS"
+    assert (got.low, got.high) == (None, None)
+    assert got.smallest_visible is None or got.smallest_visible < 1000
+    assert "scatter" in got.reason
+    endless = evidence("endless", processes=3)
+    endless.visits = [replace(one, head_s=tuple(1e9 * s for s in one.head_s)) for one in endless.visits]
+    assert word_of(judge([*rows(), endless]), "endless").change is None

@@ -180,3 +180,10 @@ def test_what_is_shown_in_a_log_is_one_short_line_of_ascii(text):
     assert line.isprintable()
     assert len(line) <= 420
     assert line.startswith("'")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "perf" / "records").glob("*/gate/*.json")), ids=lambda path: path.stem)
+def test_every_gate_on_file_is_one_that_the_workflows_take(path):
+    document = json.loads(path.read_text())
+    assert schema.problem(document, SCHEMA) == ""
+    assert not list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(document))
