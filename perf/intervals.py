@@ -42,15 +42,15 @@ def of_mean(values: Sequence[float], level: float = LEVEL) -> Known:
 
 
 def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = LEVEL) -> Known:
-    """The mean without the `share` at either end, for numbers of which one in ten is far off; below six, `of_mean`.
+    """The mean without the `share` at either end, for numbers of which one in ten is far off; below five, `of_mean`.
 
     The interval is Tukey and McLaughlin's (1963), from the winsorized scatter. With their h - 1 degrees of freedom, of
-    the h numbers kept of n, it holds 93 to 94 % of the normal means that it should hold 95 % of (n = 6 to 20); with
-    (h - 1) sqrt(h / n) it holds 94.8 to 95.1 %. That of five would be 1.6 times as wide as their mean's.
+    the h numbers kept of n, it holds 93 to 94 % of the normal means that it should hold 95 % of (n = 5 to 20); with
+    (h - 1) sqrt(h / n) it holds 94.8 to 95.6 %.
     """
     n = len(values)
     cut = int(share * n)
-    if n < 6 or not cut:
+    if n < 5 or not cut:
         return of_mean(values, level)
     ordered = sorted(values)
     kept = ordered[cut : n - cut]

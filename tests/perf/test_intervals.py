@@ -34,7 +34,7 @@ def test_one_number_far_off_leaves_the_trimmed_mean_where_it_is():
     spoilt = of_trimmed_mean([*calm[:-1], 5.0])
     assert spoilt.value == pytest.approx(1.005)
     assert spoilt.half < 0.05 < of_mean([*calm[:-1], 5.0]).half
-    assert of_trimmed_mean(calm[:5]) == of_mean(calm[:5]), "of five it would be wider than their mean's"
+    assert of_trimmed_mean(calm[:4]) == of_mean(calm[:4])
 
 
 @pytest.mark.parametrize(("of", "count"), [(of_trimmed_mean, 6), (of_trimmed_mean, 10), (of_median, 20)])
