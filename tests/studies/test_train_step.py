@@ -107,7 +107,7 @@ def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
     assert wrong["status"] == "wrong" and "AdamW's update differs" in wrong["reason"]
     monkeypatch.undo()
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
-    monkeypatch.setattr(ceilings, "measure", lambda clock: slow)
+    monkeypatch.setattr(ceilings, "measure", lambda clock, kinds=None: slow)
     fast = arms.samples_of(names, cell, 2, 0, good["known"])
     assert fast["status"] == "too_fast" and "below the physical floor" in fast["reason"]
 

@@ -262,7 +262,7 @@ def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log, monkeyp
 
 def test_a_time_that_cannot_be_is_none(worker, log, monkeypatch):
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": math.inf}
-    monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock: slow)
+    monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock, kinds=None: slow)
     worker._ceilings = slow
     reply = worker.take_turns(TINY, ["a"], [], 2)["a"]
     assert reply["status"] == "too_fast"
