@@ -1,4 +1,4 @@
-"""How well a mean is known: the one place that turns a few independent numbers into a 95 % interval.
+"""How well a mean or a median is known: the one place that turns a few independent numbers into a 95 % interval.
 
 What is independent is the caller's to say: visits of a process share its placement, samples of a visit share its drift.
 """
@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEVEL = 0.95
+
+_NORMAL = statistics.NormalDist()
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,36 @@ def of_mean(values: Sequence[float], level: float = LEVEL) -> Known:
 
 
 def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = LEVEL) -> Known:
-    """The mean without so many at either end, and its interval (Tukey and McLaughlin 1963); below five, `of_mean`."""
-    from scipy.stats import mstats
+    """The mean without the `share` at either end, for numbers of which one in ten is far off; below five, `of_mean`.
 
-    if len(values) < 5:
+    The interval is Tukey and McLaughlin's (1963), from the winsorized scatter. With their h - 1 degrees of freedom, of
+    the h numbers kept of n, it holds 93 to 94 % of the normal means that it should hold 95 % of (n = 5 to 20); with
+    (h - 1) sqrt(h / n) it holds 94.8 to 95.6 %.
+    """
+    n = len(values)
+    cut = int(share * n)
+    if n < 5 or not cut:
         return of_mean(values, level)
-    low, high = mstats.trimmed_mean_ci(values, limits=(share, share), alpha=1 - level)
-    return Known(float(low + high) / 2, float(high - low) / 2)
+    ordered = sorted(values)
+    kept = ordered[cut : n - cut]
+    winsorized = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
+    error = statistics.stdev(winsorized) * math.sqrt(n) / len(kept)
+    return Known(statistics.fmean(kept), student((len(kept) - 1) * math.sqrt(len(kept) / n), level) * error)
+
+
+def of_median(values: Sequence[float], level: float = LEVEL) -> Known:
+    """The median of four or more samples, from their quartiles; fewer only say half their range. Raises for none.
+
+    For normal numbers, at 95 %: 1.82 IQR / sqrt(n), which holds 95 % from 8 on. The notches of McGill, Tukey and Larsen
+    (1978), 1.57 IQR / sqrt(n), compare two medians; of one median they hold 91 %.
+    """
+    if not values:
+        raise ValueError("no numbers were given; allowed: one or more")
+    if len(values) < 4:
+        return Known(statistics.median(values), (max(values) - min(values)) / 2)
+    lower, middle, upper = statistics.quantiles(values, n=4)
+    deviation = (upper - lower) / (2 * _NORMAL.inv_cdf(0.75))
+    return Known(middle, normal(level) * math.sqrt(math.pi / 2 / len(values)) * deviation)
 
 
 def student(dof: float, level: float = LEVEL) -> float:
@@ -54,3 +79,8 @@ def student(dof: float, level: float = LEVEL) -> float:
     from scipy.special import stdtrit
 
     return float(-stdtrit(dof, (1 - level) / 2))
+
+
+def normal(level: float = LEVEL) -> float:
+    """The two-sided point of the normal distribution: Student's where the scatter is known."""
+    return _NORMAL.inv_cdf((1 + level) / 2)

@@ -4,7 +4,6 @@ A visit is a warm-up, then samples until the median is known well enough or the 
 """
 
 import gc
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perf.harness.case import Cache, ClockName
+from perf.intervals import of_median
 from perf.workloads.workload import Workload
 
 WARM_UP_S = 0.025
 BATCH = 5
+
+NOTCH = 0.909
+"""Level of the interval that ends a visit: 1.57 IQR / sqrt(n), the notches of McGill, Tukey and Larsen (1978)."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Stop:
     """Wall time of the sampling; checked between batches, and never before the first of them."""
 
     precision: float = 0.005
-    """Half-width of the median's 95 % interval over the median at which sampling ends early."""
+    """Half-width of the median's interval (`NOTCH`) over the median at which sampling ends early."""
 
     def reached(self, samples: list[float], seconds: float) -> bool:
         """Whether to stop after these samples (seconds each) and this much wall time."""
@@ -38,9 +41,9 @@ class Stop:
 
 
 def median_half_width(samples: list[float]) -> float:
-    """Relative half-width of a 95 % interval of the median: 1.57 IQR / sqrt(n) (McGill, Tukey, Larsen 1978)."""
-    low, middle, high = statistics.quantiles(samples, n=4)
-    return 1.57 * (high - low) / len(samples) ** 0.5 / middle if middle > 0 else 0.0
+    """Relative half-width of the median's interval at `NOTCH`; 0 of a median that is not positive."""
+    known = of_median(samples, NOTCH)
+    return known.half / known.value if known.value > 0 else 0.0
 
 
 class Clock(Protocol):

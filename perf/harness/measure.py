@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from perf.harness import ceilings, device
 from perf.harness.case import Cache, Case
-from perf.harness.ceilings import TooFast, hold_to_floor
+from perf.harness.ceilings import hold_to_floor
 from perf.harness.clock import Clock, Stop, WallClock, alternate, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
@@ -250,13 +250,32 @@ class Worker:
         self._hold_samples(samples, floor, case.cache)
 
     def _hold_samples(self, samples: list[float], floor: Floor, cache: Cache) -> None:
+        """Raises `TooFast` for a sample below the floor, but measures what the floor is made of again before.
+
+        The device may have been slow whenever that was measured. A greater ceiling holds for all later samples too.
+        """
         slack = ceilings.SLACK if self._device == "cuda" else ceilings.CPU_SLACK
+        held = min(samples), floor
+        for rest_s in ceilings.RESTS_S:
+            kinds = ceilings.undercut(*held, self._ceilings, cache, self._l2_bytes, slack)
+            if not kinds:
+                return
+            time.sleep(rest_s)
+            if not self._measure_again(kinds):
+                break
+        hold_to_floor(*held, self._ceilings, cache, self._l2_bytes, slack)
+
+    def _measure_again(self, kinds: set[str]) -> bool:
+        """Takes the better of what the ceilings of these kinds were and are; False where memory is short."""
+        import torch
+
         try:
-            hold_to_floor(min(samples), floor, self._ceilings, cache, self._l2_bytes, slack)
-        except TooFast:
-            # The ceilings are the best rates seen; the device may have been slow whenever they were measured.
-            self._ceilings = best_ceilings([self._ceilings, ceilings.measure(self._clock(next(iter(self._makers))))])
-            hold_to_floor(min(samples), floor, self._ceilings, cache, self._l2_bytes, slack)
+            found = ceilings.measure(self._clock(next(iter(self._makers))), kinds)
+        except torch.OutOfMemoryError:  # what is held to the floor still has its tensors
+            print("no memory to measure the ceilings again", file=sys.stderr)
+            return False
+        self._ceilings = best_ceilings([self._ceilings, found])
+        return True
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         import torch

@@ -11,9 +11,10 @@ import pytest
 
 from perf.harness import ceilings
 from perf.harness.case import Case
+from perf.harness.ceilings import TooFast, hold_to_floor
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, MARKER, MAX_LEAD_S, _between_markers, length_of_union
-from perf.harness.measure import TooFast, Worker, hold_to_floor
+from perf.harness.measure import Worker
 from perf.harness.profiler import Activity
 from perf.workloads import build
 from perf.workloads.workload import Floor, Workload

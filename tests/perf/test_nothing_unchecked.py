@@ -171,7 +171,7 @@ WAYS = {
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
-    monkeypatch.setattr(ceilings, "measure", lambda clock: slow)
+    monkeypatch.setattr(ceilings, "measure", lambda clock, kinds=None: slow)
     return Bench("cpu")
 
 

@@ -291,7 +291,7 @@ def test_a_step_that_is_wrong_gets_no_time_in_any_study(name, monkeypatch, own_b
 def test_a_step_below_its_floor_gets_no_time_in_any_study(name, monkeypatch, own_bench):
     measure, more = STUDIES[name]
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
-    monkeypatch.setattr(ceilings, "measure", lambda clock: slow)
+    monkeypatch.setattr(ceilings, "measure", lambda clock, kinds=None: slow)
     setting = Setting("tiny", 16, 2, "fp32", "eager", "reference")
     (row,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
     assert row["status"] == "too_fast"

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from perf.intervals import normal
 from perf.report.changes.dependence import PER_CUT, deviance, explain
 
 if TYPE_CHECKING:
@@ -260,6 +261,6 @@ def _step(
     logs: "Logs", start: int, index: int, end: int, spread: float, alone: bool = False, border: bool = False
 ) -> Step:
     before, after = statistics.median(logs[start:index]), statistics.median(logs[index:end])
-    half = 1.96 * spread * math.sqrt(1 / (index - start) + 1 / (end - index))
+    half = normal() * spread * math.sqrt(1 / (index - start) + 1 / (end - index))
     low, high = (math.expm1(after - before + side) for side in (-half, half))
     return Step(index, math.exp(before), math.exp(after), low, high, alone, border)

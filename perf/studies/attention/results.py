@@ -9,7 +9,7 @@ from typing import Any
 from perf.harness.status import Status, told
 from perf.studies import ratio_figure
 from perf.studies.attention.cells import AXES, MASKS
-from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
+from perf.studies.ratios import FEWEST, best, geometric_mean, milliseconds, processes_for_ratio, ratio_of
 from perf.units import digits
 
 Row = dict[str, Any]
@@ -44,9 +44,9 @@ def timed(rows: Iterable[Row]) -> list[Pair]:
     return [pair for pair in pairs(rows) if pair["status"] == "ok"]
 
 
-def is_known(rows: Iterable[Row], half_width: float) -> bool:
-    """Whether every ratio is known so well."""
-    return all(ratio_of(pair)[1] <= half_width for pair in timed(rows))
+def processes_wanted(rows: Iterable[Row], half_width: float, most: int) -> int:
+    """How many processes make every ratio known so well: `FEWEST`, of which `rows` hold the samples, to `most`."""
+    return max((processes_for_ratio(pair, half_width, most) for pair in timed(rows)), default=FEWEST)
 
 
 def shown(rows: list[Row]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from perf.harness.status import GOES_ON
 from perf.studies.attention.arms import Device
 from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
 from perf.studies.attention.process import Process
-from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, is_known, shown, timed
+from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.ratios import FEWEST
@@ -36,10 +36,10 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
     Of each cell ours and the others are built beside one another in one process, from the same numbers, each compared
     with float64 (a wrong one gets no time), warmed up, and then sampled in turn, A B C C B A, so that the drift of the
-    machine hits each alike; then again in fresh processes, another one first in each, three at least, until the 95 %
-    interval of every ratio is narrow enough. By CUDA events with a cold L2, so that no host is in it; short by the
-    wall clock with operands in L2, as the layer before leaves them (--clock cuda_graph: its kernels alone). What cannot
-    run (dtype, memory) is a row with its reason.
+    machine hits each alike; then again in fresh processes, another one first in each: three, and as many more as by
+    their scatter make the 95 % interval of every ratio narrow enough. By CUDA events with a cold L2, so that no host is
+    in it; short by the wall clock with operands in L2, as the layer before leaves them (--clock cuda_graph: its kernels
+    alone). What cannot run (dtype, memory) is a row with its reason.
 
     NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, .. An attention of your
     own, module:function, is called as f(q, k, v, is_causal) and returns out, all (batch, heads, seq_len, d), for
@@ -59,7 +59,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 )
 @click.option("--clock", type=click.Choice(tuple(CLOCKS)), help="Default: the group's. On a CPU the wall clock.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Samples in a process, at most.")
-@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% that is narrow enough.")
 @click.option("--processes", type=click.IntRange(2), help=f"At most. Default: {PROCESSES['cuda']}; 3 on a CPU.")
 @out_option
 def command(
@@ -132,15 +132,17 @@ def measure(
 ) -> Iterator[None]:
     """Adds samples to the rows of each cell; a step for each visit to a cell.
 
-    After the third process only cells of which a ratio is not known so well are visited.
+    After the third process each cell is visited as often as the scatter of its ratios wants.
     """
     from tqdm import tqdm
 
     with tqdm(total=min(FEWEST, processes) * len(plan), unit="cell", leave=False, disable=None) as bar:
+        wanted = dict.fromkeys(plan, processes)
         for number in range(processes):
-            todo = [cell for cell, rows in plan.items() if number < FEWEST or not is_known(rows, half_width)]
-            if number >= FEWEST:
-                bar.total += len(todo)
+            if number == FEWEST:
+                wanted = {cell: processes_wanted(rows, half_width, processes) for cell, rows in plan.items()}
+                bar.total = sum(wanted.values())
+            todo = [cell for cell in plan if number < wanted[cell]]
             for cell in todo:
                 bar.set_postfix_str(f"{cell.group} {cell.seq_len} {cell.d} {cell.mode}, process {number + 1}")
                 visit(process, cell, plan[cell], rounds, number)

@@ -23,7 +23,7 @@ from perf.studies.parallel.ranked import (
     step_options,
 )
 from perf.studies.ratio_figure import draw
-from perf.studies.ratios import FEWEST, best, milliseconds, ratio_of
+from perf.studies.ratios import FEWEST, best, milliseconds, processes_for_ratio, ratio_of
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
 
@@ -47,7 +47,7 @@ BUSY = 0.95
 @click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
 @click.option("--against", multiple=True, help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}.")
 @click.option("--rounds", default=12, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
-@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% that is narrow enough.")
 @click.option("--processes", default=6, show_default=True, type=click.IntRange(2), help="At most, for each rank.")
 @out_option
 def command(
@@ -67,10 +67,10 @@ def command(
     python -m perf study parallel-step --ours ddp/overlapped --ours ddp/torch --against alone
 
     Two arms are held by the same ranks and take single steps in turn, A B B A, each timed by its slowest rank; then
-    again in fresh processes, three at least, until the 95 % interval of every ratio is narrow enough. busy is the
-    share of a step in which the GPU computes or communicates: where it is far from all, the host is what is timed, and
-    a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25). Against "alone",
-    which is an arm's own step without communication, the ratio says what communication adds.
+    again in fresh processes: three, and as many more as by their scatter make the 95 % interval of every ratio narrow
+    enough. busy is the share of a step in which the GPU computes or communicates: where it is far from all, the host is
+    what is timed, and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25).
+    Against "alone", which is an arm's own step without communication, the ratio says what communication adds.
     """
     device = steps.device
     pairs = {
@@ -132,7 +132,14 @@ def measured(
     from tqdm import tqdm
 
     with tqdm(total=processes * len(rows), unit="pair", leave=False, disable=None) as bar:
+        wanted = processes
         for number in range(processes):
+            if number == FEWEST:
+                timed = [row for row in rows if row["status"] == "ok"]
+                numbers = (processes_for_ratio(row, half_width, processes) for row in timed)
+                wanted = max(numbers, default=FEWEST)
+            if number == wanted:
+                return
             with held_ranks(device) as ranks_of:
                 for row in rows:
                     bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
@@ -143,9 +150,6 @@ def measured(
                             row |= refusal(error)
                     bar.update()
             yield rows
-            timed = [row for row in rows if row["status"] == "ok"]
-            if number + 1 >= FEWEST and all(ratio_of(row)[1] <= half_width for row in timed):
-                return
 
 
 def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds: int, number: int) -> None:

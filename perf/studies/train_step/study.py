@@ -14,7 +14,7 @@ from perf.studies.fresh_process import fresh_process
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.ratio_figure import draw
-from perf.studies.ratios import FEWEST, best, bound_of, is_settled, milliseconds, ratio_of
+from perf.studies.ratios import FEWEST, best, bound_of, milliseconds, processes_wanted, ratio_of
 from perf.studies.train_step.arms import Cell, Known, check_arm, samples_of
 from perf.workloads import measured
 
@@ -32,7 +32,7 @@ SAMPLES = ("ours_s", "against_s", "against_busy_s")
 @click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
-@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% at which to stop.")
+@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% that is narrow enough.")
 @click.option("--processes", type=click.IntRange(2), help="At most. Default: 12; 3 on a CPU.")
 @out_option
 def command(
@@ -54,9 +54,10 @@ def command(
     python -m perf study train-step --size small --against my_package.peers:build_step
 
     All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
-    then again in fresh processes, three at least, until the 95 % interval of the ratio to the best is narrow enough.
-    Where another arm waits for its host, it hardly ever is; then the ratio to the time for which the GPU is busy with
-    that arm's step is asked for instead, which no host can undercut. Arms that do not fit together go in pairs.
+    then again in fresh processes: three, and as many more as by their scatter make the 95 % interval of the ratio to
+    the best narrow enough. Where another arm waits for its host, those are too many; then the ratio to the time for
+    which the GPU is busy with that arm's step is asked for instead, which no host can undercut. Arms that do not fit
+    together go in pairs.
 
     Every arm is checked before it is timed: its loss, gradient and update against float64. A peer of your own,
     build_step(config, weights, ids, targets), is called with TransformerLM's weights by name, float32, and returns a
@@ -116,7 +117,12 @@ def _together(
     rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
     names = (ours, *others)
     known: Known | None = None
+    wanted = processes
     for number in range(processes):
+        if number == FEWEST:
+            wanted = processes_wanted(rows, half_width, processes)
+        if number == wanted:
+            break
         found = _in_a_fresh_process(names, cell, rounds, number % len(names), known)
         if found["status"] != "ok":
             return [row | {"status": found["status"], "reason": found["reason"]} for row in rows]
@@ -126,8 +132,6 @@ def _together(
             row["against_s"].append(found["samples_s"][arm])
             if found["busy_s"]:
                 row["against_busy_s"].append(found["busy_s"][arm])
-        if number + 1 >= FEWEST and is_settled(rows, half_width):
-            break
     return rows
 
 

@@ -31,7 +31,7 @@ def test_a_strategy_is_a_step_and_what_of_it_nothing_hides(tmp_path: Path) -> No
     assert naive.share == pytest.approx(0.2)
     assert (naive.fact("calls"), naive.fact("bytes"), naive.peak_bytes) == (435, 8e9, 40 * GIB)
     assert naive.bucket_bytes == pytest.approx(8e9 / 435)
-    half = 4.303 * 1e-4 / 3**0.5
+    half = 4.302653 * 1e-4 / 3**0.5
     assert naive.exposed.high - naive.exposed.median == pytest.approx(half)
     assert torch.exposed is not None
     assert torch.exposed.median == pytest.approx(-5e-4), "noise may be larger than what is asked about"

@@ -92,10 +92,10 @@ def claims_of_the_long_head():
 def claims_of_the_short_head():
     cells = to_the_best(group="short")
     assert {name for *_, name in cells} == {"sdpa"}
-    assert all(ratio * (1 + half) < 1 for ratio, half, _ in cells) and len(cells) == 16
     mean, half = geometric_mean(select(group="short", against="sdpa"))
     yield f"takes {beside_sdpa()} of its time, {mean:.3f} ± {100 * half:.1f} % in the mean"
-    yield "in every cell less by more than the interval"
+    less = sum(ratio * (1 + half) < 1 for ratio, half, _ in cells)
+    yield f"in {less} of {len(cells)} cells less by more than the interval"
     yield f"and {span(ratios(group='short', against='sdpa_flash'), 2)} of that of SDPA's flash by name"
     yield f"ours is {span([milliseconds(pair, 'ours') for pair in select(group='short')], 2)} ms whatever the length"
 

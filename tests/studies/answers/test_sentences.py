@@ -1,7 +1,6 @@
 """The numbers in the sentences of the answers to the course are those of the rows."""
 
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
 from perf.studies.train_step.study import tflops
 
 WORDS = " ".join((page.FOLDER / "README.md").read_text().split())
-FRONT = " ".join((Path(__file__).parents[3] / "README.md").read_text().split())
+FRONT, CHINESE = (" ".join(path.read_text(encoding="utf-8").split()) for path in page.FRONT)
 FOUND = page.documents(page.FOLDER)
 STEPS = by(FOUND["end-to-end"]["rows"], "size", "context", "precision")
 PROFILES = by(FOUND["kernels"]["rows"], "size", "context")
@@ -297,20 +296,24 @@ def claims_of_the_fastest_step():
         cells[row["size"], row["context"]].append(row)
     ratios = {cell: best(rows, ratio_of)[0] for cell, rows in cells.items()}
     busy = [ratios[cell] for cell in (("2.7B", 512), ("2.7B", 1024), ("xl", 1024))]
-    bounds = [best(rows, bound_of)[0] * 100 for rows in cells.values()]
+    found = [best(rows, bound_of) for rows in cells.values()]
+    bounds, halves = ([100 * one[at] for one in found] for at in (0, 1))
     assert len(cells) == 10 and max(ratios.values()) == ratios["2.7B", 1024] < 1
     yield f"by {100 * (1 - max(busy)):.0f} to {100 * (1 - min(busy)):.0f} % of the other's time"
     yield f"with all of its waits, takes {span(bounds, 0)} % of that"
     rates = {cell: milliseconds(rows[-1], "ours") for cell, rows in cells.items()}
     largest = best(cells["2.7B", 1024], ratio_of)
     sentence = (
-        f"such a step takes {span(bounds, 0)} % of the time for which a plain PyTorch model with autocast, SDPA and "
-        f"fused AdamW, compiled, keeps an H200 busy. Beside that model's whole step it takes {largest[0]:.2f} ± "
-        f"{100 * largest[1]:.1f} % at 2.7B and 1024, and less where the other waits for its host: small at 512 takes "
+        f"such a step takes {span(bounds, 0)} % (± {span(halves, 1)} %) of the time for which a plain PyTorch model "
+        f"with autocast, SDPA and fused AdamW, compiled, keeps an H200 busy. Beside that model's whole step it takes "
+        f"{largest[0]:.2f} ± {100 * largest[1]:.1f} % at 2.7B and 1024, and less where the other waits for its host: "
+        f"small at 512 takes "
         f"{rates['small', 512]:.2f} ms, 2.7B at 1024 {rates['2.7B', 1024]:.1f} ms, "
         f"{tflops(cells['2.7B', 1024][-1], rates['2.7B', 1024]):.0f} TFLOP/s"
     )
     assert sentence in FRONT
+    for claim in (f"{span(bounds, 0)} %", f"± {span(halves, 1)} %"):
+        assert claim.replace("to", "到") in CHINESE
 
 
 CLAIMS = (

@@ -262,7 +262,7 @@ def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log, monkeyp
 
 def test_a_time_that_cannot_be_is_none(worker, log, monkeypatch):
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": math.inf}
-    monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock: slow)
+    monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock, kinds=None: slow)
     worker._ceilings = slow
     reply = worker.take_turns(TINY, ["a"], [], 2)["a"]
     assert reply["status"] == "too_fast"
@@ -352,11 +352,28 @@ def test_rows_are_whole_after_every_cell():
     assert results.timed([*first, *second])
 
 
-def test_only_cells_that_are_not_known_yet_are_visited_again(monkeypatch):
+def test_each_cell_is_visited_as_often_as_its_first_processes_want(monkeypatch):
+    asked = []
+
+    def wanted(rows, half_width, most):
+        asked.append((rows[0]["mode"], len(rows[0]["samples_s"]), half_width, most))
+        return {"forward": 3, "backward": 5}[rows[0]["mode"]]
+
     plan, process = plan_of("forward", "backward"), Spoken()
-    monkeypatch.setattr(study, "is_known", lambda rows, half_width: rows[0]["mode"] == "forward")
-    list(study.measure(process, plan, 2, 5, 0.02))
+    monkeypatch.setattr(study, "processes_wanted", wanted)
+    assert len(list(study.measure(process, plan, 2, 6, 0.02))) == 8
     assert [len(rows[0]["samples_s"]) for rows in plan.values()] == [3, 5]
+    assert asked == [("forward", 3, 0.02, 6), ("backward", 3, 0.02, 6)], "once, after the pilot"
+
+
+def test_a_cell_takes_as_many_processes_as_the_ratio_that_scatters_most():
+    calm, wild = arm("b", [1.0], [1.0], [1.0]), arm("c", [0.9], [1.0], [1.1])
+    ours = arm("a", [1.0], [1.0], [1.0], role="ours")
+    assert results.processes_wanted([ours, calm], 0.02, 8) == FEWEST
+    assert results.processes_wanted([ours, calm, wild], 0.02, 8) == 8
+    wild["status"] = "wrong: no"
+    assert results.processes_wanted([ours, calm, wild], 0.02, 8) == FEWEST
+    assert results.processes_wanted([ours], 0.02, 8) == FEWEST, "nothing to compare"
 
 
 def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
@@ -430,15 +447,6 @@ def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
         ("backward", "triton", "sdpa_cudnn", "ok"),
     ]
     assert (found[2]["ours_s"], found[2]["against_s"]) == ([[2.0]], [[3.0]])
-
-
-def test_a_cell_is_known_when_every_ratio_of_it_is():
-    rows = compared(1.0, 2.0)
-    assert results.is_known(rows, 0.02)
-    rows.append(arm("flex", [1.0, 1.0], [1.5, 1.5], [0.7, 0.7]))
-    assert not results.is_known(rows, 0.02)
-    rows[-1]["status"] = "wrong: no"
-    assert results.is_known(rows, 0.02)
 
 
 def lines(rows):

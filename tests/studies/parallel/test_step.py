@@ -85,9 +85,10 @@ def test_each_arm_s_gpu_is_looked_at_when_it_is_first(spoken):
     assert one["ours_busy"] == one["against_busy"] == [pytest.approx(2.7 / 3)], "of the least busy rank"
 
 
-def test_it_ends_when_every_ratio_is_known(spoken):
+def test_it_ends_after_as_many_processes_as_the_first_ones_want(spoken):
     assert measured([row([], [])], processes=9, half_width=1e9) == 3
     assert measured([row([], [])], processes=5, half_width=0) == 5
+    assert measured([row([], [], ours="c")], processes=9, half_width=0) == 3, "nothing to compare"
 
 
 def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):

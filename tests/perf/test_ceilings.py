@@ -1,0 +1,195 @@
+"""A time below the floor: the ceilings are measured again before it is refused, wherever a time is held to them."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from perf.harness import ceilings
+from perf.harness.bench import Bench
+from perf.harness.case import Case
+from perf.harness.ceilings import COPY, RESTS_S, TooFast
+from perf.harness.clock import Stop, WallClock
+from perf.harness.measure import Spent, Worker
+from perf.harness.pair import Pairs, PairWorker
+from perf.harness.records import best_ceilings
+from perf.studies.attention.arms import SideBySide
+from perf.studies.attention.cells import Cell
+from perf.workloads.workload import Floor, Workload
+
+ROOT = Path(__file__).parents[2]
+CASE = Case("a.B", "controls", {}, "cpu", "wall", "warm")
+SLOW, FAST = 10.0, 40.0
+"""FLOP/s. Work of 64 FLOPs takes no less than 3.2 s by the first, 0.8 s by the second; its samples take 1 s."""
+
+
+class Constant(WallClock):
+    """Every sample takes 1 s."""
+
+    call_s = 1.0
+
+    def warm_up(self, work, read_state=None):
+        return {}
+
+    def batch(self, work, cache, count, while_busy=lambda: None):
+        while_busy()
+        return [1.0] * count
+
+
+def work(flops: float = 64.0) -> Workload:
+    return Workload(run=lambda: None, check=lambda: 0.0, floor=Floor(flops=flops, matmul_dtype="float32"))
+
+
+def rates(flops_per_s: float) -> dict:
+    return {"matmul_flops_per_s": {"float32": flops_per_s, "bfloat16": 1.0}, "copy_bytes_per_s": 1.0}
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """What it is measured at from now on, the kinds that were measured, and the rests before."""
+    found = SimpleNamespace(flops_per_s=[], kinds=[], rests_s=[])
+
+    def measure(clock, kinds=None):
+        found.kinds.append(kinds)
+        return {"matmul_flops_per_s": {"float32": found.flops_per_s.pop(0)}}
+
+    monkeypatch.setattr(ceilings, "measure", measure)
+    monkeypatch.setattr("perf.harness.measure.time.sleep", found.rests_s.append)
+    return found
+
+
+class NoCheckouts(PairWorker):
+    """Of works that need none."""
+
+    def _pin(self):
+        return ""
+
+    def _hold(self, case, arm, injection, spent):
+        return Constant(), self.held
+
+    held: Workload
+
+
+def of_a_case(found: Workload) -> Worker:
+    worker = slow(Worker("cpu", ROOT))
+    worker._sample(CASE, Constant(), found, Stop(max_samples=3))
+    return worker
+
+
+def of_a_pair(found: Workload) -> Worker:
+    worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
+    worker.held = found
+    worker._take_turns(CASE, ["base", "head"], Pairs(most=4), None, Spent())
+    return worker
+
+
+def of_a_pair_one_after_the_other(found: Workload) -> Worker:
+    worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
+    worker.held = found
+    worker._one_after_the_other(CASE, ["base", "head"], Pairs(most=4), None, Spent())
+    return worker
+
+
+def of_a_study(found: Workload) -> Worker:
+    bench = slow(Bench("cpu"))
+    bench.check(found)
+    bench.batch(Constant(), found, "warm", 3)
+    return bench
+
+
+def of_laps(found: Workload) -> Worker:
+    bench = slow(Bench("cpu"))
+    bench.hold([1.0], found.floor, "warm")
+    return bench
+
+
+def of_attention(found: Workload) -> Worker:
+    worker = slow(SideBySide("cpu"))
+    cell = Cell("grid", 1, 1, 64, 16, "float32", True, "forward", "wall", "warm")
+    worker._held_to_floor(cell, "pytorch", found, {"samples_s": [1.0]})
+    return worker
+
+
+WAYS = (of_a_case, of_a_pair, of_a_pair_one_after_the_other, of_a_study, of_laps, of_attention)
+
+
+def slow(worker):
+    """Its ceilings were measured while the device was slow."""
+    worker._ceilings = rates(SLOW)
+    return worker
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_device_that_was_slow_when_its_ceilings_were_measured_costs_no_case(way, device):
+    device.flops_per_s = [FAST]
+    worker = way(work())
+    assert device.kinds == [{"float32"}], "this kind alone, and once: later samples have the greater ceiling"
+    assert worker._ceilings == rates(FAST) | {"matmul_flops_per_s": {"float32": FAST, "bfloat16": 1.0}}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_device_that_is_slow_for_longer_is_measured_until_it_is_not(way, device):
+    device.flops_per_s = [SLOW / 2, SLOW * 1.1, FAST]
+    assert way(work())._ceilings["matmul_flops_per_s"]["float32"] == FAST
+    assert device.rests_s == list(RESTS_S[:3]), "a GPU that rested is faster"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_impossible_time_is_refused_all_the_same(way, device):
+    device.flops_per_s = [FAST] * 9
+    with pytest.raises(TooFast, match=r"1000000.00 us is below the physical floor of 1250000.00 us"):
+        way(work(flops=100.0))
+    assert device.rests_s == list(RESTS_S)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_possible_time_costs_nothing(way, device):
+    assert way(work(flops=19.0))._ceilings == rates(SLOW)
+    assert device.kinds == device.rests_s == []
+
+
+def test_without_memory_for_it_no_ceiling_is_better(device, monkeypatch, capsys):
+    def full(clock, kinds=None):
+        raise torch.OutOfMemoryError("tried to allocate 1 GiB")
+
+    monkeypatch.setattr(ceilings, "measure", full)
+    with pytest.raises(TooFast, match="below the physical floor"):
+        of_a_case(work())
+    assert capsys.readouterr().err == "no memory to measure the ceilings again\n"
+
+
+@pytest.mark.parametrize(
+    ("cache", "sample_s", "kinds"),
+    [("cold", 0.5, {"float32", COPY}), ("warm", 0.5, {"float32"}), ("cold", 3.0, {COPY}), ("cold", 5.0, set())],
+)
+def test_what_makes_a_time_impossible(cache, sample_s, kinds):
+    floor = Floor(flops=20.0, matmul_dtype="float32", bytes_read=4.0)
+    assert ceilings.undercut(sample_s, floor, rates(SLOW), cache, 0, slack=1.0) == kinds
+
+
+def test_one_kind_is_measured_alone():
+    found = ceilings.measure(WallClock(), {"float32"})
+    assert found["matmul_flops_per_s"].keys() == {"float32"} and "copy_bytes_per_s" not in found
+    assert found["matmul_flops_per_s"]["float32"] > 0
+    both = best_ceilings([{"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 5.0}, found])
+    assert both == found | {"copy_bytes_per_s": 5.0}
+    copied = ceilings.measure(WallClock(), {COPY})
+    assert copied["matmul_flops_per_s"] == {} and copied["copy_bytes_per_s"] > 0
+
+
+def test_a_kind_that_is_measured_again_is_sampled_in_a_row_and_one_by_one(monkeypatch):
+    log = []
+
+    class Logged(Constant):
+        def batch(self, work, cache, count, while_busy=lambda: None):
+            log.append(count)
+            return [0.5 if count == 1 else 1.0] * count
+
+    monkeypatch.setattr(ceilings.time, "sleep", lambda seconds: log.append("rest"))
+    found = ceilings.measure(Logged(), {"float32"})
+    assert log[-4:] == ["rest", 1, "rest", 1]
+    assert found["matmul_flops_per_s"]["float32"] == 2 * 512**3 / 0.5, "the best of both"
+    log.clear()
+    ceilings.measure(Logged())
+    assert "rest" not in log

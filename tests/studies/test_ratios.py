@@ -1,0 +1,149 @@
+"""How many processes a study takes, and that the intervals it then shows hold what they say."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from perf.intervals import of_mean, student
+from perf.studies import ratios
+from perf.studies.ratios import FEWEST, bound_of, processes_for, processes_wanted, ratio_of
+
+HALF_WIDTH = 0.02
+SCATTERS = (0.1, 0.3, 0.6, 0.7, 0.8, 1.0, 1.6, 3.0)
+"""Of processes, in half-widths asked for."""
+
+STUDIES = 20_000
+GRID = np.geomspace(1e-4, 0.5, 1000)
+
+
+def logs(scatter: float, most: int) -> np.ndarray:
+    """Of so many studies the logarithms of the ratios of `most` processes each; the ratio is 1."""
+    return np.random.default_rng(0).normal(size=(STUDIES, most)) * scatter * math.log1p(HALF_WIDTH)
+
+
+@functools.cache
+def by_scatter(most: int) -> np.ndarray:
+    """`processes_for` pilots of `GRID`'s scatter: of normal ones the number depends on that alone."""
+    return np.array([processes_for([-scatter, 0.0, scatter], HALF_WIDTH, most) for scatter in GRID])
+
+
+def numbers(drawn: np.ndarray, most: int) -> np.ndarray:
+    """`processes_for` of each study's pilot."""
+    places = np.searchsorted(GRID, drawn[:, :FEWEST].std(axis=1, ddof=1))
+    return by_scatter(most)[places.clip(max=len(GRID) - 1)]
+
+
+def intervals(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`_over_processes` of all studies at once: the logarithms of their ratios, and of half their intervals."""
+    number = drawn.shape[1]
+    cut = number // 5 if number >= 5 else 0
+    ordered = np.sort(drawn, axis=1)
+    kept = ordered[:, cut : number - cut]
+    scatter = ordered.clip(kept[:, :1], kept[:, -1:]).std(axis=1, ddof=1)
+    count = kept.shape[1]
+    level = 0.95 if number <= FEWEST else ratios.LEVEL_AFTER_PILOT
+    point = student((count - 1) * math.sqrt(count / number), level)
+    return kept.mean(axis=1), point * scatter * math.sqrt(number) / count
+
+
+def held(drawn: np.ndarray, wanted: np.ndarray, truth: float = 0.0) -> float:
+    """The share of studies whose interval has the truth in it, of the first `wanted` processes."""
+    hits = np.zeros(len(drawn), bool)
+    for number in np.unique(wanted):
+        these = wanted == number
+        middles, halves = intervals(drawn[these, :number])
+        hits[these] = abs(middles - truth) <= halves
+    return float(hits.mean())
+
+
+@pytest.mark.parametrize("number", [3, 5, 6, 12])
+def test_the_simulation_has_the_studies_own_intervals(number):
+    drawn = logs(1.0, number)[:5]
+    for one, middle, half in zip(drawn.tolist(), *intervals(drawn), strict=True):
+        assert ratios._over_processes(one) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
+
+
+@pytest.mark.parametrize("most", [6, 12])
+def test_intervals_hold_the_ratio_as_often_as_they_say_whatever_the_scatter(most):
+    for scatter in SCATTERS:
+        drawn = logs(scatter, most)
+        assert held(drawn, numbers(drawn, most)) >= 0.945, scatter
+
+
+def test_adding_processes_until_the_interval_is_narrow_would_not():
+    drawn = logs(1.3, 12)
+    wanted = np.full(STUDIES, 12)
+    for number in range(11, FEWEST - 1, -1):
+        middles, halves = ordinary(drawn[:, :number])
+        wanted[halves <= math.log1p(HALF_WIDTH)] = number
+    hits = np.zeros(STUDIES, bool)
+    for number in range(FEWEST, 13):
+        middles, halves = ordinary(drawn[:, :number])
+        hits |= (wanted == number) & (abs(middles) <= halves)
+    assert hits.mean() < 0.92
+
+
+def ordinary(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and Student's intervals."""
+    number = drawn.shape[1]
+    return drawn.mean(axis=1), student(number - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(number)
+
+
+@pytest.mark.parametrize("scatter", [0.1, 0.8, 3.0])
+@pytest.mark.parametrize("bound", [0.9, 0.99, 1.0, 1.01])
+def test_bounds_hold_as_often_too(bound, scatter):
+    most, truth = 12, math.log(bound)
+    of_bound = truth + logs(scatter, most)
+    of_ratio = logs(3.0, most)[::-1]
+    wanted = numbers(of_ratio, most)
+    below = of_bound[:, :FEWEST].mean(axis=1) < 0
+    wanted[below] = np.minimum(wanted, numbers(of_bound, most))[below]
+    assert held(of_bound, wanted, truth) >= 0.945
+    assert held(of_ratio, wanted) >= 0.945
+
+
+def row(of_processes: list[float], busy: tuple[float, ...] = (), against: str = "b") -> dict:
+    return {
+        "against": against,
+        "ours_s": [[one] for one in of_processes],
+        "against_s": [[1.0]] * len(of_processes),
+        "against_busy_s": [[one] for one in busy],
+    }
+
+
+def test_the_number_is_fixed_by_the_pilot_and_grows_with_its_scatter():
+    calm, some, much = ([math.exp(scatter * one) for one in (-1, 0, 1)] for scatter in (0.005, 0.01, 0.05))
+    assert processes_wanted([row(calm)], HALF_WIDTH, 12) == FEWEST
+    assert FEWEST < processes_wanted([row(some)], HALF_WIDTH, 12) < 12
+    assert processes_wanted([row(much)], HALF_WIDTH, 12) == 12
+    assert processes_for([0.0], HALF_WIDTH, 12) == 12, "one process has no scatter"
+
+
+def test_that_many_processes_of_the_same_scatter_are_narrow_enough():
+    pilot = [-0.011, 0.0, 0.011]
+    number = processes_for(pilot, HALF_WIDTH, 40)
+    scores = np.array([np.random.default_rng(seed).normal(size=number) for seed in range(500)]) * 0.011
+    assert np.expm1(intervals(scores)[1]).mean() <= HALF_WIDTH
+    assert number >= (student(2) * 0.011 / math.log1p(HALF_WIDTH)) ** 2, "no less than Stein's"
+
+
+def test_the_best_of_the_others_counts_and_a_bound_only_below_1():
+    noisy = [0.9, 1.0, 1.1]
+    far = row([0.1, 0.2, 0.4], against="far")
+    assert processes_wanted([row([0.99, 1.0, 1.01]), far], HALF_WIDTH, 12) < 12
+    assert processes_wanted([row(noisy)], HALF_WIDTH, 12) == 12
+    assert processes_wanted([row(noisy, (1.18, 1.3, 1.43))], HALF_WIDTH, 12) < 12
+    assert processes_wanted([row(noisy, (0.85, 0.95, 1.05))], HALF_WIDTH, 12) == 12
+    bound, half = bound_of(row(noisy, (1.18, 1.3, 1.43)))
+    assert bound < 1
+    assert half < ratio_of(row(noisy))[1]
+
+
+def test_one_process_far_off_widens_no_interval_from_five_on():
+    calm = [0.0, 0.004, -0.004, 0.002]
+    assert of_mean([*calm, 0.5]).half > 0.25
+    ratio, half = ratios._over_processes([*calm, 0.5])
+    assert ratio == pytest.approx(1.0, abs=0.005)
+    assert half < 0.06
