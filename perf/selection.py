@@ -76,6 +76,15 @@ def is_control(benchmark: str) -> bool:
     return getattr(_class_by_name().get(benchmark), "is_control", False)
 
 
+PEERS = frozenset({"sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex"})
+"""Implementations of attention that are PyTorch's: what they do says nothing of a commit."""
+
+
+def runs_project_code(benchmark: str, params: dict[str, Any]) -> bool:
+    """Whether a case of the class `module.Class` does: it is no control, and no peer's."""
+    return not is_control(benchmark) and params.get("impl") not in PEERS
+
+
 @functools.cache
 def _class_by_name() -> dict[str, Any]:
     return {name: cls for name, cls, _ in asv_classes() if cls}

@@ -157,13 +157,13 @@ def _found(
     return Found(found, marked, drift)
 
 
-def exact_steps(values: Sequence[float], negligible: float = 0.0) -> list[Step]:
-    """Changes of bytes by more than `negligible` (0.01 is 1 %), none of them 0."""
-    pairs = enumerate(itertools.pairwise(values), start=1)
+def exact_steps(values: Sequence[float], negligible: Sequence[float] = ()) -> list[Step]:
+    """Changes of bytes, none of them 0, by more than is negligible (0.01 is 1 %) for the values after the first."""
+    pairs = zip(itertools.pairwise(values), negligible or itertools.repeat(0.0), strict=False)
     return [
         Step(index, before, after, after / before - 1, after / before - 1, alone=False)
-        for index, (before, after) in pairs
-        if abs(after - before) > negligible * before
+        for index, ((before, after), least) in enumerate(pairs, start=1)
+        if abs(after - before) > least * before
     ]
 
 

@@ -2,6 +2,9 @@
 
 import functools
 import itertools
+import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +20,9 @@ from perf.report.history import HEIGHT, MARGIN, WIDTH, places
 from perf.report.newest import Site
 
 MOST_COMMITS = 100
+MOST_NAMED = 3
+"""Cases that a command names; of more, their classes."""
+
 MOST_ROWS = 200
 """Of one commit; a table of more is read by nobody, and asv's graphs have them all."""
 
@@ -57,9 +63,30 @@ class Machine:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Project code is worse, still so, confirmed by a second commit, and nobody has said that it is meant."""
-        stands = one.back is None and not one.step.alone and not one.step.border and not one.series.is_control
+        """Project code is worse, still so, and nobody has said that it is meant."""
+        stands = one.back is None and not one.step.border and not one.series.is_control
         return one.verdict.word in BAD and stands and not self.why(one)
+
+    def is_unconfirmed(self, one: Change) -> bool:
+        """It is open, and one commit alone shows it."""
+        return self.is_open(one) and one.step.alone
+
+    @property
+    def open(self) -> list[Change]:
+        """Confirmed ones first, of either the worst first."""
+        return sorted(
+            filter(self.is_open, self.changes), key=lambda one: (one.step.alone, -abs(math.log1p(one.step.change)))
+        )
+
+    def confirming(self, changes: Iterable[Change]) -> str:
+        """The command that confirms changes of one commit, or does not: their cases, or their classes if many."""
+        some = list(changes)
+        before = self.described(max(one.last_before for one in some)).hash[:8]
+        patterns = {_pattern(one.series) for one in some}
+        if len(patterns) > MOST_NAMED:
+            patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in some}
+        rows = shlex.quote("|".join(sorted(patterns)))
+        return f"python -m perf gate {before} {self.described(some[0].revision).hash[:8]} -b {rows}"
 
 
 def collect(
@@ -117,7 +144,8 @@ def _machine(one: Machine) -> dict[str, Any]:
         "changes": sum(not each.step.border for each in one.changes),
         "borders": sum(each.step.border for each in one.changes),
         "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
-        "open": sum(map(one.is_open, one.changes)),
+        "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
+        "unconfirmed": unconfirmed,
         "changed": [_commit(one, at, some, at in controls) for at, some in by_commit[:MOST_COMMITS]],
         "older": max(0, len(by_commit) - MOST_COMMITS),
     }
@@ -127,6 +155,7 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
     commit = one.described(revision)
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
+    unsettled = [each for each in changes if one.is_open(each)]
     skipped = max(each.revision - each.last_before - 1 for each in changes)
     return {
         "id": anchor(one.name, commit),
@@ -134,6 +163,7 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
         "counts": counted(changes),
         "open": [row for row in rows if row["open"]],
         "rest": [row for row in rows if not row["open"]],
+        "confirm": one.confirming(unsettled) if unsettled else "",
         "hidden": max(0, len(changes) - MOST_ROWS),
         "controls": controls,
         "unmeasured": skipped,
@@ -152,6 +182,7 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
         "after": after,
         "change": change(verdict),
         "open": one.is_open(each),
+        "unconfirmed": one.is_unconfirmed(each),
         "control": each.series.is_control,
         "alone": each.step.alone,
         "border": each.step.border,
@@ -160,6 +191,12 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
         "gate": _gate_word(one, each, verdict),
         "picture": _picture(each.series, each.step.index),
     }
+
+
+def _pattern(series: Series) -> str:
+    """What `-b` takes for a case in every quantity."""
+    benchmark = re.escape(series.method.rpartition(".")[0])
+    return rf"^{benchmark}\.\w+\({re.escape(', '.join(map(repr, series.params.values())))}\)$"
 
 
 def _drifting(machine: str, each: Drifting) -> dict[str, Any]:

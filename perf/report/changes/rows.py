@@ -1,5 +1,6 @@
 """What changed in a machine's history, from the graphs that asv publishes: every series, and the steps found in it."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,13 +10,13 @@ from typing import Any
 from perf.gate.verdicts import Quantity, Verdict, Word
 from perf.report import pages
 from perf.report.changes.finder import Drift, Step, exact_steps, find
-from perf.selection import is_control
+from perf.selection import runs_project_code
 
 ALLOCATED = {"1", "2"}
 """Versions of the harness that counted an allocator's blocks, a MiB more or less by what it had cached before."""
 
 BLOCKS = 0.01
-"""Of such bytes: a change beyond it is one of the work."""
+"""Of such bytes, or of bytes that two versions have counted: a change beyond it is one of the work."""
 
 OfRevision = Callable[[int], Callable[[str, tuple[Any, ...]], str]]
 """What records say of a revision, then of a case by its class and parameters."""
@@ -38,7 +39,10 @@ class Series:
 
     values: tuple[float, ...]
     sample_noise: float
-    """What a value's own samples leave open, relative: the median over the values; of bytes, what their count does."""
+    """What a value's own samples leave open, relative: the median over the values."""
+
+    counted: tuple[str, ...] = ()
+    """Of each value in bytes, the version of the harness that counted it; "" where no record says so."""
 
     sessions: tuple[int, ...] | None = None
     """Of each value, equal where they were measured in one sitting; None where no record says so."""
@@ -46,7 +50,7 @@ class Series:
     @property
     def is_control(self) -> bool:
         """Whether it runs no project code, so that a change is the machine's."""
-        return is_control(self.method.rpartition(".")[0])
+        return not runs_project_code(self.method.rpartition(".")[0], self.params)
 
     @property
     def name(self) -> str:
@@ -105,9 +109,9 @@ def series_of(
 ) -> Iterator[Series]:
     """All times and bytes of a machine that have two values. Each environment's graph is a history by itself.
 
-    So are the bytes that one version of the harness counted: `harness_of` has that of each case of a revision. Times
-    go on over all versions, since a history cut in two hides what happened there; a harness that moves them is seen.
-    `sitting_of` has in which sitting each case of a revision was measured; None where nobody knows.
+    A history goes on over all versions of the harness, since one cut in two hides what happened there; a harness that
+    moves times is seen. `harness_of` has the version of each case of a revision, `sitting_of` in which sitting it was
+    measured; None where nobody knows.
     """
     for _, graph in graphs:
         known = benchmarks.get(graph.benchmark_name)
@@ -117,19 +121,23 @@ def series_of(
         points = [(revision, *map(_listed, both)) for revision, *both in graph.get_data()]
         for index, params in enumerate(pages.asv_cells(known)):
             case = graph.benchmark_name.rpartition(".")[0], tuple(params.values())
-            histories: dict[str, list[tuple[int, float, float | None]]] = {}
-            for revision, values, weights in points:
-                if values[index] is not None and 0 < values[index] < math.inf:
-                    harness = harness_of(revision)(*case) if quantity == "peak_memory" else ""
-                    histories.setdefault(harness, []).append((revision, values[index], weights[index]))
-            for harness, taken in histories.items():
-                if len(taken) >= 2:
-                    revisions, values, weights = zip(*taken, strict=True)
-                    open_noise = _open(values, weights) if quantity == "time" else BLOCKS * (harness in ALLOCATED)
-                    sittings = [sitting_of(one)(*case) for one in revisions] if sitting_of else []
-                    numbers = {sitting: at for at, sitting in enumerate(dict.fromkeys(sittings))}
-                    sessions = tuple(numbers[one] for one in sittings) or None
-                    yield Series(graph.benchmark_name, params, quantity, revisions, values, open_noise, sessions)
+            taken = [
+                (revision, values[index], weights[index])
+                for revision, values, weights in points
+                if values[index] is not None and 0 < values[index] < math.inf
+            ]
+            if len(taken) < 2:
+                continue
+            revisions, values, weights = zip(*taken, strict=True)
+            if quantity == "peak_memory":
+                counted = tuple(harness_of(revision)(*case) for revision in revisions)
+                yield Series(graph.benchmark_name, params, quantity, revisions, values, 0.0, counted)
+                continue
+            sittings = [sitting_of(one)(*case) for one in revisions] if sitting_of else []
+            numbers = {sitting: at for at, sitting in enumerate(dict.fromkeys(sittings))}
+            sessions = tuple(numbers[one] for one in sittings) or None
+            noise = _open(values, weights)
+            yield Series(graph.benchmark_name, params, quantity, revisions, values, noise, sessions=sessions)
 
 
 def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change], list[Drifting]]:
@@ -155,11 +163,17 @@ def touched_controls(changes: Sequence[Change]) -> set[int]:
 
 def _found(series: Series, negligible: Negligible) -> tuple[list[Step], Drift | None]:
     if series.quantity == "peak_memory":
-        return exact_steps(series.values, series.sample_noise), None
+        return exact_steps(series.values, _tolerances(series)), None
     relative, seconds = negligible.get(series.method.rpartition(".")[0], (0.01, 0.0))
     least = max(relative, seconds / statistics.median(series.values))
     found = find(series.values, least, series.sample_noise, series.sessions)
     return found.steps + found.borders, found.drift
+
+
+def _tolerances(series: Series) -> list[float]:
+    """Of each value but the first, how far from the one before it may be counted for the same work."""
+    pairs = itertools.pairwise(series.counted)
+    return [0.0 if before == after and after not in ALLOCATED else BLOCKS for before, after in pairs]
 
 
 def _back(series: Series, step: Step) -> int | None:

@@ -13,7 +13,13 @@ def series(
     """Times, or bytes if the method says so; one commit after another unless told otherwise."""
     quantity = "time" if name.endswith("time") else "peak_memory"
     return Series(
-        name, params or {"n": 1}, quantity, tuple(revisions or range(len(values))), tuple(values), 0.0, sessions
+        name,
+        params or {"n": 1},
+        quantity,
+        tuple(revisions or range(len(values))),
+        tuple(values),
+        0.0,
+        sessions=sessions,
     )
 
 

@@ -91,7 +91,8 @@ def test_bytes_change_where_they_differ() -> None:
         (4, 101, 100, False),
     ]
     assert found[0].low == found[0].high == pytest.approx(0.01)
-    assert [one.index for one in exact_steps([1000, 1010, 1000, 1011], 0.01)] == [3]
+    assert [one.index for one in exact_steps([1000, 1010, 1000, 1011], [0.01] * 3)] == [3]
+    assert [one.index for one in exact_steps([1000, 1010, 1000], [0.01, 0.0])] == [2]
 
 
 def test_sessions_that_share_an_offset_are_borders_and_no_levels() -> None:

@@ -1,9 +1,13 @@
 """The page about changes as text."""
 
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from perf.attention import FlashAttention
 from perf.gate.acceptance import Acceptance, Row
+from perf.gate.rows import every_row
+from perf.harness.suite import is_selected
 from perf.report.changes.page import MOST_ROWS, render
 from perf.report.changes.rows import changes_of, judge
 from perf.report.gates import Gate
@@ -28,7 +32,7 @@ def test_a_slow_down_stands_under_its_commit_with_its_numbers() -> None:
     assert "a.Class(1) 1.00 s 1.20 s +20.00 % (+20.00 .. +20.00) slower , still so" in text
     assert '<a href="https://code.example/commit/' + commit(6).hash in page
     assert 'href="index.html#a.Class.track_time?machine=h200&amp;p-n=1"' in page, "asv's graph of the case"
-    assert "1 more: better, accepted, gone again, the machine" in text
+    assert "1 more: better, accepted, gone again" in text
 
 
 def test_commits_that_were_not_measured_may_have_done_it() -> None:
@@ -54,8 +58,35 @@ def test_what_is_gone_again_or_seen_once_is_not_open() -> None:
     text = text_of(page_of(series([1.0] * 4 + [2.0] * 4 + [1.0] * 4)))
     assert "slower until 00000008" in text and "to this day" not in text
     text = text_of(page_of(series([1.0] * 11 + [2.0])))
-    assert "slower , one commit alone: the next decides" in text and "to this day" not in text
-    assert "1 row: better" in text
+    assert "unconfirmed slower" in text and "to this day" not in text
+
+
+def test_what_one_commit_alone_shows_is_open_and_counted_and_leads_to_what_confirms_it() -> None:
+    page = page_of(series([1.0] * 11 + [2.0]), series([1.0] * 11 + [0.5], n=2))
+    text = text_of(page)
+    assert "; 1 may, as one commit alone shows it" in text
+    assert page.index("unconfirmed slower") < page.index("<details"), "the faster one is folded away, not this"
+    assert r"python -m perf gate 00000010 00000011 -b '^a\.Class\.\w+\(1\)$'" in text
+
+
+def test_the_command_that_confirms_selects_its_rows_and_no_others() -> None:
+    cases = [one for one in every_row() if one.case.benchmark == "attention.FlashAttention"]
+    some = [
+        series([1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time", **one.case.params) for one in cases[:3]
+    ]
+    for count, expected in ((1, 1), (3, 3), (len(cases), len(cases))):
+        many = some[:count] if count <= 3 else [replace(some[0], params=one.case.params) for one in cases]
+        changes = changes_of(many, {})
+        *_, pattern = shlex.split(machine_of(changes).confirming(changes))
+        assert len([one for one in cases if is_selected(one.case, FlashAttention(), [pattern])]) == expected
+
+
+def test_a_peer_that_changed_is_no_change_of_the_commit() -> None:
+    peer = series([1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time", impl="sdpa")
+    text = text_of(page_of(SLOWER, peer))
+    assert "not ours: no project code" in text
+    assert "Rows that run no project code changed here too" in text
+    assert "1 makes a case worse to this day" in text
 
 
 def test_a_step_between_sessions_is_a_mark_and_no_change() -> None:
@@ -78,7 +109,7 @@ def test_controls_that_changed_too_are_a_warning() -> None:
     control = series([1.0] * 6 + [1.2] * 6, "controls.Controls.track_time")
     text = text_of(page_of(SLOWER, control))
     assert "Rows that run no project code changed here too" in text
-    assert "the machine: no project code" in text
+    assert "not ours: no project code" in text
     assert "1 makes a case worse to this day" in text, "and the control is none"
     assert "Rows that run no project code" not in text_of(page_of(SLOWER))
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perf.report.changes.rows import BLOCKS, changes_of, series_of, touched_controls
+from perf.report.changes.rows import changes_of, series_of, touched_controls
 from tests.report.changes.made_up import series
 
 BENCHMARKS = {
@@ -43,24 +43,32 @@ def test_every_cell_of_every_graph_is_a_series() -> None:
     assert (one.name, one.params, one.values) == ("a.One()", {}, (1.0, 2.0))
 
 
-def test_bytes_of_each_harness_are_a_history_and_times_are_one() -> None:
+@pytest.mark.parametrize(
+    ("harnesses", "after", "words"),
+    [
+        ("3333", 1001, ["LARGER"]),  # one version is exact
+        ("2222", 1010, []),  # blocks of an allocator are not
+        ("2222", 1011, ["LARGER"]),
+        ("2233", 1010, []),  # nor are two versions
+        ("2233", 1011, ["LARGER"]),
+        ("2233", 4300, ["LARGER"]),
+        ("2233", 900, ["SMALLER"]),
+        ("3344", 1010, []),
+        ("3444", 1001, ["LARGER"]),
+        ("3343", 1001, []),
+    ],
+)
+def test_bytes_go_on_over_versions_of_the_harness(harnesses, after, words) -> None:
     """The harness of each case: a commit may have been measured once more, in part."""
-    points = [(n, [value, value], [None, None]) for n, value in enumerate((8.0, 8.0, 7.0, 7.0))]
-    graphs = [graph("a.Class.track_peak_memory", points), graph("a.Class.track_time", points)]
+    points = [(n, [value, 5.0], [None, None]) for n, value in enumerate((1000, 1000, after, after))]
 
     def harness_of(revision):
-        return {("a.Class", (1, "x")): "23"[revision > 1], ("a.Class", (2, "x")): "2"}.__getitem__
+        return {("a.Class", (1, "x")): harnesses[revision], ("a.Class", (2, "x")): "2"}.__getitem__
 
+    graphs = [graph("a.Class.track_peak_memory", points)]
     found = list(series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: harness_of(revision)(case)))
-    assert [(one.params["n"], one.revisions) for one in found] == [
-        (1, (0, 1)),
-        (1, (2, 3)),
-        (2, (0, 1, 2, 3)),
-        (1, (0, 1, 2, 3)),
-        (2, (0, 1, 2, 3)),
-    ]
-    assert [(one.series.params["n"], one.verdict.word) for one in changes_of(found[:3], {})] == [(2, "SMALLER")]
-    assert [one.sample_noise for one in found[:3]] == [BLOCKS, 0.0, BLOCKS]
+    assert [(one.params["n"], one.revisions) for one in found] == [(1, (0, 1, 2, 3)), (2, (0, 1, 2, 3))]
+    assert [one.verdict.word for one in changes_of(found, {})] == words
 
 
 def test_commits_of_one_sitting_are_one_session() -> None:
