@@ -45,7 +45,8 @@ class Pages:
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
         """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
-        published = {commit for branch in conf.branches for commit in repo.get_branch_commits(branch)}
+        branches = [list(repo.get_branch_commits(branch)) for branch in conf.branches]  # newest first
+        published = {commit for branch in branches for commit in branch}
         site = Site(
             Path(conf.results_dir).parent / "records",
             graphs,
@@ -53,6 +54,8 @@ class Pages:
             revisions,
             frozenset(published & revisions.keys()),
             functools.partial(_describe, repo),
+            {commit: number for branch in branches[:1] for number, commit in enumerate(branch)},
+            lambda commits: repo.get_revisions(set(commits)),
         )
         html_dir = Path(conf.html_dir)
         try:
@@ -94,7 +97,10 @@ class OverviewSite(Pages, OutputPublisher):
             found, skipped = gates.read(site.directory, name)
             skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
             changed = change_page.collect(site, name, found, _negligible(), _accepted())
-            machines.append(overview_page.Machine(name, site.hardware(name), measured, found, skipped, changed))
+            last = max((max(one.row.revisions) for one in measured), default=None)
+            newer = None if last is None else site.newer.get(site.hashes[last])
+            hardware = site.hardware(name)
+            machines.append(overview_page.Machine(name, hardware, measured, found, skipped, changed, newer))
         machines.sort(key=lambda one: -one.cells)
         changes = [one.changed for one in machines]
         return {

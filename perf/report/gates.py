@@ -20,6 +20,11 @@ class Gate:
 
     report: Report
 
+    @property
+    def is_of_identical_code(self) -> bool:
+        """Whether it puts the gate itself to the test: a commit against itself."""
+        return bool(self.report.base["commit"] == self.report.head["commit"])
+
 
 def read(directory: Path, machine: str) -> tuple[list[Gate], list[tuple[str, str]]]:
     """The gates of a machine, newest first; and of each file that is none, its name and why. Raises nothing."""

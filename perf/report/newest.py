@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,12 @@ class Site:
 
     describe: Callable[[str], pages.Commit]
     """A commit by its hash."""
+
+    newer: Mapping[str, int] = field(default_factory=dict)
+    """Of each commit of the first branch, how many have come after it."""
+
+    numbered: Callable[[Iterable[str]], Mapping[str, int]] = lambda commits: {}
+    """asv's numbers of commits, measured or not; what the repository lacks is left out."""
 
     @functools.cached_property
     def hashes(self) -> dict[int, str]:

@@ -47,9 +47,8 @@ class Repository:
         entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
         (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
         folder.mkdir()
-        shutil.copytree(
-            ROOT / "perf", folder / "perf", ignore=shutil.ignore_patterns("results", "records", "__pycache__")
-        )
+        own = shutil.ignore_patterns("results", "records", "accepted.json", "__pycache__")
+        shutil.copytree(ROOT / "perf", folder / "perf", ignore=own)
         shutil.copy(ROOT / "asv.conf.json", folder)
         (folder / ".gitignore").write_text(".asv\n__pycache__\n/perf/results\n/perf/records\n")
         self.git("init", "-q", "-b", "main")

@@ -41,7 +41,7 @@ class Machine:
     """A commit by asv's number."""
 
     revisions: Mapping[str, int]
-    """Those numbers by hash."""
+    """Those numbers by hash, of accepted and gated commits too, measured or not."""
 
     gates: Sequence[Gate]
     accepted: Sequence[Acceptance]
@@ -97,13 +97,14 @@ def collect(
     sitting_of = functools.cache(lambda revision: newest.sitting_of(site.directory, machine, site.hashes[revision]))
     series = list(series_of(site.graphs, site.benchmarks, machine, harness_of, sitting_of))
     changes, drifting = judge(series, negligible)
+    ends = {arm["commit"] for gate in gates for arm in (gate.report.base, gate.report.head)}
     return Machine(
         machine,
         changes,
         len({revision for one in series for revision in one.revisions}),
         len(series),
         lambda revision: site.describe(site.hashes[revision]),
-        site.revisions,
+        {**site.revisions, **site.numbered(ends | {one.commit for one in accepted})},
         gates,
         accepted,
         drifting,

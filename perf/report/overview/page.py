@@ -18,6 +18,7 @@ OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer")
 MOST_GATES = 10
 MOST_ROWS = 20
 MOST_CHANGED = 5
+MOST_OPEN = 10
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class Machine:
     """Names of gates and results on file that are not shown, each with the reason."""
 
     changed: change_page.Machine
+    newer: int | None = None
+    """Commits of the branch after the newest measured one; None where that is on no branch that is published."""
+
+    @property
+    def newest(self) -> pages.Commit | None:
+        """The last commit with a number."""
+        return max(self.measured, key=lambda one: max(one.row.revisions)).newest if self.measured else None
 
     @property
     def cells(self) -> int:
@@ -61,6 +69,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
 
 
 def _machine(one: Machine) -> dict[str, Any]:
+    gates = [gate for gate in one.gates if not gate.is_of_identical_code]  # those are for the trust page
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -68,11 +77,28 @@ def _machine(one: Machine) -> dict[str, Any]:
         "measured": [_measured(each, one.name) for each in one.measured],
         "cells": one.cells,
         "commits": len(set().union(*(each.row.revisions for each in one.measured))),
-        "gates": [_gate(each) for each in one.gates[:MOST_GATES]],
-        "more": max(0, len(one.gates) - MOST_GATES),
+        "gates": [_gate(each) for each in gates[:MOST_GATES]],
+        "more": max(0, len(gates) - MOST_GATES),
         "skipped": one.skipped,
         "changed": [_changed(one, at, some) for at, some in one.changed.by_commit[:MOST_CHANGED]],
-        "open": sum(map(one.changed.is_open, one.changed.changes)),
+        "newest": one.newest,
+        "newer": one.newer,
+        "open": [_open(one, each) for each in one.changed.open[:MOST_OPEN]],
+        "unshown": max(0, len(one.changed.open) - MOST_OPEN),
+    }
+
+
+def _open(one: Machine, each: Change) -> dict[str, Any]:
+    verdict, commit = each.verdict, one.changed.described(each.revision)
+    return {
+        "name": name(verdict.key, verdict.quantity),
+        "history": pages.permalink(each.series.method, one.name, each.series.params),
+        "word": verdict.word.lower(),
+        "unconfirmed": one.changed.is_unconfirmed(each),
+        "change": change(verdict),
+        "commit": commit,
+        "href": f"changes.html#{change_page.anchor(one.name, commit)}",
+        "older": each.revision - each.last_before - 1,
     }
 
 

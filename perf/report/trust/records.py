@@ -55,9 +55,7 @@ def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str,
     """The self-tests of a machine, oldest first; and of each file that is none, its name and why. Raises nothing."""
     found, skipped = kept.read_folder(directory / machine / "self-test", parse)
     tests = [test for _, test in found] + [
-        _of(gate)
-        for gate in gates.read(directory, machine)[0]
-        if gate.report.base["commit"] == gate.report.head["commit"]
+        _of(gate) for gate in gates.read(directory, machine)[0] if gate.is_of_identical_code
     ]
     return sorted(tests, key=lambda one: one.started_at), skipped
 

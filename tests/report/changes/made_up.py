@@ -12,15 +12,8 @@ def series(
 ) -> Series:
     """Times, or bytes if the method says so; one commit after another unless told otherwise."""
     quantity = "time" if name.endswith("time") else "peak_memory"
-    return Series(
-        name,
-        params or {"n": 1},
-        quantity,
-        tuple(revisions or range(len(values))),
-        tuple(values),
-        0.0,
-        sessions=sessions,
-    )
+    at = tuple(revisions or range(len(values)))
+    return Series(name, params or {"n": 1}, quantity, at, tuple(values), 0.0, sessions=sessions)
 
 
 def commit(revision: int) -> Commit:

@@ -71,9 +71,8 @@ def test_what_one_commit_alone_shows_is_open_and_counted_and_leads_to_what_confi
 
 def test_the_command_that_confirms_selects_its_rows_and_no_others() -> None:
     cases = [one for one in every_row() if one.case.benchmark == "attention.FlashAttention"]
-    some = [
-        series([1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time", **one.case.params) for one in cases[:3]
-    ]
+    values, method = [1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time"
+    some = [series(values, method, **one.case.params) for one in cases[:3]]
     for count, expected in ((1, 1), (3, 3), (len(cases), len(cases))):
         many = some[:count] if count <= 3 else [replace(some[0], params=one.case.params) for one in cases]
         changes = changes_of(many, {})
