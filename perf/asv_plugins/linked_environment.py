@@ -5,6 +5,7 @@ and changing the commit takes milliseconds. What is imported is always the check
 site-packages are appended as plain paths, so that no editable install there can put the working tree in its place.
 """
 
+import functools
 import importlib.metadata
 import os
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 from asv import environment, util
 from asv.console import log
 from asv.machine import MachineCollection
+from filelock import FileLock, Timeout
 
 PACKAGES = ("cs336_systems",)
 ENTRY = Path(__file__).parents[1] / "harness" / "workers" / "asv_process.py"
@@ -37,6 +39,7 @@ class LinkedEnvironment(environment.Environment):
         self._requirements = requirements = {**requirements, **versions}
         results = Path(conf.results_dir).resolve()
         self._records = results.parent / "records"
+        _hold(Path(conf.env_dir))
         super().__init__(conf, _python(), requirements, tagged_env_vars)
         self._site = Path(sysconfig.get_path("purelib", "venv", {"base": self._path, "platbase": self._path}))
 
@@ -79,6 +82,23 @@ class LinkedEnvironment(environment.Environment):
         env["PERF_RECORDS"] = str(self._records)
         env.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
         return self.run_executable("python", [str(ENTRY), *args], env=env, **kwargs)
+
+
+@functools.cache
+def _hold(folder: Path) -> FileLock:
+    """Keep other runs out of this checkout until the process ends: they would put another commit in this one's place.
+
+    Raises `UserError` with one line if another run is there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "run.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise util.UserError(
+            f"another asv measures in {folder.parent.resolve()}: wait until it has ended, or use a checkout of its own"
+        ) from None
+    return lock
 
 
 def _python() -> str:

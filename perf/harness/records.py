@@ -12,6 +12,7 @@ Lines, by `kind`:
 """
 
 import errno
+import fcntl
 import gzip
 import json
 import os
@@ -19,6 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +84,33 @@ class CaseResult:
 
 
 class Journal:
-    """The open records of one commit, appended line by line. Raises `SystemExit` with one line if it cannot write."""
+    """The open records of one commit, appended line by line, by one run at a time.
+
+    Raises `SystemExit` with one line if it cannot write, or another run does.
+    """
 
     def __init__(self, directory: Path, machine: str, commit: str):
         self._target = directory / machine / f"{commit}.jsonl.gz"
         self._part = self._target.with_name(f"{commit}.jsonl.part")
         with self._one_line():
             self._target.parent.mkdir(parents=True, exist_ok=True)
-            if self._part.exists():  # of a run that died
+            self._stream = self._open()
+            if os.fstat(self._stream.fileno()).st_size:  # of a run that died
                 self._fold()
-            self._stream = self._part.open("ab", buffering=0)
+                self._stream.truncate(0)
+
+    def _open(self) -> FileIO:
+        """The part, locked: a lock dies with its process, and so tells a run that died from one that is alive."""
+        while True:
+            stream = self._part.open("ab", buffering=0)
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                stream.close()
+                raise SystemExit(f"perf: another run writes {self._part}; wait until it has ended") from None
+            if os.fstat(stream.fileno()).st_nlink:
+                return stream
+            stream.close()  # the run that held it has just ended, and has removed it
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line and see it to the disk."""
@@ -104,9 +123,9 @@ class Journal:
 
     def close(self) -> None:
         """Fold the journal into the compressed file."""
-        self._stream.close()
-        with self._one_line():
+        with self._one_line(), self._stream:
             self._fold()
+            self._part.unlink()
 
     def _fold(self) -> None:
         lines = [*_read_lines(self._target), *_read_lines(self._part)]
@@ -119,7 +138,6 @@ class Journal:
         except OSError:
             aside.unlink(missing_ok=True)
             raise
-        self._part.unlink()
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:

@@ -48,8 +48,7 @@ def measure_class(benchmark: Any) -> Results:
     commit, checkout, records = _whereabouts()
     label = type(benchmark).__name__
     with contextlib.ExitStack() as held:
-        if benchmark.device == "cuda":
-            held.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
+        held.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
         progress = held.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
         results = measure(cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress)
     return {

@@ -101,8 +101,8 @@ class _Run:
         }
         machine = greeting["machine"]
         self._ceilings = known_ceilings(records, machine, greeting["device"]["name"])
-        before = read_lines(records, machine, commit)
         self._journal = Journal(records, machine, commit)
+        before = read_lines(records, machine, commit)
         same = [line for line in before if line["kind"] == "session" and self._is_same(line)]
         if same:
             self._session = same[-1]

@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from perf.harness import records
 from perf.harness.measure import package_digest
@@ -135,3 +136,16 @@ def test_another_python_is_refused_in_one_line(measured):
     run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-E", "linked:2.7", "--dry-run")
     assert run.returncode != 0
     assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_a_second_run_in_a_checkout_says_so_and_leaves_the_first_alone(tmp_path):
+    """It would put its own commit in the place of the one that is being measured."""
+    repository = Repository(tmp_path / "repository")
+    repository.commit("a commit")
+    environments = repository.folder / ".asv" / "env"
+    environments.mkdir(parents=True, exist_ok=True)
+    with FileLock(environments / "run.lock"):
+        refused = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", "SmokeControls.*'copy'")
+    assert refused.returncode != 0
+    assert "Traceback" not in refused.stderr
+    assert "another asv measures in" in refused.stdout + refused.stderr

@@ -111,3 +111,19 @@ def test_an_unwritable_folder_is_one_clear_line(tmp_path):
     (tmp_path / "records").write_text("a file where the folder should be")
     with pytest.raises(SystemExit, match=r"^perf: cannot write records to .*records/m: Not a directory$"):
         records.Journal(tmp_path / "records", "m", COMMIT)
+
+
+def test_two_runs_of_a_commit_lose_nothing(tmp_path):
+    """The second is refused while the first is alive, and takes over what it has left."""
+    first = records.Journal(tmp_path, "m", COMMIT)
+    first.write({"kind": "session", "id": "1"})
+    with pytest.raises(SystemExit, match=r"another run writes .*\.part"):
+        records.Journal(tmp_path, "m", COMMIT)
+    records.Journal(tmp_path, "m", "d" * 40).close()
+    first.write({"kind": "session", "id": "2"})
+    first.close()
+    second = records.Journal(tmp_path, "m", COMMIT)
+    second.write({"kind": "session", "id": "3"})
+    second.close()
+    assert [line["id"] for line in records.read_lines(tmp_path, "m", COMMIT)] == ["1", "2", "3"]
+    assert [path.name for path in (tmp_path / "m").iterdir() if path.suffix == ".part"] == []

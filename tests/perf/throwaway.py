@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import weakref
 from pathlib import Path
 
 from perf.harness import records
@@ -44,6 +46,11 @@ class Repository:
         self.folder = folder
         self.environment = os.environ | CONFIGURED_BY_NOBODY
         self.environment |= {"PERF_MACHINE_FILE": str(folder.parent / "machine.json")}
+        locks = tempfile.mkdtemp(
+            prefix="perf-"
+        )  # short, as sockets' names are; of its own, so that nobody is waited for
+        weakref.finalize(self, shutil.rmtree, locks, ignore_errors=True)
+        self.environment |= {"TMPDIR": locks}
         entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
         (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
         folder.mkdir()
