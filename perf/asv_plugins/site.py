@@ -44,9 +44,10 @@ class Pages:
 
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is not the one that we know."""
+        """Called by `asv publish`. Raises `UserError` if asv's page is none that we know, or the clone is shallow."""
         branches = [list(repo.get_branch_commits(branch)) for branch in conf.branches]  # newest first
         published = {commit for branch in branches for commit in branch}
+        _refuse_half_a_history(repo, Path(conf.results_dir), published)
         site = Site(
             Path(conf.results_dir).parent / "records",
             graphs,
@@ -172,6 +173,17 @@ class TrustSite(Pages, OutputPublisher):
         ]
         accepted, finder = _accepted(), change_rates.kept()
         return {cls.name: trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, accepted)}
+
+
+def _refuse_half_a_history(repo: Any, results: Path, published: set[str]) -> None:
+    """A shallow clone lacks measured commits, and its site would say that nothing was measured and nothing is worse."""
+    measured = {path.name.partition("-")[0] for path in results.glob("*/*-*.json")}
+    missing = measured - {commit[:8] for commit in published}  # as asv names its files
+    if missing and repo._run_git(["rev-parse", "--is-shallow-repository"]).strip() == "true":
+        raise UserError(
+            f"this clone is shallow: {len(missing)} of {len(measured)} measured commits are not in it. "
+            "git fetch --unshallow gets them; then publish again"
+        )
 
 
 def _negligible() -> dict[str, tuple[float, float]]:

@@ -1,7 +1,10 @@
 """The publisher, through `asv publish` where that is quick, and by itself where it fails."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,8 +12,9 @@ import pytest
 
 from tests.once import Once
 from tests.report.pages import text_of
-from tests.report.publishing import SUBJECTS, asv_publish, make_project, publish_project
+from tests.report.publishing import ROOT, SUBJECTS, asv_publish, make_project, publish_project
 from tests.report.synthetic import H200
+from tests.repositories import git
 
 
 def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(once: Once) -> None:
@@ -110,3 +114,18 @@ def test_the_trust_page_exists_where_nothing_was_ever_measured(tmp_path: Path, c
     (tmp_path / "index.html").write_text('<li id="nav-li-graphdisplay">')
     TrustSite.publish(conf, None, {}, [], {})
     assert "No machine has a self-test on file." in text_of((tmp_path / "trust.html").read_text(encoding="utf-8"))
+
+
+def test_a_shallow_clone_is_no_empty_history(tmp_path: Path) -> None:
+    """Without its commits a site would say that nothing was measured, and that nothing is worse."""
+    whole, shallow = tmp_path / "whole", tmp_path / "shallow"
+    make_project(whole)
+    git(whole, "add", "-A")
+    git(whole, "commit", "-q", "-m", "results")
+    subprocess.run(["git", "clone", "-q", "--depth", "1", whole.as_uri(), str(shallow)], check=True)
+    command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--html-dir", str(tmp_path / "html")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=shallow, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "git fetch --unshallow" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
