@@ -6,4 +6,5 @@ read lies here: results and records (`loading`, `newest`, `gates`, `kept`, `left
 words (`wording`, `conditions`, `failures`), pictures (`axes`, `history`), and the site (`pages`, `offline`, `vendor`).
 """
 
+from perf.report.loading import latest as latest
 from perf.report.loading import load as load

@@ -38,8 +38,9 @@ def load(results: str | Path = RESULTS) -> "pandas.DataFrame":
     `results` is the folder that asv writes; the records are beside it. A file that cannot be read costs a warning and
     its rows, a record its samples. Raises `ValueError` if the folder is not one of asv's.
 
-        frame = perf.report.load()
-        frame.query("benchmark == 'attention.FlashAttention' and d == 64").pivot_table("value", "seq_len", "impl")
+        frame = perf.report.latest(perf.report.load())
+        cells = frame.query("benchmark == 'attention.FlashAttention' and d == 64 and dtype == 'bfloat16'")
+        cells.query("quantity == 'time'").pivot(index=["machine", "seq_len"], columns=["mode", "impl"], values="value")
     """
     import pandas
 
@@ -53,6 +54,18 @@ def load(results: str | Path = RESULTS) -> "pandas.DataFrame":
         if kinds == {float} and (frame[name].dropna() % 1 == 0).all():  # numbers, and cells that lack this axis
             frame[name] = frame[name].astype("Int64")
     return frame.sort_values(["machine", "date", "benchmark"], kind="stable", ignore_index=True)
+
+
+def latest(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Of each cell of a table as `load` makes it, on each machine, the row of the newest commit that has a value.
+
+    A cell that has none at any commit keeps its newest row, with its status and reason.
+    """
+    axes = list(frame.columns.difference(COLUMNS, sort=False))
+    ordered = frame.assign(has_value=frame["value"].notna())
+    ordered = ordered.sort_values(["has_value", "date", "started_at"], kind="stable", na_position="first")
+    last = ordered.drop_duplicates(["machine", "benchmark", "quantity", *axes], keep="last").index
+    return frame.loc[last.sort_values()].reset_index(drop=True)
 
 
 def _benchmarks(path: Path) -> dict[str, Any]:

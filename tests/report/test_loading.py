@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import perf.report
@@ -15,6 +17,7 @@ from perf.report.estimate import estimate
 from tests.report import synthetic
 from tests.report.synthetic import GPU, LEADERBOARD
 
+ROOT = Path(__file__).parents[2]
 COMMITS = ("a" * 40, "b" * 40)
 FIRST = "machine == 'nvidia-h200' and quantity == 'time' and benchmark == 'attention.FlashAttention'"
 
@@ -38,6 +41,45 @@ def edit(results: Path, change: Any) -> None:
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh.md"])
+def test_the_readmes_table_is_of_the_newest_commits_and_mixes_no_cells(readme: str) -> None:
+    """Over all commits, dtypes and modes together eager attention looked faster than Triton's."""
+    (code,) = re.findall(r"```python\n(import perf\.report\n.*?)```", (ROOT / readme).read_text(encoding="utf-8"), re.S)
+    *lines, last = code.strip().splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(lines), names)
+    table = eval(last, names)
+    every = perf.report.load().query("machine == 'nvidia-h200' and benchmark == 'attention.FlashAttention'")
+    for mode, impl in table.columns:
+        for seq_len, value in table[mode, impl].dropna().items():
+            cell = every.query(
+                f"seq_len == {seq_len} and d == 64 and dtype == 'bfloat16' and quantity == 'time' and status == 'ok'"
+                f" and mode == '{mode}' and impl == '{impl}'"
+            )
+            assert value == cell.sort_values("date")["value"].iloc[-1]
+    assert (table["forward", "triton"] < table["forward", "reference"]).all()
+
+
+def test_the_latest_row_of_a_cell_is_that_of_the_newest_commit_with_a_value() -> None:
+    common = {"machine": "m", "benchmark": "a.B", "quantity": "time", "started_at": None}
+    rows = [
+        common | {"n": 1, "date": 1, "value": 1.0, "status": "ok"},
+        common | {"n": 1, "date": 2, "value": 2.0, "status": "ok"},
+        common | {"n": 1, "date": 3, "value": math.nan, "status": "error"},
+        common | {"n": 2, "date": 1, "value": math.nan, "status": "hung"},
+        common | {"n": 2, "date": 2, "value": math.nan, "status": "out_of_memory"},
+        common | {"n": 1, "date": 1, "value": 9.0, "status": "ok", "quantity": "peak_memory"},
+        common | {"n": 1, "date": 1, "value": 5.0, "status": "ok", "machine": "other"},
+    ]
+    found = perf.report.latest(pandas.DataFrame(rows))
+    assert list(zip(found["machine"], found["quantity"], found["n"], found["status"], found["date"], strict=True)) == [
+        ("m", "time", 1, "ok", 2),
+        ("m", "time", 2, "out_of_memory", 2),
+        ("m", "peak_memory", 1, "ok", 1),
+        ("other", "time", 1, "ok", 1),
+    ]
 
 
 def test_the_committed_results_are_all_there() -> None:
