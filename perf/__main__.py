@@ -7,12 +7,13 @@ import click
 from perf.gate.acceptance import command as accept
 from perf.gate.command import command as gate
 from perf.missed import command as missed
+from perf.options import Commands
 from perf.report.writeup.command import command as report
 from perf.selection import SETS, shard
 from perf.studies import Studies
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
     """Performance of cs336_systems, commit by commit.
 

@@ -20,6 +20,7 @@ from perf.gate.report import RECORDS
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.suite import cases_of
+from perf.options import nearby
 from perf.selection import SETS, asv_classes
 from perf.workloads import PACKAGE
 
@@ -45,6 +46,9 @@ def command(name: str | None, machine: str | None, limit: int | None, last: int 
     """
     if gate == bool(name):
         raise click.UsageError("allowed: NAME, or --gate")
+    known = {path.name for folder in (ROOT / "perf" / "results", RECORDS) for path in folder.glob("*") if path.is_dir()}
+    if machine and machine not in known and (meant := nearby(machine, known)):
+        raise click.UsageError(f"--machine {machine} was given, of which nothing is on file; {meant}")
     if gate:
         if due := _gate_due(machine or device.machine()["machine"]):
             click.echo(" ".join(due))
@@ -95,12 +99,14 @@ def _gate_due(machine: str) -> tuple[str, ...]:
 
 
 def _judged(folder: Path) -> list[str]:
-    """The heads of the kept gates, but for those that could say nothing of times: they are made up for."""
+    """The heads of the kept gates of two commits, but for those that could say nothing of times: those are due."""
     heads = []
     for path in sorted(folder.glob("*.json")):
         try:
             document = json.loads(path.read_text())
-            if document["exit_status"] != 2 and document["tests_passed"] and not document["judgement"]["contaminated"]:
+            judged = document["exit_status"] != 2 and document["tests_passed"]
+            two = document["base"]["commit"] != document["head"]["commit"]
+            if judged and two and not document["judgement"]["contaminated"]:
                 heads.append(str(document["head"]["commit"]))
         except (OSError, ValueError, KeyError, TypeError):
             raise click.ClickException(f"{path} is cut in half, or no report of a gate: move it aside") from None

@@ -20,9 +20,11 @@ from perf.files import write_aside
 from perf.gate import checkouts
 from perf.gate.compare import compare
 from perf.gate.evidence import Arm, Evidence
-from perf.gate.rows import rows
+from perf.gate.rows import every_row, rows
 from perf.harness import device
+from perf.harness.case import case_key
 from perf.harness.lock import Busy, measuring
+from perf.options import Finite
 from perf.selection import SETS
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
@@ -62,7 +64,7 @@ class _Gate(click.Command):
     metavar="A B",
     help="One commit in two virtual environments: BASE, or the working tree, in A as base and in B as head.",
 )
-@click.option("--budget", default=10.0, show_default=True, type=click.FloatRange(min=0.1), help="Minutes to measure.")
+@click.option("--budget", default=10.0, show_default=True, type=Finite(min=0.1), help="Minutes to measure.")
 @click.option(
     "--gpus",
     type=click.IntRange(1),
@@ -81,7 +83,7 @@ class _Gate(click.Command):
 @click.option(
     "--plant",
     multiple=True,
-    type=click.FloatRange(min=0, max=100, min_open=True),
+    type=Finite(min=0, max=100, min_open=True),
     metavar="PERCENT",
     help="Plant only a slow-down of so much in the self-test; may be given several times.",
 )
@@ -205,6 +207,11 @@ def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
     if not found:
+        if any(re.search(pattern or "", case_key(one.case.benchmark, one.case.params.values())) for one in every_row()):
+            raise click.ClickException(
+                f"{pattern!r} matches controls alone, which say how far others may be believed; allowed: with a row of "
+                "project code"
+            )
         raise click.ClickException(f"no case matches {pattern!r}; python -m perf case --list prints the names of all")
     return found
 

@@ -11,6 +11,8 @@ import importlib
 
 import click
 
+from perf.options import Commands
+
 STUDIES = {
     "accounting": "accounting.study",
     "clock": "clock",
@@ -37,7 +39,7 @@ STUDIES = {
 """Each with the module of this package that holds its `command`."""
 
 
-class Studies(click.Group):
+class Studies(Commands):
     """Imports a study when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,7 +47,7 @@ class Studies(click.Group):
         return list(STUDIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """None for an unknown name; click says which there are."""
+        """None for an unknown name."""
         if cmd_name not in STUDIES:
             return None
         return importlib.import_module(f"perf.studies.{STUDIES[cmd_name]}").command

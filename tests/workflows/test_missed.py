@@ -117,7 +117,8 @@ def gate_due(project, *arguments):
 
 def keep(project, commit, *, at=1, **changes):
     """A report of a gate that judged `commit`; `changes` of what it found. Returns the file."""
-    document = {"exit_status": 0, "tests_passed": True, "head": {"commit": commit}, "judgement": {"contaminated": ""}}
+    document = {"exit_status": 0, "tests_passed": True, "judgement": {"contaminated": ""}}
+    document |= {"base": {"commit": "b" * 40}, "head": {"commit": commit}}
     path = project.checkout / "perf" / "records" / "m" / "gate" / f"2026110{at}T000000Z.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document | changes))
@@ -165,6 +166,7 @@ def test_a_gate_that_says_nothing_of_main_is_made_up_for(kept, case):
     project, (first, _, last) = kept
     keep(project, first)
     keep(project, last, at=2, **UNJUDGED[case])
+    keep(project, last, at=3, base={"commit": last})  # against itself
     assert gate_due(project) == f"{first} {last}\n"
 
 

@@ -10,6 +10,7 @@ import click
 from perf.harness.case import ClockName
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
+from perf.options import Finite
 from perf.studies.attention.arms import Device
 from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
 from perf.studies.attention.process import Process
@@ -59,7 +60,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 )
 @click.option("--clock", type=click.Choice(tuple(CLOCKS)), help="Default: the group's. On a CPU the wall clock.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Samples in a process, at most.")
-@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% that is narrow enough.")
+@click.option("--half-width", default=2.0, show_default=True, type=Finite(0), help="% that is narrow enough.")
 @click.option("--processes", type=click.IntRange(2), help=f"At most. Default: {PROCESSES['cuda']}; 3 on a CPU.")
 @out_option
 def command(

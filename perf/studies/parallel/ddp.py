@@ -10,6 +10,7 @@ import click
 
 from perf.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.harness.status import told
+from perf.options import Finite
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
@@ -20,7 +21,7 @@ SWEPT = ("bucketed", "torch", "torch_static")
 
 @click.command()
 @click.option("--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), help="Default: all.")
-@click.option("--bucket-size-mb", "buckets", multiple=True, type=click.FloatRange(0, min_open=True), help="MiB; swept.")
+@click.option("--bucket-size-mb", "buckets", multiple=True, type=Finite(0, min_open=True), help="MiB; swept.")
 @step_options(UNSCALED, VARIANTS)
 @out_option
 def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...], out: Path) -> None:

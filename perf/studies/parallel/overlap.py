@@ -7,6 +7,7 @@ import click
 
 from perf.harness.case import Case
 from perf.harness.status import one_line, refusals
+from perf.options import Finite
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS, bench
 from perf.studies.parallel.ranked import default_device, held_ranks
@@ -22,7 +23,7 @@ Spans = list[list[float]]
     "--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), help="Default: naive, overlapped."
 )
 @click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Of every rank.")
-@click.option("--bucket-size-mb", default=25.0, show_default=True, type=click.FloatRange(0, min_open=True))
+@click.option("--bucket-size-mb", default=25.0, show_default=True, type=Finite(0, min_open=True))
 @click.option("--size", type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU.")
 @click.option("--context", type=click.IntRange(2), help="Default: 512; 64 on a CPU.")
 @click.option("--precision", type=click.Choice(("fp32", "tf32", "bf16")), help="Default: bf16; fp32 on a CPU.")

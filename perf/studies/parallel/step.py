@@ -13,6 +13,7 @@ from perf.harness.case import Case
 from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.status import refusals, told
+from perf.options import Finite
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal
 from perf.studies.parallel.ranked import (
@@ -47,7 +48,7 @@ BUSY = 0.95
 @click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
 @click.option("--against", multiple=True, help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}.")
 @click.option("--rounds", default=12, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
-@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% that is narrow enough.")
+@click.option("--half-width", default=2.0, show_default=True, type=Finite(0), help="% that is narrow enough.")
 @click.option("--processes", default=6, show_default=True, type=click.IntRange(2), help="At most, for each rank.")
 @out_option
 def command(

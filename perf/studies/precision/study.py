@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from perf.options import Finite
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.workloads.workload import Unavailable
@@ -28,7 +29,7 @@ Row = dict[str, Any]
 @click.option("--batch", type=click.IntRange(1, 2**16), help="Sequences of a step. [default: 16; 8 if tiny]")
 @click.option("--steps", type=click.IntRange(10, 10**6), help="Of each precision. [default: 300; 200 if tiny]")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of weights and stream.")
-@click.option("--lr", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="Of AdamW.")
+@click.option("--lr", default=1e-3, show_default=True, type=Finite(0, 1, min_open=True), help="Of AdamW.")
 @out_option
 def command(
     parts: tuple[str, ...],

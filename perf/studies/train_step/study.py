@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from perf.harness.status import told
+from perf.options import Finite
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.fresh_process import fresh_process
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
@@ -32,7 +33,7 @@ SAMPLES = ("ours_s", "against_s", "against_busy_s")
 @click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
-@click.option("--half-width", default=2.0, show_default=True, type=click.FloatRange(0), help="% that is narrow enough.")
+@click.option("--half-width", default=2.0, show_default=True, type=Finite(0), help="% that is narrow enough.")
 @click.option("--processes", type=click.IntRange(2), help="At most. Default: 12; 3 on a CPU.")
 @out_option
 def command(

@@ -1,0 +1,40 @@
+"""What the commands share: numbers that are numbers, and names that are looked for nearby when they are misspelt."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+
+class Finite(click.FloatRange):
+    """A range that no NaN slips through: it is below nothing and above nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; fails in click's words."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} was given; allowed: a finite number", param, ctx)
+        return number
+
+
+class Commands(click.Group):
+    """A group that names the command that was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an unknown name fails with those nearby, or all."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            names = self.list_commands(ctx)
+            raise click.UsageError(
+                f"no command {args[0]!r}; {nearby(args[0], names) or 'allowed: ' + ', '.join(names)}"
+            )
+        return super().resolve_command(ctx, args)
+
+
+def nearby(name: str, known: Iterable[str]) -> str:
+    """ "did you mean clock?"; "" if nothing known is near."""
+    close = difflib.get_close_matches(name, list(known), n=3)
+    return f"did you mean {' or '.join(close)}?" if close else ""

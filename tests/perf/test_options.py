@@ -1,0 +1,29 @@
+"""A slip of the hand costs one line that helps."""
+
+import pytest
+from click.testing import CliRunner
+
+from perf.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("command", "helps"),
+    [
+        (["study", "clok"], "clock"),
+        (["gaet", "HEAD"], "gate"),
+        (["study", "zzz"], "train-step"),
+        (["gate", "HEAD", "--budget", "nan"], "finite"),
+        (["gate", "HEAD", "--budget", "inf"], "finite"),
+        (["gate", "--self-test", "--plant", "nan"], "finite"),
+        (["gate", "HEAD", "--plant", "1"], "--self-test"),
+        (["study", "attention", "--half-width", "nan"], "finite"),
+        (["study", "ddp", "--bucket-size-mb", "nan"], "finite"),
+        (["missed", "history", "--machine", "nvidia-h20"], "nvidia-h200"),
+        (["gate", "HEAD", "HEAD", "-b", "SmokeControls"], "controls alone"),
+    ],
+)
+def test_what_is_misspelt_or_no_number_is_one_line_that_helps(command: list[str], helps: str) -> None:
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert isinstance(done.exception, SystemExit)
+    assert helps in done.output.strip().splitlines()[-1]
