@@ -7,7 +7,6 @@ records go to a folder that is thrown away, because a working tree is no commit.
 import dataclasses
 import difflib
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import click
 
 from perf import units
 from perf.case_profile import make_working_tree_importable, profile
+from perf.files import scratch_folder
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
@@ -93,8 +93,7 @@ def _time(cases: list[Case], visits: int) -> None:
 def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     make_working_tree_importable()
     effort = _effort(visits)
-    with tempfile.TemporaryDirectory(prefix="perf-case-") as folder:
-        records = Path(folder)
+    with scratch_folder("perf-case-") as records:
         results = measure(cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=effort, progress=bar)
         session = results[0].session
         if not session.id:

@@ -4,19 +4,22 @@ measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, rep
 shows share plain data and nothing else.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
 import os
 import re
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from perf.files import write_aside
+from perf.files import refuse_unwritable, write_aside
 from perf.gate import checkouts
 from perf.gate.compare import compare
 from perf.gate.evidence import Arm, Evidence
@@ -142,8 +145,10 @@ def command(
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
+    for path in filter(None, (json_file, markdown)):
+        refuse_unwritable(path)
     try:
-        with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
+        with _ending_on_sigterm(), measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
                 from perf.gate.self_test import planting, prove
 
@@ -170,6 +175,20 @@ def command(
         path = reports.keep("environment" if environments else "gate", reports.to_json(report), now)
         click.echo(f"Kept in {path}")
     sys.exit(report.exit_status)
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """As on Ctrl-C: what was started is stopped, and what was written for the time being removed."""
+
+    def end(*_: Any) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _simulate() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from perf.files import scratch_folder
 from perf.gate import acceptance, checkouts
 from perf.gate.correctness import Tests, run_tests
 from perf.gate.evidence import Arm, Evidence
@@ -57,8 +58,8 @@ def measure(
         raise click.ClickException(reason)
     for one in evidence:
         one.planted = injection is not None and not one.is_control
-    with tempfile.TemporaryDirectory(prefix="perf-gate-", ignore_cleanup_errors=True) as folder:
-        places = Path(folder) / "base", Path(folder) / "head"
+    with scratch_folder("perf-gate-") as folder:
+        places = folder / "base", folder / "head"
         for arm, place in zip(arms, places, strict=True):
             checkouts.export(arm, place)
         with TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:

@@ -1,12 +1,13 @@
 """HEAD's own tests, before anything is timed: a wrong answer has no speed."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
+from perf.files import scratch_folder
 from perf.gate.checkouts import clone
 from perf.gate.evidence import Arm
 
@@ -27,19 +28,26 @@ class Tests:
 
 def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> Tests:
     """Run pytest in HEAD's checkout; all its tests, or those under `paths`."""
-    with tempfile.TemporaryDirectory(prefix="perf-gate-tests-", ignore_cleanup_errors=True) as folder:
-        checkout = clone(head, Path(folder) / "head")
+    with scratch_folder("perf-gate-tests-") as folder:
+        checkout = clone(head, folder / "head")
         command = [head.python or sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *paths]
-        try:
-            done = subprocess.run(
-                command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            return Tests(
-                False, f"no end within {LIMIT_S:.0f} s", (error.stdout or b"").decode(errors="replace")[-4000:]
-            )
-    output = done.stdout.decode(errors="replace")
-    return Tests(done.returncode == 0, _summary(output, done.returncode), output[-4000:])
+        with subprocess.Popen(
+            command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        ) as pytest:
+            is_late = False
+            try:
+                said, _ = pytest.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                is_late = True
+                os.killpg(pytest.pid, signal.SIGKILL)
+                said, _ = pytest.communicate()
+            except BaseException:  # Ctrl-C, SIGTERM: neither pytest nor a worker of its goes on
+                os.killpg(pytest.pid, signal.SIGKILL)
+                raise
+    output = said.decode(errors="replace")
+    if is_late:
+        return Tests(False, f"no end within {LIMIT_S:.0f} s", output[-4000:])
+    return Tests(pytest.returncode == 0, _summary(output, pytest.returncode), output[-4000:])
 
 
 def _summary(output: str, status: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -150,3 +151,48 @@ def test_a_second_gate_is_refused_and_a_killed_one_leaves_nothing(repository: Re
     first.stderr.close()
     done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests", "--budget", "0.1")
     assert "another measurement" not in done.stderr
+
+
+WAITING = """
+import os, signal
+from pathlib import Path
+
+def test_waits():
+    Path({file!r}).write_text(str(os.getpid()))
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_gate_that_is_ended_in_its_tests_leaves_nothing_running_and_nothing_behind(
+    repository: Repository, tmp_path: Path, number: signal.Signals
+) -> None:
+    file, temporary = tmp_path / "pid", tmp_path / "t"
+    temporary.mkdir()
+    os.mkfifo(file)
+    begun = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    (repository.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    (repository.folder / "tests").mkdir(exist_ok=True)
+    (repository.folder / "tests" / "test_waits.py").write_text(WAITING.format(file=str(file)))
+    repository.commit("A test that waits")
+    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", ROWS]
+    environment = repository.environment | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        command, cwd=repository.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as gate:
+        assert select.select([begun], [], [], 60)[0], "the test has not begun"
+        watched = os.pidfd_open(int(os.read(begun, 100)))
+        gate.send_signal(number)
+        assert select.select([watched], [], [], 60)[0], "pytest is still there"
+        gate.wait()
+    os.close(begun)
+    os.close(watched)
+    assert gate.returncode != 0
+    assert list(temporary.glob("perf-gate*")) == []
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(repository: Repository) -> None:
+    done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests", "--json", "/proc/report.json")
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("Error: /proc/report.json cannot be written")
+    assert "rows, controls included" not in done.stderr
