@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from perf.harness import records
+from perf.printable import collapsed, printable
 from perf.selection import SETS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +58,7 @@ def _announce(commits: list[str], found: dict[str, str]) -> None:
     where = f"{found['num_gpu']} x {found['gpu']}" if found["gpu"] else f"{found['cpu']}, no GPU"
     click.echo(f"Measuring {len(commits)} commits on {where} (asv machine {found['machine']}), newest first:")
     for commit in commits:
-        click.echo("  " + _git("log", "-1", "--format=%h %cs %s", commit).stdout.strip()[:100])
+        click.echo("  " + collapsed(_git("log", "-1", "--format=%h %cs %s", commit).stdout)[:100])
     if _git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         click.echo("This is a shallow clone: only the commits that it holds can be measured.")
     changed = _git("status", "--porcelain").stdout.splitlines()
@@ -98,7 +99,7 @@ def _asv(*arguments: str) -> int:
         assert asv.stdout is not None
         for line in asv.stdout:
             if not line.rstrip().endswith("n/a"):
-                click.echo(line, nl=False)
+                click.echo(printable(line.rstrip("\n")))
     return asv.returncode
 
 

@@ -14,6 +14,7 @@ from asv.util import UserError
 from click import ClickException
 
 from perf.gate import acceptance
+from perf.printable import shortened
 from perf.report import gates, left_out, offline, pages
 from perf.report.attention import collected as attention
 from perf.report.attention import page as attention_page
@@ -203,5 +204,5 @@ def _accepted() -> list[acceptance.Acceptance]:
 def _describe(repo: Any, commit: str) -> pages.Commit:
     """Subject and date from git. asv has no public way to ask for the subject."""
     when = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC)
-    subject = repo._run_git(["log", "-1", "--format=%s", commit], dots=False).strip()
+    subject = shortened(repo._run_git(["log", "-1", "--format=%s", commit], dots=False))
     return pages.Commit(commit, subject, f"{when:%Y-%m-%d}")

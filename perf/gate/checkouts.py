@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from perf.gate.evidence import Arm
+from perf.printable import shortened
 from perf.workloads import PACKAGE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ def resolve(name: str) -> Arm:
             f"--unshallow brings the others)"
         )
     commit, _, subject = found.stdout.decode(errors="replace").strip().partition("\n")
-    return Arm(commit, subject)
+    return Arm(commit, shortened(subject))
 
 
 def working_tree() -> Arm:

@@ -21,6 +21,7 @@ from perf.gate.wording import (
     values,
     visible,
 )
+from perf.printable import collapsed
 
 MARKER = "<!-- perf gate -->"
 """First line of every comment, by which a later one finds it and takes its place."""
@@ -79,8 +80,7 @@ def _folded(title: str, text: str) -> str:
 
 def _plain(text: str) -> str:
     """`text` as text: no character of it is read as anything else, and it stays on its line."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return re.sub(r"[^A-Za-z0-9 ,%()]", lambda found: f"&#{ord(found[0])};", line)
+    return re.sub(r"[^A-Za-z0-9 ,%()]", lambda found: f"&#{ord(found[0])};", collapsed(text))
 
 
 def _code(text: str) -> str:

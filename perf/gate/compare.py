@@ -19,6 +19,7 @@ from perf.gate.verdicts import Judgement, Report
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, full_disks, objection
 from perf.harness.progress import TerminalBar
+from perf.printable import printable_lines
 
 IsOpen = Callable[[Sequence[Evidence]], Sequence[Evidence]]
 
@@ -81,7 +82,7 @@ def _tested(head: Arm) -> Tests:
     click.echo("HEAD's tests first; --no-tests leaves them out.", err=True)
     ended = run_tests(head)
     if not ended.passed:
-        click.echo(ended.output, err=True)
+        click.echo(printable_lines(ended.output), err=True)
     return ended
 
 

@@ -14,6 +14,7 @@ from perf.gate.wording import (
     values,
     visible,
 )
+from perf.printable import printable
 
 
 def text(report: Report) -> str:
@@ -43,7 +44,7 @@ def text(report: Report) -> str:
         parts += ["", f"Warning: {different_results(report)}."]
         parts += [f"  {_unquoted(key)}: {how}" for key, how in report.differences]
     parts += ["", *(f"{name}: {value}" for name, value in conditions(report))]
-    return "\n".join(parts)
+    return "\n".join(map(printable, parts))
 
 
 def _unquoted(key: str) -> str:

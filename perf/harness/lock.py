@@ -12,6 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from perf.printable import printable
+
 PATIENCE_S = 5.0
 
 
@@ -55,8 +57,9 @@ def _holding(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Pa
         except PermissionError as error:
             raise Busy(f"cannot take the lock {path}: {error.strerror}") from None
     try:
-        with contextlib.suppress(OSError):  # a note that another account has left
-            note.write_text(json.dumps({"pid": os.getpid(), "what": what}))
+        # A note that another account has left stays.
+        with contextlib.suppress(OSError), open(note, "w", opener=_not_a_link) as stream:
+            json.dump({"pid": os.getpid(), "what": what}, stream)
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -81,9 +84,14 @@ def visible_gpus() -> list[str]:
     return found
 
 
+def _not_a_link(path: str, flags: int) -> int:
+    """The folder is everybody's: a link there would have us write where somebody else wants."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+
+
 def _who(note: Path) -> str:
     try:
         said = json.loads(note.read_text())
-        return f" (process {said['pid']}: {said['what']})"
+        return printable(f" (process {said['pid']}: {said['what']})")
     except (OSError, ValueError, KeyError):
         return ""

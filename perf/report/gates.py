@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.gate.verdicts import Judgement, Report
+from perf.printable import shortened
 from perf.report import kept
 
 VERSION = 1
@@ -69,4 +70,4 @@ def parse(text: str) -> Report:
 
 
 def _arm(one: dict[str, Any]) -> dict[str, str]:
-    return {"commit": kept.text(one["commit"]), "subject": kept.text(one["subject"])}
+    return {"commit": kept.text(one["commit"]), "subject": shortened(kept.text(one["subject"]))}

@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from perf.printable import collapsed
+
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _MARK = re.compile(r"^<!-- .* -->\n", re.M)
@@ -21,8 +23,8 @@ class Markup(str):
 
 def plain(value: Any) -> str:
     """Text of a row, as text: on one line, of bounded length, and none of it markup, a link or a piece of HTML."""
-    words = " ".join("".join(one if one.isprintable() else " " for one in str(value)).split())
-    return _SPECIAL.sub(lambda found: "\\" + found[0], textwrap.shorten(words, _LONGEST, placeholder=" ..."))
+    words = textwrap.shorten(collapsed(str(value)), _LONGEST, placeholder=" ...")
+    return _SPECIAL.sub(lambda found: "\\" + found[0], words)
 
 
 def code(text: Any) -> str:
