@@ -28,9 +28,8 @@ class Commands(click.Group):
         """As click does; an unknown name fails with those nearby, or all."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             names = self.list_commands(ctx)
-            raise click.UsageError(
-                f"no command {args[0]!r}; {nearby(args[0], names) or 'allowed: ' + ', '.join(names)}"
-            )
+            meant = nearby(args[0], names) or "allowed: " + ", ".join(names)
+            raise click.UsageError(f"no command {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
 
 
