@@ -177,9 +177,11 @@ def test_a_gate_that_is_ended_in_its_tests_leaves_nothing_running_and_nothing_be
     repository.commit("A test that waits")
     command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", ROWS]
     environment = repository.environment | {"TMPDIR": str(temporary)}
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs under nohup ignores it, children too
     with subprocess.Popen(
         command, cwd=repository.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as gate:
+        signal.signal(signal.SIGINT, heard)
         assert select.select([begun], [], [], 60)[0], "the test has not begun"
         watched = os.pidfd_open(int(os.read(begun, 100)))
         gate.send_signal(number)
