@@ -30,7 +30,8 @@ from perf.report.trust import page as trust_page
 from perf.report.trust import records as trust_records
 from perf.selection import asv_classes
 
-LABELS = dict(pages.PAGES)
+LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
+"""Those that asv's page, which is the history, has not."""
 
 
 class Pages:
@@ -61,11 +62,10 @@ class Pages:
         )
         html_dir = Path(conf.html_dir)
         try:
+            offline.adopt(html_dir, LINKS)
+            offline.fill_grid(html_dir, benchmarks)
             for name, page in cls.rendered(conf, site).items():
-                file = f"{name}.html"
-                offline.replace_text(html_dir / file, page)
-                offline.add_link(html_dir, name=name, href=file, label=LABELS[file])
-            offline.make_offline(html_dir)
+                offline.replace_text(html_dir / pages.file(name), page)
         except offline.UnknownPage as error:
             raise UserError(str(error)) from None
 
@@ -77,7 +77,7 @@ class Pages:
 
 
 class OverviewSite(Pages, OutputPublisher):
-    """overview.html and changes.html: what every machine measures, and what became of it."""
+    """index.html and changes.html: what every machine measures, and what became of it."""
 
     name = "overview"
     button_label = "Overview"

@@ -13,17 +13,20 @@ ROOMS = Path(__file__).parent
 """A page's code and templates lie in a folder of its name; what all pages share lies here and in `templates`."""
 
 PAGES = (
-    ("overview.html", "Overview"),
+    ("index.html", "Overview"),
     ("changes.html", "Changes"),
-    ("index.html", "History"),
+    ("history.html", "History"),
     ("attention.html", "Attention"),
     ("step.html", "Training step"),
     ("roofline.html", "Roofline"),
     ("distributed.html", "Distributed"),
     ("trust.html", "Trust"),
-    ("index.html#/regressions", "Regressions"),
+    ("history.html#/regressions", "Regressions"),
 )
 """File and label of each, in the order of the bar on top."""
+
+INDEX = "overview"
+"""The page that is the site's index."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,17 @@ def asv_cells(benchmark: Mapping[str, Any]) -> list[dict[str, Any]]:
 def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
     """asv's history graph of one series. asv knows a parameter's values by their repr."""
     query = {"machine": machine} | {f"p-{axis}": repr(value) for axis, value in params.items()}
-    return f"index.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
+    return f"history.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
 
 
 def known_link(series: Container[str], benchmark: str, machine: str, params: dict[str, Any]) -> str:
     """The same where asv has a graph of the benchmark, which is in `series`; else ""."""
     return permalink(benchmark, machine, params) if benchmark in series else ""
+
+
+def file(room: str) -> str:
+    """Where the page of that name lies."""
+    return "index.html" if room == INDEX else f"{room}.html"
 
 
 def render(room: str, *, show_commit_url: str, **values: Any) -> str:
@@ -65,7 +73,7 @@ def render(room: str, *, show_commit_url: str, **values: Any) -> str:
     )
     return environment.get_template(f"{room}/page.html").render(
         pages=PAGES,
-        here=f"{room}.html",
+        here=file(room),
         commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's word for none
         **values,
     )

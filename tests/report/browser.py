@@ -105,8 +105,8 @@ def plotted_points(driver: Any, at_least: int) -> list[int]:
 
 
 def open_history(driver: Any, site: str, benchmark: str, at_least: int) -> list[int]:
-    """From the start page to a benchmark's graph, by its link in the grid; points per curve."""
-    driver.get(f"{site}index.html")
+    """From asv's grid to a benchmark's graph, by its link in the grid; points per curve."""
+    driver.get(f"{site}history.html")
     cell = wait(
         driver,
         lambda _: driver.find_elements("css selector", f'#summarygrid-display a[href*="{benchmark}"]'),
@@ -118,7 +118,7 @@ def open_history(driver: Any, site: str, benchmark: str, at_least: int) -> list[
 
 def open_page(driver: Any, name: str) -> None:
     """From asv's page to one of ours, by the link in the navigation bar."""
-    link = f"#nav-li-{name} a"
+    link = f"nav a[href='{name}.html']"
     wait(driver, lambda _: driver.find_elements("css selector", link), f"no link to {name}.html")
     driver.find_element("css selector", link).click()
     wait(driver, lambda _: driver.find_elements("css selector", "main table"), f"{name}.html has no table")

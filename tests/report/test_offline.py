@@ -47,22 +47,33 @@ def test_what_the_stylesheet_refers_to_is_there() -> None:
         assert (css.parent / reference).is_file(), reference
 
 
-def test_the_page_names_no_other_host_and_a_second_pass_changes_nothing(tmp_path: Path) -> None:
+def test_the_page_names_no_other_host_has_our_links_and_a_second_pass_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(INDEX.read_text())
-    offline.make_offline(tmp_path)
-    offline.add_link(tmp_path, name="attention", href="attention.html", label="Attention")
-    page = (tmp_path / "index.html").read_text()
+    links = [("index.html", "Overview"), ("attention.html", "Attention")]
+    offline.adopt(tmp_path, links)
+    page = (tmp_path / "history.html").read_text()
     for tag in re.findall(r"<(?:script|link|img)\b[^>]*>", page):
         assert "//" not in tag
         assert "integrity" not in tag
         for file in re.findall(r'"(vendor/[^"]+)"', tag):
             assert (tmp_path / file).is_file()
-    assert page.count('href="attention.html"') == 1
+    assert page.count('href="attention.html"') == page.count('href="index.html"') == 1
     assert (tmp_path / "vendor" / "LICENSES.md").is_file()
+    assert not (tmp_path / "index.html").exists(), "that is the overview's place"
 
-    offline.make_offline(tmp_path)
-    offline.add_link(tmp_path, name="attention", href="attention.html", label="Attention")
-    assert (tmp_path / "index.html").read_text() == page
+    offline.adopt(tmp_path, links)
+    assert (tmp_path / "history.html").read_text() == page
+
+
+def test_the_grid_finds_a_summary_of_every_benchmark(tmp_path: Path) -> None:
+    folder = tmp_path / "graphs" / "summary"
+    folder.mkdir(parents=True)
+    (folder / "measured.json").write_text("[[1, 2.0]]")
+    offline.fill_grid(tmp_path, ["measured", "never"])
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "measured.json": "[[1, 2.0]]",
+        "never.json": "[]",
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,4 +92,4 @@ def test_an_unknown_external_file_is_named(tag: str) -> None:
 def test_a_page_without_the_navigation_bar_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<html></html>")
     with pytest.raises(offline.UnknownPage, match="navigation bar"):
-        offline.add_link(tmp_path, name="a", href="a.html", label="A")
+        offline.adopt(tmp_path, [("a.html", "A")])

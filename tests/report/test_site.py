@@ -49,14 +49,14 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(once: O
     assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust
     assert "nvidia-b200 has no self-test on file" in trust
     assert "1.0 % SAME" in trust, "the floors are those of our classes"
-    overview = text_of((html / "overview.html").read_text(encoding="utf-8"))
+    overview = text_of((html / "index.html").read_text(encoding="utf-8"))
     assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06 history" in overview
     assert overview.index("nvidia-h200") < overview.index("cpu-laptop"), "who measures most comes first"
     changes = text_of((html / "changes.html").read_text(encoding="utf-8"))
     assert f"5 slower {hashes[3][:8]} {SUBJECTS[3]} 2026-01-04" in changes
     assert "'triton_compiled') 325" in changes, "half as long again, and less what every commit gained"
     assert "histories without a change showed one in" in trust
-    assert 'href="trust.html"' in (html / "index.html").read_text(encoding="utf-8")
+    assert 'href="trust.html"' in (html / "history.html").read_text(encoding="utf-8")
 
 
 def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp
     elsewhere = gone.with_name(f"{'f' * 8}-linked-py3.12.json")
     elsewhere.write_text(gone.read_text().replace(hashes[2], "f" * 40))
     asv_publish(tmp_path / "repo", tmp_path / "html")
-    overview = text_of((tmp_path / "html" / "overview.html").read_text(encoding="utf-8"))
+    overview = text_of((tmp_path / "html" / "index.html").read_text(encoding="utf-8"))
     assert f"105 of 108 4 {hashes[-1][:8]}" in overview, "four commits are left"
     assert f"{half.name} Error parsing JSON: Unterminated string" in overview
     assert f"{old.name} is stored in an old file format. Run `asv update` to update it." in overview
@@ -100,7 +100,7 @@ def test_an_index_that_we_do_not_know_is_one_clear_line(tmp_path: Path, conf: Si
     from perf.asv_plugins.site import AttentionSite, TrustSite
 
     index = tmp_path / "index.html"
-    index.write_text('<li id="nav-li-graphdisplay"><script src="https://cdn.example/x.js">')
+    index.write_text('</head><li id="nav-li-graphdisplay"><script src="https://cdn.example/x.js">')
     with pytest.raises(UserError, match=r"cdn\.example/x\.js.*manifest\.json does not know"):
         AttentionSite.publish(conf, None, {}, [], {})
     index.write_text("<html></html>")
@@ -111,7 +111,7 @@ def test_an_index_that_we_do_not_know_is_one_clear_line(tmp_path: Path, conf: Si
 def test_the_trust_page_exists_where_nothing_was_ever_measured(tmp_path: Path, conf: SimpleNamespace) -> None:
     from perf.asv_plugins.site import TrustSite
 
-    (tmp_path / "index.html").write_text('<li id="nav-li-graphdisplay">')
+    (tmp_path / "index.html").write_text('</head><li id="nav-li-graphdisplay">')
     TrustSite.publish(conf, None, {}, [], {})
     assert "No machine has a self-test on file." in text_of((tmp_path / "trust.html").read_text(encoding="utf-8"))
 

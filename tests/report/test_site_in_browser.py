@@ -12,7 +12,7 @@ from tests.once import Once
 from tests.report import browser
 from tests.report.publishing import SUBJECTS, publish_project
 
-OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "index.html"]
+OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "history.html"]
 HISTORY = "attention.FlashAttention.track_time"
 
 pytestmark = [pytest.mark.browser, browser.needs_browser]
@@ -54,9 +54,9 @@ def test_memory_links_open_the_memory_graph(site: str, driver: Any) -> None:
 
 
 def test_asvs_own_lists_work_from_the_vendored_libraries(site: str, driver: Any) -> None:
-    driver.get(f"{site}index.html#/summarylist")
+    driver.get(f"{site}history.html#/summarylist")
     browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
-    driver.get(f"{site}index.html#/regressions")
+    driver.get(f"{site}history.html#/regressions")
     browser.wait(driver, lambda _: driver.find_element("id", "regressions-body").text, "no regressions page")
     browser.assert_stayed_home(driver, site)
 
@@ -111,22 +111,30 @@ def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str,
 
 
 def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any) -> None:
-    driver.get(f"{site}index.html")
-    browser.open_page(driver, "overview")
+    driver.get(site)
     assert driver.execute_script("return document.images.length") == 0
-    verdicts = driver.find_element("css selector", "#nvidia-h200 table")
+    verdicts = driver.find_element("css selector", "#nvidia-h200 [aria-labelledby='nvidia-h200-gates'] table")
     assert "1 slower" in verdicts.text
     verdicts.find_element("css selector", "summary").click()
     assert "<script>alert(1)</script>" in verdicts.text
     driver.find_element(
-        "css selector", "#nvidia-h200 a[href^='index.html#attention.FlashAttention.track_time?']"
+        "css selector", "#nvidia-h200 a[href^='history.html#attention.FlashAttention.track_time?']"
     ).click()
     browser.plotted_points(driver, at_least=2)
     browser.assert_stayed_home(driver, site)
 
 
+def test_an_address_of_asvs_graphs_from_before_the_overview_was_the_index_still_opens_them(
+    site: str, driver: Any
+) -> None:
+    driver.get(f"{site}index.html#{HISTORY}")
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    driver.get(f"{site}index.html#/summarylist")
+    browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
+
+
 def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str, driver: Any) -> None:
-    driver.get(f"{site}overview.html")
+    driver.get(site)
     driver.find_element("partial link text", "5 slower").click()
     assert "changes.html#nvidia-h200-" in driver.current_url
     section = driver.find_element("css selector", ":target")

@@ -156,7 +156,7 @@ def _class(one: Machine, each: Class) -> dict[str, Any]:
     series = f"{each.benchmark}.track_time"
     return {
         "name": each.benchmark,
-        "href": f"index.html#{series}" if series in one.series else "",
+        "href": f"history.html#{series}" if series in one.series else "",
         "cases": len(ours),
         "median": share(each.median),
         "median_value": each.median,

@@ -122,7 +122,7 @@ def test_tables_are_real_tables(page: str) -> None:
 def test_a_permalink_selects_the_machine_and_every_parameter() -> None:
     link = permalink("attention.FlashAttention.track_time", "nvidia h200", {"seq_len": 128, "dtype": "bfloat16"})
     assert link == (
-        "index.html#attention.FlashAttention.track_time?machine=nvidia%20h200&p-seq_len=128&p-dtype=%27bfloat16%27"
+        "history.html#attention.FlashAttention.track_time?machine=nvidia%20h200&p-seq_len=128&p-dtype=%27bfloat16%27"
     )
 
 

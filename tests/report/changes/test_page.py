@@ -31,7 +31,7 @@ def test_a_slow_down_stands_under_its_commit_with_its_numbers() -> None:
     assert "1 slower, 1 faster 00000006 Commit 6 2026-01-07" in text
     assert "a.Class(1) 1.00 s 1.20 s +20.00 % (+20.00 .. +20.00) slower , still so" in text
     assert '<a href="https://code.example/commit/' + commit(6).hash in page
-    assert 'href="index.html#a.Class.track_time?machine=h200&amp;p-n=1"' in page, "asv's graph of the case"
+    assert 'href="history.html#a.Class.track_time?machine=h200&amp;p-n=1"' in page, "asv's graph of the case"
     assert "1 more: better, accepted, gone again" in text
 
 

@@ -92,8 +92,8 @@ def test_numbers_and_marks_open_their_history(tmp_path: Path) -> None:
     )
     for method in ("track_time", "track_peak_memory"):
         assert f'href="{permalink(f"{STRATEGIES[0]}.{method}", H200, naive.params)}"'.replace("&", "&amp;") in page
-    assert page.count(f'<a href="index.html#{SWEEPS[0]}.track_time') == 30, "ten marks, and two columns of the table"
-    assert "index.html#collectives" not in page, "no graph, no link"
+    assert page.count(f'<a href="history.html#{SWEEPS[0]}.track_time') == 30, "ten marks, and two columns of the table"
+    assert "history.html#collectives" not in page, "no graph, no link"
 
 
 def test_what_needs_more_gpus_is_said_with_the_reason_and_folded(tmp_path: Path) -> None:

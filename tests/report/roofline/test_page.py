@@ -53,8 +53,8 @@ def test_marks_and_cases_open_their_history() -> None:
     page = page_of(one)
     href = permalink(f"{FLASH}.track_time", "gpu", one.result.params).replace("&", "&amp;")
     assert page.count(f'href="{href}"') == 5, "the sentence, the mark, the worst and the best of the class, and the row"
-    assert f'href="index.html#{FLASH}.track_time"' in page
-    assert "index.html#controls" not in page_of(cell(benchmark="controls.Controls")), "no graph, no link"
+    assert f'href="history.html#{FLASH}.track_time"' in page
+    assert "history.html#controls" not in page_of(cell(benchmark="controls.Controls")), "no graph, no link"
 
 
 def test_ours_come_first_and_the_lowest_on_top() -> None:
@@ -82,7 +82,7 @@ def test_a_history_says_how_far_it_moved_and_where_the_environment_changed() -> 
         in text
     )
     assert page.count('class="break"') == 1
-    assert f'class="spark" href="index.html#{FLASH}.track_time?machine=gpu&amp;p-seq_len=8192"' in page
+    assert f'class="spark" href="history.html#{FLASH}.track_time?machine=gpu&amp;p-seq_len=8192"' in page
     assert "Every commit of" not in page_of(cell(), **history(0.4), moments=moments), "one commit is no history"
 
 

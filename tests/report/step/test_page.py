@@ -100,7 +100,7 @@ def test_numbers_open_their_history_and_the_bar_is_told_in_words(tmp_path: Path)
     assert 'aria-label="forward 21\u00a0%, backward 43\u00a0%, optimizer 11\u00a0%, waiting 25\u00a0%"' in page
     text = text_of(page)
     assert "80.0 ms" in text
-    assert "index.html#transformer" not in page_of(cells, series=frozenset()), "no graph, no link"
+    assert "history.html#transformer" not in page_of(cells, series=frozenset()), "no graph, no link"
 
 
 def test_a_reason_and_a_subject_cannot_become_markup(tmp_path: Path) -> None:
