@@ -37,12 +37,23 @@ def harmless(comment: str, repository: str) -> str:
     comment = re.sub(r"&#([0-9]{1,6});", _printable, comment)
     comment = re.sub(rf"(?i)<(?!/?(?:{TAGS})(?: open)?\s*/?>)", "&lt;", comment)
     comment = re.sub(r"!(?=\[)", "&#33;", comment)
-    own = re.escape(f"https://github.com/{repository}/")
-    comment = re.sub(rf"(?i)\b(?!{own})(https?|ftp|mailto|www)(?=[:.])", rf"\1{CUT}", comment)
-    comment = re.sub(r"\]\((?!https://github\.com/|#)", f"]{CUT}(", comment)
-    comment = re.sub(r"(?m)^(\s*(?:>\s*)*\[[^\]\n]*\]):", rf"\1{CUT}:", comment)  # a link defined apart
+    kept = _own_link(repository)
+    apart = [part if kept.fullmatch(part) else _unlinked(part) for part in re.split(f"({kept.pattern})", comment)]
+    comment = "".join(apart)
     comment = re.sub(r"(@|&#0*64;)", rf"\1{CUT}", comment)
     return re.sub(r"(?i)(\bGH-|\bGH&#0*45;|&#0*35;|(?<!&)#)(?=[0-9&])", rf"\1{CUT}", comment)
+
+
+def _own_link(repository: str) -> re.Pattern[str]:
+    """[label](address), where the address cannot climb out of the repository by a dot segment, or is on the page."""
+    path = r"(?:[A-Za-z0-9_/#-]|\.(?!\.)|%(?!2[eE]))*"
+    return re.compile(rf"\[[^\[\]\\`<>\n]*\]\((?:https://github\.com/{re.escape(repository)}/{path}|#[A-Za-z0-9_-]*)\)")
+
+
+def _unlinked(text: str) -> str:
+    """Without what makes a link in any place of Markdown: "](", "][", "]:", or an address by itself."""
+    text = re.sub(r"\](?=[(\[:])", f"]{CUT}", text)
+    return re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)(?=[:.])", rf"\1{CUT}", text)
 
 
 def _printable(reference: re.Match[str]) -> str:

@@ -3,11 +3,15 @@
 import html
 import importlib.util
 import json
+import random
+import re
 import sys
 from typing import get_args
+from urllib.parse import urljoin
 
 import jsonschema
 import pytest
+from markdown_it import MarkdownIt
 
 from perf.gate import comment as gate
 from perf.gate import report as report_file
@@ -57,6 +61,13 @@ LOST = {
     "a bare name": ("www.evil.example", "www."),
     "a link of this host": ("[x](/settings)", "]("),
     "a link in brackets": ("[x](<https://evil.example>)", "]("),
+    "a link after a word": ("_https://evil.example/x", "https:"),
+    "a link that climbs out": ("[x](https://github.com/owner/repository/../../evil/x)", "]("),
+    "a link that climbs out by references": ("[x](https://github.com/owner/repository/%2E%2e/%2e./evil)", "]("),
+    "a link defined in a list": ("[c]\n\n- [c]: //evil", "]:"),
+    "a link defined with a bracket": (r"[a\]b]: //evil", "]:"),
+    "a link defined over two lines": ("[a\nb]: //evil", "]:"),
+    "a link around one of ours": ("[a [b](https://github.com/owner/repository/x)](//evil)", ")]("),
     "a link defined apart": ("[x]\n\n[x]: /settings", "]:"),
     "a form": ("<form action=x><input></form>", "<form"),
     "a tag with attributes": ('<details onclick="x">', "<details on"),
@@ -74,6 +85,37 @@ def test_a_comment_loses_what_does_something(case):
     assert active not in written
     if active[0] in "@#gG" or not active.isprintable():  # GitHub looks for these in what the references stand for
         assert active not in html.unescape(written)
+
+
+FRAGMENTS = [
+    *("[", "]", "(", ")", "<", ">", ":", "!", "\\", "`", "_", "*", "|", "#", "x", "&", "&#91;", "&lt;"),
+    *(" ", "\t", "\n", "\n\n", "\n- ", "\n> ", "\n    ", "[x]", "[x]:", "](", "![", "//evil.example", "javascript:"),
+    *("https://evil.example", "http:", "www.evil.example", "a@evil.example", "mailto:a@b.c", "../../evil", "%2e%2e/"),
+    *("https://github.com/owner/repository/", "[x](https://github.com/owner/repository/a)"),
+    *("<details>", "</details>", "<code>", "<br>", "<a href=x>", "<img src=x>"),
+]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_markdown_of_any_kind_leads_elsewhere(seed):
+    drawn = random.Random(seed)
+    for _ in range(400):
+        leads_nowhere("".join(drawn.choices(FRAGMENTS, k=drawn.randint(2, 14))))
+
+
+def leads_nowhere(text):
+    """Nothing in it, as a parser of GitHub's Markdown takes it, is a picture or a link out of the repository."""
+    parser = MarkdownIt("gfm-like", {"html": True})
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_ip": False}).add("//", None)  # GitHub takes neither for a link
+    tokens = parser.parse(untrusted.harmless(text, "owner/repository"))
+    for token in [inner for one in tokens for inner in (one, *(one.children or []))]:
+        assert token.type != "image"
+        if token.type == "link_open":
+            address = urljoin("https://github.com/owner/repository/pull/1", token.attrs["href"])
+            assert address.startswith("https://github.com/owner/repository/"), text
+        if token.type in ("html_inline", "html_block"):
+            tags = re.findall(r"<[^>]*>?", token.content)
+            assert all(re.fullmatch(rf"(?i)</?({untrusted.TAGS})( open)?\s*/?>", tag) for tag in tags), text
 
 
 KEPT = [
