@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from perf.harness import records
+from perf.stored import problem_of_results
 
 
 def merge(source: Path, target: Path) -> int:
@@ -27,6 +28,8 @@ def merge(source: Path, target: Path) -> int:
     for path in [*files, source / "results" / "benchmarks.json"]:
         into = target / "results" / path.relative_to(source / "results")
         theirs = _load(path)
+        if path.name not in ("machine.json", "benchmarks.json"):
+            _checked(path, theirs)
         if not into.exists():
             _write(into, theirs)
         elif path.name == "machine.json":
@@ -98,10 +101,15 @@ def _same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -
         )
 
 
+def _checked(path: Path, results: Any) -> None:
+    if wrong := problem_of_results(results):
+        raise click.ClickException(f"{path} is no result of asv's: {wrong}")
+
+
 def _load(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from None
 
 

@@ -20,6 +20,9 @@ from pathlib import Path
 
 from github import RefusedError
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from perf.stored import problem_of_benchmark, problem_of_results
+
 STORE = ("perf/results", "perf/records")
 MACHINE = r"[a-z0-9][a-z0-9._-]{0,80}"
 JSON_FILE = re.compile(rf"perf/results/(benchmarks|{MACHINE}/(machine|[0-9a-f]{{8}}-[\w.+-]{{1,120}}))\.json", re.ASCII)
@@ -139,7 +142,18 @@ def content_of(folder: Path, name: str) -> bytes:
             raise ValueError
     except (ValueError, OSError, EOFError, RecursionError):
         raise RefusedError(f"{said} is cut in half, or not what its name says") from None
+    if wrong := _problem(path.name, content):
+        raise RefusedError(f"{said}: {wrong[:300]!a}")
     return content
+
+
+def _problem(name: str, content: bytes) -> str:
+    """What is wrong with a file of asv's; "" if nothing is, or it is another's."""
+    if name == "benchmarks.json":
+        entries = {name: one for name, one in json.loads(content).items() if name != "version"}
+        return next(filter(None, (problem_of_benchmark(name, one) for name, one in entries.items())), "")
+    is_result = re.fullmatch(r"[0-9a-f]{8}-.*\.json", name)
+    return problem_of_results(json.loads(content)) if is_result else ""
 
 
 def _unpacked(content: bytes) -> bytes:

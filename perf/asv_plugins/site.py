@@ -13,6 +13,7 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
 
+from perf.asv_plugins import checked
 from perf.gate import acceptance
 from perf.printable import shortened
 from perf.report import gates, left_out, offline, pages
@@ -29,6 +30,8 @@ from perf.report.step import page as step_page
 from perf.report.trust import page as trust_page
 from perf.report.trust import records as trust_records
 from perf.selection import asv_classes
+
+checked.install()
 
 LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
 """Those that asv's page, which is the history, has not."""
@@ -98,6 +101,7 @@ class OverviewSite(Pages, OutputPublisher):
             ]
             found, skipped = gates.read(site.directory, name)
             skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
+            skipped += left_out.unreadable(site.directory, name)
             changed = change_page.collect(site, name, found, _negligible(), _accepted())
             last = max((max(one.row.revisions) for one in measured), default=None)
             newer = None if last is None else site.newer.get(site.hashes[last])

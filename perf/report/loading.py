@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.report.estimate import estimate
+from perf.stored import problem_of_results
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +88,9 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
         date = datetime.fromtimestamp(found.date / 1000, UTC)
         common = {"machine": found.params["machine"], "environment": found.env_name, "commit": found.commit_hash}
         common |= {"date": date}
-    except (UserError, KeyError, TypeError, ValueError) as error:
+        if wrong := problem_of_results(json.loads(path.read_text(encoding="utf-8"))):
+            raise ValueError(wrong)
+    except (UserError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         warnings.warn(f"{path} is left out: {error}", stacklevel=4)
         return
     try:

@@ -10,8 +10,18 @@ from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.report import pages
 
-read_commit = functools.lru_cache(maxsize=64)(records.read_commit)
-"""For pages that follow one another: the commits that they need are few and the same."""
+
+@functools.lru_cache(maxsize=64)  # for pages that follow one another: the commits that they need are few and the same
+def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
+    """One result per case; [] of records that cannot be read, which the overview names."""
+    try:
+        return records.read_commit(directory, machine, commit)
+    except DAMAGED:
+        return []
+
+
+DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading records of another form raises."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,18 @@ def _of_session(
 
 @functools.lru_cache(maxsize=1024)
 def _read_sessions(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
-    return records.read_lines(directory, machine, commit, kinds=("session",))
+    try:
+        return sessions_of(directory, machine, commit)
+    except DAMAGED:
+        return []
+
+
+def sessions_of(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
+    """The sessions of a commit, oldest first. Raises one of `DAMAGED` if they cannot be read."""
+    found = records.read_lines(directory, machine, commit, kinds=("session",))
+    for one in found:
+        _ = one["id"], one["harness"], one["day"], one["software"].get, one["device"].get
+    return found
 
 
 SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")
@@ -152,7 +173,7 @@ SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")
 
 def environment(directory: Path, machine: str, commit: str) -> dict[str, str]:
     """What may move a number when it changes: versions, driver, harness. Of the newest session; {} without one."""
-    sessions = records.read_lines(directory, machine, commit, kinds=("session",))
+    sessions = _read_sessions(directory, machine, commit)
     if not sessions:
         return {}
     newest = sessions[-1]

@@ -112,7 +112,7 @@ def test_a_case_is_of_the_harness_that_measured_it_last(tmp_path: Path, monkeypa
 def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:
     journal = Journal(tmp_path, H200, "a" * 40)
     for torch in ("2.11.0", "2.13.0"):
-        session = {"kind": "session", "id": torch, "harness": "2", "device": {"driver": "580.95"}}
+        session = {"kind": "session", "id": torch, "day": "", "harness": "2", "device": {"driver": "580.95"}}
         journal.write(session | {"software": {"torch": torch, "python": "3.12.3", "triton": ""}})
     journal.close()
     found = {"torch": "2.13.0", "python": "3.12.3", "driver": "580.95", "harness": "2"}

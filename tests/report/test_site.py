@@ -1,5 +1,6 @@
 """The publisher, through `asv publish` where that is quick, and by itself where it fails."""
 
+import gzip
 import json
 import os
 import re
@@ -80,6 +81,39 @@ def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp
     assert str(tmp_path) not in overview
     changes = text_of((tmp_path / "html" / "changes.html").read_text(encoding="utf-8"))
     assert "laptop No case has been measured at two commits yet" in changes
+
+
+def test_what_nobody_measured_and_damaged_records_cost_themselves_alone(tmp_path: Path) -> None:
+    """asv takes any JSON: over 1e308 it stands still, and shows code as HTML."""
+    hashes = make_project(tmp_path / "repo")
+    perf = tmp_path / "repo" / "perf"
+    endless, no_text = (perf / "results" / H200 / f"{commit[:8]}-linked-py3.12.json" for commit in hashes[:2])
+    document = json.loads(endless.read_text())
+    row = next(iter(document["results"].values()))
+    row[0][0] = 1e308
+    endless.write_text(json.dumps(document))
+    no_text.write_bytes(b"\xff\xfe" + no_text.read_bytes())
+    known = json.loads((perf / "results" / "benchmarks.json").read_text())
+    name = next(one for one in known if one != "version")
+    known[name]["code"] = "<img src=x onerror=alert(1)>"
+    known["<b>"] = known[name]
+    (perf / "results" / "benchmarks.json").write_text(json.dumps(known))
+    cut, other = sorted((perf / "records" / H200).glob("*.jsonl.gz"))[:2]
+    packed = bytearray(cut.read_bytes())
+    packed[len(packed) // 2] ^= 0xFF
+    cut.write_bytes(packed)
+    other.write_bytes(gzip.compress(b'{"kind":"session","id":1}\n'))
+
+    said = asv_publish(tmp_path / "repo", tmp_path / "html")
+    overview = text_of((tmp_path / "html" / "index.html").read_text(encoding="utf-8"))
+    for damaged in (endless, no_text):
+        assert damaged.name in said
+        assert damaged.name in overview
+    for records in (cut, other):
+        assert f"{records.name[:8]}: its records cannot be read" in overview
+    index = json.loads((tmp_path / "html" / "index.json").read_text())
+    assert "<b>" not in index["benchmarks"]
+    assert index["benchmarks"][name]["code"] == "&lt;img src=x onerror=alert(1)&gt;"
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""What asv publishes is checked before: it would take any JSON, show it as HTML, or stand still over it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.stored import problem_of_benchmark, problem_of_results
+
+RESULTS = Path(__file__).resolve().parents[2] / "perf" / "results"
+
+
+def results(value: Any = 1.0, **changed: Any) -> dict[str, Any]:
+    found = {"commit_hash": "a" * 40, "env_name": "linked", "date": 1, "params": {"machine": "m"}, "python": "3.12"}
+    found |= {"requirements": {}, "env_vars": {}, "result_columns": ["result", "params"], "durations": {}, "version": 2}
+    found["results"] = {"a.B.track_time": [[value, 2.0], [["1", "'exposed'"]], "1", 1, 0.1]}
+    return found | changed
+
+
+def benchmark(**changed: Any) -> dict[str, Any]:
+    found = {"name": "a.B.track_time", "unit": "seconds", "param_names": ["n"], "params": [["1"]], "code": "x < 1"}
+    return found | changed
+
+
+def test_everything_on_file_passes() -> None:
+    files = sorted(RESULTS.glob("*/*-*.json"))
+    assert files
+    assert {path.name: wrong for path in files if (wrong := problem_of_results(json.loads(path.read_text())))} == {}
+    known = json.loads((RESULTS / "benchmarks.json").read_text())
+    del known["version"]
+    assert {name: wrong for name, one in known.items() if (wrong := problem_of_benchmark(name, one))} == {}
+
+
+@pytest.mark.parametrize("value", [1.0, 3, None, math.nan])
+def test_a_time_a_failure_and_a_gap_are_results(value: Any) -> None:
+    assert problem_of_results(results(value)) == ""
+
+
+@pytest.mark.parametrize("value", [math.inf, 1e308, 0, -1.0, "1", True, [1.0], {}, 10**400])
+def test_what_nothing_measures_is_no_result(value: Any) -> None:
+    assert "a.B.track_time" in problem_of_results(results(value))
+
+
+def test_a_difference_may_be_negative() -> None:
+    found = results()
+    found["results"]["a.B.track_time"][0] = [1.0, -2.0]
+    assert problem_of_results(found) == ""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {},
+        results(commit_hash="../../x"),
+        results(date=1e400),
+        results(date=10**30),
+        results(params={"machine": ["m"]}),
+        results(results=[]),
+        results(results={"<script>": [[1.0], []]}),
+        results(results={"a.B": [[1.0]]}),
+        results(results={"a.B": [[1.0, 2.0], [["1"]]]}),
+        results(results={"a.B": [[1.0], [[1]]]}),
+        results(results={"a.B": [[1.0], [["1"]], "1", 1, 0.1, [1.0, 2.0]]}),
+    ],
+)
+def test_another_shape_is_no_result(document: Any) -> None:
+    assert problem_of_results(document)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "another"},
+        {"pretty_name": "<img src=x onerror=alert(1)>"},
+        {"unit": "<b>"},
+        {"param_names": ["<b>"]},
+        {"params": [["'<b>'"]]},
+        {"params": []},
+        {"code": 1},
+    ],
+)
+def test_what_asv_would_show_as_html_is_no_benchmark(changed: dict[str, Any]) -> None:
+    assert problem_of_benchmark("a.B.track_time", benchmark()) == ""
+    assert problem_of_benchmark("a.B.track_time", benchmark(**changed))
