@@ -56,10 +56,15 @@ def merge(sources: tuple[Path, ...]) -> None:
     python -m perf merge /scratch/shard-2/perf /scratch/shard-3/perf
 
     Cell by cell: a number before a failure, a failure before n/a. Refuses another GPU under the same machine name and
-    another version of a benchmark. Takes a second per commit.
+    another version of a benchmark, what is no result of asv's, and commits that this repository lacks. Takes a second
+    per commit.
     """
+    from perf.gate.checkouts import resolve
+    from perf.merge import commits
     from perf.merge import merge as merge_into
 
+    for commit in sorted(set().union(*map(commits, sources))):
+        resolve(commit)
     for source in sources:
         count = merge_into(source, Path(__file__).resolve().parent)
         click.echo(f"{source}: {count} files merged")

@@ -4,6 +4,7 @@ A result file of asv's holds one value per cell of a grid: a number, null for a 
 not selected. Of two files of one commit and environment, each cell keeps the one that says more, in that order.
 """
 
+import itertools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import click
 
 from perf.harness import records
-from perf.stored import problem_of_results
+from perf.stored import problem_of_benchmark, problem_of_results
 
 
 def merge(source: Path, target: Path) -> int:
@@ -25,11 +26,11 @@ def merge(source: Path, target: Path) -> int:
     files = sorted((source / "results").glob("*/*.json"))
     if not files:
         raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
-    for path in [*files, source / "results" / "benchmarks.json"]:
+    read = {path: _load(path) for path in [*files, source / "results" / "benchmarks.json"]}
+    for path, theirs in read.items():  # all of them, before one is written
+        _check(path, theirs)
+    for path, theirs in read.items():
         into = target / "results" / path.relative_to(source / "results")
-        theirs = _load(path)
-        if path.name not in ("machine.json", "benchmarks.json"):
-            _checked(path, theirs)
         if not into.exists():
             _write(into, theirs)
         elif path.name == "machine.json":
@@ -101,9 +102,27 @@ def _same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -
         )
 
 
-def _checked(path: Path, results: Any) -> None:
-    if wrong := problem_of_results(results):
-        raise click.ClickException(f"{path} is no result of asv's: {wrong}")
+def commits(source: Path) -> set[str]:
+    """Full hashes of the commits with results or records. Raises `click.ClickException` with one line."""
+    found = set()
+    for path in sorted((source / "results").glob("*/*-*.json")):
+        document = _load(path)
+        _check(path, document)
+        found.add(document["commit_hash"])
+    directory = source / "records"
+    return found | {one for machine in records.machines(directory) for one in records.commits(directory, machine)}
+
+
+def _check(path: Path, document: Any) -> None:
+    if path.name in ("machine.json", "benchmarks.json"):
+        wrong = "" if isinstance(document, dict) else "no object"
+    else:
+        wrong = problem_of_results(document)
+    if path.name == "benchmarks.json" and not wrong:
+        entries = ((name, one) for name, one in document.items() if name != "version")
+        wrong = next(filter(None, itertools.starmap(problem_of_benchmark, entries)), "")
+    if wrong:
+        raise click.ClickException(f"{path} is none of asv's: {wrong}")
 
 
 def _load(path: Path) -> Any:

@@ -10,6 +10,7 @@ and never overwritten.
 
 import gzip
 import io
+import itertools
 import json
 import os
 import re
@@ -151,7 +152,7 @@ def _problem(name: str, content: bytes) -> str:
     """What is wrong with a file of asv's; "" if nothing is, or it is another's."""
     if name == "benchmarks.json":
         entries = {name: one for name, one in json.loads(content).items() if name != "version"}
-        return next(filter(None, (problem_of_benchmark(name, one) for name, one in entries.items())), "")
+        return next(filter(None, itertools.starmap(problem_of_benchmark, entries.items())), "")
     is_result = re.fullmatch(r"[0-9a-f]{8}-.*\.json", name)
     return problem_of_results(json.loads(content)) if is_result else ""
 

@@ -42,8 +42,10 @@ def _load_benchmarks(load: Any) -> Any:
         path = Path(cls.get_benchmark_file_path(conf.results_dir))
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+        except OSError:
             return load.__func__(cls, conf, regex)  # asv has its own words
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} cannot be read: {error}; git checkout restores it") from None
         if not isinstance(document, dict) or document.pop("version", None) != cls.api_version:
             return load.__func__(cls, conf, regex)
         kept = []

@@ -11,7 +11,7 @@ import pytest
 from perf.harness import records
 from perf.merge import merge
 from perf.report import load
-from tests.perf.throwaway import MACHINE, ROOT, Repository
+from tests.perf.throwaway import MACHINE, Repository
 
 SHARDS = (
     r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'sdpa'\)|SmokeControls.*'copy'",
@@ -125,9 +125,9 @@ def test_a_folder_without_results_is_one_clear_line(tmp_path):
         merge(tmp_path, tmp_path)
 
 
-def test_the_command_says_what_it_merged(shards, tmp_path):
+def test_the_command_says_what_it_merged(repository, shards, tmp_path):
     copy = tmp_path / "checkout"
-    shutil.copytree(ROOT / "perf", copy / "perf", ignore=shutil.ignore_patterns("results", "records", "__pycache__"))
+    shutil.copytree(repository.folder, copy, ignore=shutil.ignore_patterns("results", "records", "__pycache__"))
     command = [sys.executable, "-m", "perf", "merge", *map(str, shards)]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -138,3 +138,36 @@ def test_the_command_says_what_it_merged(shards, tmp_path):
     assert refused.returncode == 1
     assert refused.stderr.startswith("Error: ")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def command(repository, folder):
+    return subprocess.run(
+        [sys.executable, "-m", "perf", "merge", str(folder)],
+        cwd=repository.folder,
+        env=repository.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("damage", ["unknown commit", "endless time", "no object", "no text"])
+def test_what_is_no_result_of_a_commit_here_is_refused_and_nothing_is_written(repository, shards, tmp_path, damage):
+    folder = tmp_path / "shard"
+    shutil.copytree(shards[0], folder)
+    (path,) = folder.glob(f"results/{MACHINE}/*-*.json")
+    text = path.read_text()
+    document = json.loads(text)
+    cells = next(iter(document["results"].values()))[0]
+    cells[next(index for index, one in enumerate(cells) if one == one)] = 1e308
+    damaged = {
+        "unknown commit": text.replace(document["commit_hash"], "f" * 40).encode(),
+        "endless time": json.dumps(document).encode(),
+        "no object": b"[]",
+        "no text": b"\xff" + text.encode(),
+    }
+    path.write_bytes(damaged[damage])
+    done = command(repository, folder)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not list((repository.folder / "perf").glob("results/*/*-*.json"))
