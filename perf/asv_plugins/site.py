@@ -25,6 +25,7 @@ from perf.report.distributed import page as distributed_page
 from perf.report.newest import Site
 from perf.report.overview import page as overview_page
 from perf.report.overview import rows as overview_rows
+from perf.report.overview import speedups
 from perf.report.roofline import page as roofline_page
 from perf.report.step import page as step_page
 from perf.report.trust import page as trust_page
@@ -106,7 +107,8 @@ class OverviewSite(Pages, OutputPublisher):
             last = max((max(one.row.revisions) for one in measured), default=None)
             newer = None if last is None else site.newer.get(site.hashes[last])
             hardware = site.hardware(name)
-            machines.append(overview_page.Machine(name, hardware, measured, found, skipped, changed, newer))
+            picture = speedups.picture(attention.collect(site, name).measured)
+            machines.append(overview_page.Machine(name, hardware, measured, found, skipped, changed, newer, picture))
         machines.sort(key=lambda one: -one.cells)
         changes = [one.changed for one in machines]
         return {

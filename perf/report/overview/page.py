@@ -47,6 +47,9 @@ class Machine:
     newer: int | None = None
     """Commits of the branch after the newest measured one; None where that is on no branch that is published."""
 
+    speedups: dict[str, Any] | None = None
+    """What `speedups.picture` says of it."""
+
     @property
     def newest(self) -> pages.Commit | None:
         """The last commit with a number."""
@@ -83,6 +86,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "changed": [_changed(one, at, some) for at, some in one.changed.by_commit[:MOST_CHANGED]],
         "newest": one.newest,
         "newer": one.newer,
+        "speedups": one.speedups,
         "open": [_open(one, each) for each in one.changed.open[:MOST_OPEN]],
         "unshown": max(0, len(one.changed.open) - MOST_OPEN),
     }
