@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,13 @@ class Finite(click.FloatRange):
 
 
 class Commands(click.Group):
-    """A group that names the command that was probably meant."""
+    """A group that names the command that was probably meant, and lists each with its first sentence whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, which cuts a sentence that is longer than the line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(one.help or "")) for name, one in commands if one])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -31,6 +38,10 @@ class Commands(click.Group):
             meant = nearby(args[0], names) or "allowed: " + ", ".join(names)
             raise click.UsageError(f"no command {args[0]!r}; {meant}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.?])\s", " ".join(text.split()))[0]
 
 
 def nearby(name: str, known: Iterable[str]) -> str:

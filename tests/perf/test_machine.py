@@ -5,6 +5,8 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
 from perf import machine
 from perf.harness import device
 from tests.perf.throwaway import Repository
@@ -47,15 +49,24 @@ def test_gpu_model_and_count_make_the_name(monkeypatch):
         assert device.machine()["machine"] == name
 
 
-def test_a_file_that_is_no_json_is_one_clear_line(tmp_path):
+@pytest.mark.parametrize("content", [b"not json", b"[]", b'{"laptop": 1}', b"\xff", b""])
+def test_a_file_that_is_no_machine_file_is_set_aside_and_written(tmp_path, content):
     path = tmp_path / "machine.json"
-    path.write_text("not json")
-    command = [sys.executable, "-m", "perf", "machine", "--file", str(path)]
+    path.write_bytes(content)
+    machine.write(str(path))
+    assert entry(path)["machine"] == device.machine()["machine"]
+    assert (tmp_path / "machine.json.broken").read_bytes() == content
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["machine.json", "machine.json.broken"]
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
+    path = tmp_path / "a file"
+    path.write_text("")
+    command = [sys.executable, "-m", "perf", "machine", "--file", str(path / "machine.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: cannot update the machine file {path}")
-    assert "Traceback" not in done.stderr
-    assert path.read_text() == "not json"
+    assert done.stderr.startswith("Error: cannot update the machine file")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_two_runs_publish_into_one_series(tmp_path):

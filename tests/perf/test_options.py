@@ -27,3 +27,11 @@ def test_what_is_misspelt_or_no_number_is_one_line_that_helps(command: list[str]
     assert done.exit_code == 2
     assert isinstance(done.exception, SystemExit)
     assert helps in done.output.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [(), ("study",)])
+def test_no_help_of_a_command_is_cut(arguments):
+    done = CliRunner().invoke(main, [*arguments, "--help"], terminal_width=80)
+    listed = done.output.partition("Commands:")[2]
+    assert len(listed.splitlines()) > 5
+    assert "..." not in listed
