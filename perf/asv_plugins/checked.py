@@ -1,15 +1,18 @@
 """asv reads no result that is none: what fails the check is left out with a warning that names it, the rest is taken.
 
-asv has no hook between a file and its tables, so the two methods that read are wrapped.
+asv has no hook between a file and its tables, so what reads files is wrapped.
 """
 
 import functools
 import html
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from asv import util
 from asv.benchmarks import Benchmarks
+from asv.commands import publish
 from asv.console import log
 from asv.results import Results
 from asv.util import UserError
@@ -59,8 +62,39 @@ def _load_benchmarks(load: Any) -> Any:
     return classmethod(checked)
 
 
+def _load_json(load: Any) -> Any:
+    @functools.wraps(load)
+    def checked(path: str, *arguments: Any, **options: Any) -> Any:
+        try:
+            found = load(path, *arguments, **options)
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise UserError(f"Error parsing JSON in file '{path}': {error}") from None
+        if Path(path).name == "machine.json" and not isinstance(found, dict):
+            raise UserError(f"{path} holds no object")
+        return found
+
+    return checked
+
+
+def _machine_files(iterate: Any) -> Any:
+    @functools.wraps(iterate)
+    def readable(results: str) -> Iterator[str]:
+        for path in iterate(results):
+            try:
+                named = isinstance(util.load_json(path).get("machine"), str)
+            except UserError as error:
+                log.warning(f"{error}: its machine is left out")
+                continue
+            if named:  # else asv says so with the results beside it
+                yield path
+
+    return readable
+
+
 def install() -> None:
-    """Wrap asv's two methods, once."""
+    """Wrap asv's functions, once."""
     if not hasattr(Results.load, "__wrapped__"):
+        util.load_json = _load_json(util.load_json)
+        publish.iter_machine_files = _machine_files(publish.iter_machine_files)
         Results.load = _load_results(Results.load)
         Benchmarks.load = _load_benchmarks(Benchmarks.load)

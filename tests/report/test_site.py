@@ -83,7 +83,8 @@ def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp
     assert "laptop No case has been measured at two commits yet" in changes
 
 
-def test_what_nobody_measured_and_damaged_records_cost_themselves_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine_file", [b"{", b"\xff", b"[]", b"{}"])
+def test_what_nobody_measured_and_damaged_records_cost_themselves_alone(tmp_path: Path, machine_file: bytes) -> None:
     """asv takes any JSON: over 1e308 it stands still, and shows code as HTML."""
     hashes = make_project(tmp_path / "repo")
     perf = tmp_path / "repo" / "perf"
@@ -104,7 +105,11 @@ def test_what_nobody_measured_and_damaged_records_cost_themselves_alone(tmp_path
     cut.write_bytes(packed)
     other.write_bytes(gzip.compress(b'{"kind":"session","id":1}\n'))
 
+    nameless = perf / "results" / "cpu-laptop" / "machine.json"
+    nameless.write_bytes(machine_file)
+
     said = asv_publish(tmp_path / "repo", tmp_path / "html")
+    assert "cpu-laptop/machine.json" in said
     overview = text_of((tmp_path / "html" / "index.html").read_text(encoding="utf-8"))
     for damaged in (endless, no_text):
         assert damaged.name in said
