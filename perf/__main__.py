@@ -6,6 +6,7 @@ import click
 
 from perf.gate.acceptance import command as accept
 from perf.gate.command import command as gate
+from perf.measured import command as measured
 from perf.missed import command as missed
 from perf.options import Commands
 from perf.report.writeup.command import command as report
@@ -131,6 +132,7 @@ def case(name: str | None, impls: str | None, visits: int, list_only: bool, prof
 
 main.add_command(gate)
 main.add_command(accept)
+main.add_command(measured)
 main.add_command(missed)
 main.add_command(report, "report")
 main.add_command(Studies("study", help="Answer one question with a table or two: NAME --help teaches."))
