@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.acceptance import Acceptance
+from perf.gate.evidence import Outcome
+from perf.gate.explanation import is_of_the_clock, why_larger, why_slower
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.report import newest, pages
@@ -48,6 +50,26 @@ class Machine:
     drifting: Sequence[Drifting] = ()
     """The fastest first."""
 
+    outcomes: Callable[[int], Mapping[tuple[str, tuple[Any, ...]], Outcome]] = lambda revision: {}
+    """What records say of the cases of a commit by asv's number, by class and parameters."""
+
+    @functools.cached_property
+    def controls(self) -> set[int]:
+        """Numbers of the commits at which rows without project code changed."""
+        return touched_controls(self.changes)
+
+    def arms(self, one: Change) -> tuple[Outcome, Outcome] | None:
+        """What explains the number before a change and after it; None where no records say it of both."""
+        case = one.series.method.rpartition(".")[0], tuple(one.series.params.values())
+        found = [self.outcomes(revision).get(case) for revision in (one.last_before, one.revision)]
+        return (found[0], found[1]) if found[0] and found[1] else None
+
+    def is_of_the_clock(self, one: Change) -> bool:
+        """Its kernels took as long as before, and rows without project code moved at the same commit."""
+        if one.series.quantity != "time" or one.revision not in self.controls or not (arms := self.arms(one)):
+            return False
+        return is_of_the_clock(*arms, one.step.after - one.step.before)
+
     @property
     def by_commit(self) -> list[tuple[int, list[Change]]]:
         """The changes of each commit that has any, newest commit first."""
@@ -63,9 +85,9 @@ class Machine:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Project code is worse, still so, and nobody has said that it is meant."""
+        """Project code is worse, still so, nobody has said that it is meant, and it is not the clock alone."""
         stands = one.back is None and not one.step.border and not one.series.is_control
-        return one.verdict.word in BAD and stands and not self.why(one)
+        return one.verdict.word in BAD and stands and not self.why(one) and not self.is_of_the_clock(one)
 
     def is_unconfirmed(self, one: Change) -> bool:
         """It is open, and one commit alone shows it."""
@@ -108,6 +130,7 @@ def collect(
         gates,
         accepted,
         drifting,
+        lambda revision: newest.outcomes_of(site.directory, machine, site.hashes[revision]),
     )
 
 
@@ -135,7 +158,6 @@ def counted(changes: Iterable[Change]) -> str:
 
 
 def _machine(one: Machine) -> dict[str, Any]:
-    controls = touched_controls(one.changes)
     by_commit = one.by_commit
     return {
         "id": pages.ident(one.name),
@@ -147,7 +169,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
         "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
         "unconfirmed": unconfirmed,
-        "changed": [_commit(one, at, some, at in controls) for at, some in by_commit[:MOST_COMMITS]],
+        "changed": [_commit(one, at, some, at in one.controls) for at, some in by_commit[:MOST_COMMITS]],
         "older": max(0, len(by_commit) - MOST_COMMITS),
     }
 
@@ -189,9 +211,20 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
         "border": each.step.border,
         "back": one.described(each.back) if each.back is not None else None,
         "why": one.why(each),
+        "cause": _cause(one, each),
+        "clock": one.is_of_the_clock(each),
         "gate": _gate_word(one, each, verdict),
         "picture": _picture(each.series, each.step.index),
     }
+
+
+def _cause(one: Machine, each: Change) -> str:
+    """The kernel, or the allocation, that moved most; "" where no records of both commits know."""
+    if each.step.border or not (arms := one.arms(each)):
+        return ""
+    if each.series.quantity == "peak_memory":
+        return why_larger(*arms)
+    return why_slower(*arms, each.step.after - each.step.before)
 
 
 def _pattern(series: Series) -> str:
