@@ -85,6 +85,15 @@ class Site:
         wanted = revisions(self.graphs, machine, recorded) | (recorded.keys() - known) | set(sorted(recorded)[-1:])
         return [recorded[one] for one in sorted(wanted, reverse=True)]
 
+    def measured(self, machine: str) -> set[int]:
+        """asv's numbers of the commits with a number, of whichever case."""
+        return {
+            revision
+            for _, graph in _of(self.graphs, machine)
+            for revision, points in graph.data_points.items()
+            if any(is_number(one) for values in points for one in values)
+        }
+
     def cells(self, machine: str) -> dict[str, list[Cell]]:
         """By class every case at its newest commit with records."""
         return cells_of(self.directory, machine, self.commits(machine))

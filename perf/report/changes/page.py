@@ -36,7 +36,7 @@ class Machine:
     name: str
     changes: Sequence[Change]
     commits: int
-    """That have a value of any series."""
+    """With a number, of whichever case."""
 
     series: int
     described: Callable[[int], pages.Commit]
@@ -123,7 +123,7 @@ def collect(
     return Machine(
         machine,
         changes,
-        len({revision for one in series for revision in one.revisions}),
+        len(site.measured(machine)),
         len(series),
         lambda revision: site.describe(site.hashes[revision]),
         {**site.revisions, **site.numbered(ends | {one.commit for one in accepted})},
