@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,9 @@ class Machine:
     accepted: Sequence[Acceptance]
     drifting: Sequence[Drifting] = ()
     """The fastest first."""
+
+    comparable: Container[str] = frozenset()
+    """Hashes of commits that the page of two has."""
 
     @property
     def by_commit(self) -> list[tuple[int, list[Change]]]:
@@ -90,7 +93,12 @@ class Machine:
 
 
 def collect(
-    site: Site, machine: str, gates: Sequence[Gate], negligible: Negligible, accepted: Sequence[Acceptance]
+    site: Site,
+    machine: str,
+    gates: Sequence[Gate],
+    negligible: Negligible,
+    accepted: Sequence[Acceptance],
+    comparable: Container[str] = frozenset(),
 ) -> Machine:
     """From what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
@@ -108,6 +116,7 @@ def collect(
         gates,
         accepted,
         drifting,
+        comparable,
     )
 
 
@@ -157,6 +166,8 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
     unsettled = [each for each in changes if one.is_open(each)]
+    before = one.described(max(each.last_before for each in changes))
+    compared = before.hash in one.comparable and commit.hash in one.comparable
     skipped = max(each.revision - each.last_before - 1 for each in changes)
     return {
         "id": anchor(one.name, commit),
@@ -168,6 +179,8 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
         "hidden": max(0, len(changes) - MOST_ROWS),
         "controls": controls,
         "unmeasured": skipped,
+        "before": before,
+        "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
 
 
