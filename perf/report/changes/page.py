@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,9 @@ class Machine:
     accepted: Sequence[Acceptance]
     drifting: Sequence[Drifting] = ()
     """The fastest first."""
+
+    comparable: Container[str] = frozenset()
+    """Hashes of commits that the page of two has."""
 
     outcomes: Callable[[int], Mapping[tuple[str, tuple[Any, ...]], Outcome]] = lambda revision: {}
     """What records say of the cases of a commit by asv's number, by class and parameters."""
@@ -112,7 +115,12 @@ class Machine:
 
 
 def collect(
-    site: Site, machine: str, gates: Sequence[Gate], negligible: Negligible, accepted: Sequence[Acceptance]
+    site: Site,
+    machine: str,
+    gates: Sequence[Gate],
+    negligible: Negligible,
+    accepted: Sequence[Acceptance],
+    comparable: Container[str] = frozenset(),
 ) -> Machine:
     """From what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
@@ -130,6 +138,7 @@ def collect(
         gates,
         accepted,
         drifting,
+        comparable,
         lambda revision: newest.outcomes_of(site.directory, machine, site.hashes[revision]),
     )
 
@@ -179,6 +188,8 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
     unsettled = [each for each in changes if one.is_open(each)]
+    before = one.described(max(each.last_before for each in changes))
+    compared = before.hash in one.comparable and commit.hash in one.comparable
     skipped = max(each.revision - each.last_before - 1 for each in changes)
     return {
         "id": anchor(one.name, commit),
@@ -190,6 +201,8 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
         "hidden": max(0, len(changes) - MOST_ROWS),
         "controls": controls,
         "unmeasured": skipped,
+        "before": before,
+        "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
 
 

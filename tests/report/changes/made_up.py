@@ -25,5 +25,5 @@ def machine_of(
 ) -> Machine:
     revisions = {commit(number).hash: number for number in range(100)}
     return Machine(
-        name, changes, 12, 3, commit, revisions, gates, accepted, drifting, outcomes or (lambda revision: {})
+        name, changes, 12, 3, commit, revisions, gates, accepted, drifting, outcomes=outcomes or (lambda revision: {})
     )
