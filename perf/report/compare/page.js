@@ -108,7 +108,7 @@ function describe(where, commit, found) {
   const link = shown.commitUrl ? made("a", "", code) : code;
   if (shown.commitUrl) link.href = shown.commitUrl + hash;
   const sessions = new Set(found.sessions.map((one) => one.made));
-  const lines = [...sessions].map((text) => made("div", `measured ${text}`));
+  const lines = [...sessions].map((text) => made("p", `measured ${text}`));
   lines.forEach((line) => (line.className = "quiet"));
   where.replaceChildren(link, ` ${subject} `, made("span", date), ...lines);
 }
