@@ -21,6 +21,8 @@ from perf.report.attention import collected as attention
 from perf.report.attention import page as attention_page
 from perf.report.changes import page as change_page
 from perf.report.changes import rates as change_rates
+from perf.report.compare import page as compare_page
+from perf.report.compare import rows as compare_rows
 from perf.report.distributed import page as distributed_page
 from perf.report.newest import Site
 from perf.report.overview import page as overview_page
@@ -103,7 +105,8 @@ class OverviewSite(Pages, OutputPublisher):
             found, skipped = gates.read(site.directory, name)
             skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
             skipped += left_out.unreadable(site.directory, name)
-            changed = change_page.collect(site, name, found, _negligible(), _accepted())
+            comparable = frozenset(compare_rows.recorded(site, name)[: compare_rows.MOST])
+            changed = change_page.collect(site, name, found, _negligible(), _accepted(), comparable)
             last = max((max(one.row.revisions) for one in measured), default=None)
             newer = None if last is None else site.newer.get(site.hashes[last])
             hardware = site.hardware(name)
@@ -115,6 +118,21 @@ class OverviewSite(Pages, OutputPublisher):
             "overview": overview_page.render(conf.project, machines, conf.show_commit_url),
             "changes": change_page.render(conf.project, changes, conf.show_commit_url),
         }
+
+
+class CompareSite(Pages, OutputPublisher):
+    """compare.html, and beside it a file for each commit that it compares."""
+
+    name = "compare"
+    button_label = "Compare"
+    description = "Any two measured commits, row by row"
+    order = 9.5
+
+    @classmethod
+    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
+        """The page, once its files are written."""
+        found = [compare_page.collect(site, name, Path(conf.html_dir)) for name in site.machines]
+        return {cls.name: compare_page.render(conf.project, found, conf.show_commit_url)}
 
 
 class AttentionSite(Pages, OutputPublisher):

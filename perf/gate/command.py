@@ -147,6 +147,7 @@ def command(
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
     for path in filter(None, (json_file, markdown)):
         refuse_unwritable(path)
+    click.echo("Reading the commits, this machine and its rows: some seconds", err=True)
     try:
         with _ending_on_sigterm(), measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:

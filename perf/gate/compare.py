@@ -30,8 +30,10 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
 
     begin = time.monotonic()
     accepted = acceptance.between(*arms)
-    if any(one.case.device == "cuda" for one in evidence) and (reason := objection(asked_apart())):
-        raise click.ClickException(reason)  # before tests of minutes; every measuring process asks again
+    if any(one.case.device == "cuda" for one in evidence):
+        click.echo("Are the GPUs free and sound?", err=True)
+        if reason := objection(asked_apart()):
+            raise click.ClickException(reason)  # before tests of minutes; every measuring process asks again
     click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
     ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
     if not ended.passed:

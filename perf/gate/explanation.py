@@ -36,6 +36,13 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
     return _short(", ".join(parts))
 
 
+def is_of_the_clock(base: Outcome, head: Outcome, change_s: float) -> bool:
+    """Whether a call has the same kernels as before, and these took as long: what changed is between or around them."""
+    before, after = ([(name, count) for name, count, _ in sorted(one.kernels)] for one in (base, head))
+    moved_us = sum(_times(head).values()) - sum(_times(base).values())
+    return bool(before) and before == after and abs(moved_us) < SHOWN * abs(change_s) * 1e6
+
+
 def why_larger(base: Outcome, head: Outcome) -> str:
     """The allocation at the peak that moved most the way that the peak did; "" where none is known."""
     if base.peak_bytes is None or head.peak_bytes is None:

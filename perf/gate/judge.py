@@ -55,14 +55,20 @@ def visits(evidence: Sequence[Evidence]) -> Visits:
 
 
 def open_rows(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> list[Evidence]:
-    """Those that another process may bring a word, and the controls as long as there are any.
+    """Those that another process may bring a word, the most pressing first; and the controls if there are any.
 
     Before the last look these are the suspects alone, those that may be slower or faster, and the rows that were drawn.
     """
     rows = [_row(one) for one in evidence if _is_judged(one)]
     said = _said([row for row in rows if not row.evidence.is_control], looks, rows)
-    is_open = {key for key, one in said.items() if _goes_on(one, looks)}
-    return [one for one in evidence if id(one) in is_open or (one.is_control and is_open)]
+    found = sorted((one for one in said.values() if _goes_on(one, looks)), key=_urgency)
+    return [one.row.evidence for one in found] + [one for one in evidence if one.is_control and found]
+
+
+def _urgency(said: "_Said") -> tuple[bool, bool, float]:
+    """First what is likely slower, the worst before all; then what is likely faster; then the rest."""
+    change = said.change or 0.0
+    return not said.is_suspect, change <= 0, -abs(change)
 
 
 def _goes_on(said: "_Said", looks: Sequence[int]) -> bool:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class Measuring:
         self._ceilings: dict[str, Any] = {}
         self._deadline = time.monotonic() + budget_s
         self._visit_s: dict[str, float] = {}
+        self._row_s: dict[str, float] = defaultdict(float)
+        self._start_s = 0.0
         self._workers: dict[str, Process] = {
             device: AlternatingProcesses(device, checkouts, pythons) if pythons else WorkerProcess(device, *checkouts)
             for device in {one.case.device for one in evidence}
@@ -64,20 +66,23 @@ class Measuring:
         """Measure every row in as many processes as the first look needs, then the open ones, look by look.
 
         No visit begins that would end after the budget, as far as the row's last one tells; what was measured until
-        then stays. Raises `click.ClickException` with one line before the first visit if `preflight` objects.
+        then stays. Where the budget is too short for all open rows, the first of them get all processes. Raises
+        `click.ClickException` with one line before the first visit if `preflight` objects.
         """
         try:
             rows: Sequence[Evidence] = self.evidence
             for look in self._looks:
                 while self.processes < look and _any_open(rows) and not self._is_over():
                     self._one_process(rows)
-                rows = self._is_open(self.evidence)
+                rows = self._affordable(self._is_open(self.evidence))
         finally:
             for worker in self._workers.values():
                 worker.stop()
 
     def _one_process(self, rows: Sequence[Evidence]) -> None:
         number, self.processes = self.processes, self.processes + 1
+        begin = time.monotonic()
+        self._row_s = defaultdict(float)
         for device, worker in self._workers.items():
             mine = [one for one in rows if one.case.device == device and _goes_on(one) and self._has_time_for(one)]
             if not mine:
@@ -96,10 +101,12 @@ class Measuring:
                 order.sort(key=lambda one: one.case.params.get("world_size", 1))  # as many ranks stay who they are
                 for one in order:
                     if _goes_on(one) and self._has_time_for(one):
-                        begin = time.monotonic()
+                        visit_begin = time.monotonic()
                         self._visit(worker, one, number, visit)
-                        self._visit_s[one.case.key] = time.monotonic() - begin
+                        self._visit_s[one.case.key] = time.monotonic() - visit_begin
+                        self._row_s[one.case.key] += self._visit_s[one.case.key]
                         self._step(1, one.case.key)
+        self._start_s = time.monotonic() - begin - sum(self._row_s.values())
 
     def _greet(self, worker: Process) -> str:
         """Start the process; returns why it can measure nothing, "" if it can."""
@@ -159,6 +166,22 @@ class Measuring:
             "injection": None if one.is_control else self._injection,
         }
         return worker.ask(request, self._limit_s)
+
+    def _affordable(self, rows: Sequence[Evidence]) -> Sequence[Evidence]:
+        """Of the open rows, in their order, those that can have all processes within the budget; one at least.
+
+        A little more of each would leave none of many slower rows confirmed. Controls stay.
+        """
+        processes = self._looks[-1] - self.processes
+        controls = [one for one in rows if one.is_control]
+        judged = [one for one in rows if not one.is_control]
+        process_s = self._start_s + sum(self._row_s[one.case.key] for one in controls)
+        left_s = self._deadline - time.monotonic()
+        affordable = 0
+        for one in judged:
+            process_s += self._row_s[one.case.key]
+            affordable += processes * process_s <= left_s
+        return judged[: max(affordable, 1)] + controls if judged else rows
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._deadline

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perf.gate.evidence import Outcome
 from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.report import pages
@@ -83,6 +84,15 @@ class Site:
         known = {revision for _, graph in _of(self.graphs, machine) for revision in graph.data_points}
         wanted = revisions(self.graphs, machine, recorded) | (recorded.keys() - known) | set(sorted(recorded)[-1:])
         return [recorded[one] for one in sorted(wanted, reverse=True)]
+
+    def measured(self, machine: str) -> set[int]:
+        """asv's numbers of the commits with a number, of whichever case."""
+        return {
+            revision
+            for _, graph in _of(self.graphs, machine)
+            for revision, points in graph.data_points.items()
+            if any(is_number(one) for values in points for one in values)
+        }
 
     def cells(self, machine: str) -> dict[str, list[Cell]]:
         """By class every case at its newest commit with records."""
@@ -166,6 +176,26 @@ def sessions_of(directory: Path, machine: str, commit: str) -> list[dict[str, An
     for one in found:
         _ = one["id"], one["harness"], one["day"], one["software"].get, one["device"].get
     return found
+
+
+@functools.lru_cache(maxsize=8)  # a commit's changes are told together, beside the few commits before it
+def outcomes_of(directory: Path, machine: str, commit: str) -> Mapping[tuple[str, tuple[Any, ...]], Outcome]:
+    """What explains a case's number at a commit, by its class and parameters: kernels of a call, memory at its peak."""
+    try:
+        visits = records.read_lines(directory, machine, commit, kinds=("visit",))
+        return {
+            (one["benchmark"], tuple(one["params"].values())): Outcome(
+                one["status"],
+                peak_bytes=one.get("peak_bytes"),
+                kernels=tuple((name, count, us) for name, count, us in one["kernels"]),
+                triton_kernels=tuple(one.get("triton_kernels", ())),
+                largest_allocations=tuple((size, where) for size, where in one.get("largest_allocations", ())),
+            )
+            for one in visits
+            if "kernels" in one
+        }
+    except DAMAGED:
+        return {}
 
 
 SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")

@@ -15,6 +15,7 @@ ROOMS = Path(__file__).parent
 PAGES = (
     ("index.html", "Overview"),
     ("changes.html", "Changes"),
+    ("compare.html", "Compare"),
     ("history.html", "History"),
     ("attention.html", "Attention"),
     ("step.html", "Training step"),
@@ -53,6 +54,12 @@ def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
 def known_link(series: Container[str], benchmark: str, machine: str, params: dict[str, Any]) -> str:
     """The same where asv has a graph of the benchmark, which is in `series`; else ""."""
     return permalink(benchmark, machine, params) if benchmark in series else ""
+
+
+def comparison(machine: str, base: str, head: str) -> str:
+    """The page of two commits, by their hashes."""
+    query = {"machine": machine, "base": base, "head": head}
+    return f"compare.html?{urlencode(query, quote_via=quote)}"
 
 
 def file(room: str) -> str:

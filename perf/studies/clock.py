@@ -1,5 +1,6 @@
 """Are our stopwatches right? Each against an independent one, on the same tensors."""
 
+import functools
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,21 +18,25 @@ from perf.harness.measure import missing_device
 from perf.harness.status import told
 from perf.harness.worker_process import WorkerProcess
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import bench
+from perf.studies.lm import bench, tiny_option
 from perf.workloads import controls
 from perf.workloads.workload import Workload, no_floor, no_result
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 7
 PROCESSES = 5
+TINY = 2
+"""Of either."""
+
 STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike
 
 Row = dict[str, Any]
 
 
 @click.command()
+@tiny_option
 @out_option
-def command(out: Path) -> None:
+def command(size: str | None, out: Path) -> None:
     """Are our stopwatches right? Needs a GPU; takes a minute.
 
     Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
@@ -42,11 +47,18 @@ def command(out: Path) -> None:
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
+    rounds, processes = (TINY, TINY) if size else (ROUNDS, PROCESSES)
     questions: list[tuple[str, Callable[[], Iterator[Row]]]] = [
-        (f"CUDA events against triton.testing.do_bench: median of {ROUNDS} alternating rounds, cold L2", _do_bench),
+        (
+            f"CUDA events against triton.testing.do_bench: median of {rounds} alternating rounds, cold L2",
+            functools.partial(_do_bench, rounds),
+        ),
         ("A kernel of 10 us in a CUDA graph, less a chain of empty kernels, against its time by the profiler", _graph),
         ("A cold and a warm L2 (60 MB on an H200): bandwidth, bytes read and written", _caches),
-        (f"A host-bound step in {PROCESSES} processes: range of the medians over their median", _processes),
+        (
+            f"A host-bound step in {processes} processes: range of the medians over their median",
+            functools.partial(_processes, processes),
+        ),
     ]
     rows: list[Row] = []
     tables = []
@@ -62,7 +74,7 @@ def command(out: Path) -> None:
     write(out / "clock.json", whole)
 
 
-def _do_bench() -> Iterator[Row]:
+def _do_bench(rounds: int) -> Iterator[Row]:
     works: list[tuple[str, Workload, str, Callable[[float], float]]] = [
         ("copy of 1 GiB", controls.copy(2**28, "cuda"), "GB/s", lambda s: 2 * 2**30 / s * 1e-9),
         (
@@ -73,7 +85,7 @@ def _do_bench() -> Iterator[Row]:
         ),
     ]
     for name, work, unit, rate in works:
-        ours, theirs = _alternate(EventClock(), work)
+        ours, theirs = _alternate(EventClock(), work, rounds)
         ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
         yield {
             "work": name,
@@ -84,7 +96,7 @@ def _do_bench() -> Iterator[Row]:
         }
 
 
-def _alternate(clock: Clock, work: Workload) -> tuple[list[float], list[float]]:
+def _alternate(clock: Clock, work: Workload, rounds: int) -> tuple[list[float], list[float]]:
     from triton.testing import do_bench
 
     ours: list[float] = []
@@ -95,7 +107,7 @@ def _alternate(clock: Clock, work: Workload) -> tuple[list[float], list[float]]:
         lambda: ours.append(statistics.median(bench().visit(clock, work, "cold", STOP))),
         lambda: theirs.append(do_bench(work.run, warmup=20, rep=200, return_mode="median") * 1e-3),
     ]
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for turn in turns if number % 2 == 0 else reversed(turns):
             turn()
     return ours, bench().hold(theirs, work, "cold")
@@ -140,11 +152,11 @@ def _caches() -> Iterator[Row]:
         yield {"copy": name, **rates, "cold / warm": f"{seconds['cold'] / seconds['warm']:.3f}"}
 
 
-def _processes() -> Iterator[Row]:
+def _processes(count: int) -> Iterator[Row]:
     make_working_tree_importable()
     clocks: tuple[ClockName, ...] = ("device_busy", "gpu_wall", "cuda_graph")
     medians: dict[str, list[float]] = {clock: [] for clock in clocks}
-    for _ in range(PROCESSES):
+    for _ in range(count):
         worker = WorkerProcess("cuda", ROOT)
         try:
             worker.start()

@@ -115,6 +115,10 @@ def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -
     return add
 
 
+tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Little of everything, in seconds.")
+"""Of studies without a model: "tiny" or None."""
+
+
 def device_kind() -> str:
     """cuda where there is one, else cpu."""
     import torch

@@ -12,6 +12,7 @@ from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import asv_classes
+from perf.studies.lm import tiny_option
 from perf.workloads import build
 from perf.workloads.attention_check import Bound, every_bound
 from perf.workloads.workload import Unavailable
@@ -29,10 +30,11 @@ class Checked(NamedTuple):
 
 
 @click.command()
-@click.option("-b", "--bench", "prefix", default="attention.", show_default=True, help="Classes whose names begin so.")
+@tiny_option
+@click.option("-b", "--bench", "prefix", help="Classes whose names begin so. Default: attention.; smoke. if tiny.")
 @click.option("--max-seq-len", default=16384, show_default=True, help="Leave longer sequences out.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="N cases, drawn at random, instead of all.")
-def command(prefix: str, max_seq_len: int, sample: int | None) -> None:
+def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int | None) -> None:
     """How near does right code come to what a check refuses? Of each implementation and dtype the worst of every bound.
 
     Builds and checks every case of attention in this process, without timing it: shares of what is allowed, by row,
@@ -41,6 +43,7 @@ def command(prefix: str, max_seq_len: int, sample: int | None) -> None:
     """
     from tabulate import tabulate
 
+    prefix = prefix or ("smoke." if size else "attention.")
     cases = selected(prefix, max_seq_len)
     if not cases:
         raise click.ClickException(f"no case of attention is in a class {prefix!r} with {max_seq_len} tokens at most")

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from perf.gate import command
 from tests.perf.throwaway import Repository
 
 ROWS = r"SmokeAttention.*\(128.*'reference'"
@@ -33,6 +35,19 @@ def edit(repository: Repository, before: str, after: str) -> None:
 def words(path: Path) -> dict[str, str]:
     document: dict[str, Any] = json.loads(path.read_text())
     return {one["key"]: one["word"] for one in document["judgement"]["verdicts"]}
+
+
+def test_something_is_said_before_the_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    said = []
+
+    def look(_: str) -> None:
+        said.append(capsys.readouterr().err)
+        raise click.ClickException("enough")
+
+    monkeypatch.setattr(command, "measuring", look)
+    with pytest.raises(click.ClickException):
+        command.command.main(["main"], standalone_mode=False)
+    assert said[0].strip()
 
 
 def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository, tmp_path: Path) -> None:

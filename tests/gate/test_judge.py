@@ -331,6 +331,15 @@ def test_a_user_waits_in_seconds_whatever_the_clock_did():
     assert (got.word, got.reason) == ("SLOWER", "")
 
 
+def test_the_worst_of_the_open_rows_come_first():
+    """Where the budget is short, these get their processes."""
+    less, more = (evidence(name, change, processes=3) for name, change in (("less", 0.05), ("more", 0.3)))
+    faster = evidence("faster", -0.5, processes=3)
+    noisy = evidence("noisy", sd=0.03)
+    control = evidence("control", is_control=True)
+    assert open_rows([control, *rows(), noisy, faster, less, more]) == [more, less, faster, noisy, control]
+
+
 def test_open_rows_are_those_without_a_word_and_then_the_controls():
     control = evidence("control", is_control=True)
     noisy, slow = evidence("noisy", sd=0.03), evidence("slow", 0.03)

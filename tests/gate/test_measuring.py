@@ -1,6 +1,7 @@
 """Evidence from real processes: which rows go on, whose fault a fault was, and that the budget ends it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,19 @@ def test_the_budget_ends_it_and_keeps_what_there_is(places: Any) -> None:
     run, row, _ = measured(places(GOOD, GOOD), budget_s=0.0)
     assert run.processes == 0
     assert not row.outcomes
+
+
+def test_a_budget_for_some_of_the_open_rows_confirms_the_first_of_them(places: Any) -> None:
+    rows = [Evidence(replace(CASE, params=CASE.params | {"seq_len": n}), (0.1, 1e-4), False) for n in (1, 2, 3)]
+    control = Evidence(CONTROL, (0.1, 1e-4), True)
+    run = Measuring([*rows, control], places(GOOD, GOOD), budget_s=1000.0, looks=(3, 12), is_open=list)
+    run.processes, run._start_s = 3, 10.0
+    run._row_s.update({one.case.key: 40.0 for one in rows} | {control.case.key: 10.0})
+    assert run._affordable([rows[2], rows[0], rows[1], control]) == [rows[2], rows[0], control]
+    run._row_s[rows[2].case.key] = 1000.0
+    assert run._affordable([rows[2], rows[0], control]) == [rows[2], control], "one at least"
+    run.processes = 12
+    assert run._affordable([*rows, control]) == [*rows, control]
 
 
 def test_no_visit_begins_that_would_end_after_the_budget(places: Any) -> None:

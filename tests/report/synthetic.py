@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,8 +171,14 @@ def peak_bytes(params: dict[str, Any]) -> int:
     return round(work(params)[1]) + squares * params["seq_len"] ** 2 * 4
 
 
-def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -> None:
-    """One session, as the harness would have written it."""
+def write_records(
+    directory: Path,
+    suite: Suite,
+    commit: str,
+    visits: int = 4,
+    factor: Callable[[dict[str, Any]], float] = lambda params: 1.0,
+) -> None:
+    """One session, as the harness would have written it; `factor` on times and bytes of a case."""
     journal = Journal(directory, suite.machine, commit)
     gpu = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_110_011_392, "driver": "580.95.05"}
     identity = gpu if suite.gpu else {"name": "Some Laptop CPU", "threads": 2}
@@ -212,8 +218,9 @@ def write_records(directory: Path, suite: Suite, commit: str, visits: int = 4) -
                 | {"bytes_read": moved * 0.75, "bytes_written": moved * 0.25},
             }
             if status == "ok":
-                line["samples_ns"] = samples_ns(suite, params, visit)
-                line["peak_bytes"] = peak_bytes(params) if MEMORY in suite.methods else None
+                line["samples_ns"] = [round(factor(params) * ns) for ns in samples_ns(suite, params, visit)]
+                size = round(factor(params) * peak_bytes(params))
+                line["peak_bytes"] = size if MEMORY in suite.methods else None
             journal.write(line)
     journal.close()
 

@@ -38,6 +38,12 @@ def test_only_commits_with_the_newest_of_something_are_read() -> None:
     assert newest.revisions([wide, torch_213], H200, range(10)) == {9, 8, 7, 5}, "each environment by itself"
 
 
+def test_a_commit_is_measured_if_any_case_has_a_number_there(tmp_path: Path) -> None:
+    times, sizes = graph({1: [1.0, None], 2: [None, math.nan]}), graph({3: [None, 1.0]})
+    site = Site(tmp_path, [times, sizes, graph({4: [1.0]}, "laptop")], {}, {}, frozenset(), described)
+    assert site.measured(H200) == {1, 3}
+
+
 def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> None:
     for size, commit in (("small", "a"), ("small", "b"), ("xl", "c"), ("small", "d")):
         steps.write_records(tmp_path, steps.phases(size), commit * 40)

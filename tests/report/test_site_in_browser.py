@@ -169,6 +169,28 @@ def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) 
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
 
 
+UNDER_A_NUMBER = """
+return [...document.querySelectorAll(".share")].filter((cell) => {
+  const style = getComputedStyle(cell), box = cell.getBoundingClientRect(), text = document.createRange();
+  text.selectNodeContents(cell);
+  const share = parseFloat(style.getPropertyValue("--share")), less = parseFloat(style.backgroundSize.split("- ")[1]);
+  if (!box.width || !share || cell.dataset.value > 10) return false; // a made-up rate of a thousand ceilings
+  const bar = parseFloat(style.backgroundPositionX) + ((box.width - less) * share) / 100;
+  return !(box.left + bar <= text.getBoundingClientRect().left);
+}).map((cell) => cell.outerHTML);
+"""
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_no_bar_lies_under_its_number(site: str, driver: Any, width: int) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    for page in ("attention", "roofline"):
+        driver.get(f"{site}{page}.html")
+        assert driver.find_elements("css selector", ".share")
+        assert driver.execute_script(UNDER_A_NUMBER) == []
+
+
 SHARES = """
 const rows = document.querySelectorAll("#nvidia-h200 table.every tbody tr:not([hidden])");
 return [...rows].map((row) => Number(row.cells[0].dataset.value));

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import click
 import pytest
+import torch
 from click.testing import CliRunner
 
+from perf.__main__ import main
 from perf.harness.clock import WallClock, alternate
 from perf.studies import STUDIES, document, spent
 from perf.workloads.workload import Floor, Workload
 from tests.repositories import git
+
+MEASURES_NOTHING = {"accounting", "spent"}
 
 
 def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
@@ -32,6 +36,31 @@ def test_every_study_is_on_the_command_line():
         if any(getattr(node, "name", "") == "command" for node in ast.parse(path.read_text()).body)
     ]
     assert sorted(commands) == sorted(STUDIES.values())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_that_measures_takes_a_tiny_size(name):
+    study = main.get_command(None, "study").get_command(None, name)
+    options = {one.name: one for one in study.params if "--size" in one.opts}
+    if name in MEASURES_NOTHING:
+        assert not options
+        return
+    (size,) = options.values()
+    assert size.type.convert("tiny", size, None) == "tiny"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they measure here")
+@pytest.mark.parametrize("name", ["clock", "noise"])
+def test_what_needs_a_gpu_says_so_in_one_line(name):
+    done = CliRunner().invoke(main, ["study", name, "--size", "tiny"])
+    assert done.exit_code == 1
+    assert re.fullmatch("Error: .*GPU.*\n", done.output)
+
+
+@pytest.mark.parametrize("name", ["margins", "attention-memory", "all-reduce"])
+def test_a_tiny_size_is_measured_anywhere(name):
+    done = CliRunner().invoke(main, ["study", name, "--size", "tiny"])
+    assert done.exit_code == 0, done.output
 
 
 def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):

@@ -69,7 +69,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "only": units.seconds(done[0].figure.median)
         if len(rows) == 1 and done and done[0].figure and section.quantity == "time"
         else "",
-        "headline": _headline(overviews, few),
+        "headline": _headline(overviews, few, section),
         "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
         "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
         "ladders": cells.ladders(rows, peers, section, axes, one.link) if few else [],
@@ -109,11 +109,13 @@ def _grid(
     }
 
 
-def _headline(overviews: dict[str, Overview | None], few: bool) -> list[tuple[str, str]]:
-    """Ratio and name of the peers that a reader asks for first."""
+def _headline(overviews: dict[str, Overview | None], few: bool, section: Section) -> list[tuple[str, str]]:
+    """Ratio and name of the peers that a reader asks for first; no ratio of one that needs as much memory."""
     # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
     wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
-    return [(units.times(found.mean), label(peer)) for peer in wanted if (found := overviews.get(peer))]
+    found = [(units.times(one.mean), label(peer)) for peer in wanted if (one := overviews.get(peer))]
+    even = units.times(1) if section.quantity == "memory" else None
+    return [("" if ratio == even else ratio, peer) for ratio, peer in found]
 
 
 def _overview_text(found: Overview | None) -> dict[str, Any] | None:

@@ -6,11 +6,13 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.acceptance import Acceptance
+from perf.gate.evidence import Outcome
+from perf.gate.explanation import is_of_the_clock, why_larger, why_slower
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.report import newest, pages
@@ -34,7 +36,7 @@ class Machine:
     name: str
     changes: Sequence[Change]
     commits: int
-    """That have a value of any series."""
+    """With a number, of whichever case."""
 
     series: int
     described: Callable[[int], pages.Commit]
@@ -47,6 +49,29 @@ class Machine:
     accepted: Sequence[Acceptance]
     drifting: Sequence[Drifting] = ()
     """The fastest first."""
+
+    comparable: Container[str] = frozenset()
+    """Hashes of commits that the page of two has."""
+
+    outcomes: Callable[[int], Mapping[tuple[str, tuple[Any, ...]], Outcome]] = lambda revision: {}
+    """What records say of the cases of a commit by asv's number, by class and parameters."""
+
+    @functools.cached_property
+    def controls(self) -> set[int]:
+        """Numbers of the commits at which rows without project code changed."""
+        return touched_controls(self.changes)
+
+    def arms(self, one: Change) -> tuple[Outcome, Outcome] | None:
+        """What explains the number before a change and after it; None where no records say it of both."""
+        case = one.series.method.rpartition(".")[0], tuple(one.series.params.values())
+        found = [self.outcomes(revision).get(case) for revision in (one.last_before, one.revision)]
+        return (found[0], found[1]) if found[0] and found[1] else None
+
+    def is_of_the_clock(self, one: Change) -> bool:
+        """Its kernels took as long as before, and rows without project code moved at the same commit."""
+        if one.series.quantity != "time" or one.revision not in self.controls or not (arms := self.arms(one)):
+            return False
+        return is_of_the_clock(*arms, one.step.after - one.step.before)
 
     @property
     def by_commit(self) -> list[tuple[int, list[Change]]]:
@@ -63,9 +88,9 @@ class Machine:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Project code is worse, still so, and nobody has said that it is meant."""
+        """Project code is worse, still so, nobody has said that it is meant, and it is not the clock alone."""
         stands = one.back is None and not one.step.border and not one.series.is_control
-        return one.verdict.word in BAD and stands and not self.why(one)
+        return one.verdict.word in BAD and stands and not self.why(one) and not self.is_of_the_clock(one)
 
     def is_unconfirmed(self, one: Change) -> bool:
         """It is open, and one commit alone shows it."""
@@ -90,7 +115,12 @@ class Machine:
 
 
 def collect(
-    site: Site, machine: str, gates: Sequence[Gate], negligible: Negligible, accepted: Sequence[Acceptance]
+    site: Site,
+    machine: str,
+    gates: Sequence[Gate],
+    negligible: Negligible,
+    accepted: Sequence[Acceptance],
+    comparable: Container[str] = frozenset(),
 ) -> Machine:
     """From what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
@@ -101,13 +131,15 @@ def collect(
     return Machine(
         machine,
         changes,
-        len({revision for one in series for revision in one.revisions}),
+        len(site.measured(machine)),
         len(series),
         lambda revision: site.describe(site.hashes[revision]),
         {**site.revisions, **site.numbered(ends | {one.commit for one in accepted})},
         gates,
         accepted,
         drifting,
+        comparable,
+        lambda revision: newest.outcomes_of(site.directory, machine, site.hashes[revision]),
     )
 
 
@@ -135,7 +167,6 @@ def counted(changes: Iterable[Change]) -> str:
 
 
 def _machine(one: Machine) -> dict[str, Any]:
-    controls = touched_controls(one.changes)
     by_commit = one.by_commit
     return {
         "id": pages.ident(one.name),
@@ -147,7 +178,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
         "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
         "unconfirmed": unconfirmed,
-        "changed": [_commit(one, at, some, at in controls) for at, some in by_commit[:MOST_COMMITS]],
+        "changed": [_commit(one, at, some, at in one.controls) for at, some in by_commit[:MOST_COMMITS]],
         "older": max(0, len(by_commit) - MOST_COMMITS),
     }
 
@@ -157,6 +188,8 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
     unsettled = [each for each in changes if one.is_open(each)]
+    before = one.described(max(each.last_before for each in changes))
+    compared = before.hash in one.comparable and commit.hash in one.comparable
     skipped = max(each.revision - each.last_before - 1 for each in changes)
     return {
         "id": anchor(one.name, commit),
@@ -168,6 +201,8 @@ def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bo
         "hidden": max(0, len(changes) - MOST_ROWS),
         "controls": controls,
         "unmeasured": skipped,
+        "before": before,
+        "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
 
 
@@ -189,9 +224,20 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
         "border": each.step.border,
         "back": one.described(each.back) if each.back is not None else None,
         "why": one.why(each),
+        "cause": _cause(one, each),
+        "clock": one.is_of_the_clock(each),
         "gate": _gate_word(one, each, verdict),
         "picture": _picture(each.series, each.step.index),
     }
+
+
+def _cause(one: Machine, each: Change) -> str:
+    """The kernel, or the allocation, that moved most; "" where no records of both commits know."""
+    if each.step.border or not (arms := one.arms(each)):
+        return ""
+    if each.series.quantity == "peak_memory":
+        return why_larger(*arms)
+    return why_slower(*arms, each.step.after - each.step.before)
 
 
 def _pattern(series: Series) -> str:

@@ -115,7 +115,8 @@ def _headlines(
         group = max(groups, key=lambda one: (one.where.world_size, one.where.context_length))
         best = group.fastest
         if best and best.step:
-            hidden = f", of which {percent(best.share)} is communication that nothing hides" if best.share else ""
+            exposed = "all" if best.share and best.share >= 1 else percent(best.share or 0.0)
+            hidden = f", of which {exposed} is communication that nothing hides" if best.share else ""
             step = units.seconds(best.step.median)
             yield f"{place(group.where)}: {best.name} has the shortest step,", step, f"{hidden}."
     if collectives:
@@ -153,7 +154,9 @@ def place(where: Where) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Of what may be negative."""
+    """Of a part that noise may make negative, or more than the whole."""
+    if fraction > 1:
+        return "over 100\u00a0%"
     return units.percent(fraction) if fraction >= 0 else f"\u2212{units.percent(-fraction)}"
 
 

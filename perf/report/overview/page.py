@@ -79,7 +79,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "hardware": one.hardware,
         "measured": [_measured(each, one.name) for each in one.measured],
         "cells": one.cells,
-        "commits": len(set().union(*(each.row.revisions for each in one.measured))),
+        "commits": one.changed.commits,
         "gates": [_gate(each) for each in gates[:MOST_GATES]],
         "more": max(0, len(gates) - MOST_GATES),
         "skipped": one.skipped,

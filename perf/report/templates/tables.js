@@ -38,6 +38,19 @@ function remember(table, what, value) {
   history.replaceState(null, "", url);
 }
 
+function sortBy(table, column, down) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((other) => other.removeAttribute("aria-sort"));
+  heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+  const body = table.tBodies[0];
+  const keyed = [...body.rows].map((row) => [valueOf(row, column), row]);
+  keyed.sort(([a], [b]) => {
+    if (a === "" || b === "") return (a === "") - (b === ""); // what has no value stays last
+    return down ? compare(b, a) : compare(a, b);
+  });
+  body.append(...keyed.map(([, row]) => row));
+}
+
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -46,24 +59,13 @@ function sortable(table) {
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
-    const sort = (down) => {
-      heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const body = table.tBodies[0];
-      const keyed = [...body.rows].map((row) => [valueOf(row, column), row]);
-      keyed.sort(([a], [b]) => {
-        if (a === "" || b === "") return (a === "") - (b === ""); // what has no value stays last
-        return down ? compare(b, a) : compare(a, b);
-      });
-      body.append(...keyed.map(([, row]) => row));
-    };
     button.addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending";
-      sort(down);
+      sortBy(table, column, down);
       remember(table, "sort", (down ? "-" : "") + column);
     });
     const [, down, wanted] = /^(-?)(\d+)$/.exec(remembered(table, "sort")) ?? [];
-    if (Number(wanted) === column) sort(down === "-");
+    if (Number(wanted) === column) sortBy(table, column, down === "-");
   });
 }
 

@@ -96,6 +96,8 @@ def data_parallel(*strategies: str) -> Callable[[Source, Path], str]:
 def _data_parallel_in_words(rows: list[Row]) -> list[str]:
     """A part of the sentence for each row: its step, what of it is communication, and how that is beside naive's."""
 
+    from perf.studies.parallel.ddp import share
+
     def cell(row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in ("size", "context_length", "world_size"))
 
@@ -108,7 +110,7 @@ def _data_parallel_in_words(rows: list[Row]) -> list[str]:
         said.append(
             f"{plain(row['strategy'])} ({plain(size)}, context {plain(context)}, {plain(ranks)} ranks): "
             f"{step * 1e3:.2f} ms a step, of which communication adds {exposed * 1e3:.2f} ms, "
-            f"{exposed / step:.1%}{beside}."
+            f"{share(exposed, step)}{beside}."
         )
     return [" ".join(said).replace("%", " %")] if said else []
 

@@ -11,12 +11,13 @@ import click
 
 from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import device_kind, refusal
+from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
 
 CARDS_GB = (24, 80, 141)
 GIB = 2**30
 SEQ_LENS = (256, 1024, 4096, 8192, 16384)
+DIMS = (16, 32, 64, 128)
 FARTHEST = 2**20
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF", "expandable_segments:True"
@@ -25,12 +26,17 @@ corner of it, and the rest can neither hold the next score matrix nor be given b
 
 
 @click.command(name="attention-memory")
+@tiny_option
 @click.option("--batch", default=8, show_default=True, type=click.IntRange(1), help="Sequences; there are no heads.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Default: 16, 32, 64, 128.")
-@click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Default: 256 to 16384.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Default: 16, 32, 64, 128; 16 if tiny.")
+@click.option(
+    "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Default: 256 to 16384; 256 if tiny."
+)
 @click.option("--beyond/--no-beyond", default=True, show_default=True, help="Go on, doubling, to the first that fails.")
 @out_option
-def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond: bool, out: Path) -> None:
+def command(
+    size: str | None, batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond: bool, out: Path
+) -> None:
     """Eager attention's memory, predicted and measured, up to the first real out-of-memory. A minute on a GPU.
 
     Full attention in float32, batch 8, no heads, as the course has it. Predicted beforehand: what a forward keeps for
@@ -38,9 +44,10 @@ def command(batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond
     prediction alone. Measured with expandable segments, unless PYTORCH_ALLOC_CONF says otherwise.
     """
     os.environ.setdefault(*ALLOCATOR)  # before torch is imported
-    cells = list(itertools.product(dims or (16, 32, 64, 128), sorted(seq_lens or SEQ_LENS)))
+    first = 1 if size else None
+    cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
     held = held_workspaces() if device_kind() == "cuda" else None
-    rows = list(_rows(batch, cells, beyond))
+    rows = list(_rows(batch, cells, beyond and not size))
     whole = document(device_kind(), rows) | {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
     click.echo(heading(whole))
     allocator = f", {os.environ[ALLOCATOR[0]]}" if held else ""

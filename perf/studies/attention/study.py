@@ -16,7 +16,7 @@ from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, 
 from perf.studies.attention.process import Process
 from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, device_kind
+from perf.studies.lm import ON_A_CPU, device_kind, tiny_option
 from perf.studies.ratios import FEWEST
 from perf.workloads.attention_impls import check_impl
 
@@ -47,6 +47,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
     autograd to differentiate. Without a GPU tiny cells run, in half a minute.
     """
 )
+@tiny_option
 @click.option("--group", "groups", multiple=True, type=click.Choice(tuple(GROUPS)), help="Default: all of them.")
 @click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Of the groups' own, only these.")
 @click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="The same.")
@@ -64,6 +65,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 @click.option("--processes", type=click.IntRange(2), help=f"At most. Default: {PROCESSES['cuda']}; 3 on a CPU.")
 @out_option
 def command(
+    size: str | None,
     groups: tuple[str, ...],
     seq_lens: tuple[int, ...],
     dims: tuple[int, ...],
@@ -81,7 +83,7 @@ def command(
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if clock and device == "cpu":
         raise click.ClickException(f"--clock {clock} was given; allowed without a GPU: none, it is the wall clock")
-    allowed = groups_of(device)
+    allowed = groups_of(device, tiny=bool(size))
     try:
         for impl in (*impls, *against):
             check_impl(impl)

@@ -19,6 +19,7 @@ from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import asv_classes
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import tiny_option
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "controls.Controls('matmul', 'cold')",
@@ -32,6 +33,9 @@ CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "attention.MultiHeadAttention(32768, 2048, 512, 64, True, 'bfloat16', 'backward', 'triton')",
     "attention.MultiHeadAttention(32768, 2048, 16384, 128, True, 'bfloat16', 'forward', 'sdpa_cudnn')",
 )
+TINY_CASES = 3
+"""The first so many: controls."""
+
 SAMPLES = 40
 ALLOCATIONS, PASSES = 6, 3  # of each process of the crossed design
 VISITS = 8  # of each pair of processes
@@ -71,10 +75,11 @@ class Child:
 
 
 @click.command()
-@click.option("--processes", default=5, show_default=True, type=click.IntRange(2, 20), help="One at a time.")
-@click.option("--pairs", default=3, show_default=True, type=click.IntRange(1, 20), help="Of processes in turn.")
+@tiny_option
+@click.option("--processes", type=click.IntRange(2, 20), help="One at a time. Default: 5; 2 if tiny.")
+@click.option("--pairs", type=click.IntRange(1, 20), help="Of processes in turn. Default: 3; 1 if tiny.")
 @out_option
-def command(processes: int, pairs: int, out: Path) -> None:
+def command(size: str | None, processes: int | None, pairs: int | None, out: Path) -> None:
     """How far do two measurements of the same code differ, and why? Needs a GPU; takes 6 minutes.
 
     Ten cases, each of several allocations in each of several processes, visited again and again: how much of the noise
@@ -88,7 +93,8 @@ def command(processes: int, pairs: int, out: Path) -> None:
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
     make_working_tree_importable()
-    cases = _cases()
+    cases = _cases()[: TINY_CASES if size else None]
+    processes, pairs = processes or (2 if size else 5), pairs or (1 if size else 3)
     with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False, disable=None) as bar:
         rows = []
         for number in range(processes):

@@ -10,17 +10,23 @@ import click
 from perf.closed_forms import bandwidths
 from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 
 
 @click.command()
+@tiny_option
 @world_size_option
-@click.option("--megabytes", multiple=True, type=click.IntRange(1), help="10^6 bytes. Default: 1, 10, 100, 1000.")
+@click.option(
+    "--megabytes", multiple=True, type=click.IntRange(1), help="10^6 bytes. Default: 1, 10, 100, 1000; 1 if tiny."
+)
 @click.option("--device", "devices", multiple=True, type=click.Choice(get_args(Device)), help="Default: all there are.")
 @out_option
-def command(world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[str, ...], out: Path) -> None:
+def command(
+    size: str | None, world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[str, ...], out: Path
+) -> None:
     """How long does an all-reduce take? NCCL between GPUs and gloo between processes; a minute each.
 
     \b
@@ -29,12 +35,12 @@ def command(world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: t
     float32, in place, timed from a barrier until the slowest rank has it, small ones twenty at a time. algbw is bytes
     over time; busbw = algbw * 2 (n - 1) / n is what a ring moves over each link, to be held against the link's rate.
     """
-    sizes = megabytes or (1, 10, 100, 1000)
+    sizes = megabytes or ((1,) if size else (1, 10, 100, 1000))
     rows: list[dict[str, Any]] = []
     for device in devices or dict.fromkeys((default_device(), "cpu")):
         settings = [
-            {"world_size": world_size, "megabytes": size}
-            for world_size, size in itertools.product(world_sizes_of(world_sizes, device), sizes)  # type: ignore[arg-type]
+            {"world_size": world_size, "megabytes": one}
+            for world_size, one in itertools.product(world_sizes_of(world_sizes, device), sizes)  # type: ignore[arg-type]
         ]
         rows += measured_rows("collectives", settings, device)  # type: ignore[arg-type]
     whole = document(default_device(), rows)

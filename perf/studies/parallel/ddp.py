@@ -87,7 +87,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             cells |= {
                 "step": f"{step * 1e3:.2f}",
                 "exposed": f"{exposed * 1e3:.2f}",
-                "share": f"{exposed / step:.1%}",
+                "share": share(exposed, step),
                 "calls": facts.get("calls", "-"),
                 "MB sent": f"{facts['bytes'] / 1e6:.1f}" if "bytes" in facts else "-",
                 "peak, GiB": f"{row['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in row else "-",
@@ -96,6 +96,11 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             cells["step"] = told(row)
         found.append(cells)
     return found
+
+
+def share(exposed: float, step: float) -> str:
+    """Of a step; each has samples of its own, so that noise can make the part more than the whole."""
+    return f"{exposed / step:.1%}" if exposed <= step else "over 100%"
 
 
 def fitted(rows: list[dict[str, Any]]) -> tuple[float, float] | None:

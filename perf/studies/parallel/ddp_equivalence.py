@@ -6,21 +6,23 @@ from typing import Any
 import click
 
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import SIZES
 from perf.studies.parallel.ranked import default_device, world_size_option, world_sizes_of
 from perf.workloads import measured
 from perf.workloads.data_parallel import OURS
 
-SIZE, CONTEXT = "tiny", 32
+CONTEXT = 32
 ALLOWED = 1e-5
 """Relative, of all weights after all steps: the sum over the ranks rounds in another order."""
 
 
 @click.command("ddp-equivalence")
 @world_size_option
+@click.option("--size", default="tiny", show_default=True, type=click.Choice(SIZES[:2]))
 @click.option("--steps", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--local-batch-size", default=8, show_default=True, type=click.IntRange(1), help="Sequences a rank.")
 @out_option
-def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out: Path) -> None:
+def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_size: int, out: Path) -> None:
     """Does training on several ranks give the weights of training on one? Seconds.
 
     \b
@@ -34,14 +36,16 @@ def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out
     rows: list[dict[str, Any]] = []
     spawn = measured("distributed.process_group", "spawn")
     for world_size in world_sizes_of(world_sizes, device):
-        exact = trained(0, 1, None, steps, local_batch_size * world_size, device)
+        exact = trained(0, 1, None, steps, local_batch_size * world_size, device, size)
         for strategy in OURS:
             backend = "nccl" if device == "cuda" else "gloo"
-            found = spawn(trained, world_size, world_size, strategy, steps, local_batch_size, device, backend=backend)
+            found = spawn(
+                trained, world_size, world_size, strategy, steps, local_batch_size, device, size, backend=backend
+            )
             rows.append({"strategy": strategy, "world_size": world_size} | compared(found, exact))
     whole = document(device, rows)
     click.echo(heading(whole))
-    click.echo(f"{SIZE}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32")
+    click.echo(f"{size}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32")
     click.echo(table(rows))
     write(out / "ddp-equivalence.json", whole)
     if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in rows):
@@ -50,12 +54,14 @@ def command(world_sizes: tuple[int, ...], steps: int, local_batch_size: int, out
         )
 
 
-def trained(rank: int, world_size: int, strategy: str | None, steps: int, batch: int, device: str) -> dict[str, Any]:
+def trained(
+    rank: int, world_size: int, strategy: str | None, steps: int, batch: int, device: str, size: str
+) -> dict[str, Any]:
     """Weights after `steps`; on one process with the whole batch where there is no strategy."""
     import torch
 
     torch.manual_seed(rank)  # rank 0's weights are everybody's
-    config = measured("configs", "MODEL_CONFIGS")[SIZE]
+    config = measured("configs", "MODEL_CONFIGS")[size]
     model = measured("transformer", "TransformerLM")(config, CONTEXT).to(device)
     net = measured("distributed.ddp", OURS[strategy])(model) if strategy else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

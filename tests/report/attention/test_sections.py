@@ -10,7 +10,8 @@ import pytest
 from perf.harness.case import ClockName
 from perf.report.attention.catalogue import SECTIONS
 from perf.report.attention.collected import Machine, Measured
-from perf.report.attention.page import render
+from perf.report.attention.page import _headline, render
+from perf.report.attention.rows import Overview
 from perf.report.conditions import CLOCKS
 from perf.report.pages import Commit
 from perf.report.wording import LABELS
@@ -114,6 +115,15 @@ def test_a_class_without_a_time_shows_memory_beside_its_peers(tmp_path: Path) ->
     assert "track_peak_memory" in page
     for absent in ("track_time", "A time is", "Ceilings", "of ceiling", "FLOP/s", " µs", " ms", "faster"):
         assert absent not in text + page.partition("<main")[2].partition("<script>")[0], absent
+
+
+def test_a_ratio_of_memory_that_rounds_to_one_is_no_ratio() -> None:
+    one, two = (Overview(9, ratio, ratio, ratio, 0, 0) for ratio in (1.004, 2.0))
+    overviews = {"reference": one, "sdpa": two}
+    known = SECTIONS["attention.PyTorchAttentionSaved"]
+    assert [ratio for ratio, _ in _headline(overviews, True, known)] == ["", "2.00\u00d7"]
+    known = SECTIONS["attention.FlashAttention"]
+    assert [ratio for ratio, _ in _headline(overviews, True, known)] == ["1.00\u00d7", "2.00\u00d7"]
 
 
 def test_a_first_call_is_no_roofline(tmp_path: Path) -> None:

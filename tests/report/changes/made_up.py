@@ -20,6 +20,10 @@ def commit(revision: int) -> Commit:
     return Commit(f"{revision:08d}" + "0" * 32, f"Commit {revision}", f"2026-01-{revision + 1:02d}")
 
 
-def machine_of(changes: Sequence[Change], name: str = "h200", gates=(), accepted=(), drifting=()) -> Machine:
+def machine_of(
+    changes: Sequence[Change], name: str = "h200", gates=(), accepted=(), drifting=(), outcomes=None
+) -> Machine:
     revisions = {commit(number).hash: number for number in range(100)}
-    return Machine(name, changes, 12, 3, commit, revisions, gates, accepted, drifting)
+    return Machine(
+        name, changes, 12, 3, commit, revisions, gates, accepted, drifting, outcomes=outcomes or (lambda revision: {})
+    )

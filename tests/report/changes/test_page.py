@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from perf.attention import FlashAttention
 from perf.gate.acceptance import Acceptance, Row
+from perf.gate.evidence import Outcome
 from perf.gate.rows import every_row
 from perf.harness.suite import is_selected
 from perf.report.changes.page import MOST_ROWS, render
@@ -86,6 +87,28 @@ def test_a_peer_that_changed_is_no_change_of_the_commit() -> None:
     assert "not ours: no project code" in text
     assert "Rows that run no project code changed here too" in text
     assert "1 makes a case worse to this day" in text
+
+
+def kernels_of(*, slower_from: int, us: float):
+    """Of `SLOWER` the one kernel of a call: 1 s, and so many microseconds more from a commit on."""
+    return lambda at: {("a.Class", (1,)): Outcome("ok", kernels=(("kernel_of_it", 1, 1e6 + (at >= slower_from) * us),))}
+
+
+def test_the_kernel_that_moved_is_named() -> None:
+    text = text_of(page_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5)))
+    assert "kernel_of_it +200000.0 us (100% of the change)" in text
+    assert "1 makes a case worse to this day" in text
+
+
+def test_a_step_without_its_kernels_beside_controls_that_moved_is_of_the_clock() -> None:
+    control = series([1.0] * 6 + [1.2] * 6, "controls.Controls.track_time")
+    still = kernels_of(slower_from=6, us=1e3)
+    text = text_of(page_of(SLOWER, control, outcomes=still))
+    assert "clock, not code" in text and "to this day" not in text
+    text = text_of(page_of(SLOWER, outcomes=still))
+    assert "clock, not code" not in text and "1 makes a case worse to this day" in text, "nothing else moved"
+    text = text_of(page_of(SLOWER, control, outcomes=kernels_of(slower_from=6, us=2e5)))
+    assert "clock, not code" not in text and "1 makes a case worse to this day" in text, "its kernel did"
 
 
 def test_a_step_between_sessions_is_a_mark_and_no_change() -> None:

@@ -38,6 +38,13 @@ def test_ten_seconds_tell_the_step_the_link_and_the_state(tmp_path: Path) -> Non
     assert "and takes 1.20x the step." in text
 
 
+def test_noise_makes_no_part_more_than_the_whole(tmp_path: Path) -> None:
+    page = page_of(tmp_path, [parallel.strategy("naive", "step", 100.0), parallel.strategy("naive", "exposed", 105.7)])
+    text = plain(page)
+    assert "106 %" not in text and "over 100 %" in text
+    assert 'data-value="1.057' in page, "the number itself stays"
+
+
 def test_strategies_stand_beside_torch(tmp_path: Path) -> None:
     page = page_of(tmp_path, parallel.strategies())
     text = plain(page)

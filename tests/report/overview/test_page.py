@@ -74,7 +74,7 @@ def test_a_class_leads_to_its_page_and_its_history() -> None:
     assert '<a href="step.html">transformer.Transformer</a>' in page
     assert 'href="history.html#transformer.Transformer.track_time?machine=h200&amp;p-size=%27xl%27"' in page
     assert "Each phase 318 of 320 2 aaaaaaaa 2026-01-02 history" in text_of(page)
-    assert "NVIDIA H200: 324 cases with a number, 3 commits." in text_of(page)
+    assert "NVIDIA H200: 324 cases with a number, 12 commits." in text_of(page), "as on the page of changes"
 
 
 def keep(folder: Path, name: str, text: str) -> None:

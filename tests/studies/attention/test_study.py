@@ -173,6 +173,17 @@ def test_a_cell_is_a_case_of_its_workload(name):
         build(cell.case("pytorch", "cpu").workload, cell.case("pytorch", "cpu").params, "cpu").run()
 
 
+def test_a_tiny_size_on_a_gpu_asks_the_same_of_fewer_and_shorter_cells():
+    tiny = groups_of("cuda", tiny=True)
+    assert tiny.keys() == GROUPS.keys()
+    for name, group in GROUPS.items():
+        few, all_of_it = list(cells_of({name: tiny[name]})), list(cells_of({name: group}))
+        assert len(few) <= len(all_of_it)
+        assert max(cell.seq_len for cell in few) <= 512
+        for axis in ("dtype", "clock", "cache", "mode"):
+            assert {getattr(cell, axis) for cell in few} <= {getattr(cell, axis) for cell in all_of_it}
+
+
 def test_short_work_is_timed_with_its_host_and_any_group_by_any_clock():
     assert {(cell.clock, cell.cache) for cell in on_gpu("short")} == {("gpu_wall", "warm")}
     for clock, cache in CLOCKS.items():

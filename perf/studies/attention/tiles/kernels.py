@@ -150,9 +150,9 @@ KERNELS = {
 }
 
 
-def candidates_of(name: str, device: str) -> tuple[str, ...]:
-    """What is tried of a kernel; on a CPU, where some run, two."""
-    if device == "cuda" or KERNELS[name].others_hang:
+def candidates_of(name: str, *, tiny: bool) -> tuple[str, ...]:
+    """What is tried of a kernel; if tiny, two where others would do."""
+    if not tiny or KERNELS[name].others_hang:
         return KERNELS[name].candidates
     return ("32x32x4x1x1", "16x16x4x1x2") if name == "split" else ("32x32x4x1", "32x16x4x1")
 
@@ -188,14 +188,15 @@ def shape_of(text: str) -> Shape:
     return batch, num_heads, seq_len
 
 
-def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str) -> Iterator[TileCell]:
-    """Of each kernel, with these shapes instead of its own if there are any; on a CPU one of tiny cells."""
+def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str, *, tiny: bool = False) -> Iterator[TileCell]:
+    """Of each kernel, with these shapes instead of its own if there are any; on a CPU or if tiny, one of tiny cells."""
     clock: ClockName = "cuda_events" if device == "cuda" else "wall"
     cache = CLOCKS.get(clock, "warm")
     for name in names:
         kernel = KERNELS[name]
         on_cpu = device == "cpu"
-        dims, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims, kernel.dtypes)
-        mine = shapes or (((1, 2, 32),) if on_cpu else kernel.shapes)
+        few = 1 if tiny else None
+        dims, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims[:few], kernel.dtypes[:few])
+        mine = shapes or (((1, 2, 32),) if on_cpu or tiny else kernel.shapes)
         for dtype, d, is_causal, (batch, num_heads, seq_len) in itertools.product(dtypes, dims, MASKS, mine):
             yield TileCell(name, batch, num_heads, seq_len, d, dtype, is_causal, kernel.mode, clock, cache)

@@ -17,7 +17,7 @@ from perf.studies.attention.tiles.kernels import KERNELS, RACE, TileCell, candid
 from perf.studies.attention.tiles.results import shown, verdicts
 from perf.studies.document import heading, out_option, write
 from perf.studies.fresh_process import fresh_process
-from perf.studies.lm import ON_A_CPU, device_kind
+from perf.studies.lm import ON_A_CPU, device_kind, tiny_option
 from perf.studies.ratios import FEWEST
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_tiles import choice
@@ -55,6 +55,7 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
 {_FORMS}
     """
 )
+@tiny_option
 @click.option("--kernel", "names", multiple=True, type=click.Choice(tuple(KERNELS)), help="Default: all that run here.")
 @click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Of the kernels' own, only these.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(("bfloat16", "float32")), help="The same.")
@@ -68,6 +69,7 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
 @click.option("--processes", default=FEWEST, show_default=True, type=click.IntRange(2), help="At most.")
 @out_option
 def command(
+    size: str | None,
     names: tuple[str, ...],
     dims: tuple[int, ...],
     dtypes: tuple[str, ...],
@@ -85,9 +87,15 @@ def command(
         os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
     asked = tuple(dict.fromkeys(names or KERNELS))
     try:
-        tried = {name: tuple(checked(name, one) for one in candidates) or candidates_of(name, device) for name in asked}
+        tiny = bool(size) or device == "cpu"
+        tried = {
+            name: tuple(checked(name, one) for one in candidates) or candidates_of(name, tiny=tiny) for name in asked
+        }
         cells = narrowed(
-            list(cells_of(asked, [shape_of(text) for text in shapes], device)), d=dims, dtype=dtypes, mask=masks
+            list(cells_of(asked, [shape_of(text) for text in shapes], device, tiny=tiny)),
+            d=dims,
+            dtype=dtypes,
+            mask=masks,
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from None

@@ -9,17 +9,17 @@ from perf.workloads.attention import problem_of
 CELL = TileCell("dq", 2, 16, 512, 64, "bfloat16", True, "backward", "cuda_events", "cold", "DQ_TILES[64]", "a")
 
 
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_every_kernel_has_candidates_that_can_be(device):
+@pytest.mark.parametrize("tiny", [False, True])
+def test_every_kernel_has_candidates_that_can_be(tiny):
     assert KERNELS.keys() == attention_tiles.KERNELS.keys()
     for name in KERNELS:
-        found = candidates_of(name, device)
+        found = candidates_of(name, tiny=tiny)
         assert 1 < len(set(found)) == len(found) <= 100
         assert [checked(name, one) for one in found] == list(found)
 
 
 def test_a_thread_has_neither_too_few_scores_nor_too_many():
-    found = candidates_of("forward", "cuda")
+    found = candidates_of("forward", tiny=False)
     assert {"64x64x4x3", "128x64x8x2", "128x128x8x1", "32x32x4x1"} <= set(found)
     assert not {"128x128x4x3", "32x32x8x2"} & set(found)
 
