@@ -30,7 +30,7 @@ from perf.selection import asv_classes
 RECORDS = Path(__file__).resolve().parent / "records"
 
 _WIDEST = 120
-_FIGURES = 40
+_FIGURES = 44
 """Columns of a terminal that everything but a case's name takes in the table."""
 
 _NAMED = 3
