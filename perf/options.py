@@ -1,9 +1,10 @@
 """What the commands share: numbers that are numbers, and names that are looked for nearby when they are misspelt."""
 
 import difflib
+import importlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -21,7 +22,25 @@ class Finite(click.FloatRange):
 
 
 class Commands(click.Group):
-    """A group that names the command that was probably meant, and lists each with its first sentence whole."""
+    """A group of commands, each imported when it is asked for: `modules` is name -> module with a `command`.
+
+    Names the command that was probably meant, and lists each with its first sentence whole.
+    """
+
+    def __init__(self, modules: Mapping[str, str], **attributes: Any):
+        super().__init__(**attributes)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of `modules`."""
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """None for an unknown name."""
+        if cmd_name not in self._modules:
+            return None
+        command: click.Command = importlib.import_module(self._modules[cmd_name]).command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click does, which cuts a sentence that is longer than the line."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import perf
+from perf import benchmarks
 from perf.harness.suite import cases_of, is_selected
 
 SETS = {
@@ -58,13 +58,11 @@ def shard(pattern: str, number: int, count: int) -> str:
 
 def asv_classes() -> Iterator[tuple[str, Any, str]]:
     """`module.Class`, the class, "" for everything that asv measures; or a module, None and why it cannot be read."""
-    for found in sorted(pkgutil.iter_modules(perf.__path__), key=lambda module: module.name):
-        if found.ispkg or found.name.startswith("_"):
-            continue
+    for found in sorted(pkgutil.iter_modules(benchmarks.__path__), key=lambda module: module.name):
         try:
-            module = importlib.import_module(f"perf.{found.name}")
+            module = importlib.import_module(f"perf.benchmarks.{found.name}")
         except Exception as error:
-            yield found.name, None, f"perf/{found.name}.py: {type(error).__name__}: {error}"
+            yield found.name, None, f"perf/benchmarks/{found.name}.py: {type(error).__name__}: {error}"
             continue
         for cls in vars(module).values():
             if isinstance(cls, type) and cls.__module__ == module.__name__ and "setup_cache" in vars(cls):

@@ -16,23 +16,23 @@ from click import ClickException
 from perf.asv_plugins import checked
 from perf.gate import acceptance
 from perf.printable import shortened
-from perf.report import gates, left_out, offline, pages
-from perf.report.attention import collected as attention
-from perf.report.attention import page as attention_page
-from perf.report.changes import page as change_page
-from perf.report.changes import rates as change_rates
-from perf.report.compare import page as compare_page
-from perf.report.compare import rows as compare_rows
-from perf.report.distributed import page as distributed_page
-from perf.report.newest import Site
-from perf.report.overview import page as overview_page
-from perf.report.overview import rows as overview_rows
-from perf.report.overview import speedups
-from perf.report.roofline import page as roofline_page
-from perf.report.step import page as step_page
-from perf.report.trust import page as trust_page
-from perf.report.trust import records as trust_records
 from perf.selection import asv_classes
+from perf.site import gates, left_out, offline, pages
+from perf.site.attention import collected as attention
+from perf.site.attention import page as attention_page
+from perf.site.changes import page as change_page
+from perf.site.changes import rates as change_rates
+from perf.site.compare import page as compare_page
+from perf.site.compare import rows as compare_rows
+from perf.site.distributed import page as distributed_page
+from perf.site.newest import Site
+from perf.site.overview import page as overview_page
+from perf.site.overview import rows as overview_rows
+from perf.site.overview import speedups
+from perf.site.roofline import page as roofline_page
+from perf.site.step import page as step_page
+from perf.site.trust import page as trust_page
+from perf.site.trust import records as trust_records
 
 checked.install()
 

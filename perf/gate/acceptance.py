@@ -7,7 +7,6 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -16,7 +15,6 @@ from perf.files import write_aside
 from perf.gate.checkouts import ROOT, WORKING_TREE, git
 from perf.gate.evidence import Arm
 from perf.gate.verdicts import BAD, Judgement, Quantity, Verdict, Word
-from perf.gate.wording import name
 
 FILE = "perf/accepted.json"
 
@@ -124,29 +122,3 @@ def of_report(document: dict[str, Any], reason: str) -> Acceptance:
 def write(acceptances: Sequence[Acceptance]) -> None:
     """Replace the file."""
     write_aside(ROOT / FILE, json.dumps([dataclasses.asdict(one) for one in acceptances], indent=1) + "\n")
-
-
-@click.command("accept")
-@click.argument("report", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--reason", required=True, help="Why it is worth it, for whoever reads the report and the site.")
-def command(report: Path, reason: str) -> None:
-    """Accept what a gate's report calls worse, for its commit and with a reason.
-
-    \b
-    python -m perf gate main my-branch --json report.json
-    python -m perf accept report.json --reason "The sum is now exact: 3 % of the backward is worth it"
-
-    Adds to perf/accepted.json: commit it with the change. A gate whose HEAD holds it names the reason at these rows and
-    does not end with 1 because of them, as long as they are not worse still. No threshold moves.
-    """
-    if not reason.strip():
-        raise click.UsageError("--reason was empty; allowed: a sentence")
-    try:
-        new = of_report(json.loads(report.read_text()), reason.strip())
-    except (ValueError, TypeError, KeyError) as error:
-        raise click.ClickException(f"{report} is no report of a gate: {type(error).__name__}: {error}") from None
-    write([*in_checkout(), new])
-    for row in new.rows:
-        most = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
-        click.echo(f"{row.word}{most}: {name(row.key, row.quantity)}")
-    click.echo(f"{len(new.rows)} rows of {new.commit[:8]} are accepted in {FILE}: commit it.")

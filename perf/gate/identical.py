@@ -16,7 +16,7 @@ import numpy as np
 
 from perf.gate.report import RECORDS
 from perf.gate.verdicts import Visits
-from perf.intervals import of_mean
+from perf.harness.intervals import of_mean
 
 LEAST = 0.003
 """Share of the time: margins are no smaller."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perf.harness.case import Cache, ClockName
-from perf.intervals import of_median
+from perf.harness.intervals import of_median
 from perf.workloads.workload import Workload
 
 WARM_UP_S = 0.025

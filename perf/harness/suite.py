@@ -98,7 +98,7 @@ def cases_of(benchmark: Any) -> list[Case]:
 
 def benchmark_name(benchmark: Any) -> str:
     """`module.Class`, without the benchmark directory's own name, as asv has it."""
-    return f"{type(benchmark).__module__.partition('.')[2]}.{type(benchmark).__name__}"
+    return f"{type(benchmark).__module__.rpartition('.')[2]}.{type(benchmark).__name__}"
 
 
 def selection(arguments: str) -> tuple[list[str], Effort]:

@@ -7,10 +7,6 @@ their figure, `fresh_process`.
 `results` holds the committed rows, and `answers` makes the tables of their README.
 """
 
-import importlib
-
-import click
-
 from perf.options import Commands
 
 STUDIES = {
@@ -39,15 +35,8 @@ STUDIES = {
 """Each with the module of this package that holds its `command`."""
 
 
-class Studies(Commands):
-    """Imports a study when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of `STUDIES`."""
-        return list(STUDIES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """None for an unknown name."""
-        if cmd_name not in STUDIES:
-            return None
-        return importlib.import_module(f"perf.studies.{STUDIES[cmd_name]}").command
+command = Commands(
+    {name: f"perf.studies.{module}" for name, module in STUDIES.items()},
+    name="study",
+    help="Answer one question with a table or two: NAME --help teaches.",
+)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.case_profile import make_working_tree_importable
+from perf.commands.case_profile import make_working_tree_importable
 from perf.harness import ceilings
 from perf.harness.case import Cache, Case, ClockName
 from perf.harness.ceilings import TooFast, hold_to_floor

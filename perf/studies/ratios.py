@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from perf.intervals import LEVEL, of_trimmed_mean, student
+from perf.harness.intervals import LEVEL, of_trimmed_mean, student
 
 FEWEST = 3  # processes behind an interval
 

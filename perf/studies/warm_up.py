@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.case_profile import make_working_tree_importable
+from perf.commands.case_profile import make_working_tree_importable
 from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.end_to_end import mean_and_deviation

@@ -163,7 +163,7 @@ def leave_the_second_all_reduce_out(rank):
     return error
 
 
-@pytest.mark.skipif(ON_NCCL, reason="NCCL's watchdog ends the rank: tests/perf/test_ranks.py")
+@pytest.mark.skipif(ON_NCCL, reason="NCCL's watchdog ends the rank: tests/harness/test_ranks.py")
 def test_a_rank_that_enters_no_collective_is_noticed_within_the_timeout_with_the_name_of_what_waited():
     """Without the timeout both would wait for longer than pytest does."""
     error, store_error = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)

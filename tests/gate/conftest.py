@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.perf.throwaway import Repository
+from tests.throwaway import Repository
 
 
 @pytest.fixture

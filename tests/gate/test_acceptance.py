@@ -18,7 +18,7 @@ from perf.gate.terminal import text
 from perf.gate.verdicts import Judgement
 from perf.gate.wording import headline
 from tests.gate.reports import KEY, memory, report, verdict
-from tests.perf.throwaway import Repository
+from tests.throwaway import Repository
 
 COMMIT = "5e6f7a8b" + 32 * "0"
 

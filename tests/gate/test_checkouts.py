@@ -7,7 +7,7 @@ import pytest
 
 from perf.gate import checkouts
 from perf.gate.checkouts import WORKING_TREE, clone, export, resolve, working_tree
-from tests.perf.throwaway import Repository
+from tests.throwaway import Repository
 
 
 @pytest.fixture

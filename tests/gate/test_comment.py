@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from perf.gate.comment import MARKER, MAX_CHARACTERS, comment
 from perf.gate.verdicts import Judgement, Report, Verdict
 from tests.gate.reports import KEY, report, verdict
-from tests.report import browser
+from tests.site import browser
 
 HOSTILE = (
     "<script>document.title='pwned'</script>",

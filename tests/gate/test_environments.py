@@ -14,9 +14,9 @@ from perf.harness import alternating
 from perf.harness.alternating import AlternatingProcesses
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
+from tests.commands.test_gate import gate
 from tests.gate.reports import report, verdict
-from tests.gate.test_command import gate
-from tests.perf.throwaway import Repository
+from tests.throwaway import Repository
 
 CASE = Case("smoke.SmokeControls", "controls", {"control": "launch"}, "cpu", "wall", "warm")
 OTHER = "9.9.9"

@@ -12,7 +12,7 @@ from perf.gate import identical
 from perf.gate import report as reports
 from perf.gate.verdicts import Report
 from tests.gate.reports import KEY, report, verdict
-from tests.report.trust import made_up as self_tests
+from tests.site.trust import made_up as self_tests
 
 MACHINE = "box"
 

@@ -11,7 +11,7 @@ from perf.gate.evidence import Evidence
 from perf.gate.measuring import Measuring
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
-from tests.perf.test_pair import ATTENTION, CASE, GOOD
+from tests.harness.test_pair import ATTENTION, CASE, GOOD
 
 CONTROL = Case("smoke.SmokeControls", "controls", {"control": "copy"}, "cpu", "wall", "warm")
 Open = Callable[[Any], Any]

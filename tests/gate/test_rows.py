@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from perf.gate import command
+from perf.commands import gate as command
 from perf.gate.rows import rows
 from perf.selection import SETS, asv_classes
 

@@ -21,7 +21,7 @@ from perf.gate.verdicts import Judgement
 from perf.harness.case import Case, ClockName
 from tests.gate.reports import KEY, memory, verdict
 from tests.gate.test_judge import evidence, rows
-from tests.perf.throwaway import Repository
+from tests.throwaway import Repository
 
 CELL = (8192, 64, "bfloat16", "forward", "triton")
 ROW = Evidence(

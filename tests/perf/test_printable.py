@@ -12,7 +12,7 @@ from perf.gate.terminal import text
 from perf.harness.lock import Busy, measuring
 from perf.printable import collapsed, printable, printable_lines, shortened
 from tests.gate.reports import report, verdict
-from tests.perf.throwaway import Repository
+from tests.throwaway import Repository
 
 OSC = "\x1b]52;c;cm0gLXJmIC8=\x07"
 HOSTILE = f"a{OSC}b\x1b[2J\x1b[1;1Hc\rd\n\u202ee\x9b31m"

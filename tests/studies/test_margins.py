@@ -4,7 +4,7 @@ from click.testing import CliRunner
 
 from perf.harness.case import Case
 from perf.studies import margins
-from tests.perf.attention_mutations import params, planted
+from tests.workloads.attention_mutations import params, planted
 
 
 def test_the_cpu_s_own_cases_are_all_within_their_bounds():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from perf.studies import Studies
+from perf.studies import command as studies
 from perf.studies.precision import accumulation, dtypes, results, training
 
 TENSORS = ("parameters", "fc1", "layer norm", "logits", "cross entropy", "gradients")
@@ -21,7 +21,7 @@ def tiny(**changed):
 
 
 def study(*arguments):
-    return CliRunner().invoke(Studies(), ["precision", *arguments])
+    return CliRunner().invoke(studies, ["precision", *arguments])
 
 
 def test_the_sums_are_exact():

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from perf.intervals import of_mean, student
+from perf.harness.intervals import of_mean, student
 from perf.studies import ratios
 from perf.studies.ratios import FEWEST, bound_of, processes_for, processes_wanted, ratio_of
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.perf.throwaway import MACHINE, ROOT, write_package
+from tests.throwaway import MACHINE, ROOT, write_package
 from tests.workflows.running import GitHub, Job, Run
 
 PUSH = {"github.event_name": "push", "inputs.full": None}

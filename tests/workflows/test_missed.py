@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from perf.missed import rows_of
+from perf.commands.missed import rows_of
 from perf.selection import SETS
 from tests.workflows.project import Project
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from perf.missed import rows_of
+from perf.commands.missed import rows_of
 from perf.selection import SETS, shard
-from tests.perf.throwaway import MACHINE, write_package
+from tests.throwaway import MACHINE, write_package
 from tests.workflows.project import HOSTILE, NIGHT, PUSH, Project, measure, results, show, small_project
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
-from perf.case_profile import ROOT
+from perf.commands.case_profile import ROOT
 from perf.harness.clock import Clock
 from perf.harness.measure import Worker
 from perf.harness.pair import Pairs

@@ -41,7 +41,7 @@ def profile(settings: list[Setting], warm_up: int, steps: int, out: Path) -> Non
     if shutil.which("nsys") is None:
         click.echo(MISSING)
         return
-    from perf.case_profile import make_working_tree_importable
+    from perf.commands.case_profile import make_working_tree_importable
 
     make_working_tree_importable()
     for command in commands:

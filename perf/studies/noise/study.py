@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import click
 
-from perf.case_profile import make_working_tree_importable
+from perf.commands.case_profile import make_working_tree_importable
 from perf.harness import profiler
 from perf.harness.case import Case
 from perf.harness.measure import missing_device

@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import click
 
-from perf.closed_forms import bandwidths
 from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
+from perf.workloads.closed_forms import bandwidths
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 

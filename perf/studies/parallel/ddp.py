@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from perf.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.harness.status import told
 from perf.options import Finite
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
+from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.workloads.data_parallel import STRATEGIES
 
 SWEPT = ("bucketed", "torch", "torch_static")

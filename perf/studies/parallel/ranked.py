@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from perf.case_profile import ROOT, make_working_tree_importable
+from perf.commands.case_profile import ROOT, make_working_tree_importable
 from perf.harness import status
 from perf.harness.case import Case
 from perf.harness.clock import Stop

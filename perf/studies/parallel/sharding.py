@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from perf.closed_forms import state_bytes
 from perf.harness.status import told
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
+from perf.workloads.closed_forms import state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
 
 POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")

@@ -1,0 +1,114 @@
+"""`python -m perf case --profile`: one call of one case of the working tree under a profiler, in its own process."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf import units
+from perf.harness.case import Case
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP_KERNELS = 15
+NSYS_REPORTS = ROOT / ".asv" / "profiles"
+
+
+def profile(case: Case, profiler: str) -> None:
+    """Start `profiler` (torch, ncu or nsys) on one call of `case`, and leave with its exit status.
+
+    Raises `click.ClickException` with one line where the tool or the case cannot be had here.
+    """
+    make_working_tree_importable()
+    child = [sys.executable, "-P", "-m", "perf.commands.case_profile", profiler, json.dumps(case.to_json())]
+    if profiler == "torch":
+        click.echo(case.key)
+        quiet = os.environ | {"KINETO_LOG_LEVEL": "99"}  # the tracer's own remarks, not the kernels'
+        sys.exit(subprocess.run(child, env=quiet, check=False).returncode)
+    if shutil.which(profiler) is None:
+        raise click.ClickException(f"{profiler} is not on the PATH; --profile torch needs nothing installed")
+    if case.device != "cuda":
+        raise click.ClickException(f"{profiler} profiles a GPU and {case.key} runs on the CPU; use --profile torch")
+    if profiler == "ncu":
+        command = ["ncu", "--profile-from-start", "off", *child]
+    else:
+        NSYS_REPORTS.mkdir(parents=True, exist_ok=True)
+        report = NSYS_REPORTS / re.sub(r"[^A-Za-z0-9]+", "-", case.key).strip("-")
+        command = ["nsys", "profile", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--stats=true"]
+        command += ["--force-overwrite=true", f"--output={report}", *child]
+    sys.stdout.flush()
+    os.execvp(command[0], command)
+
+
+def make_working_tree_importable() -> None:
+    """For child processes, whatever is installed: `python -P` keeps the working directory off the path, not this."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in others if path and path != str(ROOT))])
+
+
+def profiled_child(profiler: str, case: Case) -> None:
+    """Run one case once, warm, under a profiler: torch's, whose table is printed, or the one that started us."""
+    import torch
+
+    from perf.harness.measure import missing_device, pin_package
+    from perf.harness.status import one_line
+    from perf.workloads import build
+
+    pin_package(ROOT)
+    if reason := missing_device(case.device):
+        raise click.ClickException(reason)
+    try:
+        work = build(case.workload, case.params, case.device)
+        for _ in range(2):  # the first compiles
+            work.prepare()
+            work.run()
+        work.prepare()
+    except Exception as error:
+        raise click.ClickException(f"{case.key}: {type(error).__name__}: {one_line(error)}") from None
+    on_gpu = case.device == "cuda"
+    synchronize = torch.cuda.synchronize if on_gpu else lambda: None
+    synchronize()
+    if profiler == "torch":
+        activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+        with torch.profiler.profile(activities=activities) as profile:
+            work.run()
+            synchronize()
+        click.echo(_kernels(profile.key_averages(), on_gpu))
+    else:
+        torch.cuda.profiler.start()
+        work.run()
+        synchronize()
+        torch.cuda.profiler.stop()
+
+
+def _kernels(events: Any, on_gpu: bool) -> str:
+    """Kernels by device time; on a CPU, operators by their own time."""
+    from tabulate import tabulate
+    from torch.autograd import DeviceType
+
+    if on_gpu:  # what ran on the device; ranges that a library names there hold kernels that are listed already
+        events = [e for e in events if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)]
+    times = [e.self_device_time_total if on_gpu else e.self_cpu_time_total for e in events]
+    found = [(e.key, e.count, us) for e, us in zip(events, times, strict=True)]
+    total = sum(us for _, _, us in found) or 1.0
+    found.sort(key=lambda row: -row[2])
+    rows = [[name[:90], calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in found[:TOP_KERNELS]]
+    if rest := found[TOP_KERNELS:]:
+        us = sum(row[2] for row in rest)
+        rows.append([f"{len(rest)} more", sum(row[1] for row in rest), f"{us:.1f}", units.percent(us / total)])
+    rows.append(["all", sum(row[1] for row in found), f"{total:.1f}", ""])
+    headers = ["kernel", "calls", "device us", "share"] if on_gpu else ["operator", "calls", "CPU us", "share"]
+    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "right"))
+
+
+if __name__ == "__main__":
+    try:
+        profiled_child(sys.argv[1], Case(**json.loads(sys.argv[2])))
+    except click.ClickException as refused:
+        refused.show()
+        sys.exit(refused.exit_code)

@@ -1,0 +1,138 @@
+"""`python -m perf demo`: real asv over the last commits of this repository, on whatever machine this is."""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from perf.harness import records
+from perf.printable import collapsed, printable
+from perf.selection import SETS
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".asv" / "demo"
+
+
+def run(count: int) -> None:
+    """Measure the last `count` commits that touch cs336_systems, publish, print a table."""
+    from perf.harness.device import machine
+
+    commits = _last_commits(count)
+    found = machine()
+    on_gpu = found["num_gpu"] != "0"
+    _announce(commits, found)
+    _write_inputs(commits, found)
+
+    pattern = SETS["quick" if on_gpu else "demo"]
+    measured = _asv("run", "HASHFILE:commits.txt", "--machine", found["machine"], "-b", pattern, "--quick")
+    if measured not in (0, 2):  # 2: some case failed, and the others are on file
+        raise click.ClickException(f"asv run ended with status {measured}; its output above says why")
+    if _asv("publish") != 0:
+        raise click.ClickException("asv publish failed; its output above says why")
+
+    click.echo(_table(commits, found["machine"]))
+    site = FOLDER / "html"
+    click.echo(f"\nThe site: {_short(site)}\nServe it: python -m http.server 8000 --directory {_short(site)}")
+    if measured == 2:
+        raise click.ClickException("some cases failed: see the table")
+
+
+def _last_commits(count: int) -> list[str]:
+    """Newest first."""
+    if shutil.which("git") is None:
+        raise click.ClickException("git is not installed; the demo measures commits, so it needs git")
+    log = _git("log", "--first-parent", f"-{count}", "--format=%H", "--", "cs336_systems")
+    if log.returncode != 0:
+        raise click.ClickException(f"{ROOT} is not a git repository with commits: {log.stderr.strip()}")
+    if not log.stdout.split():
+        raise click.ClickException("no commit of this repository touches cs336_systems: there is nothing to measure")
+    return log.stdout.split()
+
+
+def _announce(commits: list[str], found: dict[str, str]) -> None:
+    where = f"{found['num_gpu']} x {found['gpu']}" if found["gpu"] else f"{found['cpu']}, no GPU"
+    click.echo(f"Measuring {len(commits)} commits on {where} (asv machine {found['machine']}), newest first:")
+    for commit in commits:
+        click.echo("  " + collapsed(_git("log", "-1", "--format=%h %cs %s", commit).stdout)[:100])
+    if _git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        click.echo("This is a shallow clone: only the commits that it holds can be measured.")
+    changed = _git("status", "--porcelain").stdout.splitlines()
+    if changed:
+        click.echo(
+            f"{len(changed)} uncommitted changes: asv measures commits, so changes to cs336_systems are not measured;"
+            " changes to perf are in effect."
+        )
+    click.echo()
+
+
+def _write_inputs(commits: list[str], found: dict[str, str]) -> None:
+    from asv import util
+
+    configuration = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
+    configuration |= {
+        "repo": str(ROOT),
+        "branches": ["HEAD"],  # a detached or shallow checkout may have no main
+        "benchmark_dir": str(ROOT / "perf" / "benchmarks"),
+        "results_dir": "results",
+        "env_dir": "env",
+        "html_dir": "html",
+    }
+    try:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        (FOLDER / "asv.conf.json").write_text(json.dumps(configuration, indent=4))
+        (FOLDER / "machine.json").write_text(json.dumps({found["machine"]: found, "version": 1}))
+        (FOLDER / "commits.txt").write_text("\n".join(commits) + "\n")
+    except OSError as error:
+        raise click.ClickException(f"cannot write to {FOLDER}: {error.strerror}") from None
+
+
+def _asv(*arguments: str) -> int:
+    """Run asv and show what it prints, but for the rows of a grid that were not selected: hundreds of n/a."""
+    command = [sys.executable, "-m", "asv", arguments[0], "--config", str(FOLDER / "asv.conf.json"), *arguments[1:]]
+    environment = os.environ | {"PERF_MACHINE_FILE": str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as asv:
+        assert asv.stdout is not None
+        for line in asv.stdout:
+            if not line.rstrip().endswith("n/a"):
+                click.echo(printable(line.rstrip("\n")))
+    return asv.returncode
+
+
+def _table(commits: list[str], machine: str) -> str:
+    """A row per case, a column per commit, oldest first: median milliseconds or the reason why there is none."""
+    from tabulate import tabulate
+
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for commit in commits:
+        for result in records.read_commit(FOLDER / "records", machine, commit):
+            case = (result.benchmark.partition(".")[2], " ".join(map(str, result.params.values())))
+            text = f"{statistics.median(result.samples_s) * 1e3:.4g}" if result.samples_s else result.status
+            rows.setdefault(case, {})[commit] = text
+    columns = list(reversed(commits))
+    body = [[*case, *(cells.get(commit, "-") for commit in columns)] for case, cells in rows.items()]
+    headers = ["benchmark", "case (median, ms)", *(commit[:8] for commit in columns)]
+    return tabulate(body, headers, disable_numparse=True, colalign=("left", "left", *["right"] * len(columns)))
+
+
+def _git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+@click.command("demo")
+@click.option("--commits", default=3, show_default=True, type=click.IntRange(1, 50), help="How many commits.")
+def command(commits: int) -> None:
+    """Measure this repository's last commits and publish the site: the main job, in small.
+
+    A real `asv run` over the last commits that touch cs336_systems and a real `asv publish`: some CPU-sized cases on a
+    machine without a GPU, a quick GPU set on one with. Takes one to two minutes; writes under .asv/demo only.
+    """
+    run(commits)

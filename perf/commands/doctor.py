@@ -1,0 +1,279 @@
+"""`python -m perf doctor`: what this machine has, and what of the suite can run here."""
+
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness import preflight
+from perf.harness.measure import missing_device
+from perf.harness.status import one_line
+from perf.selection import asv_classes
+
+ROOT = Path(__file__).resolve().parents[2]
+ASV = "0.6.6"
+
+_INSTALL = "pip install -e '.[dev]'"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the first table."""
+
+    name: str
+    found: str
+    remark: str = "ok"
+    blocks: str = ""
+    """Why nothing of the suite can run here; "" if this is no such reason."""
+
+
+def run() -> None:
+    """Print both tables; exit status 1 if nothing of the suite can run here."""
+    checks = list(machine_checks())
+    click.echo(_table([[check.name, check.found, check.remark] for check in checks], ["check", "found", "remark"]))
+    blocked = "; ".join(check.blocks for check in checks if check.blocks)
+    rows, runs = [], False
+    for name, cls, broken in asv_classes():
+        cases, reason = _ask_class(cls) if cls else ("?", broken)
+        reason = blocked or reason
+        runs = runs or not reason
+        rows.append([name, cases, "no" if reason else "yes", reason])
+    click.echo()
+    click.echo(_table(rows, ["asv class", "cases", "runs here", "why not"]))
+    if not runs:
+        raise click.ClickException("nothing of the suite can run here; the tables above say why")
+
+
+def machine_checks() -> Iterator[Check]:
+    """Each of the checks, in the order in which they are shown; none of them raises."""
+    for name, check in _CHECKS.items():
+        try:
+            yield from ([found] if isinstance(found := check(name), Check) else found)
+        except ModuleNotFoundError as error:
+            yield Check(name, f"not asked: there is no {error.name}", "")
+        except Exception as error:  # a doctor who dies of what he looks for helps nobody
+            yield Check(name, "the check itself failed", f"{type(error).__name__}: {one_line(error)}")
+
+
+def _python(name: str) -> Check:
+    needed = sys.version_info >= (3, 11)
+    blocks = "" if needed else f"Python {platform.python_version()} is too old"
+    remark = "ok" if needed else "needs 3.11 or newer"
+    return Check(name, f"{platform.python_version()} ({sys.executable})", remark, blocks)
+
+
+def _torch(name: str) -> Check:
+    try:
+        import torch
+    except ImportError as error:
+        return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "torch is not installed")
+    return Check(name, str(torch.__version__))
+
+
+def _triton(name: str) -> Check:
+    version = _version("triton")
+    if not version:
+        return Check(name, "not installed", "the Triton kernels are n/a; everything else runs")
+    return Check(name, version)
+
+
+def _interpreter(name: str) -> Check:
+    import torch
+
+    triton, numpy = _version("triton"), _version("numpy")
+    if torch.cuda.is_available():
+        return Check(name, "not needed: the kernels are compiled for the GPU")
+    if not triton:
+        return Check(name, "not installed", "tests of the Triton kernels cannot run")
+    found = f"triton {triton} with numpy {numpy}"
+    if triton.startswith("3.6.") and _numbers(numpy) >= (2, 4):
+        return Check(name, found, "tests of the kernels fail: use triton 3.7, or pip install 'numpy<2.4'")
+    return Check(name, found)
+
+
+def _cuda(name: str) -> Check:
+    import torch
+
+    if torch.version.cuda is None:
+        return Check(name, "none: this torch is built without it", "GPU classes do not run")
+    return Check(name, str(torch.version.cuda))
+
+
+def _gpu(name: str) -> Check:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Check(name, "none that torch can use", "GPU classes do not run; the smoke classes do")
+    all_gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    text = f"{all_gpus[0].name}, compute capability {all_gpus[0].major}.{all_gpus[0].minor}"
+    return Check(name, text + (f", the first of {len(all_gpus)}" if len(all_gpus) > 1 else ""))
+
+
+def _driver(name: str) -> Check:
+    from perf.harness.device import Nvml
+
+    uuid = _gpu_uuid()
+    if not uuid:
+        return Check(name, "not asked: there is no GPU")
+    nvml = Nvml.open(uuid)
+    if nvml is None:
+        return Check(name, "NVML does not answer", "clocks, power and throttling will not be in the records")
+    limits = nvml.constants()
+    return Check(name, f"{limits['driver']}, {limits['power_limit_w']} W, up to {limits['max_sm_mhz']} MHz")
+
+
+def _trouble(name: str) -> Check:
+    uuid = _gpu_uuid()
+    if not uuid:
+        return Check(name, "not asked: there is no GPU")
+    found = preflight.busy_or_broken_gpus()
+    return Check(name, "; ".join(found) or "none", "nothing is measured until it is gone" if found else "ok")
+
+
+def _tool(name: str, remark: str) -> Check:
+    path = shutil.which(name)
+    return Check(name, path or "not on the PATH", "ok" if path else remark)
+
+
+def _disk(name: str) -> Iterator[Check]:
+    for folder in (ROOT / ".asv", ROOT / "perf" / "records"):
+        existing = preflight.existing(folder)
+        free = shutil.disk_usage(existing).free
+        remark = "ok"
+        if not os.access(existing, os.W_OK):
+            remark = "cannot be written to"
+        elif free < preflight.LEAST_FREE_BYTES:
+            remark = "less than 1 GiB: nothing is measured"
+        yield Check(f"{name} {folder.relative_to(ROOT)}/", f"{free / 2**30:.1f} GiB free", remark)
+
+
+def _git(name: str) -> Check:
+    if shutil.which("git") is None:
+        return Check(name, "not on the PATH", "asv measures commits, so it needs git", "git is not installed")
+    head = _ask_git("rev-parse", "--short", "HEAD")
+    if head.returncode != 0:
+        words = (head.stderr.strip().splitlines() or ["no answer"])[0]
+        return Check(name, words, "asv measures commits", f"{ROOT} is not a git repository with commits")
+    version = _ask_git("--version").stdout.strip().removeprefix("git version ")
+    if _ask_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        held = _ask_git("rev-list", "--count", "HEAD").stdout.strip()
+        commits = "1 commit" if held == "1" else f"{held} commits"
+        return Check(name, f"{version}, a shallow clone of {commits}", "for more history: git fetch --unshallow")
+    if _ask_git("rev-parse", "--verify", "--quiet", "main").returncode != 0:
+        return Check(name, f"{version}, no branch main", "asv publish wants it: git checkout -B main")
+    return Check(name, f"{version}, full history, HEAD {head.stdout.strip()}")
+
+
+def _asv(name: str) -> Check:
+    try:
+        import asv  # noqa: F401
+    except ImportError as error:
+        return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "asv is not installed")
+    version = _version("asv")
+    return Check(name, version, "ok" if version == ASV else f"the suite is written for asv {ASV}: {_INSTALL}")
+
+
+def _machine_file(name: str) -> Check:
+    from asv.machine import MachineCollection
+
+    from perf.harness.device import machine
+
+    path, here = Path(MachineCollection.get_machine_file_path()), machine()["machine"]
+    try:
+        known = set(json.loads(path.read_text())) - {"version"} if path.exists() else set()
+    except (OSError, ValueError) as error:
+        return Check(name, str(path), f"cannot be read: {one_line(error)}")
+    if here not in known:
+        others = f"knows {', '.join(sorted(known))}" if known else "does not exist"
+        return Check(name, f"{path} {others}", f"this machine is {here}: python -m perf machine")
+    if len(known) > 1:
+        return Check(name, f"{here}, among {len(known)} in {path}", f"use asv run --machine {here}")
+    return Check(name, f"{here} in {path}")
+
+
+def _browser(name: str) -> Check:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    found = f"{chromium or 'no chromium'}, {driver or 'no chromedriver'}"
+    return Check(name, found, "ok" if chromium and driver else "browser tests of the site are skipped")
+
+
+_CHECKS: dict[str, Callable[[str], Check | Iterator[Check]]] = {
+    "Python": _python,
+    "torch": _torch,
+    "Triton": _triton,
+    "Triton interpreter": _interpreter,
+    "CUDA runtime": _cuda,
+    "GPU": _gpu,
+    "driver": _driver,
+    "trouble on the GPU": _trouble,
+    "nsys": functools.partial(_tool, remark="perf case --profile nsys needs it; --profile torch does not"),
+    "ncu": functools.partial(_tool, remark="perf case --profile ncu needs it; --profile torch does not"),
+    "disk,": _disk,
+    "git": _git,
+    "asv": _asv,
+    "asv's machine file": _machine_file,
+    "browser": _browser,
+}
+
+
+@functools.cache
+def _gpu_uuid() -> str:
+    """NVML's name of the GPU that is measured, "" without one."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}" if torch.cuda.is_available() else ""
+
+
+def _ask_class(cls: Any) -> tuple[str, str]:
+    """How many cases a class has, and why this machine cannot run them, "" if it can."""
+    from perf.harness.suite import cases_of
+
+    try:
+        return str(len(cases_of(cls()))), missing_device(cls.device)
+    except Exception as error:
+        return "?", f"{type(error).__name__}: {one_line(error)}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def _ask_git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def _table(rows: list[list[str]], headers: list[str]) -> str:
+    try:
+        from tabulate import tabulate
+    except ImportError:  # it comes with asv, whose absence is what the table has to tell
+        return "\n".join("  ".join(cells) for cells in [headers, *rows])
+    return tabulate(rows, headers, disable_numparse=True)
+
+
+@click.command("doctor")
+def command() -> None:
+    """Say what this machine has, what of the suite can run here, and why not the rest.
+
+    One line a check: ok, or what to do about it. Takes about 5 seconds, most of them to import torch; changes nothing.
+    The exit status is 0 if at least one asv class can run here.
+    """
+    run()

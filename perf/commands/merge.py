@@ -1,0 +1,163 @@
+"""Shards of a run, measured in several checkouts or on several machines, become one set of results and records.
+
+A result file of asv's holds one value per cell of a grid: a number, null for a failure, or NaN for n/a and for what was
+not selected. Of two files of one commit and environment, each cell keeps the one that says more, in that order.
+"""
+
+import itertools
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perf.harness import records
+from perf.stored import problem_of_benchmark, problem_of_results
+
+
+def merge(source: Path, target: Path) -> int:
+    """Merge the `results` and `records` folders of `source` into those of `target`; returns the number of files.
+
+    Raises `click.ClickException` with one line where they cannot be one series: another GPU under the same machine
+    name, another version or grid of a benchmark.
+    """
+    files = sorted((source / "results").glob("*/*.json"))
+    if not files:
+        raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
+    read = {path: _load(path) for path in [*files, source / "results" / "benchmarks.json"]}
+    for path, theirs in read.items():  # all of them, before one is written
+        _check(path, theirs)
+    for path, theirs in read.items():
+        into = target / "results" / path.relative_to(source / "results")
+        if not into.exists():
+            _write(into, theirs)
+        elif path.name == "machine.json":
+            _same(theirs, _load(into), "gpu", path)
+        elif path.name != "benchmarks.json":
+            _write(into, _merged(_load(into), theirs, path))
+        elif theirs.keys() - (ours := _load(into)).keys():  # without them nothing says what their rows' axes are called
+            _write(into, theirs | ours, indent=4, sort_keys=True)  # as asv does
+    for machine in records.machines(source / "records"):
+        for commit in records.commits(source / "records", machine):
+            _merge_records(source / "records", target / "records", machine, commit)
+    return len(files)
+
+
+def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in ("commit_hash", "env_name", "params"):
+        _same(theirs, ours, name, path)
+    rows = dict(ours["results"])
+    for benchmark, row in theirs["results"].items():
+        rows[benchmark] = _merged_row(rows[benchmark], row, f"{path}: {benchmark}") if benchmark in rows else row
+    return ours | {"results": rows, "durations": theirs["durations"] | ours["durations"]}
+
+
+def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
+    """Cell by cell; what asv stores once per row (when it started, how long it took) stays ours."""
+    if ours[1:3] != theirs[1:3]:
+        raise click.ClickException(f"{where} has another grid or version than what is here: they are not one series")
+    count = math.prod(map(len, ours[1]))
+    ours, theirs = (_columns(row, count) for row in (ours, theirs))
+    width = max(len(ours), len(theirs))
+    ours, theirs = (row + [None] * (width - len(row)) for row in (ours, theirs))
+    takes = [_says(b) > _says(a) for a, b in zip(ours[0], theirs[0], strict=True)]
+    merged = []
+    for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        per_cell = index == 0 or index > 4
+        if not per_cell or (a is None and b is None):
+            merged.append(a)
+            continue
+        a, b = (column if column is not None else [None] * count for column in (a, b))
+        merged.append([y if take else x for x, y, take in zip(a, b, takes, strict=True)])
+    return merged
+
+
+def _columns(row: list[Any], count: int) -> list[Any]:
+    """asv writes null for a column of nulls: of results, for a grid that failed as a whole."""
+    return [row[0] if row[0] is not None else [None] * count, *row[1:]]
+
+
+def _says(value: Any) -> int:
+    if value is None:
+        return 1
+    return 0 if isinstance(value, float) and math.isnan(value) else 2
+
+
+def _merge_records(source: Path, target: Path, machine: str, commit: str) -> None:
+    lines = records.read_lines(source, machine, commit)
+    known = {line["id"] for line in records.read_lines(target, machine, commit, kinds=("session",))}
+    journal = records.Journal(target, machine, commit)
+    for line in lines:
+        if (line["id"] if line["kind"] == "session" else line["session"]) not in known:
+            journal.write(line)
+    journal.close()
+
+
+def _same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -> None:
+    if theirs.get(name) != ours.get(name):
+        raise click.ClickException(
+            f"{path} has {name} {theirs.get(name)!r}, here it is {ours.get(name)!r}: they are not one series"
+        )
+
+
+def commits(source: Path) -> set[str]:
+    """Full hashes of the commits with results or records. Raises `click.ClickException` with one line."""
+    found = set()
+    for path in sorted((source / "results").glob("*/*-*.json")):
+        document = _load(path)
+        _check(path, document)
+        found.add(document["commit_hash"])
+    directory = source / "records"
+    return found | {one for machine in records.machines(directory) for one in records.commits(directory, machine)}
+
+
+def _check(path: Path, document: Any) -> None:
+    if path.name in ("machine.json", "benchmarks.json"):
+        wrong = "" if isinstance(document, dict) else "no object"
+    else:
+        wrong = problem_of_results(document)
+    if path.name == "benchmarks.json" and not wrong:
+        entries = ((name, one) for name, one in document.items() if name != "version")
+        wrong = next(filter(None, itertools.starmap(problem_of_benchmark, entries)), "")
+    if wrong:
+        raise click.ClickException(f"{path} is none of asv's: {wrong}")
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise click.ClickException(f"{path} cannot be read: {error}") from None
+
+
+def _write(path: Path, document: Any, **form: Any) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(document, **form))
+        aside.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+
+
+@click.command("merge")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+def command(sources: tuple[Path, ...]) -> None:
+    """Merge the results and records of other checkouts' perf folders into this one's.
+
+    \b
+    python -m perf merge /scratch/shard-2/perf /scratch/shard-3/perf
+
+    Cell by cell: a number before a failure, a failure before n/a. Refuses another GPU under the same machine name and
+    another version of a benchmark, what is no result of asv's, and commits that this repository lacks. Takes a second
+    per commit.
+    """
+    from perf.gate.checkouts import resolve
+
+    for commit in sorted(set().union(*map(commits, sources))):
+        resolve(commit)
+    for source in sources:
+        count = merge(source, Path(__file__).resolve().parents[1])
+        click.echo(f"{source}: {count} files merged")

@@ -1,0 +1,111 @@
+"""`python -m perf report`."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from perf.writeup.document import Document
+    from perf.writeup.source import Source
+
+PERF = Path(__file__).resolve().parents[1]
+
+
+@click.command()
+@click.option("--machine", metavar="NAME", help="Whose measurements. Default: that of which most is on file.")
+@click.option(
+    "--results",
+    "perf",
+    default=PERF,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A perf folder with results, records and studies/results. Default: this checkout's.",
+)
+@click.option(
+    "--out",
+    default=PERF.parent / ".asv" / "report",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to write. Default: .asv/report.",
+)
+@click.option("--bundle", is_flag=True, help="Run the tests first; where they pass, write code.zip too.")
+def command(machine: str | None, perf: Path, out: Path, bundle: bool) -> None:
+    """Write the course's write-up from what was measured: HTML, PDF, Markdown, and its tables in LaTeX.
+
+    \b
+    python -m perf report
+    python -m perf report --machine nvidia-h200 --out /tmp/report
+    python -m perf report --bundle         # tests first, then writeup.pdf and code.zip to hand in
+
+    Every problem of the 2025 handout with its points, its tests and its answer. Numbers come from rows: asv's results
+    and records, and what `python -m perf study NAME --out FOLDER` left in perf/studies/results/MACHINE, for two GPUs
+    in MACHINE-x2. What was not measured is named with the command that measures it. Takes ten seconds, needs no GPU,
+    and measures nothing. Needs pandoc and typst: pip install -e '.[report]'
+    """
+    from perf.writeup.bundle import run_tests
+
+    report(machine, perf, out, run_tests if bundle else None)
+
+
+def report(machine: str | None, perf: Path, out: Path, tests: Callable[[], int] | None) -> None:
+    """Write it all aside, then rename; with `tests`, which give an exit status, first those, and code.zip at the end.
+
+    Raises `click.ClickException` with one line for what the user can mend.
+    """
+    from perf.writeup import bundle, convert, source
+
+    convert.libraries()
+    found = source.read(perf, machine)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if tests:
+            bundle.require_green(tests, out / "code.zip")
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=out) as name:
+            aside = Path(name)
+            made = _write(found, aside)
+            if tests:
+                bundle.zip_code(bundle.ROOT, aside / "code.zip", out)
+            files = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
+            for path in files:
+                (out / path).parent.mkdir(exist_ok=True)
+                (aside / path).replace(out / path)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or out} cannot be written: {error.strerror}") from None
+    _say(made, out, files)
+
+
+def _write(found: "Source", aside: Path) -> "Document":
+    """All forms of the document, into a folder where nobody looks."""
+    from tqdm import tqdm
+
+    from perf.writeup import convert, document
+
+    with tqdm(total=4, desc="figures and text", leave=False, disable=None) as bar:
+        made = document.write(found, aside)
+        forms: dict[str, Callable[[], str | bytes]] = {
+            "writeup.md": lambda: made.text,
+            "writeup.html": lambda: convert.html(made.text, aside),
+            "tables.tex": lambda: convert.latex_tables(made.text),
+            "writeup.pdf": lambda: convert.pdf(made.text, aside),
+        }
+        for name, form in forms.items():
+            bar.set_description(name)
+            content = form()
+            (aside / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+            bar.update()
+    return made
+
+
+def _say(made: "Document", out: Path, files: list[Path]) -> None:
+    from perf.writeup.problems import PROBLEMS
+
+    for warning in made.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    pictures = [path for path in files if path.suffix == ".png"]
+    others = ", ".join(path.name for path in files if path not in pictures)
+    click.echo(f"{out}: {others} and {len(pictures)} figures")
+    click.echo(f"{len(PROBLEMS) - len(made.missing)} of {len(PROBLEMS)} problems have all that they ask for")
+    for one in made.commands:
+        names = ", ".join(name for name, commands in made.missing.items() if one in commands)
+        click.echo(f"not measured: {one}\n    for {names}")

@@ -1,0 +1,205 @@
+"""Rows become text and colours: heat maps, tables of every implementation, tables of every case, and failures."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from perf import units
+from perf.harness.records import CaseResult
+from perf.harness.status import Status
+from perf.site.attention.catalogue import Section
+from perf.site.attention.rows import Row, Speedup, figure
+from perf.site.ceiling import attained, rate
+from perf.site.wording import FASTEST, label, reading_order, status, value_text, words
+
+Link = Callable[[str, dict[str, Any]], str]
+"""asv's graph of one series, by the name of its method and its parameters; "" if there is none."""
+
+WORDS = {
+    "time": {"better": "faster", "worse": "slower", "even": "no clear difference", "needs": "takes", "one": "time"},
+    "memory": {"better": "less", "worse": "more", "even": "as much", "needs": "needs", "one": "figure"},
+}
+_NOTHING = "\u2013"  # an en dash
+_FULL_TINT = math.log2(4)  # a factor of four has the full colour
+
+
+def sentence(config: dict[str, Any], axes: Iterable[str]) -> str:
+    """The values of these axes, in words."""
+    return ", ".join(words(axis, config[axis]) for axis in axes)
+
+
+def maps(rows: Sequence[Row], peer: str, section: Section, axes: Sequence[str]) -> list[dict[str, Any]]:
+    """One heat map of seq_len by d for each combination of the other axes."""
+    groups: dict[str, dict[tuple[Any, Any], Row]] = {}
+    for row in rows:
+        config = dict(row.config)
+        caption = sentence(config, [axis for axis in reversed(axes) if axis not in ("seq_len", "d")])
+        groups.setdefault(caption, {})[config.get("seq_len", ""), config.get("d", "")] = row
+    return [
+        {
+            "label": caption,
+            "columns": sorted({d for _, d in cells}),
+            "rows": [
+                (seq_len, [_heat(cells.get((seq_len, d)), peer, section) for d in sorted({d for _, d in cells})])
+                for seq_len in sorted({seq_len for seq_len, _ in cells})
+            ],
+        }
+        for caption, cells in groups.items()
+    ]
+
+
+def ladders(
+    rows: Sequence[Row], peers: Sequence[str], section: Section, axes: Sequence[str], link: Link
+) -> list[dict[str, Any]]:
+    """For each case a table of all its implementations, in reading order."""
+    impls = sorted({section.ours, *peers} - {FASTEST}, key=reading_order)
+    found = [_ladder(row, impls, section, axes, link) for row in rows]
+    # Beside another ladder there is no room for a rate, and the share of the ceiling says as much.
+    columns = ("rate", "ceiling", "memory") if len(found) == 1 else ("ceiling", "memory")
+    shown = [column for column in columns if any(rung.get(column) for one in found for rung in one["rungs"])]
+    return [one | {"shown": shown} for one in found]
+
+
+def _ladder(row: Row, impls: Sequence[str], section: Section, axes: Sequence[str], link: Link) -> dict[str, Any]:
+    config = dict(row.config)
+    found = {impl: row.ours if impl == section.ours else row.speedups[impl].peer for impl in impls}
+    numbers = {impl: figure(result, section.quantity) for impl, result in found.items()}
+    longest = max((number.median for number in numbers.values() if number), default=0.0)
+    rungs = []
+    for impl, result in found.items():
+        number, params = numbers[impl], config | {"impl": impl}
+        rung = {
+            "label": label(impl),
+            "ours": impl == section.ours,
+            "name": ", ".join([label(impl), *map(words, config, config.values())]),
+            "status": status(result.status)[0] if result else "not measured",
+            "reason": result.reason if result else "",
+            "ratio": None if impl == section.ours else _speedup(row.speedups[impl], section),
+            "text": "",
+            "spread": "",
+        }
+        if result and number:
+            rung |= {
+                "text": _text(section)(number.median),
+                "href": link(section.method, params),
+                "bar": f"{100 * number.median / longest:.1f}",
+                **_details(result, number.median, section),
+                "spread": units.percent((number.high - number.median) / number.median),
+                "memory_href": link("track_peak_memory", params),
+            }
+        rungs.append(rung)
+    return {"label": sentence(config, axes or config), "rungs": rungs}
+
+
+def _details(result: CaseResult, median: float, section: Section) -> dict[str, str]:
+    """What stands beside a time."""
+    if section.quantity == "memory":
+        return {"rate": "", "ceiling": "", "memory": ""}
+    speed, share = rate(result, median), attained(result, median)
+    return {
+        "rate": units.rate(speed) if speed else "",
+        "ceiling": units.percent(share) if share else "",
+        "memory": units.memory(result.peak_bytes) if result.peak_bytes is not None else "",
+    }
+
+
+def _text(section: Section) -> Callable[[float], str]:
+    return units.seconds if section.quantity == "time" else units.memory
+
+
+def _heat(row: Row | None, peer: str, section: Section) -> dict[str, Any]:
+    if row is None:
+        return _empty("not measured")
+    if row.ours is not None and row.ours.status != "ok":
+        long, short = status(row.ours.status)
+        return _empty(f"{label(section.ours)}: {long}", short) | {"kind": "failed"}
+    return _speedup(row.speedups[peer], section)
+
+
+def _speedup(one: Speedup, section: Section) -> dict[str, Any]:
+    peer = label(one.peer.params["impl"]) if one.peer else ""
+    if one.ratio is not None:
+        strength = min(abs(math.log2(one.ratio)) / _FULL_TINT, 1.0)
+        say = WORDS[section.quantity]
+        return {
+            "text": units.times(one.ratio),
+            "kind": one.verdict,
+            "tint": 0 if one.verdict == "even" else round(12 + 48 * strength),
+            "title": f"{say[one.verdict]}: {peer} {say['needs']} {units.times(one.ratio)} "
+            f"the {section.quantity} of {label(section.ours)}",
+            "value": one.ratio,
+        }
+    if one.peer is None:
+        return _empty("not measured")
+    if one.peer.status == "ok":
+        return _empty(f"no {section.quantity} of {label(section.ours)} to compare with")
+    long, short = status(one.peer.status)
+    return _empty(f"{peer}: {long}", short)
+
+
+def _empty(title: str, text: str = _NOTHING) -> dict[str, Any]:
+    return {"text": text, "kind": "none", "tint": 0, "title": title}
+
+
+def table_row(row: Row, section: Section, axes: Sequence[str], scale: float, link: Link) -> dict[str, Any]:
+    """One case of ours; `scale` is that of the column of rates."""
+    config = dict(row.config)
+    params = config | {"impl": section.ours}
+    found: dict[str, Any] = {
+        "axes": [(axis, config[axis], value_text(axis, config[axis])) for axis in axes],
+        "name": ", ".join(map(words, config, config.values())),
+        "time": "",
+        "status": status(row.ours.status)[0] if row.ours else "not measured",
+        "reason": row.ours.reason if row.ours else "",
+        "time_href": link("track_time", params),
+        "memory_href": link("track_peak_memory", params),
+        "rate": units.digits(row.flops_per_s / scale) if row.flops_per_s else "",
+        "rate_value": row.flops_per_s or "",
+        "ceiling": units.percent(row.ceiling) if row.ceiling else "",
+        "ceiling_value": row.ceiling or "",
+        "memory": "",
+        "memory_value": "",
+        "peers": {peer: _speedup(speedup, section) for peer, speedup in row.speedups.items()},
+    }
+    if row.figure and section.quantity == "time":
+        low, high = units.seconds_together([row.figure.low, row.figure.high])
+        time = row.figure.median
+        found |= {"time": units.seconds(time), "time_value": time, "low": low, "high": high}
+    if row.figure and row.ours and row.ours.peak_bytes is not None:
+        found |= {"memory": units.memory(row.ours.peak_bytes), "memory_value": row.ours.peak_bytes}
+    return found
+
+
+def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, Any]]:
+    """Cases without a number, grouped by implementation and reason: ours first, what cannot be had last."""
+    groups: dict[tuple[str, Status, str], list[dict[str, Any]]] = {}
+    for result in results:
+        if result.status != "ok":
+            key = result.params["impl"], result.status, result.reason
+            groups.setdefault(key, []).append({axis: value for axis, value in result.params.items() if axis != "impl"})
+    order = sorted(groups, key=lambda key: (key[0] != section.ours, key[1] == "unavailable", key))
+    return [
+        {
+            "impl": label(impl),
+            "ours": impl == section.ours,
+            "status": status(outcome)[0],
+            "reason": reason,
+            "count": len(groups[impl, outcome, reason]),
+            "cases": _describe(groups[impl, outcome, reason], results),
+        }
+        for impl, outcome, reason in order
+    ]
+
+
+def _describe(configs: list[dict[str, Any]], results: Sequence[CaseResult]) -> list[str]:
+    """A block of the grid by the axes that narrow it ("dtype float32"); anything else case by case."""
+    spans = {axis: list(dict.fromkeys(config[axis] for config in configs)) for axis in configs[0]}
+    everywhere = {axis: {result.params[axis] for result in results if axis in result.params} for axis in spans}
+    if math.prod(map(len, spans.values())) != len(configs):
+        return [sentence(config, [axis for axis in config if len(everywhere[axis]) > 1]) for config in configs]
+    narrowed = [
+        f"{axis} {', '.join(value_text(axis, value) for value in values)}"
+        for axis, values in spans.items()
+        if set(values) != everywhere[axis]
+    ]
+    return ["; ".join(narrowed) or "every case"]

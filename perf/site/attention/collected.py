@@ -1,0 +1,92 @@
+"""What the attention page is about: each benchmark's newest grid on a machine, from what asv publishes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.harness import records
+from perf.harness.records import CaseResult
+from perf.site import history, newest, pages
+from perf.site.attention.catalogue import SECTIONS
+from perf.site.history import Series
+from perf.site.newest import Site
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one machine recorded of one benchmark at one commit."""
+
+    machine: str
+    benchmark: str
+    commit: pages.Commit
+    results: list[CaseResult]
+    series: frozenset[str]
+    """Names of asv's benchmarks that have a graph to link to."""
+
+    history: tuple[Series, ...] = ()
+    newer: int = 0
+    """Commits since that have a few of its cases, which its history shows."""
+
+    def link(self, method: str, params: dict[str, Any]) -> str:
+        """asv's graph of one series, "" if there is none."""
+        return pages.known_link(self.series, f"{self.benchmark}.{method}", self.machine, params)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one machine has measured of attention."""
+
+    name: str
+    measured: Sequence[Measured]
+    silence: str = ""
+    """Why there is nothing to show."""
+
+
+def collect(site: Site, machine: str) -> Machine:
+    """Each benchmark that the page knows, in the page's order, at the newest commit that asv publishes of its grid."""
+    commits = site.commits(machine)
+    known = list(SECTIONS)
+    measured = [
+        Measured(
+            machine,
+            benchmark,
+            site.describe(commit),
+            results,
+            frozenset(site.benchmarks),
+            _history(site, benchmark, machine),
+            newer,
+        )
+        for benchmark, commit, results, newer in _newest(site, machine, commits)
+    ]
+    if measured:
+        return Machine(machine, sorted(measured, key=lambda one: known.index(one.benchmark)))
+    if commits:
+        return Machine(machine, [], "has records, but none of attention.")
+    recorded = records.commits(site.directory, machine)
+    why = "has records, but none of a commit that this site publishes." if recorded else "has no records yet."
+    return Machine(machine, [], why)
+
+
+def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult], int]]:
+    """Each benchmark that the page knows, at the newest of these commits that has half as many cases of it as any.
+
+    The few that a commit's history takes, without most of ours and of the peers, are no grid to compare in. The last is
+    how many commits are newer.
+    """
+    found: dict[str, dict[str, list[CaseResult]]] = {}
+    for commit in commits:
+        for result in newest.read_commit(site.directory, machine, commit):
+            if result.benchmark in SECTIONS:
+                found.setdefault(result.benchmark, {}).setdefault(commit, []).append(result)
+    for benchmark, by_commit in found.items():
+        most = max(map(len, by_commit.values()))
+        for newer, (commit, results) in enumerate(by_commit.items()):
+            if 2 * len(results) >= most:
+                yield benchmark, commit, results, newer
+                break
+
+
+def _history(site: Site, benchmark: str, machine: str) -> tuple[Series, ...]:
+    section = SECTIONS[benchmark]
+    found = site.benchmarks.get(f"{benchmark}.{section.method}")
+    return tuple(history.series_of(site.graphs, found, machine, section.ours)) if found else ()

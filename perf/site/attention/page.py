@@ -1,0 +1,151 @@
+"""The attention page: what each machine measured, section by section, and a template that turns it into HTML."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from perf import units
+from perf.site import conditions, history, pages
+from perf.site.attention import cells
+from perf.site.attention.catalogue import SECTIONS, Section
+from perf.site.attention.collected import Machine, Measured
+from perf.site.attention.rows import Overview, Row, build_rows, overview
+from perf.site.history import Series
+from perf.site.wording import FASTEST, label, varying
+
+MAX_LADDERS = 8
+"""Up to as many cases, all implementations stand side by side; beyond, ours stand with ratios and heat maps."""
+
+_HEADLINE = ("reference", "sdpa", "sdpa_flash", "sdpa_cudnn", FASTEST)
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page; machines in the order of their first sections."""
+    every, known = list(machines), list(SECTIONS)
+    shown = sorted((one for one in every if one.measured), key=lambda one: known.index(one.measured[0].benchmark))
+    return pages.render(
+        "attention",
+        project=project,
+        machines=[_machine(one.name, one.measured) for one in shown],
+        silent=[(one.name, one.silence) for one in every if not one.measured],
+        viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
+        show_commit_url=show_commit_url,
+    )
+
+
+def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:
+    """One machine: what holds for all its sections is said once."""
+    facts, own = conditions.split([conditions.facts(one.results, SECTIONS[one.benchmark].quantity) for one in measured])
+    commits = {one.commit for one in measured}
+    return {
+        "id": pages.ident(name),
+        "name": name,
+        "commit": measured[0].commit if len(commits) == 1 else None,
+        "facts": facts,
+        "sections": [_section(one, facts_of_one) for one, facts_of_one in zip(measured, own, strict=True)],
+    }
+
+
+def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
+    section = SECTIONS[one.benchmark]
+    rows, peers = build_rows(one.results, section.ours, section.quantity)
+    axes = varying(dict(row.config) for row in rows)
+    done = [row for row in rows if row.figure]
+    overviews = {peer: overview(rows, peer) for peer in peers}
+    ceilings = sorted(row.ceiling for row in done if row.ceiling is not None)
+    few = len(rows) <= MAX_LADDERS
+    first = dict(rows[0].config)
+    return {
+        "id": pages.ident(f"{one.machine} {one.benchmark}"),
+        "known": section,
+        "subject": section.subject[0].upper() + section.subject[1:],
+        "ours": label(section.ours),
+        "say": cells.WORDS[section.quantity],
+        "constants": cells.sentence(first, [axis for axis in first if axis not in axes]) if axes else "",
+        "commit": one.commit,
+        "newer": one.newer,
+        "cases": len(rows),
+        "done": len(done),
+        "only": units.seconds(done[0].figure.median)
+        if len(rows) == 1 and done and done[0].figure and section.quantity == "time"
+        else "",
+        "headline": _headline(overviews, few, section),
+        "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
+        "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
+        "ladders": cells.ladders(rows, peers, section, axes, one.link) if few else [],
+        "grid": None if few else _grid(one, section, rows, overviews, axes),
+        "history": _cards(one, section),
+        "history_span": _span(one.history),
+        "failures": cells.failures(one.results, section),
+        "facts": facts,
+        "command": f"asv run --bench '^{re.escape(one.benchmark)}\\.' {one.commit.hash[:8]}^!",
+    }
+
+
+def _grid(
+    one: Measured, section: Section, rows: list[Row], overviews: dict[str, Overview | None], axes: list[str]
+) -> dict[str, Any]:
+    """Many cases: each peer's overview and heat maps, and a table of every case of ours."""
+    done = [row for row in rows if row.figure]
+    scale, unit = units.rate_unit([row.flops_per_s for row in done if row.flops_per_s])
+    return {
+        "axes": axes,
+        "rate_unit": unit,
+        "timed": section.quantity == "time",
+        "has_rate": any(row.flops_per_s for row in done),
+        "memory_linked": f"{one.benchmark}.track_peak_memory" in one.series,
+        "has_memory": any(row.ours and row.ours.peak_bytes is not None for row in done),
+        "peers": [
+            {
+                "id": peer,
+                "label": label(peer),
+                "overview": _overview_text(found),
+                "maps": cells.maps(rows, peer, section, axes),
+            }
+            for peer, found in overviews.items()
+        ],
+        "columns": [(peer, label(peer)) for peer in overviews if peer != FASTEST],
+        "rows": [cells.table_row(row, section, axes, scale, one.link) for row in rows],
+    }
+
+
+def _headline(overviews: dict[str, Overview | None], few: bool, section: Section) -> list[tuple[str, str]]:
+    """Ratio and name of the peers that a reader asks for first; no ratio of one that needs as much memory."""
+    # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
+    wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
+    found = [(units.times(one.mean), label(peer)) for peer in wanted if (one := overviews.get(peer))]
+    even = units.times(1) if section.quantity == "memory" else None
+    return [("" if ratio == even else ratio, peer) for ratio, peer in found]
+
+
+def _overview_text(found: Overview | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "mean": units.times(found.mean),
+        "low": units.times(found.low),
+        "high": units.times(found.high),
+        "cases": found.cases,
+        "better": found.better,
+        "worse": found.worse,
+    }
+
+
+def _cards(one: Measured, section: Section) -> list[dict[str, str]]:
+    text = units.seconds if section.quantity == "time" else units.memory
+    configs = [{axis: value for axis, value in series.params.items() if axis != "impl"} for series in one.history]
+    axes = varying(configs)
+    return [
+        history.card(series, text)
+        | {
+            "name": cells.sentence(config, axes or config),
+            "href": one.link(section.method, series.params),
+        }
+        for series, config in zip(one.history, configs, strict=True)
+    ]
+
+
+def _span(history: Iterable[Series]) -> tuple[str, str] | None:
+    """How many times the newest value the oldest was, at least and at most."""
+    changes = sorted(series.values[0] / series.values[-1] for series in history)
+    return (units.times(changes[0]), units.times(changes[-1])) if changes else None

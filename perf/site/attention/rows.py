@@ -1,0 +1,132 @@
+"""What the attention page says, as numbers: the records of one machine and commit become rows beside their peers."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.harness.records import CaseResult
+from perf.site.ceiling import attained, rate
+from perf.site.estimate import Estimate, estimate
+from perf.site.wording import FASTEST, Quantity, reading_order
+
+Config = tuple[tuple[str, Any], ...]
+"""A case without its implementation: (axis, value) pairs in the order of the axes."""
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """How many times our time (or memory) a peer needs for the same case, or why there is no such number."""
+
+    peer: CaseResult | None
+    ratio: float | None = None
+    verdict: str = ""
+    """better or worse where the two intervals are apart, even where they touch, "" without a ratio."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of ours beside its peers."""
+
+    config: Config
+    ours: CaseResult | None
+    figure: Estimate | None
+    """Our time, or our memory."""
+
+    flops_per_s: float | None
+    ceiling: float | None
+    """Fraction of what the device can do at most for this much work: the roofline, from rates measured in the run."""
+
+    speedups: dict[str, Speedup]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One peer over all cases."""
+
+    cases: int
+    mean: float
+    """Geometric mean of the ratios."""
+
+    low: float
+    high: float
+    better: int
+    worse: int
+
+
+def figure(result: CaseResult | None, quantity: Quantity) -> Estimate | None:
+    """What a case says: its time, or its memory; None if it failed."""
+    if quantity == "time":
+        return estimate(result)
+    if result is None or result.status != "ok" or result.peak_bytes is None:
+        return None
+    return Estimate(*[float(result.peak_bytes)] * 3)
+
+
+def build_rows(results: Iterable[CaseResult], ours: str, quantity: Quantity = "time") -> tuple[list[Row], list[str]]:
+    """Rows by the other axes, then d, then seq_len; and the peers, the fastest of each case first among them."""
+    by_config: dict[Config, dict[str, CaseResult]] = {}
+    for result in results:
+        config = tuple((axis, value) for axis, value in result.params.items() if axis != "impl")
+        by_config.setdefault(config, {})[result.params["impl"]] = result
+    impls = sorted({impl for found in by_config.values() for impl in found if impl != ours}, key=reading_order)
+    rows = [_row(config, by_config[config], ours, impls, quantity) for config in _in_reading_order(by_config)]
+    return rows, [FASTEST, *impls] if len(impls) > 1 else impls
+
+
+def overview(rows: Sequence[Row], peer: str) -> Overview | None:
+    """One peer over all rows in which both have a time."""
+    found = [row.speedups[peer] for row in rows]
+    ratios = [one.ratio for one in found if one.ratio is not None]
+    if not ratios:
+        return None
+    return Overview(
+        cases=len(ratios),
+        mean=statistics.geometric_mean(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        better=sum(one.verdict == "better" for one in found),
+        worse=sum(one.verdict == "worse" for one in found),
+    )
+
+
+def _row(config: Config, found: dict[str, CaseResult], ours: str, impls: Sequence[str], quantity: Quantity) -> Row:
+    mine = found.get(ours)
+    number = figure(mine, quantity)
+    speedups = {impl: _speedup(number, found.get(impl), quantity) for impl in impls}
+    if len(impls) > 1:
+        speedups[FASTEST] = min(speedups.values(), key=lambda one: math.inf if one.ratio is None else one.ratio)
+    seconds = number.median if number and quantity == "time" else None
+    return Row(
+        config=config,
+        ours=mine,
+        figure=number,
+        flops_per_s=rate(mine, seconds) if mine and seconds else None,
+        ceiling=attained(mine, seconds) if mine and seconds else None,
+        speedups=speedups,
+    )
+
+
+def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity) -> Speedup:
+    other = figure(peer, quantity)
+    if mine is None or other is None:
+        return Speedup(peer)
+    verdict = "better" if other.low > mine.high else "worse" if other.high < mine.low else "even"
+    return Speedup(peer, other.median / mine.median, verdict)
+
+
+def _in_reading_order(configs: Iterable[Config]) -> list[Config]:
+    """By what names a group (mode, dtype), each in the order in which it was measured; then head size, then length."""
+    seen: dict[str, dict[Any, int]] = {}
+    configs = list(configs)
+    for config in configs:
+        for axis, value in config:
+            seen.setdefault(axis, {}).setdefault(value, len(seen[axis]))
+    last = {"d": 1, "seq_len": 2}
+
+    def key(config: Config) -> list[float]:
+        axes = sorted(config, key=lambda item: last.get(item[0], 0))
+        return [value if axis in last else seen[axis][value] for axis, value in axes]
+
+    return sorted(configs, key=key)

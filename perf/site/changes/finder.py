@@ -1,0 +1,266 @@
+"""Where did a series change its level? One number a commit, oldest first; nothing here reads a file.
+
+Times are cut in two stages. Where the logarithms, in units of the series' own noise, have their sum of squares lowered
+by more than `PENALTY` a cut (Killick, Fearnhead and Eckley 2012, PELT, by `ruptures`), a level may begin. It does where
+neither noise that hangs together, nor the scatter between sessions, nor a steady drift explains it (`dependence`), and
+where it is clear of the scatter within its own two levels. Noise is the median distance between neighbours, which a few
+changes do not move; a short series is not believed to be quieter than its class says. A level has two commits at the
+end of a history and three before it, and a rare commit out of line with both its neighbours counts as little, so that
+one bad run is no change: the newest commit alone is reported as such.
+
+Without sessions, levels that sessions made are changes: nothing in the numbers tells the two apart (`rates`).
+
+Bytes are exact: every other value is a change, but for what an old harness left open. So one series of them has one
+way to count (`rows`).
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perf.harness.intervals import normal
+from perf.site.changes.dependence import PER_CUT, deviance, explain
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Logs = npt.NDArray[np.float64]
+
+PENALTY = 30.0
+"""In squared noises, of a cut worth a second look."""
+
+CLEAR = 3.0
+"""Standard errors of the difference of two levels, from their own scatter (Welch 1947)."""
+
+RARE = 20
+"""One bad run in so many commits is no part of the noise; more of them are."""
+
+WINDOW = 100
+"""Commits that are judged together; of a longer history every 50 with the 25 on both sides of them."""
+
+FEWEST_FOR_NOISE = 10
+"""Commits. Of fewer, changes may be half of the distances between neighbours."""
+
+_MAD = 0.6745 * math.sqrt(2)  # the median distance of two normal numbers, in standard deviations of one
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of level."""
+
+    index: int
+    """Of the first value at the new level."""
+
+    before: float
+    after: float
+    """Medians of the two levels."""
+
+    low: float
+    high: float
+    """95 % interval of after / before - 1; equal for bytes."""
+
+    alone: bool
+    """Only the newest value shows it."""
+
+    border: bool = False
+    """It is no larger than the scatter between sessions, and falls where one begins: no change of level."""
+
+    @property
+    def change(self) -> float:
+        """after / before - 1."""
+        return self.after / self.before - 1
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A series that goes up or down steadily, all along."""
+
+    rate: float
+    """Relative, per commit: 0.001 is 0.1 % more with each."""
+
+    total: float
+    """last / first - 1, of the line."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a series of times shows."""
+
+    steps: list[Step]
+    """Changes of level, oldest first."""
+
+    borders: list[Step]
+    """What would be some, did they not fall on the border of two sessions."""
+
+    drift: Drift | None
+
+
+def noise(values: Sequence[float], least: float) -> float:
+    """Standard deviation of the logarithm of one value; `least` where there are too few to tell."""
+    import numpy as np
+
+    if len(values) < FEWEST_FOR_NOISE:
+        return least
+    return float(np.median(np.abs(np.diff(np.log(values))))) / _MAD
+
+
+def steps(
+    values: Sequence[float], negligible: float, sample_noise: float = 0.0, sessions: Sequence[int] | None = None
+) -> list[Step]:
+    """Changes of level of times, larger than `negligible` (0.01 is 1 %), oldest first; see `find`."""
+    return _found(values, negligible, sample_noise, sessions, with_drift=False).steps
+
+
+def find(
+    values: Sequence[float], negligible: float, sample_noise: float = 0.0, sessions: Sequence[int] | None = None
+) -> Found:
+    """All that is larger than `negligible` (0.01 is 1 %) in times, none of them 0.
+
+    `sample_noise` is the noise that a value's own samples leave open, relative; no series is quieter than that.
+    `sessions` has a number for each value, equal for those that were measured in one sitting; None if nobody knows.
+    """
+    return _found(values, negligible, sample_noise, sessions, with_drift=True)
+
+
+def _found(
+    values: Sequence[float], negligible: float, sample_noise: float, sessions: Sequence[int] | None, with_drift: bool
+) -> Found:
+    import numpy as np
+
+    logs = np.log(values)
+    spread = max(noise(values, negligible), sample_noise, 1e-6)
+    if spread > 1 or len(logs) < 2:  # nothing could be said of it
+        return Found([], [], None)
+    least = max(sample_noise, negligible if len(logs) < FEWEST_FOR_NOISE else 0.0, 1e-6)
+    calm = logs if _bad_runs(logs, spread) * RARE > max(len(logs), RARE) else _calm(logs, 4 * spread)
+    candidates = _held(logs, _cuts(logs / spread))
+    kept = _standing(calm, candidates, sessions, least)
+    borders = set[int]()
+    if sessions is not None and len(kept) < len(candidates):
+        border = {at for at in range(1, len(logs)) if sessions[at] != sessions[at - 1]}
+        free = _standing(calm, candidates, None, least)
+        borders = {at for cut in free if cut not in kept for at in sorted(border) if abs(at - cut) <= 1}
+    newest, cuts = len(logs) - 1, [0, *_large(logs, kept, negligible), len(logs)]
+    found = [_step(logs, *around, spread) for around in zip(cuts, cuts[1:], cuts[2:], strict=False)]
+    level = logs[cuts[-2] : newest]
+    beyond = max(math.sqrt(PENALTY) * spread, math.log1p(negligible))
+    if len(level) and max(level.min() - logs[newest], logs[newest] - level.max()) > beyond:
+        found.append(_step(logs, cuts[-2], newest, len(logs), spread, alone=True))
+    marks = _large(logs, sorted(borders - set(kept)), negligible)
+    ends = [0, *marks, len(logs)]
+    marked = [_step(logs, *around, spread, border=True) for around in zip(ends, ends[1:], ends[2:], strict=False)]
+    drift = _drift(calm, sessions, least, negligible) if with_drift and not kept else None
+    return Found(found, marked, drift)
+
+
+def exact_steps(values: Sequence[float], negligible: Sequence[float] = ()) -> list[Step]:
+    """Changes of bytes, none of them 0, by more than is negligible (0.01 is 1 %) for the values after the first."""
+    pairs = zip(itertools.pairwise(values), negligible or itertools.repeat(0.0), strict=False)
+    return [
+        Step(index, before, after, after / before - 1, after / before - 1, alone=False)
+        for index, ((before, after), least) in enumerate(pairs, start=1)
+        if abs(after - before) > least * before
+    ]
+
+
+def _calm(logs: "Logs", most: float) -> "Logs":
+    """Each within `most` of the nearer of its neighbours; the ends have two on one side."""
+    import numpy as np
+
+    if len(logs) < 3:
+        return logs
+    left, right = np.r_[logs[2], logs[:-1]], np.r_[logs[1:], logs[-3]]
+    return np.clip(logs, np.minimum(left, right) - most, np.maximum(left, right) + most)
+
+
+def _bad_runs(logs: "Logs", spread: float) -> int:
+    return int((_calm(logs, 4 * spread) != logs).sum())
+
+
+def _cuts(scaled: "Logs") -> list[int]:
+    import ruptures  # 3 ms for 1000 commits; its kernel form is in C
+
+    if len(scaled) < 4:  # two levels of two
+        return []
+    found = ruptures.KernelCPD(kernel="linear", min_size=2).fit(_calm(scaled, 1).reshape(-1, 1)).predict(pen=PENALTY)
+    return [int(cut) for cut in found[:-1]]
+
+
+def _held(logs: "Logs", cuts: Sequence[int]) -> list[int]:
+    """Without levels of two commits between two others: the smaller of their two changes is none."""
+    kept = [0, *cuts, len(logs)]
+    while short := [at for at in range(1, len(kept) - 2) if kept[at + 1] - kept[at] < 3]:
+        kept.remove(min(_changes(logs, kept)[short[0] - 1 : short[0] + 1])[1])
+    return kept[1:-1]
+
+
+def _standing(calm: "Logs", cuts: Sequence[int], sessions: Sequence[int] | None, least: float) -> list[int]:
+    """Those that nothing else explains."""
+    kept = list[int]()
+    for start in range(0, max(len(calm) - WINDOW // 2, 1), WINDOW // 2):
+        end = min(start + WINDOW, len(calm))
+        first = start + WINDOW // 4 if start else 0
+        last = end - WINDOW // 4 if end < len(calm) else end
+        inside = [cut - start for cut in cuts if start < cut < end]
+        if inside:
+            of_these = None if sessions is None else sessions[start:end]
+            best = explain(calm[start:end], inside, of_these, least)
+            kept += [cut + start for cut in best.cuts if first <= cut + start < last]
+    while unclear := [one for one in _clearness(calm, kept) if one[0] < CLEAR]:
+        kept.remove(min(unclear)[1])
+    return kept
+
+
+def _clearness(calm: "Logs", cuts: Sequence[int]) -> list[tuple[float, int]]:
+    """Of each cut: the difference of its two means, in standard errors from the two levels' own scatter."""
+    import numpy as np
+
+    levels = np.split(calm, cuts)
+    errors = [level.var(ddof=1) / len(level) if len(level) > 1 else 0.0 for level in levels]
+    return [
+        (abs(after.mean() - before.mean()) / (math.sqrt(one + other) or 1e-300), cut)
+        for cut, (before, after), (one, other) in zip(
+            cuts, itertools.pairwise(levels), itertools.pairwise(errors), strict=True
+        )
+    ]
+
+
+def _drift(calm: "Logs", sessions: Sequence[int] | None, least: float, negligible: float) -> Drift | None:
+    """None where noise that hangs together explains the series, or the line's ends differ by nothing to care for."""
+    import numpy as np
+
+    if len(calm) < FEWEST_FOR_NOISE or len(calm) > WINDOW:
+        return None
+    gain = deviance(calm, [], False, sessions, least) - deviance(calm, [], True, sessions, least)
+    slope = float(np.polyfit(np.arange(len(calm)), calm, 1)[0])
+    total = math.expm1(slope * (len(calm) - 1))
+    return Drift(math.expm1(slope), total) if gain > PER_CUT and abs(total) > negligible else None
+
+
+def _large(logs: "Logs", cuts: Sequence[int], negligible: float) -> list[int]:
+    """Without the changes up to `negligible`, the smallest left out first."""
+    kept = [0, *cuts, len(logs)]
+    while len(kept) > 2 and (smallest := min(_changes(logs, kept)))[0] <= math.log1p(negligible):
+        kept.remove(smallest[1])
+    return kept[1:-1]
+
+
+def _changes(logs: "Logs", ends: Sequence[int]) -> list[tuple[float, int]]:
+    """Size and place of every change between the levels from one of `ends` to the next."""
+    levels = [statistics.median(logs[start:end]) for start, end in itertools.pairwise(ends)]
+    return [
+        (abs(after - before), cut) for (before, after), cut in zip(itertools.pairwise(levels), ends[1:-1], strict=True)
+    ]
+
+
+def _step(
+    logs: "Logs", start: int, index: int, end: int, spread: float, alone: bool = False, border: bool = False
+) -> Step:
+    before, after = statistics.median(logs[start:index]), statistics.median(logs[index:end])
+    half = normal() * spread * math.sqrt(1 / (index - start) + 1 / (end - index))
+    low, high = (math.expm1(after - before + side) for side in (-half, half))
+    return Step(index, math.exp(before), math.exp(after), low, high, alone, border)

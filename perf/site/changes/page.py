@@ -1,0 +1,278 @@
+"""The page about changes: every step in the history, under the commit that made it."""
+
+import functools
+import itertools
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.gate.acceptance import Acceptance
+from perf.gate.evidence import Outcome
+from perf.gate.explanation import is_of_the_clock, why_larger, why_slower
+from perf.gate.verdicts import BAD, Verdict
+from perf.gate.wording import ORDER, change, name, values
+from perf.site import newest, pages
+from perf.site.changes.rows import Change, Drifting, Negligible, Series, judge, series_of, touched_controls
+from perf.site.gates import Gate
+from perf.site.history import HEIGHT, MARGIN, WIDTH, places
+from perf.site.newest import Site
+
+MOST_COMMITS = 100
+MOST_NAMED = 3
+"""Cases that a command names; of more, their classes."""
+
+MOST_ROWS = 200
+"""Of one commit; a table of more is read by nobody, and asv's graphs have them all."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What changed on one machine, newest first."""
+
+    name: str
+    changes: Sequence[Change]
+    commits: int
+    """With a number, of whichever case."""
+
+    series: int
+    described: Callable[[int], pages.Commit]
+    """A commit by asv's number."""
+
+    revisions: Mapping[str, int]
+    """Those numbers by hash, of accepted and gated commits too, measured or not."""
+
+    gates: Sequence[Gate]
+    accepted: Sequence[Acceptance]
+    drifting: Sequence[Drifting] = ()
+    """The fastest first."""
+
+    comparable: Container[str] = frozenset()
+    """Hashes of commits that the page of two has."""
+
+    outcomes: Callable[[int], Mapping[tuple[str, tuple[Any, ...]], Outcome]] = lambda revision: {}
+    """What records say of the cases of a commit by asv's number, by class and parameters."""
+
+    @functools.cached_property
+    def controls(self) -> set[int]:
+        """Numbers of the commits at which rows without project code changed."""
+        return touched_controls(self.changes)
+
+    def arms(self, one: Change) -> tuple[Outcome, Outcome] | None:
+        """What explains the number before a change and after it; None where no records say it of both."""
+        case = one.series.method.rpartition(".")[0], tuple(one.series.params.values())
+        found = [self.outcomes(revision).get(case) for revision in (one.last_before, one.revision)]
+        return (found[0], found[1]) if found[0] and found[1] else None
+
+    def is_of_the_clock(self, one: Change) -> bool:
+        """Its kernels took as long as before, and rows without project code moved at the same commit."""
+        if one.series.quantity != "time" or one.revision not in self.controls or not (arms := self.arms(one)):
+            return False
+        return is_of_the_clock(*arms, one.step.after - one.step.before)
+
+    @property
+    def by_commit(self) -> list[tuple[int, list[Change]]]:
+        """The changes of each commit that has any, newest commit first."""
+        return [(at, list(some)) for at, some in itertools.groupby(self.changes, lambda one: one.revision)]
+
+    def why(self, one: Change) -> str:
+        """The reason that somebody gave for this change; "" if nobody did."""
+        for acceptance in self.accepted:
+            at = self.revisions.get(acceptance.commit)
+            ours = at is not None and one.last_before < at <= one.revision
+            if ours and any(row.covers(one.verdict) for row in acceptance.rows):
+                return acceptance.reason
+        return ""
+
+    def is_open(self, one: Change) -> bool:
+        """Project code is worse, still so, nobody has said that it is meant, and it is not the clock alone."""
+        stands = one.back is None and not one.step.border and not one.series.is_control
+        return one.verdict.word in BAD and stands and not self.why(one) and not self.is_of_the_clock(one)
+
+    def is_unconfirmed(self, one: Change) -> bool:
+        """It is open, and one commit alone shows it."""
+        return self.is_open(one) and one.step.alone
+
+    @property
+    def open(self) -> list[Change]:
+        """Confirmed ones first, of either the worst first."""
+        return sorted(
+            filter(self.is_open, self.changes), key=lambda one: (one.step.alone, -abs(math.log1p(one.step.change)))
+        )
+
+    def confirming(self, changes: Iterable[Change]) -> str:
+        """The command that confirms changes of one commit, or does not: their cases, or their classes if many."""
+        some = list(changes)
+        before = self.described(max(one.last_before for one in some)).hash[:8]
+        patterns = {_pattern(one.series) for one in some}
+        if len(patterns) > MOST_NAMED:
+            patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in some}
+        rows = shlex.quote("|".join(sorted(patterns)))
+        return f"python -m perf gate {before} {self.described(some[0].revision).hash[:8]} -b {rows}"
+
+
+def collect(
+    site: Site,
+    machine: str,
+    gates: Sequence[Gate],
+    negligible: Negligible,
+    accepted: Sequence[Acceptance],
+    comparable: Container[str] = frozenset(),
+) -> Machine:
+    """From what asv publishes."""
+    harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
+    sitting_of = functools.cache(lambda revision: newest.sitting_of(site.directory, machine, site.hashes[revision]))
+    series = list(series_of(site.graphs, site.benchmarks, machine, harness_of, sitting_of))
+    changes, drifting = judge(series, negligible)
+    ends = {arm["commit"] for gate in gates for arm in (gate.report.base, gate.report.head)}
+    return Machine(
+        machine,
+        changes,
+        len(site.measured(machine)),
+        len(series),
+        lambda revision: site.describe(site.hashes[revision]),
+        {**site.revisions, **site.numbered(ends | {one.commit for one in accepted})},
+        gates,
+        accepted,
+        drifting,
+        comparable,
+        lambda revision: newest.outcomes_of(site.directory, machine, site.hashes[revision]),
+    )
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    return pages.render(
+        "changes",
+        project=project,
+        machines=[_machine(one) for one in machines],
+        viewbox=f"0 0 {WIDTH} {HEIGHT}",
+        show_commit_url=show_commit_url,
+    )
+
+
+def anchor(machine: str, commit: pages.Commit) -> str:
+    """Where on the page a commit stands."""
+    return pages.ident(f"{machine}-{commit.hash[:8]}")
+
+
+def counted(changes: Iterable[Change]) -> str:
+    """ "2 slower, 1 faster, 3 between sessions"."""
+    words = Counter("" if one.step.border else one.verdict.word for one in changes)
+    said = [f"{words[word]} {word.lower()}" for word in ORDER if words[word]]
+    return ", ".join(said + [f"{words['']} between sessions"] * bool(words[""]))
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    by_commit = one.by_commit
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "commits": one.commits,
+        "series": one.series,
+        "changes": sum(not each.step.border for each in one.changes),
+        "borders": sum(each.step.border for each in one.changes),
+        "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
+        "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
+        "unconfirmed": unconfirmed,
+        "changed": [_commit(one, at, some, at in one.controls) for at, some in by_commit[:MOST_COMMITS]],
+        "older": max(0, len(by_commit) - MOST_COMMITS),
+    }
+
+
+def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bool) -> dict[str, Any]:
+    commit = one.described(revision)
+    ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
+    rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
+    unsettled = [each for each in changes if one.is_open(each)]
+    before = one.described(max(each.last_before for each in changes))
+    compared = before.hash in one.comparable and commit.hash in one.comparable
+    skipped = max(each.revision - each.last_before - 1 for each in changes)
+    return {
+        "id": anchor(one.name, commit),
+        "commit": commit,
+        "counts": counted(changes),
+        "open": [row for row in rows if row["open"]],
+        "rest": [row for row in rows if not row["open"]],
+        "confirm": one.confirming(unsettled) if unsettled else "",
+        "hidden": max(0, len(changes) - MOST_ROWS),
+        "controls": controls,
+        "unmeasured": skipped,
+        "before": before,
+        "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
+    }
+
+
+def _row(one: Machine, each: Change) -> dict[str, Any]:
+    verdict = each.verdict
+    before, after = values(verdict)
+    return {
+        "name": name(verdict.key, verdict.quantity),
+        "href": pages.permalink(each.series.method, one.name, each.series.params),
+        "word": verdict.word.lower(),
+        "bad": verdict.word in BAD,
+        "before": before,
+        "after": after,
+        "change": change(verdict),
+        "open": one.is_open(each),
+        "unconfirmed": one.is_unconfirmed(each),
+        "control": each.series.is_control,
+        "alone": each.step.alone,
+        "border": each.step.border,
+        "back": one.described(each.back) if each.back is not None else None,
+        "why": one.why(each),
+        "cause": _cause(one, each),
+        "clock": one.is_of_the_clock(each),
+        "gate": _gate_word(one, each, verdict),
+        "picture": _picture(each.series, each.step.index),
+    }
+
+
+def _cause(one: Machine, each: Change) -> str:
+    """The kernel, or the allocation, that moved most; "" where no records of both commits know."""
+    if each.step.border or not (arms := one.arms(each)):
+        return ""
+    if each.series.quantity == "peak_memory":
+        return why_larger(*arms)
+    return why_slower(*arms, each.step.after - each.step.before)
+
+
+def _pattern(series: Series) -> str:
+    """What `-b` takes for a case in every quantity."""
+    benchmark = re.escape(series.method.rpartition(".")[0])
+    return rf"^{benchmark}\.\w+\({re.escape(', '.join(map(repr, series.params.values())))}\)$"
+
+
+def _drifting(machine: str, each: Drifting) -> dict[str, Any]:
+    return {
+        "name": each.series.name,
+        "href": pages.permalink(each.series.method, machine, each.series.params),
+        "rate": f"{each.drift.rate:+.2%}",
+        "total": f"{each.drift.total:+.1%}",
+        "picture": _picture(each.series, 0),
+    }
+
+
+def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
+    """What the newest gate that crossed the change said of the row; "" without one."""
+    for gate in one.gates:
+        base, head = (one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head))
+        if base is not None and head is not None and base <= each.last_before < each.revision <= head:
+            for row in gate.report.judgement.verdicts:
+                if (row.key, row.quantity) == (verdict.key, verdict.quantity):
+                    return row.word
+    return ""
+
+
+def _picture(series: Series, index: int) -> dict[str, str]:
+    """The whole series between its lowest and its highest value, and where one value lies."""
+    numbers = series.values
+    low, high = min(numbers), max(numbers)
+    up = (HEIGHT - 2 * MARGIN) / (high - low)
+    heights = (HEIGHT - MARGIN - (value - low) * up for value in numbers)
+    at = list(zip(places(len(numbers)), heights, strict=True))
+    x, y = at[index]
+    return {"points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at), "x": f"{x:.1f}", "y": f"{y:.1f}"}

@@ -1,0 +1,198 @@
+"""What changed in a machine's history, from the graphs that asv publishes: every series, and the steps found in it."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.gate.verdicts import Quantity, Verdict, Word
+from perf.selection import runs_project_code
+from perf.site import pages
+from perf.site.changes.finder import Drift, Step, exact_steps, find
+
+ALLOCATED = {"1", "2"}
+"""Versions of the harness that counted an allocator's blocks, a MiB more or less by what it had cached before."""
+
+BLOCKS = 0.01
+"""Of such bytes, or of bytes that two versions have counted: a change beyond it is one of the work."""
+
+OfRevision = Callable[[int], Callable[[str, tuple[Any, ...]], str]]
+"""What records say of a revision, then of a case by its class and parameters."""
+
+Negligible = Mapping[str, tuple[float, float]]
+"""Of an asv class: the least change that it cares for, relative and in seconds."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One case of one quantity, in one environment."""
+
+    method: str
+    """As asv calls it: `module.Class.track_time`."""
+
+    params: dict[str, Any]
+    quantity: Quantity
+    revisions: tuple[int, ...]
+    """asv's numbers of the commits with a value, oldest first."""
+
+    values: tuple[float, ...]
+    sample_noise: float
+    """What a value's own samples leave open, relative: the median over the values."""
+
+    counted: tuple[str, ...] = ()
+    """Of each value in bytes, the version of the harness that counted it; "" where no record says so."""
+
+    sessions: tuple[int, ...] | None = None
+    """Of each value, equal where they were measured in one sitting; None where no record says so."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it runs no project code, so that a change is the machine's."""
+        return not runs_project_code(self.method.rpartition(".")[0], self.params)
+
+    @property
+    def name(self) -> str:
+        """The case as the gate and asv write it; with the method, where a class has several of a kind."""
+        benchmark, _, track = self.method.rpartition(".")
+        called = benchmark if track in ("track_time", "track_peak_memory") else self.method
+        return f"{called}({', '.join(map(repr, self.params.values()))})"
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """A series that goes up or down steadily over all its commits, and has no step."""
+
+    series: Series
+    drift: Drift
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step of one series; with `step.border` one that sessions explain."""
+
+    series: Series
+    step: Step
+    back: int | None
+    """The first revision at which most of it was gone again; None if it still stands."""
+
+    @property
+    def revision(self) -> int:
+        """The first commit that has it."""
+        return self.series.revisions[self.step.index]
+
+    @property
+    def last_before(self) -> int:
+        """The last commit that has not; those between were not measured."""
+        return self.series.revisions[self.step.index - 1]
+
+    @property
+    def verdict(self) -> Verdict:
+        """In the gate's words."""
+        one, worse = self.step, self.step.change > 0
+        words: dict[Quantity, tuple[Word, Word]] = {
+            "time": ("FASTER", "SLOWER"),
+            "peak_memory": ("SMALLER", "LARGER"),
+        }
+        word = words[self.series.quantity][worse]
+        numbers = (one.before, one.after, one.change, one.low, one.high)
+        return Verdict(self.series.name, self.series.quantity, word, *numbers, None, False, "")
+
+
+def series_of(
+    graphs: Iterable[tuple[str, Any]],
+    benchmarks: Mapping[str, Any],
+    machine: str,
+    harness_of: OfRevision,
+    sitting_of: OfRevision | None = None,
+) -> Iterator[Series]:
+    """All times and bytes of a machine that have two values. Each environment's graph is a history by itself.
+
+    A history goes on over all versions of the harness, since one cut in two hides what happened there; a harness that
+    moves times is seen. `harness_of` has the version of each case of a revision, `sitting_of` in which sitting it was
+    measured; None where nobody knows.
+    """
+    for _, graph in graphs:
+        known = benchmarks.get(graph.benchmark_name)
+        if not known or graph.params.get("machine") != machine or known["unit"] not in ("seconds", "bytes"):
+            continue
+        quantity: Quantity = "time" if known["unit"] == "seconds" else "peak_memory"
+        points = [(revision, *map(_listed, both)) for revision, *both in graph.get_data()]
+        for index, params in enumerate(pages.asv_cells(known)):
+            case = graph.benchmark_name.rpartition(".")[0], tuple(params.values())
+            taken = [
+                (revision, values[index], weights[index])
+                for revision, values, weights in points
+                if values[index] is not None and 0 < values[index] < math.inf
+            ]
+            if len(taken) < 2:
+                continue
+            revisions, values, weights = zip(*taken, strict=True)
+            if quantity == "peak_memory":
+                counted = tuple(harness_of(revision)(*case) for revision in revisions)
+                yield Series(graph.benchmark_name, params, quantity, revisions, values, 0.0, counted)
+                continue
+            sittings = [sitting_of(one)(*case) for one in revisions] if sitting_of else []
+            numbers = {sitting: at for at, sitting in enumerate(dict.fromkeys(sittings))}
+            sessions = tuple(numbers[one] for one in sittings) or None
+            noise = _open(values, weights)
+            yield Series(graph.benchmark_name, params, quantity, revisions, values, noise, sessions=sessions)
+
+
+def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change], list[Drifting]]:
+    """Every step of every series, newest first, of a commit the greatest first; and what drifts, the fastest first."""
+    changes, drifting = list[Change](), list[Drifting]()
+    for one in series:
+        found, drift = _found(one, negligible)
+        changes += (Change(one, step, _back(one, step)) for step in found)
+        drifting += [Drifting(one, drift)] if drift else []
+    changes.sort(key=lambda one: (-one.revision, -abs(math.log1p(one.step.change))))
+    return changes, sorted(drifting, key=lambda one: -abs(math.log1p(one.drift.rate)))
+
+
+def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
+    """The steps alone; see `judge`."""
+    return judge(series, negligible)[0]
+
+
+def touched_controls(changes: Sequence[Change]) -> set[int]:
+    """Revisions at which a row that runs no project code changed too: there it may be the machine."""
+    return {one.revision for one in changes if one.series.is_control}
+
+
+def _found(series: Series, negligible: Negligible) -> tuple[list[Step], Drift | None]:
+    if series.quantity == "peak_memory":
+        return exact_steps(series.values, _tolerances(series)), None
+    relative, seconds = negligible.get(series.method.rpartition(".")[0], (0.01, 0.0))
+    least = max(relative, seconds / statistics.median(series.values))
+    found = find(series.values, least, series.sample_noise, series.sessions)
+    return found.steps + found.borders, found.drift
+
+
+def _tolerances(series: Series) -> list[float]:
+    """Of each value but the first, how far from the one before it may be counted for the same work."""
+    pairs = itertools.pairwise(series.counted)
+    return [0.0 if before == after and after not in ALLOCATED else BLOCKS for before, after in pairs]
+
+
+def _back(series: Series, step: Step) -> int | None:
+    """When the newer level had been left for good towards the older one."""
+    middle = math.sqrt(step.before * step.after)
+    found = None
+    for revision, value in zip(series.revisions[step.index + 1 :], series.values[step.index + 1 :], strict=True):
+        if (value < middle) != (step.before < middle):
+            found = None
+        elif found is None:
+            found = revision
+    return found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _open(values: Sequence[float], weights: Sequence[float | None]) -> float:
+    """asv's weight of a value is one over the half-width of a 99 % interval from its samples."""
+    known = [1 / (weight * value * 2.576) for value, weight in zip(values, weights, strict=True) if weight]
+    return statistics.median(known) if known else 0.0

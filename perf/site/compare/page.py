@@ -1,0 +1,50 @@
+"""The page that compares two measured commits of the reader's choice, row by row."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.site import pages
+from perf.site.changes.rows import BLOCKS
+from perf.site.compare import rows
+from perf.site.newest import Site
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, and its commits to choose from."""
+
+    name: str
+    commits: Sequence[pages.Commit]
+    """Newest first."""
+
+    older: int = 0
+    """Measured commits that are too old to be chosen."""
+
+
+def collect(site: Site, machine: str, html_dir: Path) -> Machine:
+    """From what asv publishes; writes the file of each commit, see `rows.write`."""
+    written = rows.write(site, machine, html_dir)
+    older = max(0, len(rows.recorded(site, machine)) - rows.MOST)
+    return Machine(machine, [site.describe(one) for one in written], older)
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page; the machine with the most commits comes first."""
+    every = sorted(machines, key=lambda one: -len(one.commits))
+    return pages.render(
+        "compare",
+        project=project,
+        machines=(),  # they are chosen in the page, and have no place of their own in it
+        measured=[
+            {"machine": one.name, "commits": [(each.hash, each.date, each.subject) for each in one.commits]}
+            for one in every
+            if len(one.commits) > 1
+        ],
+        older=[one for one in every if one.older],
+        most=rows.MOST,
+        silent=[one.name for one in every if len(one.commits) < 2],
+        folder=rows.FOLDER,
+        blocks=BLOCKS,
+        show_commit_url=show_commit_url,
+    )

@@ -1,0 +1,118 @@
+"""What one commit measured on one machine, every case of it, as the page that compares two fetches it."""
+
+import json
+import math
+from collections.abc import Collection, Container
+from pathlib import Path
+from typing import Any
+
+from perf.harness import records
+from perf.harness.records import CaseResult, Session
+from perf.selection import runs_project_code
+from perf.site import conditions, newest, offline
+from perf.site.changes.rows import ALLOCATED
+from perf.site.estimate import estimate
+from perf.site.newest import Site
+from perf.site.wording import status
+
+MOST = 200
+"""Commits of a machine to choose from, the newest: each costs a file, and its records are read anew."""
+
+FOLDER = "compare"
+"""Beside the page: `compare/<machine>/<hash>.json`."""
+
+
+def recorded(site: Site, machine: str) -> list[str]:
+    """Hashes of a machine's commits with records that are in the history, newest first."""
+    if machine not in records.machines(site.directory):  # known by its results alone, so its name is no folder's
+        return []
+    found = (one for one in records.commits(site.directory, machine) if one in site.published)
+    return sorted(found, key=site.revisions.__getitem__, reverse=True)
+
+
+def write(site: Site, machine: str, html_dir: Path) -> list[str]:
+    """A file for each of the newest `MOST` commits, read one at a time; the hashes of those written, newest first."""
+    commits = recorded(site, machine)[:MOST]
+    measured = _classes_by_commit(site, machine, commits)
+    known = frozenset(site.benchmarks)
+    folder = html_dir / FOLDER / machine
+    written = []
+    for commit in commits:
+        found = read(site.directory, machine, commit, known, measured[commit])
+        if found is None:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        offline.replace_text(folder / f"{commit}.json", json.dumps(found, separators=(",", ":"), allow_nan=False))
+        written.append(commit)
+    return written
+
+
+def read(
+    directory: Path, machine: str, commit: str, known: Collection[str], measured: Container[str]
+) -> dict[str, Any] | None:
+    """What the file of a commit says; None of records that cannot be read, which the overview names.
+
+    sessions   of each: made (day, device, versions), sitting (day and device), harness, blocks (whether its bytes are
+               an allocator's, and so not exact)
+    classes    by `module.Class`: axes; graph (asv's benchmark of its times, "" if it has none); cases, each a list of
+               values (as Python writes them), seconds (the median) or null, half the width of its 95 % interval as a
+               fraction of it or null, peak bytes or null, number of the session, outcome in short ("" if measured),
+               whether it runs project code
+
+    `known`: asv's benchmarks; `measured`: classes of which asv has a value at the commit. A class that it knows and
+    has no value of is of another version there, and compares with nothing.
+    """
+    classes = {name.rpartition(".")[0] for name in known} if measured else set()
+    try:
+        results = records.read_commit(directory, machine, commit)
+        results = [one for one in results if one.benchmark not in classes or one.benchmark in measured]
+        sessions = {one.session.id: one.session for one in results}
+        numbers = {name: at for at, name in enumerate(sessions)}
+        found: dict[str, dict[str, Any]] = {}
+        for one in results:
+            graph = f"{one.benchmark}.track_time"
+            empty = {"axes": list(one.params), "graph": graph if graph in known else "", "cases": []}
+            found.setdefault(one.benchmark, empty)["cases"].append(_case(one, numbers[one.session.id]))
+        return {"sessions": [_session(one) for one in sessions.values()], "classes": found}
+    except newest.DAMAGED:
+        return None
+
+
+def _classes_by_commit(site: Site, machine: str, commits: Collection[str]) -> dict[str, set[str]]:
+    """Of each commit the classes that asv has a value, or a failure, of."""
+    found: dict[str, set[str]] = {one: set() for one in commits}
+    for _, graph in site.graphs:
+        if graph.params.get("machine") == machine:
+            for commit in commits:
+                if site.revisions[commit] in graph.data_points:
+                    found[commit].add(graph.benchmark_name.rpartition(".")[0])
+    return found
+
+
+def _case(one: CaseResult, session: int) -> list[Any]:
+    time = estimate(one)
+    seconds = half = None
+    if time and math.isfinite(time.median):
+        seconds = float(f"{time.median:.6g}")
+        if seconds > 0 and len(one.samples_s) > 1:  # one sample says nothing of how well it is known
+            half = float(f"{(time.high - time.median) / time.median:.4g}")
+    return [
+        [repr(value) for value in one.params.values()],
+        seconds,
+        half if half is not None and math.isfinite(half) else None,
+        one.peak_bytes if one.status == "ok" else None,
+        session,
+        "" if one.status == "ok" else status(one.status)[1],
+        runs_project_code(one.benchmark, one.params),
+    ]
+
+
+def _session(one: Session) -> dict[str, Any]:
+    effort = "" if one.effort == "full" else "a quick run"
+    parts = (one.day, one.device.get("name", ""), conditions.software(one.software), f"harness {one.harness}", effort)
+    return {
+        "made": ", ".join(filter(None, parts)),
+        "sitting": f"{one.day} {one.device.get('uuid', '')}".strip(),
+        "harness": one.harness,
+        "blocks": one.harness in ALLOCATED,
+    }

@@ -1,0 +1,118 @@
+"""Under which conditions the numbers of a page were taken: hardware, versions, clock, statistic, ceilings."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from perf import units
+from perf.harness.records import CaseResult, Session
+from perf.site.ceiling import attained
+from perf.site.wording import Quantity
+
+_EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
+CLOCKS = {
+    "cuda_events": "CUDA events",
+    "cuda_graph": "CUDA graph of many calls in a row, over their number",
+    "device_busy": "time during which the GPU was busy",
+    "gpu_wall": "wall clock until the GPU is done",
+    "ranks": "wall clock of the slowest rank, all ranks starting together",
+    "wall": "wall clock",
+    "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
+}
+_INTERVAL = "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"
+_MEMORY = "the most bytes in use at once, as asked for (harness 1 and 2: as allocated), in a pass of its own"
+_OF_CEILING = (
+    "the least time at the ceilings, by arithmetic or by memory traffic (from warm caches only what L2 cannot hold), "
+    "whichever is longer, over the time taken"
+)
+_CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
+_SOFTWARE = (
+    ("torch", "PyTorch"),
+    ("triton", "Triton"),
+    ("cuda", "CUDA"),
+    ("cudnn", "cuDNN"),
+    ("python", "Python"),
+)
+
+
+def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tuple[str, str]]:
+    """Name and value of each condition. Where sessions differ, every value is named: nothing is averaged away."""
+    sessions = list({result.session.id: result.session for result in results}.values())
+    timed = [result for result in results if quantity == "time" and result.status == "ok" and result.samples_s]
+    weighed = any(result.status == "ok" and result.peak_bytes is not None for result in results)
+    ceilings = _each(_ceilings(session) for session in sessions) if any(map(_has_ceiling, timed)) else ""
+    found = [
+        ("Hardware", _each(_hardware(session.device) for session in sessions)),
+        ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
+        ("Software", _each(software(session.software) for session in sessions)),
+        ("A time is", _method(timed)),
+        ("Interval", _INTERVAL if timed else ""),
+        ("Peak memory is", _MEMORY if weighed else ""),
+        ("Ceilings", ceilings),
+        ("Of ceiling", _OF_CEILING if ceilings else ""),
+        ("Measured", _each(session.started_at.replace("T", " ")[:16] + " UTC" for session in sessions)),
+        ("Harness", _each(f"version {session.harness}, {_EFFORT[session.effort == 'full']}" for session in sessions)),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def split(each: Sequence[list[tuple[str, str]]]) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
+    """Facts that hold for everything, to be said once; and of each what is its own."""
+    values: dict[str, set[str]] = {}
+    for name, value in (fact for one in each for fact in one):
+        values.setdefault(name, set()).add(value)
+    common = {name: value for one in each for name, value in one if len(values[name]) == 1}
+    return list(common.items()), [[fact for fact in one if fact[0] not in common] for one in each]
+
+
+def _each(values: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(value for value in values if value))
+
+
+def _hardware(device: dict[str, Any]) -> str:
+    parts = [str(device.get("name", ""))]
+    if device.get("memory_bytes"):
+        parts.append(units.memory(device["memory_bytes"]))
+    if device.get("sm_count"):
+        parts.append(f"{device['sm_count']} SMs")
+    if device.get("power_limit_w"):
+        parts.append(f"{device['power_limit_w']} W")
+    if device.get("threads"):
+        parts.append(f"{device['threads']} threads")
+    return ", ".join(parts)
+
+
+def software(versions: dict[str, str]) -> str:
+    """ "PyTorch 2.11.0, Triton 3.6.0": of the recorded versions, those that a number depends on."""
+    return ", ".join(f"{name} {versions[key]}" for key, name in _SOFTWARE if versions.get(key))
+
+
+def _method(timed: Sequence[CaseResult]) -> str:
+    if not timed:
+        return ""
+    samples = _span([len(result.samples_s) for result in timed])
+    visits = _span([len(result.visits_s) for result in timed])
+    clocks = _each(CLOCKS.get(result.clock, result.clock) for result in timed)
+    # A first call has an empty cache of another kind: its clock says which.
+    caches = _each(_CACHES.get(result.cache, result.cache) for result in timed if result.clock != "first_call")
+    return ", ".join(filter(None, (f"the median of {samples} samples in {visits} visits", clocks, caches)))
+
+
+def _span(counts: Sequence[int]) -> str:
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _has_ceiling(result: CaseResult) -> bool:
+    return attained(result, 1.0) is not None
+
+
+def dtype_label(dtype: str, session: Session) -> str:
+    """A dtype with the arithmetic behind its ceiling: a GPU multiplies float32 fastest as TF32."""
+    return "float32 (TF32)" if dtype == "float32" and session.device.get("sm_count") else dtype
+
+
+def _ceilings(session: Session) -> str:
+    rates = session.ceilings.get("matmul_flops_per_s", {})
+    parts = [f"{dtype_label(dtype, session)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
+    if session.ceilings.get("copy_bytes_per_s"):
+        parts.append(f"copy {units.bandwidth(session.ceilings['copy_bytes_per_s'])}")
+    return ", ".join(parts)

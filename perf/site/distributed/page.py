@@ -1,0 +1,290 @@
+"""The page about several GPUs: what communication adds to a step, by which buckets, and what sharding saves."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf import units
+from perf.harness.records import CaseResult
+from perf.site import conditions, pages
+from perf.site.distributed.bucket_picture import picture
+from perf.site.distributed.rows import (
+    CLASSES,
+    OURS_SWEPT,
+    POINTS,
+    SHARDING,
+    STRATEGIES,
+    SWEEPS,
+    Collective,
+    Group,
+    Shard,
+    Strategy,
+    Where,
+    collectives_of,
+    groups_of,
+    model_of,
+    shards_of,
+)
+from perf.site.estimate import Estimate
+from perf.site.failures import by_reason, with_class
+from perf.site.newest import Cell, Site
+from perf.site.wording import status, varying
+
+_OF_A_CEILING = ("Ceilings", "Of ceiling")
+"""Facts that say nothing here: no figure of the page is held against a ceiling."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one machine has measured over several ranks."""
+
+    name: str
+    cells: Mapping[str, Sequence[Cell]]
+    """By class."""
+
+    commits: Mapping[str, pages.Commit]
+    """By hash: those that the cells are of."""
+
+    series: frozenset[str]
+    """Names of asv's benchmarks that have a graph to link to."""
+
+    def link(self, result: CaseResult | None, method: str = "track_time") -> str:
+        """asv's graph of one case, "" if there is none."""
+        return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params) if result else ""
+
+    def of(self, *classes: str) -> Iterator[Cell]:
+        """Cells of these classes."""
+        for benchmark in classes:
+            yield from self.cells.get(benchmark, ())
+
+
+def collect(site: Site, machine: str) -> Machine:
+    """From what asv publishes."""
+    cells = {benchmark: found for benchmark, found in site.cells(machine).items() if benchmark in CLASSES}
+    commits = dict.fromkeys(cell.commit for of_class in cells.values() for cell in of_class)
+    return Machine(machine, cells, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks))
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    every = list(machines)
+    return pages.render(
+        "distributed",
+        project=project,
+        machines=[_machine(one) for one in every if one.cells],
+        silent=[one.name for one in every if not one.cells],
+        show_commit_url=show_commit_url,
+    )
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    results = [cell.result for cell in one.of(*CLASSES)]
+    groups, sweeps = groups_of(one.of(*STRATEGIES)), groups_of(one.of(*SWEEPS))
+    timed, collectives = [group for group in groups if group.fastest], collectives_of(one.cells)
+    shards = [group for group in shards_of(one.of(*SHARDING)) if any(shard.time for shard in group)]
+    facts = [fact for fact in conditions.facts(results) if fact[0] not in _OF_A_CEILING]
+    nccl = dict.fromkeys(result.session.software.get("nccl", "") for result in results)
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "headlines": list(_headlines(timed, collectives, shards)),
+        "on_gpu": any(result.session.device.get("sm_count") for result in results),
+        "strategies": _settings([group.where for group in timed]),
+        "strategy_rows": [_strategy(one, group, row) for group in timed for row in group.strategies],
+        "sweeps": [_sweep(one, sweep) for sweep in sweeps if sweep.fastest],
+        "collectives": [_collective(one, row) for row in collectives],
+        "shards": _settings([group[0].where for group in shards]),
+        "shard_rows": [_shard(one, group, row) for group in shards for row in group],
+        "points": [point.removesuffix("_bytes").replace("_", " ") for point in POINTS],
+        "failures": by_reason(results, with_class),
+        "commits": list(one.commits.values()),
+        "facts": facts + [("NCCL", "; ".join(filter(None, nccl)))] * any(nccl),
+        "commands": [
+            (benchmark, f"asv run --bench '^{re.escape(benchmark)}\\.' {cells[0].commit[:8]}^!")
+            for benchmark, cells in one.cells.items()
+        ],
+    }
+
+
+def _headlines(
+    groups: Sequence[Group], collectives: Sequence[Collective], shards: Sequence[Sequence[Shard]]
+) -> Iterator[tuple[str, str, str]]:
+    """What to know in ten seconds, of the largest setting of each kind: a figure, and the words before and after it."""
+    if groups:
+        group = max(groups, key=lambda one: (one.where.world_size, one.where.context_length))
+        best = group.fastest
+        if best and best.step:
+            exposed = "all" if best.share and best.share >= 1 else percent(best.share or 0.0)
+            hidden = f", of which {exposed} is communication that nothing hides" if best.share else ""
+            step = units.seconds(best.step.median)
+            yield f"{place(group.where)}: {best.name} has the shortest step,", step, f"{hidden}."
+    if collectives:
+        one = max(collectives, key=lambda each: each.bus_bandwidth)
+        what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}) moves"
+        yield what, units.bandwidth(one.bus_bandwidth), " over each link."
+    for group_of_shards in shards[-1:]:
+        by_name = {shard.name: shard for shard in group_of_shards}
+        whole, ours = by_name.get("none"), by_name.get("sharded")
+        if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
+            held = ours.result.facts["optimizer_bytes"] / whole.result.facts["optimizer_bytes"]
+            took = units.times(ours.time.median / whole.time.median)
+            what = f"{place(ours.where)}: a sharded optimizer holds"
+            yield what, percent(held), f" of the state on each rank and takes {took} the step."
+
+
+def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
+    """Axes that differ from row to row, and the others in words, to be said once."""
+    axes = varying(where._asdict() for where in wheres)
+    return {
+        "axes": axes,
+        "constants": ", ".join(_setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in axes),
+    }
+
+
+def _setting(axis: str, where: Where) -> str:
+    value = getattr(where, axis)
+    named = {"context_length": f"context {value}", "batch": f"batch {value}", "world_size": f"{value} ranks"}
+    return named.get(axis, str(value))
+
+
+def place(where: Where) -> str:
+    """ "xl, context 1024, bf16, 2 ranks"."""
+    return ", ".join(_setting(axis, where) for axis in ("size", "context_length", "precision", "world_size"))
+
+
+def percent(fraction: float) -> str:
+    """Of a part that noise may make negative, or more than the whole."""
+    if fraction > 1:
+        return "over 100\u00a0%"
+    return units.percent(fraction) if fraction >= 0 else f"\u2212{units.percent(-fraction)}"
+
+
+def seconds(value: float) -> str:
+    """Of what may be negative."""
+    return f"\u2212{units.seconds(-value)}" if value < 0 else units.seconds(value)
+
+
+def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[str, Any]:
+    """A time, what half of its interval is, and why there is none."""
+    if found is None:
+        failed = result is not None and result.status != "ok"
+        return {
+            "text": "",
+            "value": "",
+            "spread": "",
+            "href": "",
+            "status": status(result.status)[1] if result and failed else "",
+            "title": result.reason if result and failed else "not measured",
+        }
+    return {
+        "text": seconds(found.median),
+        "value": f"{found.median:.6g}",
+        "spread": units.seconds(found.high - found.median),
+        "href": href,
+        "status": "",
+        "title": "",
+    }
+
+
+def _strategy(one: Machine, group: Group, row: Strategy) -> dict[str, Any]:
+    step, exposed = row.result("step"), row.result("exposed")
+    peak, sent, calls, share = row.peak_bytes, row.fact("bytes"), row.fact("calls"), row.share
+    hidden = min(max(share, 0.0), 1.0) if share is not None else None
+    ratio = group.baseline.median / row.step.median if group.baseline and row.step else None
+    return {
+        "where": group.where._asdict(),
+        "name": row.name,
+        "full": f"{row.name}, {place(group.where)}",
+        "fastest": row is group.fastest,
+        "step": _time(row.step, step, one.link(step)),
+        "ratio": units.times(ratio) if ratio and row.name != "torch" else "",
+        "exposed": _time(row.exposed, exposed, one.link(exposed)),
+        "share": percent(share) if share is not None else "",
+        "share_value": share if share is not None else "",
+        "parts": []
+        if hidden is None
+        else [("compute", round(100 * (1 - hidden), 2)), ("communication", round(100 * hidden, 2))],
+        "calls": f"{calls:g}" if calls is not None else "",
+        "megabytes": units.digits(sent / 1e6) if sent is not None else "",
+        "megabytes_value": sent if sent is not None else "",
+        "peak": units.memory(peak) if peak else "",
+        "peak_value": peak or "",
+        "peak_href": one.link(step, "track_peak_memory"),
+        "commit": next(iter(row.cells.values())).commit,
+    }
+
+
+def _sweep(one: Machine, sweep: Group) -> dict[str, Any]:
+    model = model_of(sweep)
+    ours = [(row.exposed.median, row) for row in sweep.strategies if row.name == OURS_SWEPT and row.exposed]
+    least = min(ours, key=lambda each: each[0]) if ours else None
+    best = model.best_bucket_bytes if model else None
+    return {
+        "place": place(sweep.where),
+        "picture": picture(sweep, model, lambda row: one.link(row.result("exposed"))),
+        "measured": f"{least[1].bucket_size_mb:g} MiB ({seconds(least[0])})" if least else "",
+        "bandwidth": units.bandwidth(model.bandwidth) if best and model else "",
+        "overhead": units.seconds(model.overhead) if best and model else "",
+        "fitted": model is not None,
+        "best": units.memory(best) if best else "",
+        "best_exposed": units.seconds(model.exposed(best)) if model and best else "",
+        "rows": [
+            {
+                "name": row.name,
+                "full": f"{row.name}, {row.bucket_size_mb:g} MiB, {place(sweep.where)}",
+                "bucket": f"{row.bucket_size_mb:g}",
+                "mean": units.memory(row.bucket_bytes) if row.bucket_bytes else "",
+                "mean_value": row.bucket_bytes or "",
+                "calls": f"{calls:g}" if (calls := row.fact("calls")) is not None else "",
+                "exposed": _time(row.exposed, row.result("exposed"), one.link(row.result("exposed"))),
+                "model": units.seconds(model.exposed(row.bucket_bytes)) if model and row.bucket_bytes else "",
+                "model_value": model.exposed(row.bucket_bytes) if model and row.bucket_bytes else "",
+                "step": _time(row.step, row.result("step"), one.link(row.result("step"))),
+                "fastest": row is sweep.fastest,
+            }
+            for row in sweep.strategies
+        ],
+    }
+
+
+def _collective(one: Machine, row: Collective) -> dict[str, Any]:
+    return {
+        "backend": row.backend,
+        "world_size": row.world_size,
+        "megabytes": row.megabytes,
+        "full": f"{row.megabytes} MB over {row.world_size} ranks, {row.backend}",
+        "time": _time(row.time, row.cell.result, one.link(row.cell.result)),
+        "algorithm": units.bandwidth(row.algorithm_bandwidth),
+        "algorithm_value": row.algorithm_bandwidth,
+        "bus": units.bandwidth(row.bus_bandwidth),
+        "bus_value": row.bus_bandwidth,
+    }
+
+
+def _shard(one: Machine, group: Sequence[Shard], row: Shard) -> dict[str, Any]:
+    facts = row.result.facts
+    whole = next((shard.time for shard in group if shard.name == "none" and shard.time), None)
+    held, formula = facts.get("optimizer_bytes"), row.predicted("optimizer_bytes")
+    sent = facts.get("communicated_bytes")
+    return {
+        "where": row.where._asdict(),
+        "name": row.name,
+        "full": f"{row.name}, {place(row.where)}",
+        "time": _time(row.time, row.result, one.link(row.result)),
+        "ratio": units.times(row.time.median / whole.median) if row.time and whole and row.name != "none" else "",
+        "points": [
+            {
+                "text": units.memory(facts[point]) if facts.get(point) else "",
+                "value": facts.get(point) or "",
+                "href": one.link(row.result, f"track_{point}"),
+                "formula": units.memory(predicted) if facts.get(point) and (predicted := row.predicted(point)) else "",
+            }
+            for point in POINTS
+        ],
+        "held": units.memory(held) if held else "",
+        "held_value": held or "",
+        "off": f"{100 * (held / formula - 1):+.1f}\u00a0%" if held and formula else "",
+        "megabytes": units.digits(sent / 1e6) if sent else "",
+        "megabytes_value": sent or "",
+    }

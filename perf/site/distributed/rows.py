@@ -1,0 +1,228 @@
+"""What the page about several GPUs says, as numbers: strategies, bucket sweeps, collectives and sharded states."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from perf.harness.records import CaseResult
+from perf.site.estimate import Estimate, estimate
+from perf.site.newest import Cell
+from perf.workloads import closed_forms
+from perf.workloads.workload import Unavailable
+
+STRATEGIES = ("data_parallel.DataParallel", "smoke.SmokeDataParallel")
+SWEEPS = ("data_parallel.Buckets",)
+COLLECTIVES = {"collectives.AllReduce": "NCCL", "collectives.AllReduceGloo": "gloo", "smoke.SmokeCollectives": "gloo"}
+"""With their backends."""
+
+SHARDING = ("sharded_optimizer.ShardedOptimizer", "smoke.SmokeShardedOptimizer")
+CLASSES = (*STRATEGIES, *SWEEPS, *COLLECTIVES, *SHARDING)
+
+BASELINE = "torch"
+OURS_SWEPT = "bucketed"
+"""The strategy whose buckets the course's model describes: torch does not tell how many it made."""
+
+POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
+FLOAT32_STATES = ("fp32", "tf32", "bf16")
+"""Precisions that hold weights, gradients and moments in float32, as the closed forms do."""
+
+
+class Where(NamedTuple):
+    """What cells side by side have in common."""
+
+    size: str
+    context_length: int
+    batch: int
+    """Of each rank."""
+
+    precision: str
+    variant: str
+    world_size: int
+
+
+@dataclass
+class Strategy:
+    """One way to average gradients, at one bucket size: the step, and the communication in it that nothing hides."""
+
+    name: str
+    bucket_size_mb: float
+    cells: dict[str, Cell] = field(default_factory=dict)
+    """By mode: step, exposed."""
+
+    def result(self, mode: str) -> CaseResult | None:
+        """Of one mode; None unless it is of the newest commit of the two: a share is of numbers measured together."""
+        newest = next(iter(self.cells.values())).commit
+        cell = self.cells.get(mode)
+        return cell.result if cell and cell.commit == newest else None
+
+    @property
+    def step(self) -> Estimate | None:
+        """Of the slowest rank."""
+        return estimate(self.result("step"))
+
+    @property
+    def exposed(self) -> Estimate | None:
+        """What the step takes more than without communication: may be negative, where noise is larger."""
+        return estimate(self.result("exposed"))
+
+    @property
+    def share(self) -> float | None:
+        """Exposed communication, of the step."""
+        return self.exposed.median / self.step.median if self.exposed and self.step and self.step.median else None
+
+    def fact(self, name: str) -> float | None:
+        """From whichever mode has it."""
+        found = [
+            result.facts[name] for mode in ("step", "exposed") if (result := self.result(mode)) and name in result.facts
+        ]
+        return found[0] if found else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of the step."""
+        result = self.result("step")
+        return result.peak_bytes if result and result.status == "ok" else None
+
+    @property
+    def bucket_bytes(self) -> float | None:
+        """Mean size of the buckets that it sent; None of torch's."""
+        sent, calls = self.fact("bytes"), self.fact("calls")
+        return sent / calls if sent and calls else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Strategies, or bucket sizes, of one model on one number of ranks."""
+
+    where: Where
+    strategies: Sequence[Strategy]
+
+    @property
+    def fastest(self) -> Strategy | None:
+        """With the shortest step."""
+        timed = [(one.step.median, one) for one in self.strategies if one.step]
+        return min(timed, key=lambda each: each[0])[1] if timed else None
+
+    @property
+    def baseline(self) -> Estimate | None:
+        """torch's own step."""
+        return next((one.step for one in self.strategies if one.name == BASELINE and one.step), None)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The course's model of exposed communication, s / (n w) + n o, fitted to a sweep."""
+
+    num_bytes: float
+    bandwidth: float
+    overhead: float
+    measured: tuple[float, float]
+    """The smallest and the largest bucket, mean sizes in bytes: beyond them the model is a guess."""
+
+    def exposed(self, bucket_bytes: float) -> float:
+        """Seconds, with buckets of this size."""
+        return closed_forms.exposed_seconds(self.num_bytes, self.num_bytes / bucket_bytes, self._fit)
+
+    @property
+    def best_bucket_bytes(self) -> float | None:
+        """None where it lies beyond what was measured, as where the sweep does not show one of the terms."""
+        best = closed_forms.best_bucket_bytes(self.num_bytes, self._fit)
+        return best if self.measured[0] <= best <= self.measured[1] else None
+
+    @property
+    def _fit(self) -> tuple[float, float]:
+        return self.bandwidth, self.overhead
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An all-reduce of one size."""
+
+    cell: Cell
+    backend: str
+    world_size: int
+    megabytes: int
+    time: Estimate
+    algorithm_bandwidth: float
+    bus_bandwidth: float
+    """What a ring moves over each link, to be held against the link's rate."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One way to hold the optimizer's state."""
+
+    where: Where
+    name: str
+    cell: Cell
+    time: Estimate | None
+
+    @property
+    def result(self) -> CaseResult:
+        """Its newest."""
+        return self.cell.result
+
+    def predicted(self, point: str) -> float | None:
+        """Bytes by the closed form: of weights when the model is made, then of weights, gradients and moments.
+
+        Before the step too, since every step but the first finds its moments. None where there is no closed form.
+        """
+        if self.where.precision not in FLOAT32_STATES:
+            return None
+        try:
+            parameters = closed_forms.parameters(self.where.size)
+            states = closed_forms.state_bytes(self.where.size, self.where.world_size, self.name)
+        except (KeyError, Unavailable):
+            return None
+        if point == "optimizer_bytes":
+            return 8 * parameters / (1 if self.name == "none" else self.where.world_size)
+        return 4 * parameters if point == "after_init_bytes" else states
+
+
+def groups_of(cells: Iterable[Cell]) -> list[Group]:
+    """Of `STRATEGIES` or `SWEEPS`: a group for each model and number of ranks, in the grid's order."""
+    groups: dict[Where, dict[tuple[str, float], Strategy]] = {}
+    for cell in cells:
+        params = cell.result.params
+        key = params["strategy"], params["bucket_size_mb"]
+        strategy = groups.setdefault(_where(params), {}).setdefault(key, Strategy(*key))
+        strategy.cells[params["mode"]] = cell
+    return [Group(where, list(strategies.values())) for where, strategies in groups.items()]
+
+
+def model_of(sweep: Group) -> Model | None:
+    """Fitted to our own buckets; None without three numbers of them."""
+    points = [
+        (sent, calls, one.exposed.median)
+        for one in sweep.strategies
+        if one.name == OURS_SWEPT and one.exposed and (sent := one.fact("bytes")) and (calls := one.fact("calls"))
+    ]
+    fit = closed_forms.fit_buckets(points)
+    sizes = [num_bytes / calls for num_bytes, calls, _ in points]
+    return Model(points[0][0], *fit, (min(sizes), max(sizes))) if fit else None
+
+
+def collectives_of(cells: Mapping[str, Sequence[Cell]]) -> list[Collective]:
+    """Those with a time, in the grid's order."""
+    found = []
+    for benchmark, backend in COLLECTIVES.items():
+        for cell in cells.get(benchmark, ()):
+            time, params = estimate(cell.result), cell.result.params
+            if time and time.median > 0 and "bytes" in cell.result.facts:
+                both = closed_forms.bandwidths(cell.result.facts["bytes"], params["world_size"], time.median)
+                found.append(Collective(cell, backend, params["world_size"], params["megabytes"], time, *both))
+    return found
+
+
+def shards_of(cells: Iterable[Cell]) -> list[list[Shard]]:
+    """Ways to shard of each model and number of ranks, side by side."""
+    groups: dict[Where, list[Shard]] = {}
+    for cell in cells:
+        params = cell.result.params
+        where = _where(params)
+        groups.setdefault(where, []).append(Shard(where, params["sharding"], cell, estimate(cell.result)))
+    return list(groups.values())
+
+
+def _where(params: Mapping[str, Any]) -> Where:
+    return Where(*(params[name] for name in Where._fields))

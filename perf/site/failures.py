@@ -1,0 +1,30 @@
+"""Cases without a number, by reason."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from perf.harness.records import CaseResult
+from perf.harness.status import Status
+from perf.site.wording import status
+
+
+def values(result: CaseResult) -> str:
+    """Of a case's parameters. The clock is left out: a step that fails, fails by every clock."""
+    return ", ".join(str(value) for axis, value in result.params.items() if axis != "clock")
+
+
+def with_class(result: CaseResult) -> str:
+    """ "collectives.AllReduce(2, 100)": for a page of several classes."""
+    return f"{result.benchmark}({values(result)})"
+
+
+def by_reason(results: Iterable[CaseResult], name: Callable[[CaseResult], str] = values) -> list[dict[str, Any]]:
+    """Each reason with the names of the cases that have it."""
+    groups: dict[tuple[Status, str], list[str]] = {}
+    for result in results:
+        if result.status != "ok":
+            groups.setdefault((result.status, result.reason), []).append(name(result))
+    return [
+        {"status": status(outcome)[0], "reason": reason, "cases": list(dict.fromkeys(cases))}
+        for (outcome, reason), cases in groups.items()
+    ]

@@ -1,0 +1,73 @@
+"""Gates as they lie on file, `<machine>/gate/<time>.json`: what was compared, and what was said."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perf.gate.verdicts import Judgement, Report
+from perf.printable import shortened
+from perf.site import kept
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One file."""
+
+    when: datetime
+    """In UTC: when the gate ended."""
+
+    report: Report
+
+    @property
+    def is_of_identical_code(self) -> bool:
+        """Whether it puts the gate itself to the test: a commit against itself."""
+        return bool(self.report.base["commit"] == self.report.head["commit"])
+
+
+def read(directory: Path, machine: str) -> tuple[list[Gate], list[tuple[str, str]]]:
+    """The gates of a machine, newest first; and of each file that is none, its name and why. Raises nothing."""
+    found, skipped = kept.read_folder(directory / machine / "gate", parse)
+    gates = []
+    for name, report in found:
+        try:
+            when = datetime.strptime(name, "%Y%m%dT%H%M%SZ.json").replace(tzinfo=UTC)
+        except ValueError:
+            skipped.append((name, "is not named by its time"))
+            continue
+        gates.append(Gate(when, report))
+    return sorted(gates, key=lambda one: one.when, reverse=True), sorted(skipped)
+
+
+def parse(text: str) -> Report:
+    """A file's contents. Raises `kept.Unreadable` or, where it is not even JSON, ValueError or RecursionError."""
+    with kept.document(text, VERSION) as document:
+        judgement = document["judgement"]
+        return Report(
+            base=_arm(document["base"]),
+            head=_arm(document["head"]),
+            judgement=Judgement(
+                tuple(kept.verdict(one, accepted=kept.text(one.get("accepted", ""))) for one in judgement["verdicts"]),
+                kept.text(judgement["contaminated"]),
+                kept.text(judgement.get("unwatched", "")),
+                int(kept.number(judgement.get("cut_short", 0))),
+            ),
+            without=tuple((kept.text(reason), int(kept.number(count))) for reason, count in document["without"]),
+            device=dict(document["device"]),
+            software=dict(document["software"]),
+            head_software=dict(document["head_software"]),
+            command=kept.text(document["command"]),
+            seconds=kept.number(document["seconds"]),
+            spent_s={kept.text(what): kept.number(s) for what, s in document["spent_s"].items()},
+            processes=int(kept.number(document["processes"])),
+            tests_passed=bool(document["tests_passed"]),
+            tests=kept.text(document["tests"]),
+            differences=tuple((kept.text(key), kept.text(how)) for key, how in document.get("differences", ())),
+            visits=kept.visits(document.get("visits", {})),
+        )
+
+
+def _arm(one: dict[str, Any]) -> dict[str, str]:
+    return {"commit": kept.text(one["commit"]), "subject": shortened(kept.text(one["subject"]))}

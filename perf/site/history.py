@@ -1,0 +1,61 @@
+"""How our numbers moved from commit to commit, as small pictures: each leads to asv's graph of the same series."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from perf import units
+from perf.site import pages
+
+MIN_POINTS = 2
+WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own viewBox
+
+
+@dataclass(frozen=True)
+class Series:
+    """Seconds or bytes of one case of ours, oldest commit first."""
+
+    params: dict[str, Any]
+    values: tuple[float, ...]
+
+
+def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], machine: str, impl: str) -> list[Series]:
+    """The series of `impl` that asv publishes for one benchmark (an entry of benchmarks.json) and machine.
+
+    Where a machine has several graphs of it (versions of torch, say), each counts by itself: they are not one history.
+    """
+    cells = pages.asv_cells(benchmark)
+    found = []
+    for _, graph in graphs:
+        if graph.benchmark_name != benchmark["name"] or graph.params.get("machine") != machine:
+            continue
+        # Points of asv's are (revision, value, weight), of one value or one per cell.
+        points = [point[1] if isinstance(point[1], list) else [point[1]] for point in graph.get_data()]
+        for index, params in enumerate(cells):
+            measured = tuple(values[index] for values in points if values[index] is not None)
+            if params.get("impl") == impl and len(measured) >= MIN_POINTS:
+                found.append(Series(params, measured))
+    return found
+
+
+def card(series: Series, text: Callable[[float], str]) -> dict[str, str]:
+    """Words (`text` of a value) and picture of one series: the axis starts at zero, so that heights compare."""
+    first, last = series.values[0], series.values[-1]
+    top = max(series.values)
+    at = [
+        (x, HEIGHT - MARGIN - value / top * (HEIGHT - 2 * MARGIN))
+        for x, value in zip(places(len(series.values)), series.values, strict=True)
+    ]
+    return {
+        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at),
+        "end_x": f"{at[-1][0]:.1f}",
+        "end_y": f"{at[-1][1]:.1f}",
+        "last": text(last),
+        "change": units.times(first / last),
+        "commits": str(len(series.values)),
+    }
+
+
+def places(count: int) -> list[float]:
+    """Where the points of a picture lie, from left to right."""
+    return [MARGIN + index * (WIDTH - 2 * MARGIN) / (count - 1) for index in range(count)]

@@ -1,0 +1,41 @@
+"""Results on file that a site does not show, and why: asv says it in the terminal, where no reader looks."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from perf.harness import records
+from perf.site import newest
+
+
+def left_out(folder: Path, published: Collection[str]) -> list[tuple[str, str]]:
+    """Name and reason of each of a machine's result files that cannot be read, or is of none of these commits."""
+    found = [(path.name, _trouble(path, published)) for path in sorted(folder.glob("*.json"))]
+    return [(name, why) for name, why in found if name != "machine.json" and why]
+
+
+def unreadable(directory: Path, machine: str) -> list[tuple[str, str]]:
+    """Name and reason of the records of each commit that cannot be read; a warning in the terminal, too."""
+    from asv.console import log
+
+    found = []
+    for commit in records.commits(directory, machine):
+        try:
+            newest.sessions_of(directory, machine, commit)
+        except newest.DAMAGED as error:
+            found.append((f"{commit[:8]}: its records", f"cannot be read: {type(error).__name__}"))
+            log.warning(f"{directory / machine / commit}.jsonl.gz is left out: {error!s:.200}")
+    return found
+
+
+def _trouble(path: Path, published: Collection[str]) -> str:
+    from asv.results import Results
+    from asv.util import UserError
+
+    path = path.absolute()  # as asv's words have it
+    try:
+        commit = Results.load(str(path)).commit_hash
+    except UserError as error:
+        return str(error).replace(f"{path} ", "").replace(f" in file '{path}'", "")
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        return f"is not of asv's form: {type(error).__name__}: {error}"
+    return "" if commit in published else f"is of {str(commit)[:8]}, which no published branch has"

@@ -1,0 +1,145 @@
+"""asv's results and our records as one table, for a notebook."""
+
+import ast
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perf.harness import records
+from perf.harness.records import CaseResult
+from perf.site.estimate import estimate
+from perf.stored import problem_of_results
+
+if TYPE_CHECKING:
+    import pandas
+
+COLUMNS = ["machine", "environment", "commit", "date", "benchmark", "quantity", "unit"]
+COLUMNS += ["value", "low", "high", "samples", "visits", "started_at", "status", "reason"]
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def load(results: str | Path = RESULTS) -> "pandas.DataFrame":
+    """Every measured cell of every commit and machine, a row each; what was never measured has none.
+
+    machine, environment, commit (40 digits), date (the commit's, UTC)
+    benchmark        `module.Class`, as asv names it
+    quantity, unit   "time" in seconds, "peak_memory" in bytes, or another of the class's `track_*`
+    the axes         a column for each axis of any class: size, seq_len, d, dtype, impl, mode, ...
+    value, low, high the median, and its 95 % interval as our pages show it; bytes do not vary
+    samples, visits  all that counts, in order, in seconds, and in how many visits it was taken; None without a record
+    status, reason   "ok" and ""; or "out_of_memory", "wrong", ... and why: then there is no value
+    started_at       when it was measured, UTC; None without a record
+
+    `results` is the folder that asv writes; the records are beside it. A file that cannot be read costs a warning and
+    its rows, a record its samples. Raises `ValueError` if the folder is not one of asv's.
+
+        frame = perf.site.latest(perf.site.load())
+        cells = frame.query("benchmark == 'attention.FlashAttention' and d == 64 and dtype == 'bfloat16'")
+        cells.query("quantity == 'time'").pivot(index=["machine", "seq_len"], columns=["mode", "impl"], values="value")
+    """
+    import pandas
+
+    results = Path(results)
+    benchmarks = _benchmarks(results / "benchmarks.json")
+    directory = results.parent / "records"
+    rows = [row for path in sorted(results.glob("*/*.json")) for row in _rows(path, benchmarks, directory)]
+    frame = pandas.DataFrame(rows, columns=None if rows else COLUMNS)
+    for name in frame.columns.difference(["value", "low", "high"]):
+        kinds = {type(value) for value in frame[name].dropna()}
+        if kinds == {float} and (frame[name].dropna() % 1 == 0).all():  # numbers, and cells that lack this axis
+            frame[name] = frame[name].astype("Int64")
+    return frame.sort_values(["machine", "date", "benchmark"], kind="stable", ignore_index=True)
+
+
+def latest(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Of each cell of a table as `load` makes it, on each machine, the row of the newest commit that has a value.
+
+    A cell that has none at any commit keeps its newest row, with its status and reason.
+    """
+    axes = list(frame.columns.difference(COLUMNS, sort=False))
+    ordered = frame.assign(has_value=frame["value"].notna())
+    ordered = ordered.sort_values(["has_value", "date", "started_at"], kind="stable", na_position="first")
+    last = ordered.drop_duplicates(["machine", "benchmark", "quantity", *axes], keep="last").index
+    return frame.loc[last.sort_values()].reset_index(drop=True)
+
+
+def _benchmarks(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path.parent} was given; allowed: a folder that asv run wrote ({error})") from None
+    return {name: one for name, one in found.items() if isinstance(one, dict)}  # and the version of the file
+
+
+def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[dict[str, Any]]:
+    from asv.results import Results
+    from asv.util import UserError
+
+    if path.name == "machine.json":
+        return
+    try:
+        found = Results.load(str(path))
+        date = datetime.fromtimestamp(found.date / 1000, UTC)
+        common = {"machine": found.params["machine"], "environment": found.env_name, "commit": found.commit_hash}
+        common |= {"date": date}
+        if wrong := problem_of_results(json.loads(path.read_text(encoding="utf-8"))):
+            raise ValueError(wrong)
+    except (UserError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        warnings.warn(f"{path} is left out: {error}", stacklevel=4)
+        return
+    try:
+        recorded = _recorded(directory, found)
+    except SystemExit as error:  # one line for who measures; here it costs samples and intervals, and no number
+        warnings.warn(str(error).removeprefix("perf: "), stacklevel=4)
+        recorded = {}
+    for method in found.get_all_result_keys():
+        if method not in benchmarks:  # of another time: nothing says what its axes are called
+            continue
+        names, axes = benchmarks[method]["param_names"], found.get_result_params(method)
+        benchmark, _, track = method.rpartition(".")
+        quantity = track.removeprefix("track_")
+        cells = [tuple(map(ast.literal_eval, cell)) for cell in itertools.product(*axes)]
+        values = found.get_result_value(method, axes) or [None] * len(cells)
+        for cell, value in zip(cells, values, strict=True):
+            case = recorded.get((benchmark, cell))
+            if (row := _measured(value, quantity, case)) is not None:
+                yield (
+                    common
+                    | {"benchmark": benchmark, "quantity": quantity, "unit": benchmarks[method]["unit"]}
+                    | dict(zip(names, cell, strict=True))
+                    | row
+                )
+
+
+def _recorded(directory: Path, found: Any) -> dict[tuple[str, tuple[Any, ...]], CaseResult]:
+    """What the records of the commit say of each case, where they are of the same torch and Triton."""
+    cases = records.read_commit(directory, found.params["machine"], found.commit_hash)
+    environment = {name: found.params[name] for name in ("torch", "triton") if found.params.get(name)}
+    return {
+        (one.benchmark, tuple(one.params.values())): one
+        for one in cases
+        if all(one.session.software.get(name, "").partition("+")[0] == version for name, version in environment.items())
+    }
+
+
+def _measured(value: float | None, quantity: str, case: CaseResult | None) -> dict[str, Any] | None:
+    """The end of a row; None for a cell that nobody measured: asv has NaN for that and for n/a, null for a failure."""
+    row: dict[str, Any] = {"value": math.nan, "low": math.nan, "high": math.nan, "samples": None, "visits": None}
+    row |= {"started_at": datetime.fromisoformat(case.session.started_at) if case else None}
+    if value is None or math.isnan(value):
+        if case and case.status != "ok":
+            return row | {"status": case.status, "reason": case.reason}
+        return row | {"status": "error", "reason": "no record says why"} if value is None else None
+    row |= {"value": value, "low": value, "high": value, "status": "ok", "reason": ""}
+    if quantity == "time":
+        interval = estimate(case)
+        row |= {"low": interval.low, "high": interval.high} if interval else {"low": math.nan, "high": math.nan}
+        if case:
+            row |= {"samples": list(case.samples_s), "visits": len(case.visits_s)}
+    return row

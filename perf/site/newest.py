@@ -1,0 +1,212 @@
+"""The newest result of each case on a machine; asv's graphs say where it lies, so that few records are read."""
+
+import functools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perf.gate.evidence import Outcome
+from perf.harness import records
+from perf.harness.records import CaseResult
+from perf.site import pages
+
+
+@functools.lru_cache(maxsize=64)  # for pages that follow one another: the commits that they need are few and the same
+def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
+    """One result per case; [] of records that cannot be read, which the overview names."""
+    try:
+        return records.read_commit(directory, machine, commit)
+    except DAMAGED:
+        return []
+
+
+DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading records of another form raises."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case, and the newest commit that has a result of it."""
+
+    result: CaseResult
+    commit: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """What `asv publish` hands to a publisher, and where the records are."""
+
+    directory: Path
+    graphs: Iterable[tuple[str, Any]]
+    benchmarks: Any
+    revisions: Mapping[str, int]
+    """asv's number of each commit, by hash."""
+
+    published: frozenset[str]
+    """Hashes of the commits that have a place in the history."""
+
+    describe: Callable[[str], pages.Commit]
+    """A commit by its hash."""
+
+    newer: Mapping[str, int] = field(default_factory=dict)
+    """Of each commit of the first branch, how many have come after it."""
+
+    numbered: Callable[[Iterable[str]], Mapping[str, int]] = lambda commits: {}
+    """asv's numbers of commits, measured or not; what the repository lacks is left out."""
+
+    @functools.cached_property
+    def hashes(self) -> dict[int, str]:
+        """Of each commit by asv's number."""
+        return {revision: commit for commit, revision in self.revisions.items()}
+
+    @property
+    def machines(self) -> list[str]:
+        """Those with records, and those with results only."""
+        named = (graph.params.get("machine", "") for _, graph in self.graphs)
+        return sorted({*records.machines(self.directory), *named} - {""})
+
+    def hardware(self, machine: str) -> str:
+        """Its GPU, or its CPU, as asv's machine file says."""
+        for _, graph in _of(self.graphs, machine):
+            number, gpu = graph.params.get("num_gpu", ""), graph.params.get("gpu", "")
+            return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
+        return ""
+
+    def commits(self, machine: str) -> list[str]:
+        """Those that have the newest result of something, the newest first.
+
+        And those of which asv has nothing at all: a run that was interrupted left records and no results.
+        """
+        recorded = {
+            self.revisions[one]: one for one in records.commits(self.directory, machine) if one in self.published
+        }
+        known = {revision for _, graph in _of(self.graphs, machine) for revision in graph.data_points}
+        wanted = revisions(self.graphs, machine, recorded) | (recorded.keys() - known) | set(sorted(recorded)[-1:])
+        return [recorded[one] for one in sorted(wanted, reverse=True)]
+
+    def measured(self, machine: str) -> set[int]:
+        """asv's numbers of the commits with a number, of whichever case."""
+        return {
+            revision
+            for _, graph in _of(self.graphs, machine)
+            for revision, points in graph.data_points.items()
+            if any(is_number(one) for values in points for one in values)
+        }
+
+    def cells(self, machine: str) -> dict[str, list[Cell]]:
+        """By class every case at its newest commit with records."""
+        return cells_of(self.directory, machine, self.commits(machine))
+
+
+def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Container[int]) -> set[int]:
+    """asv's numbers of the recorded commits that have the newest value of a case, or the newest try at a class.
+
+    A graph is one method of one class in one environment, its points lists with a value, or none, for each case.
+    """
+    found = set[int]()
+    for _, graph in _of(graphs, machine):
+        tried = sorted((revision for revision in graph.data_points if revision in recorded), reverse=True)
+        found.update(tried[:1])
+        seen = set[int]()
+        for revision in tried:
+            measured = {
+                index for values in graph.data_points[revision] for index, one in enumerate(values) if is_number(one)
+            }
+            if not measured <= seen:
+                found.add(revision)
+                seen |= measured
+    return found
+
+
+def _of(graphs: Iterable[tuple[str, Any]], machine: str) -> Iterator[tuple[str, Any]]:
+    return ((name, graph) for name, graph in graphs if graph.params.get("machine") == machine)
+
+
+def is_number(value: float | None) -> bool:
+    """asv has None or NaN for what has none."""
+    return value is not None and value == value
+
+
+def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str, list[Cell]]:
+    """By class every case at the first of these commits that has a result of it."""
+    found: dict[str, dict[tuple[Any, ...], Cell]] = {}
+    for commit in commits:
+        for result in read_commit(directory, machine, commit):
+            found.setdefault(result.benchmark, {}).setdefault(tuple(result.params.values()), Cell(result, commit))
+    return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
+
+
+def harness_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
+    """The version of the harness that measured a case, by its class and parameters; "" where no record says so."""
+    return _of_session(directory, machine, commit, lambda session: session["harness"])
+
+
+def sitting_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
+    """The day and the device on which a case was measured, by its class and parameters; "" where no record says so.
+
+    A session of the records is of one commit; what commits share that were measured after one another is these two.
+    """
+    return _of_session(directory, machine, commit, lambda one: f"{one['day']} {one['device'].get('uuid', '')}".strip())
+
+
+def _of_session(
+    directory: Path, machine: str, commit: str, tell: Callable[[dict[str, Any]], str]
+) -> Callable[[str, tuple[Any, ...]], str]:
+    sessions = _read_sessions(directory, machine, commit)
+    told = {one["id"]: tell(one) for one in sessions}
+    if len(set(told.values())) == 1:  # most often, and no visit has to be read
+        return lambda *case: tell(sessions[0])
+    measured = read_commit(directory, machine, commit)
+    of_case = {(one.benchmark, tuple(one.params.values())): told[one.session.id] for one in measured}
+    return lambda *case: of_case.get(case, "")
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_sessions(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
+    try:
+        return sessions_of(directory, machine, commit)
+    except DAMAGED:
+        return []
+
+
+def sessions_of(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
+    """The sessions of a commit, oldest first. Raises one of `DAMAGED` if they cannot be read."""
+    found = records.read_lines(directory, machine, commit, kinds=("session",))
+    for one in found:
+        _ = one["id"], one["harness"], one["day"], one["software"].get, one["device"].get
+    return found
+
+
+@functools.lru_cache(maxsize=8)  # a commit's changes are told together, beside the few commits before it
+def outcomes_of(directory: Path, machine: str, commit: str) -> Mapping[tuple[str, tuple[Any, ...]], Outcome]:
+    """What explains a case's number at a commit, by its class and parameters: kernels of a call, memory at its peak."""
+    try:
+        visits = records.read_lines(directory, machine, commit, kinds=("visit",))
+        return {
+            (one["benchmark"], tuple(one["params"].values())): Outcome(
+                one["status"],
+                peak_bytes=one.get("peak_bytes"),
+                kernels=tuple((name, count, us) for name, count, us in one["kernels"]),
+                triton_kernels=tuple(one.get("triton_kernels", ())),
+                largest_allocations=tuple((size, where) for size, where in one.get("largest_allocations", ())),
+            )
+            for one in visits
+            if "kernels" in one
+        }
+    except DAMAGED:
+        return {}
+
+
+SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")
+
+
+def environment(directory: Path, machine: str, commit: str) -> dict[str, str]:
+    """What may move a number when it changes: versions, driver, harness. Of the newest session; {} without one."""
+    sessions = _read_sessions(directory, machine, commit)
+    if not sessions:
+        return {}
+    newest = sessions[-1]
+    found = {name: newest["software"].get(name, "") for name in SOFTWARE}
+    found |= {"driver": str(newest["device"].get("driver", "")), "harness": newest["harness"]}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,141 @@
+"""The overview: what is measured on each machine, up to which commit, and what the last gates said."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf.gate.wording import change, headline, in_order, name
+from perf.site import pages
+from perf.site.changes import page as change_page
+from perf.site.changes.rows import Change
+from perf.site.gates import Gate
+from perf.site.overview.rows import Class
+
+OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
+OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer"), "distributed.html")
+"""Of a benchmark's module."""
+
+MOST_GATES = 10
+MOST_ROWS = 20
+MOST_CHANGED = 5
+MOST_OPEN = 10
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One asv class on one machine."""
+
+    row: Class
+    about: str
+    """The first line of the class's docstring; "" if it is gone."""
+
+    newest: pages.Commit
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, its hardware in a few words, and its gates, newest first."""
+
+    name: str
+    hardware: str
+    measured: Sequence[Measured]
+    gates: Sequence[Gate]
+    skipped: Sequence[tuple[str, str]]
+    """Names of gates and results on file that are not shown, each with the reason."""
+
+    changed: change_page.Machine
+    newer: int | None = None
+    """Commits of the branch after the newest measured one; None where that is on no branch that is published."""
+
+    speedups: dict[str, Any] | None = None
+    """What `speedups.picture` says of it."""
+
+    @property
+    def newest(self) -> pages.Commit | None:
+        """The last commit with a number."""
+        return max(self.measured, key=lambda one: max(one.row.revisions)).newest if self.measured else None
+
+    @property
+    def cells(self) -> int:
+        """With a number."""
+        return sum(one.row.cells for one in self.measured)
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    return pages.render(
+        "overview",
+        project=project,
+        machines=[_machine(one) for one in machines],
+        show_commit_url=show_commit_url,
+    )
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    gates = [gate for gate in one.gates if not gate.is_of_identical_code]  # those are for the trust page
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "hardware": one.hardware,
+        "measured": [_measured(each, one.name) for each in one.measured],
+        "cells": one.cells,
+        "commits": one.changed.commits,
+        "gates": [_gate(each) for each in gates[:MOST_GATES]],
+        "more": max(0, len(gates) - MOST_GATES),
+        "skipped": one.skipped,
+        "changed": [_changed(one, at, some) for at, some in one.changed.by_commit[:MOST_CHANGED]],
+        "newest": one.newest,
+        "newer": one.newer,
+        "speedups": one.speedups,
+        "open": [_open(one, each) for each in one.changed.open[:MOST_OPEN]],
+        "unshown": max(0, len(one.changed.open) - MOST_OPEN),
+    }
+
+
+def _open(one: Machine, each: Change) -> dict[str, Any]:
+    verdict, commit = each.verdict, one.changed.described(each.revision)
+    return {
+        "name": name(verdict.key, verdict.quantity),
+        "history": pages.permalink(each.series.method, one.name, each.series.params),
+        "word": verdict.word.lower(),
+        "unconfirmed": one.changed.is_unconfirmed(each),
+        "change": change(verdict),
+        "commit": commit,
+        "href": f"changes.html#{change_page.anchor(one.name, commit)}",
+        "older": each.revision - each.last_before - 1,
+    }
+
+
+def _changed(one: Machine, revision: int, changes: Sequence[Change]) -> dict[str, Any]:
+    commit = one.changed.described(revision)
+    href = f"changes.html#{change_page.anchor(one.name, commit)}"
+    return {"counts": change_page.counted(changes), "commit": commit, "href": href}
+
+
+def _measured(one: Measured, machine: str) -> dict[str, Any]:
+    row = one.row
+    return {
+        "name": row.benchmark,
+        "about": one.about,
+        "href": OWN_PAGES.get(row.benchmark.partition(".")[0], ""),
+        "history": pages.permalink(f"{row.benchmark}.{row.method}", machine, row.case),
+        "cells": row.cells,
+        "grid": row.grid,
+        "commits": len(row.revisions),
+        "newest": one.newest,
+    }
+
+
+def _gate(one: Gate) -> dict[str, Any]:
+    report = one.report
+    bad = [verdict for verdict in in_order(report.judgement.believed) if verdict.is_bad]
+    return {
+        "date": f"{one.when:%Y-%m-%d %H:%M}",
+        "base": report.base,
+        "head": report.head,
+        "says": headline(report),
+        "status": report.exit_status,
+        "rows": [f"{name(verdict.key, verdict.quantity)}: {change(verdict)}" for verdict in bad[:MOST_ROWS]],
+        "hidden": max(0, len(bad) - MOST_ROWS),
+        "minutes": f"{report.seconds / 60:.1f}",
+    }

@@ -1,0 +1,64 @@
+"""What each machine measures, from the graphs that asv publishes: no record is read for it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from perf.site import pages
+
+METHOD = "track_time"
+"""Stands for its class, where a class has it."""
+
+
+@dataclass(frozen=True)
+class Class:
+    """One asv class on one machine."""
+
+    benchmark: str
+    """`module.Class`."""
+
+    method: str
+    """Whose history stands for the class."""
+
+    cells: int
+    """With a number, at whatever commit."""
+
+    grid: int
+    revisions: set[int]
+    """asv's numbers of the commits with a number, the newest the highest."""
+
+    case: dict[str, Any]
+    """Parameters of the one that was measured most often: what asv would open by itself may have one point."""
+
+
+def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
+    """Those with a number, by name, those of a CPU (smoke) last. Graphs of several environments count as one."""
+    of_class: dict[str, dict[str, list[Any]]] = {}
+    for _, graph in graphs:
+        if graph.params.get("machine") == machine and graph.benchmark_name in benchmarks:
+            benchmark, _, method = graph.benchmark_name.rpartition(".")
+            of_class.setdefault(benchmark, {}).setdefault(method, []).append(graph)
+    found = []
+    for benchmark in sorted(of_class, key=lambda one: (one.startswith("smoke."), one)):
+        for method in sorted(of_class[benchmark], key=lambda one: (one != METHOD, one)):  # the first with a number
+            cells, revisions = _measured(of_class[benchmark][method])
+            if revisions:
+                known = benchmarks[f"{benchmark}.{method}"]
+                cases = pages.asv_cells(known)
+                case = cases[max(cells, key=cells.__getitem__)]
+                found.append(Class(benchmark, method, len(cells), len(cases), revisions, case))
+                break
+    return found
+
+
+def _measured(graphs: Iterable[Any]) -> tuple[Counter[int], set[int]]:
+    """At how many commits each cell, by its index, has a number; and the commits that have one."""
+    cells, revisions = Counter[int](), set[int]()
+    for graph in graphs:
+        for revision, value, *_ in graph.get_data():
+            values = value if isinstance(value, list) else [value]
+            if measured := {index for index, one in enumerate(values) if one is not None}:
+                cells.update(measured)
+                revisions.add(revision)
+    return cells, revisions

@@ -1,0 +1,102 @@
+"""The overview's picture: how many times as fast as the best peer our attention is, over the length of a sequence."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf import units
+from perf.site.attention.collected import Measured
+from perf.site.attention.rows import Row, build_rows, figure
+from perf.site.axes import LinearAxis
+from perf.site.wording import FASTEST, label
+
+BENCHMARK = "attention.MultiHeadAttention"
+CUDNN = "sdpa_cudnn"
+HEADS = {"is_causal": True, "dtype": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """A peer's time as a multiple of ours, with the interval that both 95 % intervals leave."""
+
+    row: Row
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """ "1.07x (1.06 to 1.08)"."""
+        return f"{units.times(self.ratio)} ({self.low:.2f} to {self.high:.2f})"
+
+    def __getitem__(self, axis: str) -> Any:
+        return dict(self.row.config)[axis]
+
+
+def speedups(rows: Iterable[Row], peer: str) -> list[Speedup]:
+    """Of the causal bfloat16 cases that both have measured."""
+    found = []
+    for row in rows:
+        one = row.speedups.get(peer)
+        theirs = figure(one.peer, "time") if one else None
+        if HEADS.items() <= dict(row.config).items() and row.figure and one and one.ratio and theirs:
+            found.append(
+                Speedup(row, one.ratio, theirs.low / row.figure.high, theirs.high / max(row.figure.low, 1e-12))
+            )
+    return found
+
+
+def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
+    """Lines by mode and head dimension, for the template; None where nothing of it was measured."""
+    grid = next((one for one in measured if one.benchmark == BENCHMARK), None)
+    rows = build_rows(grid.results, "triton")[0] if grid else []
+    found = speedups(rows, FASTEST)
+    if grid is None or not found:
+        return None
+    up = LinearAxis([one.high for one in found])
+    lines: dict[tuple[str, int], list[Speedup]] = {}
+    for one in found:
+        lines.setdefault((one["mode"], one["d"]), []).append(one)
+    lengths = sorted({one["seq_len"] for one in found})
+    modes, sizes = (sorted({line[at] for line in lines}) for at in (0, 1))
+    return {
+        "lines": [
+            {
+                "name": f"{mode}, d {d}",
+                "style": f"line-{modes.index(mode) % 2}{' dashed' if sizes.index(d) % 2 else ''}",
+                "points": [
+                    {
+                        "x": _place(lengths, one["seq_len"]),
+                        "y": 100 - up.at(one.ratio),
+                        "low": 100 - up.at(one.low),
+                        "high": 100 - up.at(one.high),
+                        "href": grid.link("track_time", {**dict(one.row.config), "impl": "triton"}),
+                        "title": f"{mode}, d {d}, {one['seq_len']} keys: {one.words} as fast as {_peer(one)}",
+                    }
+                    for one in sorted(some, key=lambda each: each["seq_len"])
+                ],
+            }
+            for (mode, d), some in sorted(lines.items())
+        ],
+        "across": [(f"{length}", _place(lengths, length)) for length in lengths],
+        "up": [(f"{tick:g}\u00d7", 100 - up.at(tick)) for tick in up.ticks],
+        "even": 100 - up.at(1.0),
+        "commit": grid.commit,
+        "cudnn": _against_cudnn(rows, lengths[-1]),
+    }
+
+
+def _place(lengths: Sequence[int], length: int) -> float:
+    return round(100 * lengths.index(length) / max(1, len(lengths) - 1), 2)
+
+
+def _peer(one: Speedup) -> str:
+    peer = one.row.speedups[FASTEST].peer
+    return label(peer.params["impl"]) if peer else ""
+
+
+def _against_cudnn(rows: Sequence[Row], longest: int) -> dict[str, Any] | None:
+    """At the longest sequence: the mode, the head dimension and the speed-up in words."""
+    found = [one for one in speedups(rows, CUDNN) if one["seq_len"] == longest]
+    cells = [(f"{one['mode']}, d {one['d']}", one.words) for one in found]
+    return {"longest": longest, "cells": cells} if cells else None

@@ -1,0 +1,243 @@
+"""The page about ceilings: what fraction of what the device can do each case reaches, and how that went."""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf import units
+from perf.harness.records import CaseResult
+from perf.site import conditions, history, newest, pages
+from perf.site.failures import by_reason, with_class
+from perf.site.history import Series
+from perf.site.newest import Cell, Site
+from perf.site.roofline import rows
+from perf.site.roofline.picture import picture
+from perf.site.roofline.rows import Class, History, Row, classes_of
+from perf.site.wording import label, value_text, words
+
+MIN_POINTS = history.MIN_POINTS
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A commit of a history, and the environment in which it was measured."""
+
+    commit: pages.Commit
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one machine has measured."""
+
+    name: str
+    cells: Mapping[str, Sequence[Cell]]
+    """By class."""
+
+    histories: Mapping[str, History]
+    """By class."""
+
+    moments: Mapping[int, Moment]
+    """By asv's number of the commit: of every point of the histories."""
+
+    commits: Mapping[str, pages.Commit]
+    """By hash: those that the cells are of."""
+
+    series: frozenset[str]
+    """Names of asv's benchmarks that have a graph to link to."""
+
+    def link(self, row: Row) -> str:
+        """asv's graph of one case, "" if there is none."""
+        return pages.known_link(self.series, f"{row.result.benchmark}.track_time", self.name, row.result.params)
+
+
+def collect(site: Site, machine: str) -> Machine:
+    """From what asv publishes."""
+    cells = site.cells(machine)
+    classes = classes_of(cells)
+    histories = {}
+    for one in classes:
+        if found := site.benchmarks.get(f"{one.benchmark}.track_time"):
+            histories[one.benchmark] = rows.history(one, site.graphs, found, machine)
+    moments = {
+        revision: Moment(site.describe(commit), newest.environment(site.directory, machine, commit))
+        for revision in {point.revision for history in histories.values() for point in history.points}
+        for commit in [site.hashes[revision]]
+    }
+    commits = {row.cell.commit for one in classes for row in one.rows}
+    return Machine(
+        machine, cells, histories, moments, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks)
+    )
+
+
+def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+    """The whole page."""
+    shown = [(one.name, _machine(one) if classes_of(one.cells) else None) for one in machines]
+    return pages.render(
+        "roofline",
+        project=project,
+        machines=[page for _, page in shown if page],
+        silent=[name for name, page in shown if not page],
+        viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
+        height=history.HEIGHT,
+        show_commit_url=show_commit_url,
+    )
+
+
+def _machine(one: Machine) -> dict[str, Any]:
+    classes = classes_of(one.cells)
+    rows = [row for each in classes for row in each.rows]
+    ours = sorted((row for row in rows if row.whose == "ours"), key=lambda row: row.fraction)
+    others = sorted((row for row in rows if row.whose != "ours"), key=lambda row: row.fraction)
+    scale, unit = units.rate_unit([row.flops_per_s for row in rows if row.flops_per_s])
+    results = [cell.result for each in classes for cell in one.cells[each.benchmark]]
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "summary": _summary(one, ours),
+        "picture": picture(rows, lambda row: (_title(row), one.link(row))),
+        "flat": sum(1 for row in rows if not row.flops_per_s),
+        "rate_unit": unit,
+        "selection": "smoke" if all(each.benchmark.startswith("smoke.") for each in classes) else "gpu",
+        "classes": [_class(one, each) for each in classes],
+        "histories": [found for each in classes if (found := _history(one, each))],
+        "rows": [_row(one, row, scale) for row in (*ours, *others)],
+        "failures": by_reason(results, with_class),
+        "commits": [one.commits[commit] for commit in dict.fromkeys(row.cell.commit for row in rows)],
+        "facts": conditions.facts(results),
+    }
+
+
+def _summary(one: Machine, ours: Sequence[Row]) -> dict[str, Any] | None:
+    """Of the project's own cases, which are sorted by fraction."""
+    if not ours:
+        return None
+    return {
+        "cases": len(ours),
+        "median": share(ours[len(ours) // 2].fraction),
+        "low": share(ours[len(ours) // 4].fraction),
+        "high": share(ours[3 * len(ours) // 4].fraction),
+        "best": _named(one, ours[-1]),
+        "worst": _named(one, ours[0]),
+    }
+
+
+def _named(one: Machine, row: Row) -> dict[str, str]:
+    return {
+        "text": share(row.fraction),
+        "name": name_of(row.result),
+        "benchmark": row.result.benchmark,
+        "href": one.link(row),
+    }
+
+
+def name_of(result: CaseResult) -> str:
+    """A case's parameters, in words."""
+    return ", ".join(
+        value_text(axis, value) if isinstance(value, str) else words(axis, value)
+        for axis, value in result.params.items()
+    )
+
+
+def _title(row: Row) -> str:
+    speed = (
+        f", {units.rate(row.flops_per_s)} at {units.digits(row.intensity)} FLOP/byte"
+        if row.flops_per_s and row.intensity
+        else ""
+    )
+    return f"{row.result.benchmark}, {name_of(row.result)}: {share(row.fraction)} of the ceiling{speed}"
+
+
+def _class(one: Machine, each: Class) -> dict[str, Any]:
+    ours = each.ours
+    commit = max((row.cell.commit for row in ours), key=[row.cell.commit for row in ours].count)
+    series = f"{each.benchmark}.track_time"
+    return {
+        "name": each.benchmark,
+        "href": f"history.html#{series}" if series in one.series else "",
+        "cases": len(ours),
+        "median": share(each.median),
+        "median_value": each.median,
+        "width": _width(each.median),
+        "worst": _named(one, ours[0]),
+        "worst_value": ours[0].fraction,
+        "best": _named(one, ours[-1]),
+        "best_value": ours[-1].fraction,
+        "peers": share(each.peers_median) if each.peers_median else "",
+        "peers_value": each.peers_median or "",
+        "memory": sum(row.least.limit == "memory" for row in ours),
+        "commit": one.commits[commit],
+        "command": f"asv run --bench '^{re.escape(each.benchmark)}\\.' {commit[:8]}^!",
+    }
+
+
+def _row(one: Machine, row: Row, scale: float) -> dict[str, Any]:
+    result = row.result
+    return {
+        "benchmark": result.benchmark,
+        "name": name_of(result),
+        "whose": row.whose,
+        "impl": label(result.params["impl"]) if "impl" in result.params else "",
+        "dtype": result.matmul_dtype if result.flops else "",
+        "limit": row.least.limit,
+        "time": units.seconds(row.time.median),
+        "time_value": f"{row.time.median:.4g}",
+        "spread": units.percent((row.time.high - row.time.median) / row.time.median),
+        "href": one.link(row),
+        "intensity": units.digits(row.intensity) if row.intensity else "",
+        "intensity_value": f"{row.intensity:.4g}" if row.intensity else "",
+        "rate": units.digits(row.flops_per_s / scale) if row.flops_per_s else "",
+        "rate_value": f"{row.flops_per_s:.4g}" if row.flops_per_s else "",
+        "bandwidth": units.bandwidth(row.bytes_per_s) if result.min_bytes else "",
+        "bandwidth_value": f"{row.bytes_per_s:.4g}",
+        "fraction": share(row.fraction),
+        "fraction_value": round(row.fraction, 6),
+        "width": _width(row.fraction),
+    }
+
+
+def _history(one: Machine, each: Class) -> dict[str, Any] | None:
+    found = one.histories.get(each.benchmark)
+    if found is None or len(found.points) < MIN_POINTS:
+        return None
+    fractions = tuple(point.fraction for point in found.points)
+    environments = [{**one.moments[point.revision].environment, **point.versions} for point in found.points]
+    changes = ["", *(changed(before, after) for before, after in itertools.pairwise(environments))]
+    moves = [None, *(after / before - 1 for before, after in itertools.pairwise(fractions))]
+    card = history.card(Series({}, fractions), share)
+    return card | {
+        "name": each.benchmark,
+        "href": pages.permalink(f"{each.benchmark}.track_time", one.name, found.first),
+        "cases": found.cases,
+        "breaks": [(x, change) for x, change in zip(history.places(len(fractions)), changes, strict=True) if change],
+        "last_value": fractions[-1],
+        "move_value": moves[-1],
+        "table": [
+            {
+                "commit": one.moments[point.revision].commit,
+                "fraction": share(point.fraction),
+                "change": "" if move is None else f"{100 * move:+.1f}\u00a0%",
+                "environment": change,
+            }
+            for point, move, change in reversed(list(zip(found.points, moves, changes, strict=True)))
+        ],
+    }
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """ "torch 2.11.0 to 2.13.0": what differs of what is known of both."""
+    return ", ".join(
+        f"{name} {before[name]} to {after[name]}" for name in after if name in before and before[name] != after[name]
+    )
+
+
+def share(fraction: float) -> str:
+    """61 %, 4.2 %, 0.034 %: of small shares two digits."""
+    return units.percent(fraction) if fraction >= 0.00095 else f"{units.digits(100 * fraction, 2)}\u00a0%"
+
+
+def _width(fraction: float) -> float:
+    """Of a bar, per cent."""
+    return round(100 * min(fraction, 1.0), 1)

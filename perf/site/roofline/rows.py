@@ -1,0 +1,166 @@
+"""What the roofline page says, as numbers: how near each case comes to its ceiling, each class, and each commit."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perf.harness.records import CaseResult
+from perf.selection import is_control
+from perf.site import pages
+from perf.site.attention.catalogue import SECTIONS
+from perf.site.ceiling import Least, intensity, least, rate
+from perf.site.estimate import Estimate, estimate
+from perf.site.newest import Cell, is_number
+
+MOST_POINTS = 30
+"""Commits of a history; asv's own graph has them all."""
+
+VERSIONS = ("python", "torch", "triton")
+
+Whose = Literal["ours", "peer", "control"]
+"""A peer is what stands beside ours: PyTorch's own. A control runs no project code at all."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case with a time and a ceiling."""
+
+    cell: Cell
+    time: Estimate
+    least: Least
+
+    @property
+    def result(self) -> CaseResult:
+        """Its newest."""
+        return self.cell.result
+
+    @property
+    def fraction(self) -> float:
+        """Of the ceiling: the least time over the time taken."""
+        return self.least.seconds / self.time.median
+
+    @property
+    def whose(self) -> Whose:
+        """Whose code it runs."""
+        return whose(self.result)
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs a byte."""
+        return intensity(self.result)
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """None of work without arithmetic."""
+        return rate(self.result, self.time.median)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of the bytes that any implementation has to move."""
+        return self.result.min_bytes / self.time.median
+
+
+@dataclass(frozen=True)
+class Class:
+    """One asv class: its rows by fraction, worst first."""
+
+    benchmark: str
+    rows: Sequence[Row]
+
+    @property
+    def ours(self) -> Sequence[Row]:
+        """What the class is about: its controls, where it has nothing else."""
+        return [row for row in self.rows if row.whose != "peer"] or self.rows
+
+    @property
+    def median(self) -> float:
+        """Fraction."""
+        return statistics.median(row.fraction for row in self.ours)
+
+    @property
+    def peers_median(self) -> float | None:
+        """Of what stands beside ours."""
+        peers = [row.fraction for row in self.rows if row.whose == "peer"]
+        return statistics.median(peers) if peers and len(peers) < len(self.rows) else None
+
+
+@dataclass(frozen=True)
+class Point:
+    """Median fraction of a fixed set of cases at one commit."""
+
+    revision: int
+    fraction: float
+    versions: Mapping[str, str]
+    """Those by which asv tells environments apart."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Of one class, oldest first."""
+
+    cases: int
+    """In the set: those of ours that were measured most often, so that commits compare."""
+
+    points: Sequence[Point]
+    first: dict[str, Any]
+    """Parameters of a case of the set: what asv would choose by itself may have been measured once."""
+
+
+def whose(result: CaseResult) -> Whose:
+    """Whose code a case runs."""
+    params = result.params
+    if is_control(result.benchmark):
+        return "control"
+    if result.benchmark in SECTIONS:
+        return "ours" if params.get("impl") == SECTIONS[result.benchmark].ours else "peer"
+    return "peer" if str(params.get("strategy", params.get("sharding", ""))).startswith("torch") else "ours"
+
+
+def rows_of(cells: Iterable[Cell]) -> list[Row]:
+    """Of every case that has a time and a ceiling."""
+    found = []
+    for cell in cells:
+        time, bound = estimate(cell.result), least(cell.result)
+        if time and bound and time.median > 0:
+            found.append(Row(cell, time, bound))
+    return found
+
+
+def classes_of(cells: Mapping[str, Sequence[Cell]]) -> list[Class]:
+    """Those with a row; the project's own before the controls, and among them the lowest median first."""
+    found = [
+        Class(benchmark, sorted(rows, key=lambda row: row.fraction))
+        for benchmark, of_class in cells.items()
+        if (rows := rows_of(of_class))
+    ]
+    return sorted(found, key=lambda one: (one.ours[0].whose == "control", one.median))
+
+
+def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], machine: str) -> History:
+    """From asv's graphs of the class's `track_time` (an entry of benchmarks.json): no record is read for it.
+
+    The ceilings are today's at every commit, so that what moves is the time.
+    """
+    bounds = {tuple(row.result.params.values()): row.least.seconds for row in one.ours}
+    every = [tuple(params.values()) for params in pages.asv_cells(benchmark)]
+    cells = {cell: index for index, cell in enumerate(every) if cell in bounds}
+    known = {index: bounds[cell] for cell, index in cells.items()}
+    measured: list[tuple[int, Mapping[str, str], dict[int, float]]] = []
+    for _, graph in graphs:
+        if graph.benchmark_name == benchmark["name"] and graph.params.get("machine") == machine:
+            versions = {name: graph.params[name] for name in VERSIONS if graph.params.get(name)}
+            for revision, value, *_ in graph.get_data():
+                values = value if isinstance(value, list) else [value]
+                found = {index: values[index] for index in known if is_number(values[index])}
+                if found:
+                    measured.append((revision, versions, found))
+    counts = {index: sum(index in found for _, _, found in measured) for index in known}
+    often = [index for index, count in counts.items() if count == max(counts.values())]
+    points = [
+        Point(revision, statistics.median(known[index] / found[index] for index in often), versions)
+        for revision, versions, found in sorted(measured, key=lambda each: each[0])
+        if found.keys() >= set(often)
+    ]
+    first = next((row.result.params for row in one.ours if cells.get(tuple(row.result.params.values())) in often), {})
+    return History(len(often), points[-MOST_POINTS:], first)

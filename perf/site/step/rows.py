@@ -1,0 +1,130 @@
+"""What the page about training steps says, as numbers: measured cells become a row a model, its phases side by side."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from perf.harness.records import CaseResult
+from perf.site.estimate import Estimate, estimate
+from perf.site.newest import Cell
+from perf.workloads import measured
+from perf.workloads.transformer_oracle import BATCH, SIZES
+from perf.workloads.workload import Unavailable
+
+PHASES = "transformer.Transformer"
+VARIANTS = ("transformer.TransformerVariants", "transformer.TransformerCompiled")
+MODES = ("forward", "backward", "optimizer", "step")
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One model in one precision, eager: each mode by both clocks, at one commit."""
+
+    size: str
+    context_length: int
+    precision: str
+    commit: str
+    wall: dict[str, CaseResult]
+    """By mode."""
+
+    busy: dict[str, CaseResult]
+
+    def seconds(self, clock: str, mode: str) -> float | None:
+        """Median by "wall" or "busy"; None without a time."""
+        found = estimate((self.wall if clock == "wall" else self.busy).get(mode))
+        return found.median if found else None
+
+    @property
+    def busy_share(self) -> float | None:
+        """Of the step's wall time, that in which the GPU works: the rest is the host's."""
+        wall, busy = self.seconds("wall", "step"), self.seconds("busy", "step")
+        return min(busy / wall, 1.0) if wall and busy else None
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Shares of the step's wall time: the GPU's of each phase, and "waiting". Empty if one of them is not known.
+
+        Phases are measured one by one and need not add up to the step: they share its time as they share their sum.
+        """
+        share = self.busy_share
+        phases = {mode: self.seconds("busy", mode) for mode in MODES[:3]}
+        total = sum(filter(None, phases.values()))
+        if share is None or None in phases.values():
+            return {}
+        return {mode: share * (seconds or 0.0) / total for mode, seconds in phases.items()} | {"waiting": 1 - share}
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Of the whole step, by the wall clock."""
+        wall = self.seconds("wall", "step")
+        return self.wall["step"].flops / wall if wall else None
+
+    @property
+    def utilization(self) -> float | None:
+        """That rate over the best matmul seen on the device (MFU); of half precision, whose ceiling is measured."""
+        rate = self.flops_per_s
+        ceiling = self.wall["step"].session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if rate else None
+        return rate / ceiling if rate and ceiling and self.precision.startswith("bf16") else None
+
+    @property
+    def predicted_step_bytes(self) -> int | None:
+        """The peak of a step by its closed form; None for a model or a precision that has none."""
+        try:
+            config = measured("configs", "ModelConfig")(*SIZES[self.size])
+            return measured("accounting.peak", "peak_step_bytes")(
+                config, BATCH, self.context_length, precision=self.precision
+            )
+        except (KeyError, ValueError, Unavailable):
+            return None
+
+
+@dataclass(frozen=True)
+class Ways:
+    """One model and all ways to run its step."""
+
+    size: str
+    context_length: int
+    cells: dict[tuple[str, str, str], Cell]
+    """By precision, variant and attention."""
+
+    def time(self, way: tuple[str, str, str]) -> Estimate | None:
+        """Of one way; None if it has none."""
+        return estimate(self.cells[way].result) if way in self.cells else None
+
+    @property
+    def fastest(self) -> tuple[str, str, str] | None:
+        """The way with the shortest median."""
+        timed = {way: found.median for way in self.cells if (found := self.time(way))}
+        return min(timed, key=timed.__getitem__) if timed else None
+
+
+def phases_of(cells: Iterable[Cell]) -> list[Phases]:
+    """A row for each model and precision of `PHASES`, small models first.
+
+    Cells of other commits than the first's of a row are left out: what stands side by side was measured together.
+    """
+    rows: dict[tuple[Any, ...], Phases] = {}
+    for cell in cells:
+        params = cell.result.params
+        key = params["size"], params["context_length"], params["precision"]
+        row = rows.setdefault(key, Phases(*key, cell.commit, {}, {}))
+        if cell.commit == row.commit:
+            (row.wall if params["clock"] == "gpu_wall" else row.busy)[params["mode"]] = cell.result
+    return [rows[key] for key in sorted(rows, key=_small_first)]
+
+
+def ways_of(cells: Iterable[Cell]) -> list[Ways]:
+    """A row for each model of `VARIANTS`, small models first."""
+    rows: dict[tuple[Any, ...], Ways] = {}
+    for cell in cells:
+        params = cell.result.params
+        key = params["size"], params["context_length"]
+        way = params["precision"], params["variant"], params["attention"]
+        rows.setdefault(key, Ways(*key, {})).cells[way] = cell
+    return [rows[key] for key in sorted(rows, key=_small_first)]
+
+
+def _small_first(key: tuple[Any, ...]) -> tuple[int, int]:
+    """Of one model the order stays."""
+    known = list(SIZES)
+    return known.index(key[0]) if key[0] in known else len(known), key[1]

@@ -1,0 +1,247 @@
+"""The trust page: may the gate's verdicts be believed on a machine? From the self-tests on file, and a template."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perf import units
+from perf.gate import rate
+from perf.gate.acceptance import Acceptance
+from perf.gate.rate import Rate
+from perf.gate.wording import name
+from perf.site import conditions, pages
+from perf.site.changes.rates import COMMITS, Rates
+from perf.site.trust import rates, visible
+from perf.site.trust.rates import Pooled
+from perf.site.trust.records import SelfTest
+from perf.site.trust.visible import Negligible, Row, Spread
+
+COMMAND = "python -m perf gate --self-test"
+WORDS = (
+    ("SLOWER, FASTER", "Twelve processes show that the time changed by more than its class calls negligible; false "
+     "discoveries of either kind are held at 0.5 % over the whole report."),
+    ("LARGER, SMALLER", "The peak memory differs, to the byte, in every process that weighed it."),
+    ("SAME", "The 95 % interval of the change lies within what is negligible. One row in twenty is drawn at random to "
+     "be measured in all processes nonetheless."),
+    ("AMBIGUOUS", "Neither could be shown; a slow-down as large as the smallest visible one would have been."),
+    ("BROKEN, FIXED", "One commit has a number, the other a failure."),
+    ("NEW, GONE", "Only one of the commits has the row."),
+    ("CONTAMINATED", "Control rows, which run no project code, moved: nothing is said of any time."),
+)  # fmt: skip
+TERMS = (
+    ("Negligible", "The least change that a class of rows cares for, a share of the time or so many seconds, whichever "
+     "is more; written where the class is. For a kernel of 50 us and more it is less: what identical code of this very "
+     "row has moved by on this machine, at the far end of its 95 % interval, twice over, and at least 0.3 %."),
+    ("Smallest visible", "The slow-down that would be called SLOWER with a probability of 95 %, by twelve processes "
+     "whose visits scatter as the row's did."),
+    ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
+     "independent."),
+    ("A visit", "One stay at a row, both commits in turn, sample by sample."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and its self-tests, oldest first."""
+
+    name: str
+    tests: Sequence[SelfTest]
+    skipped: Sequence[tuple[str, str]]
+    """Names of files that are no self-test that can be read, each with the reason."""
+
+    drawn: Rate
+    """Of rows that were the SAME and drawn at random to be measured on: those that stayed so."""
+
+
+def render(
+    project: str,
+    machines: Iterable[Machine],
+    negligible: Negligible,
+    finder: Rates,
+    show_commit_url: str,
+    accepted: Sequence[Acceptance] = (),
+) -> str:
+    """The whole page; machines without a self-test have one line each. `accepted`: regressions, oldest first.
+
+    `finder`: of what cuts the history into levels, for changes.html.
+    """
+    known = list(machines)
+    return pages.render(
+        "trust",
+        project=project,
+        machines=[_machine(one, negligible) for one in known if one.tests or one.skipped],
+        silent=[one.name for one in known if not one.tests and not one.skipped],
+        command=COMMAND,
+        words=[(name, _unbroken(line)) for name, line in WORDS],
+        accepted=[_accepted(one) for one in reversed(accepted)],
+        terms=[(name, _unbroken(line)) for name, line in TERMS],
+        finder=_finder(finder),
+        show_commit_url=show_commit_url,
+    )
+
+
+def _finder(rates: Rates) -> dict[str, Any]:
+    """Without a change, and a row for each size of step with a cell for each number of commits after it."""
+    sizes = dict.fromkeys(one.size for one in rates.found)
+    return {
+        "commits": COMMITS,
+        "false": [(words, one.hits, one.of, rate.percent(one.upper)) for words, one in rates.flat],
+        "hidden": [(words, f"{one.share:.0%}") for words, one in rates.hidden],
+        "after": list(dict.fromkeys(one.after for one in rates.found)),
+        "rows": [
+            (
+                f"{100 * size:.0f}",
+                [(f"{one.ours.share:.0%}", f"{one.asvs.share:.0%}") for one in rates.found if one.size == size],
+            )
+            for size in sizes
+        ],
+    }
+
+
+def percent(value: float) -> str:
+    """0.35 %, 2.1 %, 90 %."""
+    return f"{units.digits(100 * value, 2)}\u00a0%"
+
+
+def _unbroken(text: str) -> str:
+    """No line ends between a number and its per cent."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
+    pooled = rates.pool(one.tests)
+    return {
+        "id": pages.ident(one.name),
+        "name": one.name,
+        "tests": len(one.tests),
+        "identical": next((_part(part) for part in pooled if not part.injection), None),
+        "planted": [_part(part) for part in pooled if part.injection],
+        "facts": _facts(one.tests),
+        "drawn": one.drawn if one.drawn.of else None,
+        "changed": Rate(one.drawn.of - one.drawn.hits, one.drawn.of).words(at_most=True),
+        "contaminated": [
+            {
+                "title": part.title,
+                "date": f"{test.started_at:%Y-%m-%d}",
+                "commit": test.commit,
+                "why": part.contaminated,
+            }
+            for test, part in rates.contaminated(one.tests)
+        ],
+        "skipped": one.skipped,
+        "visible": _visible(one.tests, negligible),
+        "spreads": _spreads(visible.spreads(one.tests)),
+    }
+
+
+def _accepted(one: Acceptance) -> dict[str, Any]:
+    return {
+        "commit": one.commit,
+        "reason": one.reason,
+        "rows": [
+            {
+                "key": name(row.key, row.quantity).replace("'", ""),
+                "word": row.word,
+                "most": "" if row.at_most is None else f"+{percent(row.at_most)}",
+            }
+            for row in one.rows
+        ],
+    }
+
+
+def _part(one: Pooled) -> dict[str, Any]:
+    at_most = not one.injection
+    first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
+    return {
+        "title": _unbroken(one.title),
+        "wanted": one.wanted,
+        "hits": one.rate.hits,
+        "false_alarm": at_most and one.rate.hits > 0,
+        "rows": one.rate.of,
+        "share": _unbroken(rate.percent(one.rate.share)) if one.rate.of else "",
+        "bound": _unbroken(one.rate.bound(at_most=at_most)) if one.rate.of else "",
+        "faster": one.faster,
+        "memory_moved": one.memory.hits,
+        "memory_rows": one.memory.of,
+        "ambiguous": one.ambiguous,
+        "unmeasured": one.unmeasured,
+        "processes": one.processes,
+        "tests": one.tests,
+        "wrong_tests": one.wrong_tests,
+        "dates": first if first == last else f"{first} to {last}",
+        "commits": one.commits,
+    }
+
+
+def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
+    """Of the newest self-test."""
+    if not tests:
+        return []
+    newest = tests[-1]
+    found = [
+        ("Newest self-test", f"{newest.started_at:%Y-%m-%d %H:%M} UTC"),
+        ("Hardware", str(newest.device.get("name", ""))),
+        ("Driver", str(newest.device.get("driver", ""))),
+        ("Software", conditions.software(newest.software)),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
+    """The picture and the table of the newest part on identical code."""
+    found = visible.newest(tests)
+    if found is None or not (rows := visible.rows(found[1], negligible)):
+        return None
+    test, _ = found
+    drawn = visible.picture(rows)
+    seen = [row.verdict.smallest_visible for row in rows if row.verdict.smallest_visible is not None]
+    return {
+        "commit": test.commit,
+        "date": f"{test.started_at:%Y-%m-%d}",
+        "rows": [_row(row) for row in rows],
+        "seen": len(seen),
+        "best": units.visible(seen[0], percent) if seen else "",
+        "middle": units.visible(seen[len(seen) // 2], percent) if seen else "",
+        "worst": units.visible(seen[-1], percent) if seen else "",
+        "width": drawn["width"],
+        "ticks": [(units.digits(100 * tick, 1), at) for tick, at in drawn["ticks"]],
+        "marks": [mark | {"row": _row(mark["row"])} for mark in drawn["marks"]],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    one = row.verdict
+    benchmark, _, params = one.key.partition("(")
+    return {
+        "benchmark": benchmark,
+        "params": params.removesuffix(")").replace("'", "") or benchmark,
+        "visible": "" if one.smallest_visible is None else units.visible(one.smallest_visible, percent),
+        "visible_value": one.smallest_visible,
+        "floor": "" if row.floor is None else percent(row.floor),
+        "floor_value": row.floor,
+        "time": "" if one.base is None else units.seconds(one.base),
+        "time_value": one.base,
+        "word": one.word,
+        "kind": {"SAME": "same", "AMBIGUOUS": "open"}.get(one.word, "false"),
+        "reason": one.reason,
+    }
+
+
+def _spreads(found: Sequence[Spread]) -> dict[str, Any]:
+    axis = visible.axis_of([size for one in found for size in (one.half, one.most)])
+    return {
+        "ticks": [(units.digits(100 * tick, 1), axis.at(tick)) for tick in axis.ticks],
+        "rows": [
+            {
+                "benchmark": one.benchmark,
+                "rows": one.rows,
+                "visits": one.visits,
+                "median": f"{'+' if one.median > 0 else ''}{percent(one.median)}",
+                "half": percent(one.half),
+                "most": percent(one.most),
+                "from": axis.at(one.half),
+                "to": axis.at(one.most),
+            }
+            for one in found
+        ],
+    }

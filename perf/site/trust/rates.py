@@ -1,0 +1,75 @@
+"""How often a gate was wrong, and how often it found what was planted: all self-tests of a machine together."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from perf.gate.parts import Part
+from perf.gate.rate import Rate
+from perf.site.trust.records import Ended, SelfTest
+
+
+@dataclass(frozen=True)
+class Pooled(Part):
+    """A part, over all self-tests in which its controls held; its wanted word is counted."""
+
+    rate: Rate
+    """Of rows. Among identical code of those that could have shown a slow-down at all, since no other can be wrong;
+    where something was planted, of all: what was not measured was not found."""
+
+    faster: int
+    """Rows called FASTER, which nothing here ever is."""
+
+    memory: Rate
+    """Of identical code: rows whose peak memory was not called the SAME."""
+
+    ambiguous: int
+    unmeasured: int
+    """Rows that do not count, since no slow-down could have shown."""
+
+    tests: int
+    wrong_tests: int
+    """Of identical code: self-tests with at least one row called SLOWER."""
+
+    processes: int | None
+    """Most that a row was measured in; None where no file says so."""
+
+    first: datetime
+    last: datetime
+    commits: tuple[str, ...]
+
+
+def pool(tests: Iterable[SelfTest]) -> list[Pooled]:
+    """Parts without contamination, pooled by what they plant: nothing first, then by kind and size."""
+    by_part: dict[Part, list[tuple[SelfTest, Ended]]] = {}
+    for test in tests:
+        for one in test.parts:
+            if not one.contaminated:
+                by_part.setdefault(Part(one.injection), []).append((test, one))
+    return [_pool(part, by_part[part]) for part in sorted(by_part, key=lambda part: part.place)]
+
+
+def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Ended]]:
+    """The parts that do not count, oldest first."""
+    return [(test, part) for test in tests for part in test.parts if part.contaminated]
+
+
+def _pool(part: Part, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
+    each = [[row for row in one.verdicts if part.injection or row.smallest_visible is not None] for _, one in parts]
+    rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
+    memory = [row for _, one in parts for row in one.memory]
+    hits = [sum(row.word == part.wanted for row in some) for some in each]
+    return Pooled(
+        injection=part.injection,
+        rate=Rate(sum(hits), len(counting)),
+        faster=sum(row.word == "FASTER" for row in rows),
+        memory=Rate(sum(row.word != "SAME" for row in memory), len(memory)),
+        ambiguous=sum(row.word == "AMBIGUOUS" for row in counting),
+        unmeasured=len(rows) - len(counting),
+        tests=len(parts),
+        wrong_tests=sum(map(bool, hits)),
+        processes=max((one.processes for _, one in parts if one.processes is not None), default=None),
+        first=min(test.started_at for test, _ in parts),
+        last=max(test.started_at for test, _ in parts),
+        commits=tuple(dict.fromkeys(test.commit for test, _ in parts)),
+    )

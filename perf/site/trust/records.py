@@ -1,0 +1,116 @@
+"""Self-tests as they lie on file, `<machine>/self-test/<time>.json`, read without believing a word of them.
+
+Written by `perf.gate.self_test`. What is cut in half, of another version or of another form is named and skipped.
+A gate of a commit against itself, `<machine>/gate/<time>.json`, is a self-test of identical code too; and of any gate
+the rows count that were the SAME and drawn at random to be measured on.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perf.gate.parts import Part
+from perf.gate.rate import Rate
+from perf.gate.verdicts import Verdict, Visits
+from perf.site import gates, kept
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Ended(Part):
+    """A part, and what became of it."""
+
+    contaminated: str
+    """What the controls did, if they moved; "" if they held."""
+
+    verdicts: tuple[Verdict, ...]
+    changes: Visits
+    """Controls included. Of identical code only."""
+
+    processes: int | None
+    """Most that a row was measured in; None in files from before that was kept."""
+
+    memory: tuple[Verdict, ...] = ()
+    """What a gate of identical code said of peak memory."""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """One file."""
+
+    started_at: datetime
+    """In UTC."""
+
+    commit: str
+    """40 hex digits, or "working tree"."""
+
+    device: dict[str, Any]
+    software: dict[str, Any]
+    parts: tuple[Ended, ...]
+
+
+def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str, str]]]:
+    """The self-tests of a machine, oldest first; and of each file that is none, its name and why. Raises nothing."""
+    found, skipped = kept.read_folder(directory / machine / "self-test", parse)
+    tests = [test for _, test in found] + [
+        _of(gate) for gate in gates.read(directory, machine)[0] if gate.is_of_identical_code
+    ]
+    return sorted(tests, key=lambda one: one.started_at), skipped
+
+
+def drawn(directory: Path, machine: str) -> Rate:
+    """Of the rows of all gates on file that were the SAME and drawn to be measured in all processes: those that stayed.
+
+    Raises nothing.
+    """
+    rows = [
+        verdict
+        for gate in gates.read(directory, machine)[0]
+        if not gate.report.judgement.contaminated
+        for verdict in gate.report.judgement.verdicts
+        if verdict.was_same
+    ]
+    return Rate(sum(one.word == "SAME" for one in rows), len(rows))
+
+
+def _of(gate: gates.Gate) -> SelfTest:
+    """What a gate of a commit against itself says."""
+    report = gate.report
+    times = tuple(one for one in report.judgement.verdicts if one.quantity == "time")
+    memory = tuple(one for one in report.judgement.verdicts if one.quantity == "peak_memory" and one.base is not None)
+    identical = Ended(None, report.judgement.contaminated, times, report.visits, report.processes, memory)
+    return SelfTest(gate.when, report.head["commit"], report.device, report.software, (identical,))
+
+
+def parse(text: str) -> SelfTest:
+    """A file's contents. Raises `kept.Unreadable` or, where it is not even JSON, ValueError or RecursionError."""
+    with kept.document(text, VERSION) as document:
+        when = datetime.fromisoformat(kept.text(document["started_at"]))
+        return SelfTest(
+            (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC),
+            kept.text(document["commit"]),
+            dict(document["device"]),
+            dict(document["software"]),
+            tuple(_part(one) for one in document["parts"]),
+        )
+
+
+def _part(one: dict[str, Any]) -> Ended:
+    planted = one["injection"]
+    visits = {} if planted else one["visits"]
+    return Ended(
+        _part_planting(kept.text(planted["kind"]), kept.number(planted["size"])).injection if planted else None,
+        kept.text(one["contaminated"]),
+        tuple(kept.verdict(verdict) for verdict in one["verdicts"]),
+        kept.visits(visits),
+        None if one.get("processes") is None else int(kept.number(one["processes"])),
+    )
+
+
+def _part_planting(kind: str, size: float) -> Part:
+    try:
+        return Part.planting(kind, size)
+    except ValueError as error:
+        raise kept.Unreadable(f"plants what this page does not know: {error}") from None

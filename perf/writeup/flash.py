@@ -1,0 +1,216 @@
+"""flash_benchmarking and the leaderboard, from asv's table: latencies as pandas tables, and their figure."""
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perf import units
+from perf.harness import records
+from perf.site.wording import label, status
+from perf.studies.on_file import NotOnFile
+from perf.writeup.markdown import plain, table
+from perf.writeup.source import Source
+
+if TYPE_CHECKING:
+    import pandas
+
+MODES = {"forward": "forward", "backward": "backward", "forward_backward": "both"}
+OURS, EAGER = "triton", "reference"
+BOARD_MS = (5.364, 6.778, 11.07)
+"""The best three that the course's board of 2025 shows, on an H100: theirs, as published."""
+
+SHORT = 4096
+FLOPS_PER_SCORE = {"forward": 4, "backward": 10, "forward_backward": 14}
+
+
+def benchmarking(source: Source, figures: Path) -> str:
+    """Every shape of the grid: ours beside eager PyTorch. Raises `NotOnFile` if none was measured."""
+    cells = source.newest_cells("attention.FlashAttention")
+    if cells.empty:
+        raise NotOnFile("no cell of attention.FlashAttention")
+    path = figures / "flash-benchmarking.png"
+    parts = [
+        _measured_with(source, cells),
+        "One causal head, batch 1: milliseconds, median of CUDA events with a cold L2. *both* is a forward and a "
+        "backward in one timed interval. The gain is eager PyTorch's time over ours.",
+    ]
+    parts += _sentences(cells)
+    if draw(cells, path):
+        parts.append(f"![Latency over sequence length, ours and eager PyTorch]({figures.name}/{path.name})")
+    for (dtype, d), mine in cells.groupby(["dtype", "d"]):
+        parts += [f"### {plain(dtype)}, d = {plain(d)}", table(latencies(mine).to_dict("records"))]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def latencies(cells: "pandas.DataFrame") -> "pandas.DataFrame":
+    """A row for each length; of each mode our time, eager's, and the gain. What failed says how."""
+    import pandas
+
+    cells = cells.assign(text=cells.apply(_text, axis=1))
+    texts = cells.pivot_table("text", "seq_len", ["mode", "impl"], aggfunc="first")
+    values = cells.pivot_table("value", "seq_len", ["mode", "impl"])
+    shown: dict[str, Any] = {"seq_len": list(texts.index)}
+    for mode, title in MODES.items():
+        for impl, name in ((OURS, "ours"), (EAGER, "eager")):
+            if (mode, impl) in texts:
+                shown[f"{title}: {name}"] = texts[mode, impl].fillna("").tolist()
+        if (mode, OURS) in values and (mode, EAGER) in values:
+            gains = (values[mode, EAGER] / values[mode, OURS]).reindex(texts.index)
+            shown[f"{title}: gain"] = ["" if gain != gain else units.times(gain) for gain in gains]
+    return pandas.DataFrame(shown, dtype=object)
+
+
+def _text(cell: "pandas.Series") -> str:
+    return units.digits(cell["value"] * 1e3, 4) if cell["status"] == "ok" else status(cell["status"])[1]
+
+
+def gains(cells: "pandas.DataFrame", other: str = EAGER) -> "pandas.DataFrame":
+    """A row for each shape of which both have a time: `gain` is the other's time over ours."""
+    axes = ["dtype", "d", "mode", "seq_len"]
+    wide = cells[cells["status"] == "ok"].pivot_table("value", axes, "impl").reset_index()
+    if OURS not in wide or other not in wide:
+        raise NotOnFile(f"no shape with {OURS} and {other}")
+    wide = wide.dropna(subset=[OURS, other])
+    return wide.assign(gain=wide[other] / wide[OURS])
+
+
+def _sentences(cells: "pandas.DataFrame") -> list[str]:
+    """In words: where ours gains, by how much at the longest, what falls short, and how far SDPA is."""
+    try:
+        found = gains(cells)
+    except NotOnFile:
+        return []
+    if found.empty:
+        return []
+    longest = found[found["seq_len"] == found["seq_len"].max()]
+    by_dtype = " and ".join(
+        f"{_span(longest[longest['dtype'] == dtype]['gain'])} in {plain(dtype)}" for dtype in longest["dtype"].unique()
+    )
+    slower = found[found["gain"] < 1]
+    said = [
+        f"Ours is faster in {len(found) - len(slower)} of {len(found)} cells, {_mean(found['gain'])} in the geometric "
+        "mean. The gain grows with the length, since eager PyTorch writes and reads the T × T scores and computes the "
+        f"half that the mask throws away: at {plain(longest['seq_len'].iloc[0])} it is {by_dtype}."
+    ]
+    if len(slower):
+        worst = slower.loc[slower["gain"].idxmin()]
+        where = ", ".join(f"{count} are {plain(dtype)}" for dtype, count in slower["dtype"].value_counts().items())
+        short = (slower["seq_len"] <= SHORT).sum()
+        shape = f"seq\\_len {worst['seq_len']}, d = {worst['d']}, {plain(worst['dtype'])}, {plain(worst['mode'])}"
+        said.append(
+            f"Of the {len(slower)} cells where it is not, {where}; {short} have a seq\\_len of at most {SHORT}, where "
+            "one head has fewer tiles than the GPU has multiprocessors. The least gain is "
+            f"{units.times(worst['gain'])} ({shape}). In float32 a product of ours is six in bfloat16, which keeps its "
+            "24 bits and costs what six cost."
+        )
+    try:
+        sdpa = gains(cells, "sdpa")
+    except NotOnFile:
+        return said
+    shorter = sdpa[sdpa["gain"] >= 1]
+    return [
+        *said,
+        f"Beside PyTorch's own fused attention (SDPA, which picks its kernel) ours is faster in {len(shorter)} of "
+        f"{len(sdpa)} cells, and takes {1 / statistics.geometric_mean(sdpa['gain']):.2f} of its time in the geometric "
+        "mean.",
+    ]
+
+
+def _mean(values: "pandas.Series") -> str:
+    return units.times(statistics.geometric_mean(values))
+
+
+def _span(values: "pandas.Series") -> str:
+    return f"{units.times(values.min())} to {units.times(values.max())}"
+
+
+def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:
+    """Who measured: GPU and software from the records, and the commit."""
+    commit = str(cells["commit"].iloc[0])
+    try:
+        cases = records.read_commit(source.folder / "records", source.machine, commit)
+    except SystemExit:  # a damaged record: the reader of the rows has said so
+        cases = []
+    sessions = {
+        (
+            one.session.device.get("name", ""),
+            one.session.device.get("driver", ""),
+            *sorted(one.session.software.items()),
+        )
+        for one in cases
+        if one.benchmark == cells["benchmark"].iloc[0]
+    }
+    said = "; ".join(
+        f"{plain(name)}, driver {plain(driver)}, "
+        + ", ".join(f"{plain(key)} {plain(value)}" for key, value in software if key in ("torch", "triton", "cudnn"))
+        for name, driver, *software in sorted(sessions)
+    )
+    return f"Measured at commit `{commit[:8]}` on {said or plain(source.machine)}."
+
+
+def leaderboard(source: Source, figures: Path) -> str:
+    """The leaderboard's call. Raises `NotOnFile` if it was not measured."""
+    cells = source.newest_cells("attention.Leaderboard")
+    if cells.empty or not (cells["status"] == "ok").any():
+        raise NotOnFile("no cell of attention.Leaderboard")
+    memory = source.newest_cells("attention.Leaderboard", "peak_memory").set_index("impl")["value"]
+    heads, seq_len, d = (int(cells[axis].iloc[0]) for axis in ("num_heads", "seq_len", "d"))
+    flops = heads * seq_len**2 / 2 * d * FLOPS_PER_SCORE["forward_backward"]
+    rows = [
+        {
+            "implementation": label(cell["impl"]),
+            "ms": _text(cell),
+            "95 % interval": " to ".join(units.digits(cell[end] * 1e3, 4) for end in ("low", "high"))
+            if cell["low"] == cell["low"]  # no record, no samples: not a number
+            else "",
+            "TFLOP/s": units.digits(flops / cell["value"] / 1e12),
+            "peak memory, MiB": f"{memory[cell['impl']] / 2**20:.0f}" if cell["impl"] in memory else "",
+        }
+        for cell in cells[cells["status"] == "ok"].sort_values("value").to_dict("records")
+    ]
+    return (
+        f"{_measured_with(source, cells)} Forward, sum and backward of {heads} causal heads, seq\\_len {seq_len}, "
+        f"d = {d}, bfloat16; the rules ask for the compiled call. FLOPs are {FLOPS_PER_SCORE['forward_backward']} "
+        f"T² d / 2 a head, {flops / 1e12:.3f} TFLOP. The board's best "
+        f"three, on an H100, are {', '.join(f'{one:g}' for one in BOARD_MS)} ms.\n\n{table(rows)}"
+    )
+
+
+def draw(cells: "pandas.DataFrame", path: Path) -> bool:
+    """Latency over length: a panel for each dtype and mode, a colour for each d; False without a time."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    timed = cells[(cells["status"] == "ok") & cells["impl"].isin([OURS, EAGER])]
+    if timed.empty:
+        return False
+    dtypes = sorted(timed["dtype"].unique())
+    sizes = sorted(timed["d"].unique())
+    figure, panels = plt.subplots(
+        len(dtypes), len(MODES), figsize=(9, 2.9 * len(dtypes)), sharex=True, sharey="row", squeeze=False
+    )
+    for line, dtype in zip(panels, dtypes, strict=True):
+        for axes, (mode, title) in zip(line, MODES.items(), strict=True):
+            mine = timed[(timed["dtype"] == dtype) & (timed["mode"] == mode)]
+            for color, d in enumerate(sizes):
+                for impl, style in ((OURS, "-"), (EAGER, ":")):
+                    one = mine[(mine["d"] == d) & (mine["impl"] == impl)].sort_values("seq_len")
+                    axes.plot(one["seq_len"], one["value"] * 1e3, style, color=f"C{color}", marker="o", markersize=2.5)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.grid(alpha=0.3)
+            axes.set_title(f"{title}, {dtype}", fontsize=10)
+        line[0].set_ylabel("ms")
+    for axes in panels[-1]:
+        axes.set_xlabel("seq_len")
+    lines = [plt.Line2D([], [], color=f"C{color}", label=f"d = {d}") for color, d in enumerate(sizes)]
+    lines += [plt.Line2D([], [], color="grey", linestyle="-", label="ours")]
+    lines += [plt.Line2D([], [], color="grey", linestyle=":", label="eager")]
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=9)
+    figure.set_layout_engine("constrained")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    plt.close(figure)
+    return True

@@ -1,0 +1,125 @@
+"""What the write-up is made of: asv's table, and the rows and texts of the studies, of one machine."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perf.site.loading import load
+from perf.studies.on_file import OnFile, loaded
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = dict[str, Any]
+STUDIES = Path("studies") / "results"
+
+
+@dataclass(frozen=True)
+class Study:
+    """One document that a study left behind."""
+
+    name: str
+    folder: Path
+    """Within `STUDIES`: the machine's, or one in it where a study ran more than once."""
+
+    document: dict[str, Any]
+
+    @property
+    def rows(self) -> list[Row]:
+        """What it measured."""
+        return self.document["rows"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Everything on file of one machine; the folders of its siblings with more GPUs are nvidia-h200-x2 and so on."""
+
+    machine: str
+    folder: Path
+    """A perf folder: results, records, studies/results."""
+
+    frame: "pandas.DataFrame"
+    studies: tuple[Study, ...]
+    skipped: tuple[str, ...] = field(default=())
+    """What could not be read, a line each."""
+
+    @property
+    def readme(self) -> str:
+        """The answers written for this machine; "" where nobody wrote any."""
+        path = self.folder / STUDIES / self.machine / "README.md"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """Those of the machine's own folder, by name: what `perf.studies.answers` makes its tables of."""
+        return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
+
+    def named(self, name: str) -> list[Study]:
+        """The documents of a study, of every number of GPUs."""
+        return [one for one in self.studies if one.name == name]
+
+    def newest_cells(self, benchmark: str, quantity: str = "time") -> "pandas.DataFrame":
+        """The rows of the commit at which most of a benchmark was measured; of several such the newest."""
+        frame = self.frame
+        if frame.empty:
+            return frame
+        mine = frame[
+            (frame["machine"] == self.machine) & (frame["benchmark"] == benchmark) & (frame["quantity"] == quantity)
+        ]
+        if mine.empty:
+            return mine
+        counts = mine.groupby(["commit", "date"]).size().reset_index(name="cells")
+        best = counts.sort_values(["cells", "date"]).iloc[-1]["commit"]
+        return mine[mine["commit"] == best]
+
+
+def read(folder: Path, machine: str | None) -> Source:
+    """Of `machine`, or of the one of which most is on file.
+
+    A file that cannot be read is left out with a line in `skipped`. Raises `click.ClickException` with one line for a
+    folder or machine that is not there.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            frame = load(folder / "results")
+        except ValueError as error:
+            raise click.ClickException(f"{folder} was given; allowed: a perf folder with results ({error})") from None
+    said = [str(one.message).replace(f"{folder}/", "") for one in caught]
+    skipped = [one for one in said if re.search(r" (is left out|cannot be read): ", one)]
+    counts = frame["machine"].value_counts()
+    folders = sorted(path.name for path in (folder / STUDIES).glob("*") if path.is_dir())
+    known = list(dict.fromkeys([*counts.index, *folders]))
+    if not known:
+        raise click.ClickException(f"{folder} holds no measurements; python -m perf demo or asv run makes some")
+    chosen = machine or known[0]
+    if chosen not in known:
+        raise click.ClickException(f"machine {chosen!r} was given; allowed: {', '.join(known)}")
+    studies = []
+    for path in _documents(folder / STUDIES, chosen):
+        try:
+            studies.append(Study(path.stem, path.parent.relative_to(folder / STUDIES), _document(path)))
+        except (OSError, ValueError, RecursionError) as error:
+            skipped.append(f"{path.relative_to(folder)} is left out: {error}")
+    return Source(chosen, folder, frame, tuple(studies), tuple(skipped))
+
+
+def _documents(folder: Path, machine: str) -> Iterator[Path]:
+    base = re.sub(r"-x\d+$", "", machine)
+    for place in sorted({folder / machine, *folder.glob(f"{base}-x*")}):
+        # `study accounting` measures nothing, and leaves a list.
+        yield from sorted(path for path in place.rglob("*.json") if path.stem != "accounting")
+
+
+def _document(path: Path) -> dict[str, Any]:
+    found = loaded(path)
+    parts = {"rows": list, "device": dict, "software": dict, "command": str}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in parts.items()):
+        raise ValueError("it is no document of a study")
+    if not all(isinstance(row, dict) for row in found["rows"]):
+        raise ValueError("its rows are no objects")
+    return found

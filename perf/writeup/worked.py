@@ -1,0 +1,20 @@
+"""The closed forms of `python -m perf study accounting` as chapters."""
+
+from perf.writeup.markdown import plain, table
+
+
+def closed_form(name: str) -> str:
+    """A worked problem: what is given, each figure with its formula, and the answer in words."""
+    from perf.studies.accounting.study import PROBLEMS
+
+    problem = PROBLEMS[name]()
+    rows = [
+        {"figure": line.what, "formula": line.formula, "with numbers": line.substituted, "is": line.result}
+        for line in problem.lines
+    ]
+    return f"{plain_paragraph(problem.given)}\n\n{table(rows)}\n{plain_paragraph(problem.answer)}\n"
+
+
+def plain_paragraph(text: str) -> str:
+    """Every sentence of it, as text."""
+    return " ".join(plain(word) for word in text.split())

@@ -1,0 +1,151 @@
+"""Real asv over a throw-away repository: every commit's number is made by that commit's own code.
+
+The repository holds this working tree's `perf/` and `asv.conf.json`; `cs336_systems` differs from commit to commit, and
+this working tree's own package is installed beside it in editable mode, as a developer has it.
+"""
+
+import statistics
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from perf.harness import records
+from perf.harness.measure import package_digest
+from tests.throwaway import MACHINE, ROOT, Repository
+
+STALL_S = 0.5  # beside calls of under a millisecond: no load of this machine stands in for it or hides it
+COMMITS = ("without a package", "fast", "planted slow-down", "fast again, other tables")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The repository after one `asv run` over all its commits; commit hashes by message, and asv's output."""
+    repository = Repository(tmp_path_factory.mktemp("asv") / "repository")
+    commits = {COMMITS[0]: repository.commit(COMMITS[0])}
+    repository.write_package(axis="[128, 512]")
+    commits[COMMITS[1]] = repository.commit(COMMITS[1])
+    repository.write_package(axis="[128, 512]", stall_s=STALL_S)
+    commits[COMMITS[2]] = repository.commit(COMMITS[2])
+    repository.write_package(axis="[77, 1024]")
+    commits[COMMITS[3]] = repository.commit(COMMITS[3])
+    pattern = r"SmokeAttention.*\(512, 64, 'float32', 'forward', '(reference|sdpa)'\)"
+    run = repository.asv("run", "ALL", "--quick", "--machine", MACHINE, "-b", pattern)
+    return repository, commits, run
+
+
+def times(repository, commit):
+    return {
+        result.params["impl"]: statistics.median(result.samples_s)
+        for result in repository.case_results(commit)
+        if result.samples_s
+    }
+
+
+def test_the_working_tree_is_installed_editable_beside_it():
+    """The premise of this module: what asv must not measure is importable from here."""
+    import cs336_systems
+
+    assert Path(cs336_systems.__file__).is_relative_to(ROOT)
+
+
+def test_a_planted_slow_down_is_seen_in_its_commit_and_in_no_other(measured):
+    repository, commits, run = measured
+    assert run.returncode == 0, run.stdout + run.stderr
+    fast, slow, again = (times(repository, commits[name])["reference"] for name in COMMITS[1:])
+    assert slow >= STALL_S
+    peers = [times(repository, commits[name])["sdpa"] for name in COMMITS]
+    assert max(fast, again, *peers) < STALL_S
+
+
+def test_asv_stored_what_the_records_say(measured):
+    repository, commits, _ = measured
+    for name in COMMITS[1:]:
+        stored = repository.result(commits[name])["results"]["smoke.SmokeAttention.track_time"]
+        medians = [value for value in stored[0] if isinstance(value, float) and value == value]
+        assert medians == pytest.approx(list(times(repository, commits[name]).values()), rel=1e-6)
+
+
+def test_a_commit_without_the_package_is_na_with_that_reason(measured):
+    repository, commits, run = measured
+    by_impl = {result.params["impl"]: result for result in repository.case_results(commits[COMMITS[0]])}
+    assert by_impl["reference"].status == "unavailable"
+    assert by_impl["reference"].reason == "this commit has no package cs336_systems"
+    assert by_impl["sdpa"].status == "ok"
+    assert "n/a" in run.stdout
+
+
+def test_a_table_of_the_package_changes_no_axis(measured):
+    repository, commits, _ = measured
+    axes = [repository.result(commits[name])["results"]["smoke.SmokeAttention.track_time"][1] for name in COMMITS[1:]]
+    assert axes[0] == axes[1] == axes[2]
+    assert axes[0][0] == ["128", "512"]
+
+
+def test_each_measuring_process_imported_the_commits_own_package(measured, tmp_path):
+    repository, commits, _ = measured
+    folder = repository.folder / "perf" / "records"
+    (machine,) = records.machines(folder)
+    seen = set()
+    for name, commit in commits.items():
+        repository.git("worktree", "add", "-q", "--detach", str(tmp_path / commit), commit)
+        package = tmp_path / commit / "cs336_systems"
+        expected = package_digest(package) if package.exists() else ""
+        lines = records.read_lines(folder, machine, commit)
+        found = {line["package_digest"] for line in lines if line["kind"] == "process"}
+        assert found == {expected}, name
+        seen |= found
+    assert len(seen) == len(COMMITS)
+
+
+def test_only_the_selected_cases_were_measured(measured):
+    repository, commits, _ = measured
+    for commit in commits.values():
+        cases = [(result.benchmark, result.params["impl"]) for result in repository.case_results(commit)]
+        assert sorted(cases) == [("smoke.SmokeAttention", "reference"), ("smoke.SmokeAttention", "sdpa")]
+
+
+def test_a_gpu_class_on_a_machine_without_one_is_na(measured):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    repository, *_ = measured
+    run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", "Controls.*'launch', 'cold'", "--dry-run")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "n/a" in run.stdout
+
+
+def test_an_unwritable_records_folder_is_one_clear_line(measured):
+    repository, *_ = measured
+    folder = repository.folder / "perf" / "records"
+    folder.rename(folder.with_name("kept"))
+    try:
+        folder.write_text("a file where the folder should be")
+        run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", "SmokeControls", "--dry-run", "-e")
+    finally:
+        folder.unlink()
+        folder.with_name("kept").rename(folder)
+    assert run.returncode == 2
+    assert "perf: cannot write records to" in run.stdout
+    assert "Traceback" not in run.stdout
+
+
+def test_another_python_is_refused_in_one_line(measured):
+    repository, *_ = measured
+    run = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-E", "linked:2.7", "--dry-run")
+    assert run.returncode != 0
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_a_second_run_in_a_checkout_says_so_and_leaves_the_first_alone(tmp_path):
+    """It would put its own commit in the place of the one that is being measured."""
+    repository = Repository(tmp_path / "repository")
+    repository.commit("a commit")
+    environments = repository.folder / ".asv" / "env"
+    environments.mkdir(parents=True, exist_ok=True)
+    with FileLock(environments / "run.lock"):
+        refused = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", "SmokeControls.*'copy'")
+    assert refused.returncode != 0
+    assert "Traceback" not in refused.stderr
+    assert "another asv measures in" in refused.stdout + refused.stderr

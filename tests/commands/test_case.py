@@ -1,0 +1,211 @@
+"""The inner loop: what was typed finds its cases, and the working tree is what is measured, right or wrong."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+import torch
+
+from perf import units
+from perf.benchmarks.smoke import SmokeAttention
+from perf.commands import case as case_command
+from perf.commands import case_profile
+from perf.selection import SETS
+
+ROOT = Path(__file__).resolve().parents[2]
+FORWARD = "SmokeAttention(128, 64, float32, forward)"
+PEERS = SmokeAttention.params[SmokeAttention.param_names.index("impl")]
+
+
+def command(*arguments, cwd=ROOT, path=None):
+    env = os.environ | ({"PATH": str(path)} if path else {})
+    whole = [sys.executable, "-m", "perf", "case", *arguments]
+    done = subprocess.run(whole, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done
+
+
+def one_error(done):
+    """The one line that a refusal is."""
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (text,) = done.stderr.splitlines()
+    return text
+
+
+@pytest.fixture
+def working_tree(tmp_path):
+    """A copy of this one, to be broken; the installed cs336_systems is still the original's."""
+    root = tmp_path / "tree"
+    for package in ("perf", "cs336_systems"):
+        unwanted = shutil.ignore_patterns("__pycache__", "nvidia-*")
+        shutil.copytree(ROOT / package, root / package, ignore=unwanted)
+    return root
+
+
+def files(root):
+    return {path.relative_to(root) for path in root.rglob("*") if "__pycache__" not in path.parts}
+
+
+def fake_tool(folder, name):
+    """An executable that prints how it was called."""
+    folder.mkdir()
+    tool = folder / name
+    tool.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
+    tool.chmod(0o755)
+    return folder
+
+
+def keys(name, impls=None):
+    return [case.key for case in case_command.select(name, impls)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        FORWARD,
+        "smoke.SmokeAttention(128, 64, 'float32', 'forward', 'reference')",  # a peer's name brings the peers
+        "SmokeAttention(128, 64, float32, forward, sdpa",
+        r"SmokeAttention\(128.*'forward'",
+        r"^smoke\.SmokeAttention\.track_time\(128, 64, 'float32', 'forward', 'sdpa'\)$",  # as for asv run -b
+    ],
+)
+def test_a_cell_is_found_by_whatever_it_may_be_called(name):
+    start = "smoke.SmokeAttention(128, 64, 'float32', 'forward', "
+    assert keys(name) == [f"{start}{impl!r})" for impl in PEERS]
+
+
+def test_a_name_may_be_cut_anywhere():
+    assert keys("SmokeAttention(128") == keys("smoke.SmokeAttention(128, 64, float32") != keys("SmokeAttention")
+
+
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_named_sets_are_names_too(name):
+    assert keys(SETS[name])
+
+
+def test_the_first_implementation_given_leads_each_cell():
+    assert [key.split("'")[-2] for key in keys("SmokeAttention(128", "sdpa,pytorch")] == ["sdpa", "pytorch"] * 2
+
+
+@pytest.mark.parametrize(("name", "impls"), [(FORWARD, "cuda"), (FORWARD, ","), ("SmokeControls", "triton")])
+def test_an_implementation_that_is_not_there_is_refused_with_those_that_are(name, impls):
+    with pytest.raises(click.ClickException, match=r"was given; allowed for these cases: (pytorch|none)"):
+        case_command.select(name, impls)
+
+
+def test_the_working_tree_is_timed_beside_its_peers():
+    done = command(FORWARD, "--visits", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.endswith(" ok")]
+    assert [impl in row for impl, row in zip(PEERS, rows, strict=True)] == [True] * len(PEERS)
+    assert units.times(1.0) in rows[0]
+    assert all("FLOP/s" in row and "%" in row for row in rows)
+    assert "Median of 1 visit after one that checks the result; wall clock, warm cache" in done.stdout
+
+
+def test_an_uncommitted_mistake_is_what_is_measured_and_nothing_is_written(working_tree):
+    kernel = working_tree / "cs336_systems" / "attention" / "flash_pytorch.py"
+    kernel.write_text(kernel.read_text() + "\nFlashAttentionPyTorch.apply = staticmethod(lambda q, k, v, causal: q)\n")
+    before = files(working_tree)
+    done = command(FORWARD, "--visits", "1", cwd=working_tree)
+    assert done.returncode == 1
+    assert "'pytorch'): wrong: out differs from float64 by" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line.endswith(" ok")]) == len(PEERS) - 1, (
+        "the peers have their times"
+    )
+    assert done.stderr == f"Error: 1 of {len(PEERS)} cases have no time; the reasons are above\n"
+    assert files(working_tree) == before
+
+
+def test_a_package_from_anywhere_else_is_never_timed(working_tree):
+    shutil.rmtree(working_tree / "cs336_systems")
+    error = one_error(command(FORWARD, "--visits", "1", cwd=working_tree))
+    assert error.endswith(f"cannot import cs336_systems from {working_tree}: nothing was timed")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("extra", [[], ["--profile", "torch"]])
+def test_without_a_gpu_a_gpu_case_is_one_clear_line(extra):
+    done = command("FlashAttention(8192, 64, bfloat16, forward)", *extra)
+    assert done.returncode == 1
+    assert "needs a CUDA GPU" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["SmokeAtention(128"], "near: smoke.SmokeAttention; "),
+        (["nothing"], "see all names with python -m perf case --list"),
+        (["FlashAttention"], " cases match, at most 60 are timed: give more of the name"),
+        (["SmokeAttention(128", "--profile", "torch"], " cases match, --profile takes one"),
+        ([FORWARD, "--impl", "sdpa,pytorch", "--profile", "torch"], "2 cases match, --profile takes one"),
+        ([FORWARD, "--impl", "cuda"], "allowed for these cases: " + ", ".join(PEERS)),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, said):
+    assert said in one_error(command(*arguments))
+
+
+@pytest.mark.parametrize("arguments", [[], ["Smoke", "--visits", "0"], ["Smoke", "--profile", "perf"]])
+def test_bad_usage_is_a_usage_line_and_status_2(arguments):
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage:")
+
+
+def test_list_prints_names_that_find_themselves():
+    listed = command("SmokeAttention(512", "--list").stdout.splitlines()
+    assert listed == keys("SmokeAttention(512")
+    assert all(key in keys(key) for key in listed)
+    assert len(command("--list").stdout.splitlines()) > 700
+
+
+def test_torch_profile_names_what_ran(working_tree):
+    done = command(FORWARD.replace(")", ", reference)"), "--profile", "torch", cwd=working_tree)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("smoke.SmokeAttention(128, 64, 'float32', 'forward', 'reference')\n")
+    assert "aten::bmm" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("all ")
+
+
+def test_on_a_gpu_only_what_ran_there_counts_and_nothing_twice():
+    from torch.autograd import DeviceType
+
+    def event(key, us, device=DeviceType.CUDA, annotation=False):
+        times = {"self_device_time_total": us, "self_cpu_time_total": 9.0}
+        return SimpleNamespace(key=key, count=1, device_type=device, is_user_annotation=annotation, **times)
+
+    kernels = [event(f"kernel_{n}", 10.0) for n in range(case_profile.TOP_KERNELS + 2)]
+    others = [event("cudaLaunchKernel", 0.0, DeviceType.CPU), event("a named range", 170.0, annotation=True)]
+    lines = case_profile._kernels([*kernels, *others], on_gpu=True).splitlines()
+    assert lines[0].split() == ["kernel", "calls", "device", "us", "share"]
+    assert lines[-2].split()[:4] == ["2", "more", "2", "20.0"]
+    assert lines[-1].split() == ["all", "17", "170.0"]
+    assert "range" not in "".join(lines)
+
+
+@pytest.mark.parametrize("tool", ["ncu", "nsys"])
+def test_a_profiler_is_started_on_one_call_of_the_case(tool, tmp_path, monkeypatch):
+    gpu_case = "FlashAttention(128, 64, bfloat16, forward)"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert one_error(command(gpu_case, "--profile", tool, path=empty)).startswith(f"Error: {tool} is not on the PATH")
+    path = f"{fake_tool(tmp_path / 'bin', tool)}:{os.environ['PATH']}"
+    assert one_error(command(FORWARD, "--profile", tool, path=path)).endswith("runs on the CPU; use --profile torch")
+    started = command(gpu_case, "--profile", tool, path=path).stdout
+    assert f"\n-m\nperf.case_profile\n{tool}\n{{" in started
+    assert '"impl": "triton"' in started, "ours, of several implementations"
+    assert ("--profile-from-start\noff" if tool == "ncu" else "--capture-range=cudaProfilerApi") in started
+
+
+def test_help_teaches_with_examples():
+    text = command("--help").stdout
+    assert text.count("python -m perf case '") == 2
+    assert "About 5 seconds" in text

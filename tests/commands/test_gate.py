@@ -1,0 +1,215 @@
+"""`python -m perf gate` as its users run it, in a throw-away repository."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from perf.commands import gate as command
+from tests.throwaway import Repository
+
+ROWS = r"SmokeAttention.*\(128.*'reference'"
+KEYS = {f"smoke.SmokeAttention(128, 64, 'float32', '{mode}', 'reference')" for mode in ("forward", "forward_backward")}
+
+
+def gate(repository: Repository, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "perf", "gate", *arguments]
+    environment = repository.environment | {"TMPDIR": str(repository.folder.parent)}  # a lock of its own
+    return subprocess.run(command, cwd=repository.folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def edit(repository: Repository, before: str, after: str) -> None:
+    path = repository.folder / "cs336_systems" / "attention" / "reference.py"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def words(path: Path) -> dict[str, str]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    return {one["key"]: one["word"] for one in document["judgement"]["verdicts"]}
+
+
+def test_something_is_said_before_the_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    said = []
+
+    def look(_: str) -> None:
+        said.append(capsys.readouterr().err)
+        raise click.ClickException("enough")
+
+    monkeypatch.setattr(command, "measuring", look)
+    with pytest.raises(click.ClickException):
+        command.command.main(["main"], standalone_mode=False)
+    assert said[0].strip()
+
+
+def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository, tmp_path: Path) -> None:
+    edit(repository, "@ v", "@ v * 1.01")
+    head = repository.commit("A <b>faster</b> softmax")
+    report, comment = tmp_path / "out" / "report.json", tmp_path / "out" / "comment.md"
+    done = gate(
+        repository,
+        "base",
+        "HEAD",
+        "-b",
+        ROWS,
+        "--no-tests",
+        "--json",
+        str(report),
+        "--markdown",
+        str(comment),
+        "--keep",
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("2 broken")
+    assert "out differs from float64" in done.stdout
+    assert words(report) == dict.fromkeys(KEYS, "BROKEN")
+    document = json.loads(report.read_text())
+    assert document["head"] == {"commit": head, "subject": "A <b>faster</b> softmax"}
+    assert document["exit_status"] == 1
+    assert document["tests"] == "not run: --no-tests"
+    (kept,) = (repository.folder / "perf" / "records").glob("*/gate/*.json")
+    evidence = document.pop("evidence")
+    assert json.loads(kept.read_text()) == document
+    controls = [one for one in evidence if one["is_control"]]
+    assert len(controls) == 3
+    visits = [visit for one in controls for visit in one["visits"]]
+    assert {visit["process"] for visit in visits} == {0}, "no row was left to time"
+    text = comment.read_text()
+    assert "2 broken" in text
+    assert "<b>" not in text
+    assert not list(tmp_path.glob("out/*.tmp"))
+
+
+@pytest.mark.slow
+def test_the_working_tree_is_head_unless_one_is_named(repository: Repository, tmp_path: Path) -> None:
+    edit(repository, "def scaled_dot_product_attention", "def another_name")
+    done = gate(repository, "base", "-b", ROWS, "--no-tests", "--json", str(tmp_path / "report.json"))
+    assert set(words(tmp_path / "report.json").values()) == {"GONE"}, done.stderr
+    assert "head working tree  uncommitted changes" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_only_head_has_is_new(repository: Repository, tmp_path: Path) -> None:
+    edit(repository, "def scaled_dot_product_attention", "def another_name")
+    other = repository.commit("without")
+    gate(repository, other, "base", "-b", ROWS, "--no-tests", "--json", str(tmp_path / "report.json"))
+    assert set(words(tmp_path / "report.json").values()) == {"NEW"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("test", "passes"), [("assert True", True), ("assert 1 == 2", False)])
+def test_heads_own_tests_come_first_and_red_means_no_timing(
+    repository: Repository, tmp_path: Path, test: str, passes: bool
+) -> None:
+    (repository.folder / "tests").mkdir()
+    (repository.folder / "tests" / "test_it.py").write_text(f"def test_it():\n    {test}\n")
+    repository.commit("with tests")
+    (repository.folder / "tests" / "test_it.py").write_text("broken syntax, which is not HEAD's\n")
+    done = gate(repository, "base", "HEAD", "-b", ROWS, "--budget", "0.1", "--json", str(tmp_path / "report.json"))
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["tests_passed"] is passes
+    assert ("1 passed" if passes else "1 failed") in document["tests"]
+    assert bool(document["processes"]) is passes
+    if not passes:
+        assert done.returncode == 1
+        assert done.stdout.startswith("HEAD's tests fail, so nothing was timed")
+        assert "assert 1 == 2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere",), "'nowhere' was given; allowed: a commit that this repository holds"),
+        (("base", "HEAD", "-b", "NoSuchClass"), "no case matches 'NoSuchClass'"),
+        (("base", "HEAD", "-b", "("), "'(' was given; allowed: a regular expression"),
+        (("base", "HEAD", "-b", "x", "--set", "smoke"), "--set and -b were both given; allowed: one of them"),
+        (("base", "HEAD", "--set", "huge"), "'huge' is not one of 'smoke', 'pr', 'full'"),
+        (("base", "HEAD", "--budget", "0"), "0.0 is not in the range"),
+    ],
+)
+def test_bad_input_is_one_clear_line(repository: Repository, arguments: tuple[str, ...], message: str) -> None:
+    done = gate(repository, *arguments, "--no-tests")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gpu_set_without_a_gpu_judges_nothing_and_says_why(repository: Repository) -> None:
+    environment = repository.environment | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(repository.folder.parent)}
+    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", "Leaderboard.*'triton'", "--no-tests"]
+    done = subprocess.run(command, cwd=repository.folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "needs a CUDA GPU" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_second_gate_is_refused_and_a_killed_one_leaves_nothing(repository: Repository, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", ROWS, "--no-tests"]
+    environment = os.environ | repository.environment | {"TMPDIR": str(repository.folder.parent)}
+    first = subprocess.Popen(command, cwd=repository.folder, env=environment, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    assert "5 rows, controls included" in first.stderr.readline()
+    done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests")
+    assert done.returncode == 2
+    assert "another measurement runs on this machine" in done.stderr
+    assert f"process {first.pid}" in done.stderr
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    first.stderr.close()
+    done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests", "--budget", "0.1")
+    assert "another measurement" not in done.stderr
+
+
+WAITING = """
+import os, signal
+from pathlib import Path
+
+def test_waits():
+    Path({file!r}).write_text(str(os.getpid()))
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_gate_that_is_ended_in_its_tests_leaves_nothing_running_and_nothing_behind(
+    repository: Repository, tmp_path: Path, number: signal.Signals
+) -> None:
+    file, temporary = tmp_path / "pid", tmp_path / "t"
+    temporary.mkdir()
+    os.mkfifo(file)
+    begun = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    (repository.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    (repository.folder / "tests").mkdir(exist_ok=True)
+    (repository.folder / "tests" / "test_waits.py").write_text(WAITING.format(file=str(file)))
+    repository.commit("A test that waits")
+    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", ROWS]
+    environment = repository.environment | {"TMPDIR": str(temporary)}
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs under nohup ignores it, children too
+    with subprocess.Popen(
+        command, cwd=repository.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as gate:
+        signal.signal(signal.SIGINT, heard)
+        assert select.select([begun], [], [], 60)[0], "the test has not begun"
+        watched = os.pidfd_open(int(os.read(begun, 100)))
+        gate.send_signal(number)
+        assert select.select([watched], [], [], 60)[0], "pytest is still there"
+        gate.wait()
+    os.close(begun)
+    os.close(watched)
+    assert gate.returncode != 0
+    assert list(temporary.glob("perf-gate*")) == []
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(repository: Repository) -> None:
+    done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests", "--json", "/proc/report.json")
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("Error: /proc/report.json cannot be written")
+    assert "rows, controls included" not in done.stderr

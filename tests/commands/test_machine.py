@@ -1,0 +1,89 @@
+"""asv's machine file: two runs on one machine land in one series, whatever moved in between."""
+
+import json
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from perf.commands import machine
+from perf.harness import device
+from tests.throwaway import Repository
+
+
+def entry(path):
+    (found,) = [value for name, value in json.loads(path.read_text()).items() if name != "version"]
+    return found
+
+
+def test_nothing_that_moves_is_in_the_machine_file(tmp_path, monkeypatch):
+    machine.write(str(tmp_path / "before.json"))
+    uname = platform.uname()
+    moved = uname._replace(node="another-host", release="99.9-other-kernel", version="#2 SMP")
+    monkeypatch.setattr(platform, "uname", lambda: moved)
+    machine.write(str(tmp_path / "after.json"))
+    assert (tmp_path / "before.json").read_text() == (tmp_path / "after.json").read_text()
+    text = json.dumps(entry(tmp_path / "after.json"))
+    assert uname.node not in text
+    assert uname.release not in text
+    assert entry(tmp_path / "after.json")["ram"] == ""
+
+
+def test_other_machines_in_the_file_are_kept(tmp_path, capsys):
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"laptop": {"machine": "laptop"}, "version": 1}))
+    name = machine.write(str(path))
+    known = json.loads(path.read_text())
+    assert set(known) == {"laptop", name, "version"}
+    assert f"--machine {name}" in capsys.readouterr().out
+
+
+def test_gpu_model_and_count_make_the_name(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    for count, name in ((1, "nvidia-h200"), (2, "nvidia-h200-x2")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert device.machine()["machine"] == name
+
+
+@pytest.mark.parametrize("content", [b"not json", b"[]", b'{"laptop": 1}', b"\xff", b""])
+def test_a_file_that_is_no_machine_file_is_set_aside_and_written(tmp_path, content):
+    path = tmp_path / "machine.json"
+    path.write_bytes(content)
+    machine.write(str(path))
+    assert entry(path)["machine"] == device.machine()["machine"]
+    assert (tmp_path / "machine.json.broken").read_bytes() == content
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["machine.json", "machine.json.broken"]
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
+    path = tmp_path / "a file"
+    path.write_text("")
+    command = [sys.executable, "-m", "perf", "machine", "--file", str(path / "machine.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: cannot update the machine file")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_two_runs_publish_into_one_series(tmp_path):
+    """Two commits, each run with a freshly generated machine file, as on a runner that is rebuilt in between."""
+    repository = Repository(tmp_path / "repository")
+    environment = repository.environment
+    for number in (1, 2):
+        (repository.folder / "note.txt").write_text(str(number))
+        repository.commit(f"commit {number}")
+        path = tmp_path / f"machine-{number}.json"
+        name = machine.write(str(path))
+        environment["PERF_MACHINE_FILE"] = str(path)
+        run = repository.asv("run", "HEAD^!", "--quick", "--machine", name, "-b", r"SmokeControls.*'copy'")
+        assert run.returncode == 0, run.stdout + run.stderr
+    publish = repository.asv("publish")
+    assert publish.returncode == 0, publish.stdout + publish.stderr
+    html = repository.folder / ".asv" / "html"
+    graphs = list(html.glob("graphs/arch-*/**/smoke.SmokeControls.track_time.json"))
+    assert len(graphs) == 1
+    assert len(json.loads(graphs[0].read_text())) == 2

@@ -1,0 +1,251 @@
+"""`python -m perf report`: what it writes, what it refuses, and what it hands in."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from perf.__main__ import main
+from perf.writeup import bundle, convert, source
+from perf.writeup.markdown import table
+from tests.repositories import git
+from tests.site import browser
+from tests.writeup.made_up import ALL, MACHINE, ddp_row, perf_folder
+
+pytest.importorskip("pypandoc", reason="needs pip install -e '.[report]'")
+pytest.importorskip("typst", reason="needs pip install -e '.[report]'")
+
+ROOT = Path(__file__).parents[2]
+FILES = {"writeup.md", "writeup.html", "writeup.pdf", "tables.tex"}
+HOSTILE = '<script>alert(1)</script> #import "x" $ \\input{/etc/passwd} ![x](https://a.example/x.png) | x'
+
+
+def report(*arguments):
+    return CliRunner().invoke(main, ["report", *map(str, arguments)])
+
+
+class Tags(HTMLParser):
+    """Every tag, and whatever makes a page ask another host for something."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.asked = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.asked += [
+            value for name, value in attrs if name in ("src", "srcset") or (tag == "link" and name == "href")
+        ]
+
+
+@pytest.fixture(scope="module")
+def made(once, tmp_path_factory):
+    """A folder for this worker alone, in which conversions put files of their own for a moment."""
+
+    def write(folder):
+        rows = ALL | {"ddp": [*ALL["ddp"], ddp_row("torch", 3) | {"status": HOSTILE}]}
+        done = report("--results", perf_folder(folder / "perf", rows), "--machine", MACHINE, "--out", folder / "out")
+        assert done.exit_code == 0, done.output
+        return folder / "out", done.output
+
+    out, said = once("made-report", write)
+    return shutil.copytree(out, tmp_path_factory.mktemp("made") / "out"), said
+
+
+def test_it_writes_every_form_and_says_what_is_missing(made):
+    out, said = made
+    assert {path.name for path in out.iterdir()} == FILES | {"figures"}
+    assert "writeup.pdf and 4 figures" in said
+    assert "not measured: python -m perf study end-to-end" in said
+    assert "for benchmarking_script, benchmarking_mixed_precision, memory_profiling" in said
+    assert "naive_ddp_benchmarking" not in said
+
+
+def test_the_page_needs_no_other_file_and_runs_nothing(made):
+    page = (made[0] / "writeup.html").read_text(encoding="utf-8")
+    found = Tags(page)
+    assert found.tags.count("img") == 4
+    assert all(value.startswith("data:image/png;base64,") for value in found.asked if value is not None)
+    assert "script" not in found.tags
+    assert "&lt;script&gt;alert(1)" in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_the_pdf_is_one_with_all_that_the_document_has(made):
+    pages = (made[0] / "writeup.pdf").read_bytes()
+    assert pages.startswith(b"%PDF-") and pages.rstrip().endswith(b"%%EOF")
+    assert pages.count(b"/Subtype/Image") + pages.count(b"/Subtype /Image") >= 4
+
+
+def test_latex_has_the_tables_and_no_command_of_a_row(made):
+    tables = (made[0] / "tables.tex").read_text(encoding="utf-8")
+    assert tables.count(r"\begin{longtable}") == tables.count(r"\end{longtable}") > 8
+    assert r"\input{" not in tables.partition("\n")[2]
+    assert r"\textbackslash input\{" in tables
+
+
+def test_the_same_rows_make_the_same_bytes(made, tmp_path):
+    out, _ = made
+    text = (out / "writeup.md").read_text(encoding="utf-8")
+    assert convert.pdf(text, out) == (out / "writeup.pdf").read_bytes()
+    assert convert.html(text, out) == (out / "writeup.html").read_text(encoding="utf-8")
+
+
+def test_nothing_of_any_page_reaches_into_its_margins(committed, tmp_path):
+    """The committed write-up, with a reason that no line can hold: every table, picture and word fits its page."""
+    shutil.copytree(committed.folder, tmp_path, dirs_exist_ok=True)
+    text = f"{committed.document.text}\n{table([{'reason': HOSTILE + '/a_long-path' * 30, 'n': 1}])}"
+    dots = 50 / 2.54  # a centimetre
+    for number, page in enumerate(convert.pages(text, tmp_path, format="png", ppi=50), 1):
+        image = Image.open(io.BytesIO(page)).convert("L")
+        ink = image.point(lambda grey: 255 * (grey < 230)).getbbox()
+        assert ink, f"page {number} is empty"
+        assert ink[0] >= 1.7 * dots and ink[2] <= image.width - 1.7 * dots, f"page {number}: {ink}"
+        assert ink[1] >= 1.7 * dots, f"page {number}: {ink}"
+        assert image.crop((0, round(image.height - 1.9 * dots), image.width // 3, image.height)).getextrema()[0] > 230
+
+
+@pytest.mark.browser
+@browser.needs_browser
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1300, False)])
+def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, width, dark, tmp_path):
+    from axe_core_python.selenium import Axe
+
+    with browser.chromium(tmp_path / "profile", dark=dark) as driver:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get((made[0] / "writeup.html").as_uri())
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
+        found = [one for one in Axe().run(driver)["violations"] if one["impact"] in ("serious", "critical")]
+        assert not found, [(one["id"], one["nodes"][0]["html"]) for one in found]
+
+
+def test_what_is_wrong_is_one_line(tmp_path):
+    folder = perf_folder(tmp_path / "perf", ALL)
+    (tmp_path / "file").write_text("")
+    for arguments, said in (
+        (("--results", folder, "--machine", "other"), "machine 'other' was given; allowed: box, box-x2"),
+        (("--results", tmp_path), "was given; allowed: a perf folder with results"),
+        (("--results", folder, "--machine", MACHINE, "--out", tmp_path / "file" / "out"), "cannot be written"),
+        (("--results", tmp_path / "none"), "does not exist"),
+    ):
+        done = report("--out", tmp_path / "out", *arguments)
+        assert done.exit_code != 0 and said in done.output, done.output
+        assert "Traceback" not in done.output
+
+
+def test_a_missing_library_is_one_line_with_the_way_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "typst", None)
+    done = report("--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert done.output == "Error: the report needs typst, which is not installed: pip install -e '.[report]'\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_warning_costs_no_report(tmp_path):
+    folder = perf_folder(tmp_path / "perf", ALL)
+    (folder / "studies/results/box-x2/sharding.json").write_text("{")
+    done = report("--results", folder, "--machine", MACHINE, "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "warning: studies/results/box-x2/sharding.json is left out" in done.output
+    assert "What could not be read" in (tmp_path / "out" / "writeup.md").read_text(encoding="utf-8")
+
+
+def checkout(folder):
+    """A small repository: tracked, deleted, ignored and new files."""
+    (folder / "tests").mkdir(parents=True)
+    for name in ("code.py", "gone.py", "tests/data.pt", "tests/rows.json", "notes.txt"):
+        (folder / name).write_text(name)
+    (folder / ".gitignore").write_text("*.log\n")
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        git(folder, *arguments)
+    (folder / "gone.py").unlink()
+    (folder / "new.py").write_text("new")
+    (folder / "a.log").write_text("ignored")
+    return folder
+
+
+def test_the_archive_has_fixtures_and_new_files_and_nothing_that_git_ignores(tmp_path):
+    folder = checkout(tmp_path / "repo")
+    (folder / "out").mkdir()
+    (folder / "out" / "writeup.pdf").write_text("no code")
+    archives = []
+    for name in ("one.zip", "two.zip"):
+        assert bundle.zip_code(folder, tmp_path / name, folder / "out") == 6
+        archives.append((tmp_path / name).read_bytes())
+    with zipfile.ZipFile(tmp_path / "one.zip") as packed:
+        names = packed.namelist()
+        assert packed.read("tests/data.pt") == b"tests/data.pt"
+    assert names == [".gitignore", "code.py", "new.py", "notes.txt", "tests/data.pt", "tests/rows.json"]
+    assert archives[0] == archives[1]
+    with pytest.raises(click.ClickException, match="allowed: a git checkout"):
+        list(bundle.files(tmp_path))
+
+
+def test_red_tests_bundle_nothing_and_take_an_older_bundle_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "run_tests", lambda: 1)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "code.zip").write_text("of before")
+    done = report("--results", perf_folder(tmp_path / "perf", ALL), "--machine", MACHINE, "--out", out, "--bundle")
+    assert (done.exit_code, done.output) == (1, "Error: the tests failed (exit status 1): nothing was bundled\n")
+    assert list(out.iterdir()) == []
+
+
+def test_green_tests_bundle_write_up_and_code(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(bundle, "run_tests", lambda: ran.append(1) or 0)
+    monkeypatch.setattr(bundle, "ROOT", checkout(tmp_path / "repo"))
+    out = tmp_path / "out"
+    done = report("--results", perf_folder(tmp_path / "perf", ALL), "--machine", MACHINE, "--out", out, "--bundle")
+    assert done.exit_code == 0, done.output
+    assert ran == [1]
+    assert {path.name for path in out.iterdir()} == FILES | {"figures", "code.zip"}
+    assert "code.zip" in done.output
+
+
+def test_the_tests_that_a_bundle_runs_are_all_of_them(monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        bundle.subprocess,
+        "run",
+        lambda *given, **how: called.append((given, how)) or subprocess.CompletedProcess([], 5),
+    )
+    assert bundle.run_tests() == 5
+    assert called == [(([sys.executable, "-m", "pytest"],), {"cwd": ROOT, "check": False})]
+
+
+def test_the_courses_script_is_the_command(tmp_path):
+    fake = tmp_path / "python"
+    fake.write_text('#!/bin/sh\necho "$PWD $@"\n')
+    fake.chmod(0o755)
+    found = subprocess.run(
+        [ROOT / "test_and_make_submission.sh", "--out", "x"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == f"{ROOT} -m perf report --bundle --out x\n"
+
+
+def test_the_machine_of_which_most_is_on_file_is_the_default():
+    assert source.read(ROOT / "perf", None).machine == "nvidia-h200"
+
+
+def test_help_teaches():
+    said = report("--help").output
+    assert "python -m perf report --bundle" in said
+    assert "pip install -e '.[report]'" in said

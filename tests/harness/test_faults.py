@@ -1,0 +1,147 @@
+"""A run that is killed goes on where it stopped, and what the disk does to a file costs one clear line."""
+
+import contextlib
+import gzip
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf.harness import records
+from tests.throwaway import MACHINE, Repository
+
+CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    repository = Repository(tmp_path / "repository")
+    repository.write_package(axis="[]")
+    repository.commit("a commit")
+    return repository
+
+
+def visits(repository):
+    folder = repository.folder / "perf" / "records"
+    return [
+        line
+        for machine in records.machines(folder)
+        for commit in records.commits(folder, machine)
+        for line in records.read_lines(folder, machine, commit)
+        if line["kind"] == "visit"
+    ]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "asv", "run", "HEAD^!", "--machine", MACHINE, "-b", CASES, *arguments]
+
+
+def watch_those_named_after(folder):
+    """A file descriptor for each process with this folder in its command, readable once it has ended."""
+    watched = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+            if os.fsencode(folder) in words:
+                watched[os.pidfd_open(int(process.name))] = words
+    return watched
+
+
+def test_a_run_killed_in_the_middle_goes_on_where_it_stopped(repository):
+    run = subprocess.Popen(
+        command(),
+        cwd=repository.folder,
+        env=repository.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert run.stderr is not None
+    while not visits(repository):  # asv's stderr carries the progress bar: every read waits for the run to move
+        assert run.stderr.read(1), "the run ended before its first visit was on file"
+    of_asv = watch_those_named_after(repository.folder)
+    run.kill()
+    run.wait()
+    run.stderr.close()
+    assert of_asv, "asv has processes of its own"
+    for process, words in of_asv.items():
+        assert select.select([process], [], [], 60)[0], f"{words.decode()} has outlived asv"
+        os.close(process)
+    before = visits(repository)
+    assert len(before) > 0
+
+    again = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", CASES)
+    assert again.returncode == 0, again.stdout + again.stderr
+    after = visits(repository)
+    assert after[: len(before)] == before, "what was there is still there"
+    assert len(after) == 2 * 4, "two cases, four visits each, none twice"
+    assert len({(line["params"]["impl"], line["visit"]) for line in after}) == len(after)
+
+
+def test_a_records_file_cut_in_half_is_one_clear_line_and_nothing_is_lost(repository):
+    assert repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES).returncode == 0
+    (path,) = (repository.folder / "perf" / "records").glob("*/*.jsonl.gz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES, "-e")
+    assert run.returncode == 2
+    assert f"perf: {path} cannot be read" in run.stdout
+    assert "Traceback" not in run.stdout
+    assert path.read_bytes() == whole[: len(whole) // 2], "left for its owner to look at"
+
+
+def test_a_file_that_is_no_record_is_one_clear_line(tmp_path):
+    path = tmp_path / "m" / ("c" * 40 + ".jsonl.gz")
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
+    with pytest.raises(SystemExit, match=r"^perf: .* cannot be read: .*; move it aside or restore it$"):
+        records.read_commit(tmp_path, "m", "c" * 40)
+
+
+@pytest.mark.slow
+def test_a_results_file_cut_in_half_is_one_clear_line_and_comes_back_from_the_records(repository):
+    run = ("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES)
+    assert repository.asv(*run).returncode == 0
+    (path,) = (repository.folder / "perf" / "results" / MACHINE).glob("*-*.json")
+    whole, measured = path.read_bytes(), visits(repository)
+    path.write_bytes(whole[: len(whole) // 2])
+
+    again = repository.asv(*run)
+    assert again.returncode == 1
+    assert f"Error parsing JSON in file '{path}'" in again.stdout + again.stderr
+    assert "Traceback" not in again.stdout + again.stderr
+    assert repository.asv("publish").returncode == 0, "everything else is published"
+
+    path.unlink()
+    assert repository.asv(*run).returncode == 0
+    assert visits(repository) == measured, "nothing was measured again"
+    assert json.loads(path.read_bytes())["results"].keys() == json.loads(whole)["results"].keys()
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from perf.harness.records import Journal
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # as a full disk: a write comes back short, then fails
+journal = Journal(Path(sys.argv[1]), "m", "c" * 40)
+for number in range(1000):
+    journal.write({"kind": "visit", "session": "s", "number": number})
+"""
+
+
+def test_a_full_disk_is_one_clear_line_and_what_was_written_is_still_there(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    for already in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"perf: cannot write records to {tmp_path / 'm'}: ")
+        assert done.stderr.count("\n") == 1
+        kept = [line["number"] for line in records.read_lines(tmp_path, "m", "c" * 40)]
+        first = kept.index(0, 1) if already else len(kept)
+        assert kept[:first] == list(range(first)), "whole lines, in order"
+        assert first > 100

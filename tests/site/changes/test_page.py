@@ -1,0 +1,165 @@
+"""The page about changes as text."""
+
+import shlex
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from perf.benchmarks.attention import FlashAttention
+from perf.gate.acceptance import Acceptance, Row
+from perf.gate.evidence import Outcome
+from perf.gate.rows import every_row
+from perf.harness.suite import is_selected
+from perf.site.changes.page import MOST_ROWS, render
+from perf.site.changes.rows import changes_of, judge
+from perf.site.gates import Gate
+from tests.gate.reports import report, verdict
+from tests.site.changes.made_up import commit, machine_of, series
+from tests.site.pages import text_of
+from tests.site.trust.made_up import HOSTILE
+
+SLOWER = series([1.0] * 6 + [1.2] * 6)
+FASTER = series([1.0] * 6 + [0.5] * 6, n=2)
+
+
+def page_of(*some, **more) -> str:
+    return render("demo", [machine_of(changes_of(some, {}), **more)], "https://code.example/commit/")
+
+
+def test_a_slow_down_stands_under_its_commit_with_its_numbers() -> None:
+    page = page_of(SLOWER, FASTER)
+    text = text_of(page)
+    assert "2 changes in 3 series over 12 commits; 1 makes a case worse to this day" in text
+    assert "1 slower, 1 faster 00000006 Commit 6 2026-01-07" in text
+    assert "a.Class(1) 1.00 s 1.20 s +20.00 % (+20.00 .. +20.00) slower , still so" in text
+    assert '<a href="https://code.example/commit/' + commit(6).hash in page
+    assert 'href="history.html#a.Class.track_time?machine=h200&amp;p-n=1"' in page, "asv's graph of the case"
+    assert "1 more: better, accepted, gone again" in text
+
+
+def test_commits_that_were_not_measured_may_have_done_it() -> None:
+    text = text_of(page_of(series([1.0, 1.0, 2.0, 2.0], revisions=(10, 20, 30, 40))))
+    assert "Or one of up to 9 commits before it, which were not measured." in text
+
+
+def test_an_accepted_change_shows_the_reason_and_is_not_open() -> None:
+    row = Row("a.Class(1)", "time", "SLOWER", 0.25)
+    meant = Acceptance(commit(6).hash, "exact <sums>", (row,))
+    assert "accepted: exact <sums>" in text_of(page_of(SLOWER, accepted=[meant]))
+    assert "to this day" not in text_of(page_of(SLOWER, accepted=[meant]))
+    for other in (
+        replace(meant, commit=commit(5).hash),
+        replace(meant, commit="f" * 40),
+        replace(meant, rows=(replace(row, at_most=0.1),)),
+        replace(meant, rows=(replace(row, key="a.Class(2)"),)),
+    ):
+        assert "1 makes a case worse to this day" in text_of(page_of(SLOWER, accepted=[other]))
+
+
+def test_what_is_gone_again_or_seen_once_is_not_open() -> None:
+    text = text_of(page_of(series([1.0] * 4 + [2.0] * 4 + [1.0] * 4)))
+    assert "slower until 00000008" in text and "to this day" not in text
+    text = text_of(page_of(series([1.0] * 11 + [2.0])))
+    assert "unconfirmed slower" in text and "to this day" not in text
+
+
+def test_what_one_commit_alone_shows_is_open_and_counted_and_leads_to_what_confirms_it() -> None:
+    page = page_of(series([1.0] * 11 + [2.0]), series([1.0] * 11 + [0.5], n=2))
+    text = text_of(page)
+    assert "; 1 may, as one commit alone shows it" in text
+    assert page.index("unconfirmed slower") < page.index("<details"), "the faster one is folded away, not this"
+    assert r"python -m perf gate 00000010 00000011 -b '^a\.Class\.\w+\(1\)$'" in text
+
+
+def test_the_command_that_confirms_selects_its_rows_and_no_others() -> None:
+    cases = [one for one in every_row() if one.case.benchmark == "attention.FlashAttention"]
+    values, method = [1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time"
+    some = [series(values, method, **one.case.params) for one in cases[:3]]
+    for count, expected in ((1, 1), (3, 3), (len(cases), len(cases))):
+        many = some[:count] if count <= 3 else [replace(some[0], params=one.case.params) for one in cases]
+        changes = changes_of(many, {})
+        *_, pattern = shlex.split(machine_of(changes).confirming(changes))
+        assert len([one for one in cases if is_selected(one.case, FlashAttention(), [pattern])]) == expected
+
+
+def test_a_peer_that_changed_is_no_change_of_the_commit() -> None:
+    peer = series([1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time", impl="sdpa")
+    text = text_of(page_of(SLOWER, peer))
+    assert "not ours: no project code" in text
+    assert "Rows that run no project code changed here too" in text
+    assert "1 makes a case worse to this day" in text
+
+
+def kernels_of(*, slower_from: int, us: float):
+    """Of `SLOWER` the one kernel of a call: 1 s, and so many microseconds more from a commit on."""
+    return lambda at: {("a.Class", (1,)): Outcome("ok", kernels=(("kernel_of_it", 1, 1e6 + (at >= slower_from) * us),))}
+
+
+def test_the_kernel_that_moved_is_named() -> None:
+    text = text_of(page_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5)))
+    assert "kernel_of_it +200000.0 us (100% of the change)" in text
+    assert "1 makes a case worse to this day" in text
+
+
+def test_a_step_without_its_kernels_beside_controls_that_moved_is_of_the_clock() -> None:
+    control = series([1.0] * 6 + [1.2] * 6, "controls.Controls.track_time")
+    still = kernels_of(slower_from=6, us=1e3)
+    text = text_of(page_of(SLOWER, control, outcomes=still))
+    assert "clock, not code" in text and "to this day" not in text
+    text = text_of(page_of(SLOWER, outcomes=still))
+    assert "clock, not code" not in text and "1 makes a case worse to this day" in text, "nothing else moved"
+    text = text_of(page_of(SLOWER, control, outcomes=kernels_of(slower_from=6, us=2e5)))
+    assert "clock, not code" not in text and "1 makes a case worse to this day" in text, "its kernel did"
+
+
+def test_a_step_between_sessions_is_a_mark_and_no_change() -> None:
+    between = series([1.0, 1.001] * 3 + [1.2, 1.201] * 3, sessions=(0,) * 6 + (1,) * 6)
+    text = text_of(page_of(between))
+    assert "1 between sessions 00000006" in text
+    assert "first of a session: no more than sessions differ by" in text
+    assert "No change in 3 series over 12 commits. 1 steps between sessions are no changes." in text
+    assert "to this day" not in text
+
+
+def test_a_drift_stands_with_its_rate_and_under_no_commit() -> None:
+    changes, drifting = judge([series([1.01**at * (1 + at % 2 / 500) for at in range(40)])], {})
+    text = text_of(render("demo", [machine_of(changes, drifting=drifting)], "#"))
+    assert "No change in 3 series" in text
+    assert "1 series drifts" in text and "a.Class(1) +1.00% +47." in text
+
+
+def test_controls_that_changed_too_are_a_warning() -> None:
+    control = series([1.0] * 6 + [1.2] * 6, "controls.Controls.track_time")
+    text = text_of(page_of(SLOWER, control))
+    assert "Rows that run no project code changed here too" in text
+    assert "not ours: no project code" in text
+    assert "1 makes a case worse to this day" in text, "and the control is none"
+    assert "Rows that run no project code" not in text_of(page_of(SLOWER))
+
+
+def test_the_gate_that_crossed_it_has_its_word_beside() -> None:
+    said = report(verdict("SLOWER", key="a.Class(1)"), verdict("SAME", key="a.Class(2)"))
+    ends = {"base": {"commit": commit(5).hash, "subject": ""}, "head": {"commit": commit(6).hash, "subject": ""}}
+    gate = Gate(datetime(2026, 1, 1, tzinfo=UTC), replace(said, **ends))
+    text = text_of(page_of(SLOWER, FASTER, gates=[gate]))
+    assert "gate: SLOWER" in text and "gate: SAME" in text
+    later = replace(gate, report=replace(said, **ends | {"base": ends["head"]}))
+    assert "gate:" not in text_of(page_of(SLOWER, gates=[later]))
+
+
+def test_names_are_text() -> None:
+    assert "<script>alert" not in page_of(series([1.0] * 6 + [1.2] * 6, kind=HOSTILE))
+
+
+def test_a_commit_that_changed_everything_stays_readable() -> None:
+    many = [series([1.0] * 6 + [1.2 + n / 1000] * 6, n=n) for n in range(MOST_ROWS + 7)]
+    page = page_of(*many)
+    assert page.count("<svg") == MOST_ROWS
+    assert "And 7 smaller ones" in text_of(page)
+    assert f"a.Class({MOST_ROWS + 6})" in page and "a.Class(0)" not in page, "the greatest stay"
+
+
+def test_nothing_changed_and_nothing_was_measured() -> None:
+    assert "No change in 3 series over 12 commits." in text_of(page_of())
+    alone = replace(machine_of(()), series=0)
+    assert "No case has been measured at two commits yet" in text_of(render("demo", [alone], "#"))
+    assert "Nothing is published yet." in text_of(render("demo", [], "#"))

@@ -1,0 +1,180 @@
+"""The overview: classes from asv's graphs, verdicts from the gates on file, and what cannot be read."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perf.gate import report as reports
+from perf.site import gates
+from perf.site.changes.rows import changes_of
+from perf.site.overview.page import Machine, Measured, render
+from perf.site.overview.rows import Class, classes_of
+from perf.site.pages import Commit
+from tests.gate.reports import memory, report, verdict
+from tests.site.changes.made_up import machine_of, series
+from tests.site.pages import text_of
+from tests.site.trust.made_up import HOSTILE
+
+NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
+BENCHMARKS = {
+    "attention.FlashAttention.track_time": {"params": [["1", "2"], ["'x'", "'y'"]], "param_names": ["n", "kind"]},
+    "attention.FlashAttention.track_peak_memory": {"params": [["1", "2"], ["'x'"]], "param_names": ["n", "kind"]},
+    "attention.Saved.track_peak_memory": {"params": [["1"]], "param_names": ["n"]},
+    "smoke.Smoke.track_time": {"params": [], "param_names": []},
+    "attention.Never.track_time": {"params": [["1"]], "param_names": ["n"]},
+}
+
+
+def graph(name, points, machine="h200"):
+    return name, SimpleNamespace(benchmark_name=name, params={"machine": machine}, get_data=lambda: points)
+
+
+def page_of(found=(), skipped=(), measured=(), changed=()):
+    machine = Machine("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
+    return render("demo", [machine], "https://code.example/commit/")
+
+
+def test_classes_are_counted_from_the_graphs() -> None:
+    graphs = [
+        graph("smoke.Smoke.track_time", [(4, 1.0, None)]),
+        graph("attention.FlashAttention.track_peak_memory", [(9, [1.0] * 4, None)]),
+        graph(
+            "attention.FlashAttention.track_time",
+            [
+                (3, [1.0, None, None, None], None),
+                (5, [None, 2.0, None, None], None),
+                (8, [None, 2.0, None, None], None),
+            ],
+        ),
+        graph("attention.FlashAttention.track_time", [(7, [None] * 4, None)]),
+        graph("attention.FlashAttention.track_time", [(8, [1.0] * 4, None)], machine="laptop"),
+        graph("attention.Saved.track_peak_memory", [(2, [1.0], None)]),
+        graph("attention.Never.track_time", [(2, [None], None)]),
+        graph("attention.Forgotten.track_time", [(2, [1.0], None)]),
+    ]
+    flash, saved, smoke = classes_of(graphs, BENCHMARKS, "h200")
+    assert (flash.benchmark, flash.method, flash.cells, flash.grid) == ("attention.FlashAttention", "track_time", 2, 4)
+    assert flash.revisions == {3, 5, 8}
+    assert flash.case == {"n": 1, "kind": "y"}, "measured twice"
+    assert (saved.benchmark, saved.method, saved.grid) == ("attention.Saved", "track_peak_memory", 1)
+    assert (smoke.benchmark, smoke.grid) == ("smoke.Smoke", 1), "last"
+
+
+def test_a_class_leads_to_its_page_and_its_history() -> None:
+    measured = [
+        Measured(
+            Class("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}), "Each phase", NEWEST
+        ),
+        Measured(Class("controls.Controls", "track_time", 6, 6, {1, 3}, {}), "Controls", NEWEST),
+    ]
+    page = page_of(measured=measured)
+    assert '<a href="step.html">transformer.Transformer</a>' in page
+    assert 'href="history.html#transformer.Transformer.track_time?machine=h200&amp;p-size=%27xl%27"' in page
+    assert "Each phase 318 of 320 2 aaaaaaaa 2026-01-02 history" in text_of(page)
+    assert "NVIDIA H200: 324 cases with a number, 12 commits." in text_of(page), "as on the page of changes"
+
+
+def keep(folder: Path, name: str, text: str) -> None:
+    (folder / "h200" / "gate").mkdir(parents=True, exist_ok=True)
+    (folder / "h200" / "gate" / name).write_text(text)
+
+
+def test_gates_are_read_as_they_are_kept_newest_first(tmp_path: Path) -> None:
+    slow = report(verdict("SLOWER", reason=HOSTILE, key=HOSTILE), verdict("SAME"), memory("LARGER", 1, 2))
+    keep(tmp_path, "20260101T000000Z.json", reports.to_json(report(verdict("SAME"))))
+    keep(tmp_path, "20260102T000000Z.json", reports.to_json(slow))
+    accepted = report(verdict("SLOWER", accepted="exact sums"))
+    keep(tmp_path, "20251231T000000Z.json", reports.to_json(accepted))
+    found, skipped = gates.read(tmp_path, "h200")
+    assert skipped == []
+    assert [one.report for one in found] == [slow, report(verdict("SAME")), accepted]
+    page = page_of(found)
+    assert "<script>alert" not in page
+    text = text_of(page)
+    assert "The last gate, 1a2b3c4d to 5e6f7a8b , 2026-01-02 00:00 UTC: 1 slower, 1 larger" in text
+    assert "memory: +1.00 B" in text
+    assert text.index("2026-01-02") < text.index("2026-01-01") < text.index("2025-12-31")
+    assert "1 worse and accepted" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "is no JSON, or cut off"),
+        ('{"version": 2}', "is of version 2; this page reads version 1"),
+        ('{"version": 1}', "has no 'judgement'"),
+        ('{"version": 1, "judgement": {}, "base": 3}', "is not of the form of version 1"),
+    ],
+)
+def test_what_is_no_gate_is_named_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
+    keep(tmp_path, "20260101T000000Z.json", text)
+    keep(tmp_path, "some.json", reports.to_json(report(verdict("SAME"))))
+    found, skipped = gates.read(tmp_path, "h200")
+    assert found == []
+    assert dict(skipped).keys() == {"20260101T000000Z.json", "some.json"}
+    assert dict(skipped)["20260101T000000Z.json"].startswith(why)
+    assert "some.json is not named by its time" in text_of(page_of(skipped=skipped))
+
+
+def test_a_row_of_another_form_makes_its_gate_unreadable(tmp_path: Path) -> None:
+    document = json.loads(reports.to_json(report(verdict("SAME"))))
+    document["judgement"]["verdicts"][0]["word"] = "FINE"
+    keep(tmp_path, "20260101T000000Z.json", json.dumps(document))
+    assert gates.read(tmp_path, "h200")[1][0][1].startswith("has 'FINE' where one of SLOWER")
+
+
+def test_only_the_newest_gates_are_listed(tmp_path: Path) -> None:
+    for day in range(1, 13):
+        keep(tmp_path, f"202601{day:02d}T000000Z.json", reports.to_json(report(verdict("SAME"))))
+    text = text_of(page_of(gates.read(tmp_path, "h200")[0]))
+    assert "2026-01-12" in text and "2026-01-02" not in text
+    assert "2 older." in text
+
+
+def test_what_changed_lately_leads_to_its_commit() -> None:
+    """Overview, change, commit: two clicks."""
+    slower, faster = series([1.0] * 6 + [1.2] * 6), series([1.0] * 4 + [0.5] * 8)
+    page = page_of(changed=changes_of([slower, faster], {}))
+    assert '<a href="changes.html#h200-00000006">1 slower</a>' in page
+    text = text_of(page)
+    assert text.index("Commit 6 2026-01-07 1 slower") < text.index("Commit 4 2026-01-05 1 faster")
+    assert "What changed lately" not in page_of()
+
+
+def test_a_gate_of_a_commit_against_itself_is_no_verdict_on_a_commit(tmp_path: Path) -> None:
+    itself = report(verdict("SAME"))
+    keep(tmp_path, "20260101T000000Z.json", reports.to_json(report(verdict("SLOWER"))))
+    keep(tmp_path, "20260102T000000Z.json", reports.to_json(replace(itself, base=itself.head)))
+    text = text_of(page_of(gates.read(tmp_path, "h200")[0]))
+    assert "2026-01-01 00:00 UTC: 1 slower" in text
+    assert "2026-01-02" not in text
+    assert "No gate of two commits is on file" in text_of(page_of())
+
+
+def test_what_is_worse_comes_first_confirmed_or_not() -> None:
+    """Overview, row, commit: how much, how sure, since when."""
+    confirmed, alone = series([1.0] * 6 + [1.2] * 6), series([1.0] * 11 + [3.0], n=2)
+    better, peer = series([1.0] * 6 + [0.5] * 6, n=3), series([1.0] * 6 + [2.0] * 6, n=4, impl="sdpa")
+    page = page_of(changed=changes_of([confirmed, alone, better, peer], {}))
+    text = text_of(page)
+    assert "2 rows are worse than before" in text
+    first, second = text.index("a.Class(1) 00000006"), text.index("a.Class(2) 00000011")
+    assert first < second < text.index("What changed lately")
+    assert "a.Class(4" not in text[: text.index("What changed lately")]
+    assert "slower in later commits too" in text[first:second]
+    assert "unconfirmed" in text[second:]
+    assert 'href="changes.html#h200-00000006"' in page
+    assert "Nothing is worse than before" in text_of(page_of(changed=changes_of([better, peer], {})))
+
+
+@pytest.mark.parametrize(("newer", "words"), [(0, ""), (1, "1 commit since then is"), (7, "7 commits since then are")])
+def test_how_far_the_branch_is_ahead_of_what_is_measured(newer, words) -> None:
+    measured = [Measured(Class("a.Class", "track_time", 1, 1, {1, 2}, {}), "", NEWEST)]
+    machine = Machine("h200", "", measured, (), (), machine_of((), "h200"), newer)
+    text = text_of(render("demo", [machine], "#"))
+    assert "Measured last: aaaaaaaa of 2026-01-02" in text
+    assert words in text
+    assert ("since then" in text) == bool(newer)

@@ -1,0 +1,69 @@
+"""The overview's picture: ratios over the fastest peer, and what their intervals leave."""
+
+from perf.site.attention.collected import Measured
+from perf.site.overview.page import Machine, render
+from perf.site.overview.speedups import BENCHMARK, picture
+from perf.site.pages import Commit
+from tests.site.cases import case
+from tests.site.changes.made_up import machine_of
+from tests.site.pages import text_of
+
+
+def cell(impl: str, seconds: float, seq_len: int, mode: str = "forward", is_causal: bool = True, spread: float = 0.0):
+    params = {"seq_len": seq_len, "mode": mode, "is_causal": is_causal}
+    visits = tuple((seconds * factor,) * 4 for factor in (1 - spread, 1.0, 1 + spread))
+    return case(impl, visits, params=params, benchmark=BENCHMARK)
+
+
+def measured(*results, benchmark: str = BENCHMARK) -> list[Measured]:
+    return [Measured("h200", benchmark, Commit("a" * 40, "s", "2026-01-02"), list(results), frozenset())]
+
+
+GRID = [
+    *(cell("triton", 1.0, 512), cell("sdpa_cudnn", 2.0, 512), cell("flex", 1.5, 512)),
+    *(cell("triton", 1.0, 1024), cell("sdpa_cudnn", 0.8, 1024), cell("flex", 3.0, 1024)),
+    *(
+        cell("triton", 1.0, 512, "backward"),
+        cell("sdpa_cudnn", 1.25, 512, "backward"),
+        cell("flex", 9.0, 512, "backward"),
+    ),
+    *(cell("triton", 1.0, 2048, is_causal=False), cell("flex", 5.0, 2048, is_causal=False)),
+    *(cell("triton", 1.0, 4096), cell("flex", 1.0, 2048)),
+]
+
+
+def test_each_point_is_the_fastest_peers_time_over_ours() -> None:
+    found = picture(measured(*GRID))
+    titles = {line["name"]: [point["title"] for point in line["points"]] for line in found["lines"]}
+    assert list(titles) == ["backward, d 64", "forward, d 64"]
+    assert titles["backward, d 64"] == ["backward, d 64, 512 keys: 1.25\u00d7 (1.25 to 1.25) as fast as SDPA cuDNN"]
+    short, long = titles["forward, d 64"]
+    assert "1.50\u00d7" in short
+    assert "FlexAttention" in short
+    assert "0.80\u00d7" in long
+    assert "cuDNN" in long
+    above, below = (point["y"] for point in found["lines"][1]["points"])
+    assert above < found["even"] < below, "up is faster"
+
+
+def test_the_interval_holds_what_both_times_leave_open() -> None:
+    found = picture(
+        measured(cell("triton", 1.0, 512, spread=0.1), cell("sdpa_cudnn", 1.0, 512, spread=0.1), cell("flex", 9.0, 512))
+    )
+    (point,) = found["lines"][0]["points"]
+    assert point["high"] < point["y"] == found["even"] < point["low"]
+
+
+def test_the_distance_to_cudnn_is_that_of_the_longest_sequence() -> None:
+    found = picture(measured(*GRID))
+    assert found["cudnn"]["longest"] == 1024
+    assert found["cudnn"]["cells"] == [("forward, d 64", "0.80\u00d7 (0.80 to 0.80)")]
+    page = render("demo", [Machine("h200", "", (), (), (), machine_of((), "h200"), speedups=found)], "#")
+    assert "At 1024 keys, ours against cuDNN: forward, d 64 0.80\u00d7" in text_of(page)
+
+
+def test_without_both_sides_there_is_no_picture() -> None:
+    assert picture([]) is None
+    assert picture(measured(*GRID, benchmark="attention.FlashAttention")) is None
+    assert picture(measured(cell("triton", 1.0, 512))) is None
+    assert picture(measured(cell("sdpa_cudnn", 1.0, 512), cell("flex", 1.0, 512))) is None

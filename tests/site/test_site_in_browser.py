@@ -1,0 +1,264 @@
+"""A site published by asv from made-up measurements, in a browser that reaches no other host."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.site.pages import PAGES
+from tests.once import Once
+from tests.site import browser
+from tests.site.publishing import SUBJECTS, publish_project
+
+OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "history.html"]
+HISTORY = "attention.FlashAttention.track_time"
+
+pytestmark = [pytest.mark.browser, browser.needs_browser]
+
+
+@pytest.fixture(scope="module")
+def site(once: Once) -> Iterator[str]:
+    html, _ = once("site", publish_project)
+    with browser.served(html) as address:
+        yield address
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Any]:
+    with browser.chromium(tmp_path / "profile") as opened:
+        yield opened
+
+
+def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, driver: Any) -> None:
+    browser.open_history(driver, site, HISTORY, at_least=len(SUBJECTS))
+    browser.open_page(driver, "attention")
+    times = driver.find_elements("css selector", "table.cases tbody td a[href*='track_time']")
+    assert times
+    assert all(cell.text.split()[0].replace(".", "").isdigit() for cell in times)
+
+    times[0].click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)], "one curve: ours"
+    chosen = driver.find_elements("css selector", "#graphdisplay-navigation a.active")
+    assert {"triton", "bfloat16", "nvidia-h200"} <= {button.text for button in chosen}
+    browser.assert_stayed_home(driver, site)
+
+
+def test_memory_links_open_the_memory_graph(site: str, driver: Any) -> None:
+    driver.get(f"{site}attention.html")
+    driver.find_element("css selector", "table.cases td a[href*='track_peak_memory']").click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)]
+    assert driver.find_element("id", "title").text == "attention.FlashAttention.track_peak_memory"
+    browser.assert_stayed_home(driver, site)
+
+
+def test_asvs_own_lists_work_from_the_vendored_libraries(site: str, driver: Any) -> None:
+    driver.get(f"{site}history.html#/summarylist")
+    browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
+    driver.get(f"{site}history.html#/regressions")
+    browser.wait(driver, lambda _: driver.find_element("id", "regressions-body").text, "no regressions page")
+    browser.assert_stayed_home(driver, site)
+
+
+def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
+    driver.get(f"{site}attention.html")
+
+    def visible(selector: str) -> list[Any]:
+        return [one for one in driver.find_elements("css selector", selector) if one.is_displayed()]
+
+    gpu, heads = "#nvidia-h200-attention-flashattention", "#nvidia-h200-attention-multiheadattention"
+    assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["fastest"]
+    driver.find_element("css selector", f"{gpu} input[value='reference']").click()
+    assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["reference"]
+    assert [one.get_attribute("data-peer") for one in visible(f"{heads} .maps")] == ["fastest"], "as it was"
+
+    driver.find_element("css selector", f"{gpu} .filters select option[value='bfloat16']").click()
+    rows = visible(f"{gpu} table.cases tbody tr")
+    assert rows
+    assert {row.find_elements("css selector", "td")[1].text for row in rows} == {"bfloat16"}
+    assert f"{len(rows)} of " in driver.find_element("css selector", f"{gpu} [role=status]").text
+
+    head = next(one for one in visible(f"{gpu} table.cases thead th") if one.text.startswith("time"))
+    head.find_element("css selector", "button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    shown = [
+        float(row.find_element("css selector", "td:nth-of-type(4)").get_attribute("data-value"))
+        for row in visible(f"{gpu} table.cases tbody tr")
+    ]
+    assert shown == sorted(shown)
+    browser.assert_stayed_home(driver, site)
+
+
+def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str, driver: Any) -> None:
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "trust")
+    assert driver.execute_script("return document.images.length") == 0
+    assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.rows").text
+    assert "<img src=x>.json" in driver.find_element("css selector", "table.left-out").text
+
+    marks = driver.find_elements("css selector", ".chart g")
+    places = sorted((mark.find_element("css selector", ".dot").rect for mark in marks), key=lambda one: one["x"])
+    assert len(marks) == len(driver.find_elements("css selector", "table.rows tbody tr")) == 30
+    assert all(left["x"] < right["x"] for left, right in itertools.pairwise(places)), "side by side"
+    assert all(left["y"] >= right["y"] for left, right in itertools.pairwise(places)), "sorted, more is higher"
+
+    driver.find_element("css selector", "select option[value='AMBIGUOUS']").click()
+    rows = [row for row in driver.find_elements("css selector", "table.rows tbody tr") if row.is_displayed()]
+    assert len(rows) == 3
+    assert all("AMBIGUOUS" in row.text for row in rows)
+    browser.assert_stayed_home(driver, site)
+
+
+def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any) -> None:
+    driver.get(site)
+    assert driver.execute_script("return document.images.length") == 0
+    verdicts = driver.find_element("css selector", "#nvidia-h200 [aria-labelledby='nvidia-h200-gates'] table")
+    assert "1 slower" in verdicts.text
+    verdicts.find_element("css selector", "summary").click()
+    assert "<script>alert(1)</script>" in verdicts.text
+    driver.find_element(
+        "css selector", "#nvidia-h200 a[href^='history.html#attention.FlashAttention.track_time?']"
+    ).click()
+    browser.plotted_points(driver, at_least=2)
+    browser.assert_stayed_home(driver, site)
+
+
+def test_an_address_of_asvs_graphs_from_before_the_overview_was_the_index_still_opens_them(
+    site: str, driver: Any
+) -> None:
+    driver.get(f"{site}index.html#{HISTORY}")
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    driver.get(f"{site}index.html#/summarylist")
+    browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
+
+
+def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str, driver: Any) -> None:
+    driver.get(site)
+    driver.find_element("partial link text", "5 slower").click()
+    assert "changes.html#nvidia-h200-" in driver.current_url
+    section = driver.find_element("css selector", ":target")
+    assert SUBJECTS[3] in section.text
+    assert "slower, still so" in section.text
+    case = section.find_element("partial link text", "attention.Leaderboard(16, 16384, 64, 'bfloat16', 'triton')")
+    case.click()
+    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)]
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), pytest.param("dark", 390, marks=pytest.mark.slow)])
+def test_axe_finds_nothing_but_minor_matters(site: str, driver: Any, scheme: str, width: int) -> None:
+    from axe_core_python.selenium import Axe
+
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.set_window_size(width, 900)
+    for page in OURS:
+        driver.get(f"{site}{page}.html")
+        driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+        found = Axe().run(driver, options={"resultTypes": ["violations"]})["violations"]
+        findings = [one for one in found if one["impact"] != "minor"]
+        assert not findings, [(page, one["id"], one["nodes"][0]["html"]) for one in findings]
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    driver.get(f"{site}{page}.html")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+UNDER_A_NUMBER = """
+return [...document.querySelectorAll(".share")].filter((cell) => {
+  const style = getComputedStyle(cell), box = cell.getBoundingClientRect(), text = document.createRange();
+  text.selectNodeContents(cell);
+  const share = parseFloat(style.getPropertyValue("--share")), less = parseFloat(style.backgroundSize.split("- ")[1]);
+  if (!box.width || !share || cell.dataset.value > 10) return false; // a made-up rate of a thousand ceilings
+  const bar = parseFloat(style.backgroundPositionX) + ((box.width - less) * share) / 100;
+  return !(box.left + bar <= text.getBoundingClientRect().left);
+}).map((cell) => cell.outerHTML);
+"""
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_no_bar_lies_under_its_number(site: str, driver: Any, width: int) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    for page in ("attention", "roofline"):
+        driver.get(f"{site}{page}.html")
+        assert driver.find_elements("css selector", ".share")
+        assert driver.execute_script(UNDER_A_NUMBER) == []
+
+
+SHARES = """
+const rows = document.querySelectorAll("#nvidia-h200 table.every tbody tr:not([hidden])");
+return [...rows].map((row) => Number(row.cells[0].dataset.value));
+"""
+NAMELESS = """
+const links = [...document.links, ...document.querySelectorAll("svg a")];
+return links.filter((one) => !(one.textContent.trim() || one.ariaLabel)).map((one) => one.outerHTML);
+"""
+
+
+def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "roofline")
+    shares = driver.execute_script(SHARES)
+    driver.find_element("css selector", "#nvidia-h200 table.every thead th button").send_keys(Keys.ENTER)
+    assert driver.execute_script(SHARES) == sorted(shares) != shares, "ours came first"
+    whose = driver.find_elements("css selector", "#nvidia-h200 .filters select")[1]
+    whose.send_keys("peer")
+    peers = driver.execute_script(SHARES)
+    assert 0 < len(peers) < len(shares)
+    address = driver.current_url
+    driver.get("about:blank")
+    driver.get(address)
+    assert driver.execute_script(SHARES) == peers, "a view is an address"
+    driver.get(address.replace("whose=peer", "whose=nobody").replace("sort=0", "sort=99"))
+    assert len(driver.execute_script(SHARES)) == len(shares), "an address of another day shows everything"
+    driver.get(address)
+
+    row = driver.find_element("css selector", "#nvidia-h200 table.every tbody tr:not([hidden]) th a")
+    mark = driver.find_element("css selector", "#nvidia-h200 .chart svg a").get_dom_attribute("href")
+    row.send_keys(Keys.ENTER)
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    driver.get(f"{site}{mark}")
+    browser.plotted_points(driver, at_least=len(SUBJECTS))
+    browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize("page", ["roofline", "distributed"])
+def test_every_link_has_a_name_and_no_stranger_runs(site: str, driver: Any, page: str) -> None:
+    driver.get(f"{site}{page}.html")
+    assert driver.execute_script(NAMELESS) == []
+    assert driver.execute_script("return document.images.length") == 0
+    assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.failures").text
+    assert "<img src=x onerror=alert(1)>" in driver.find_element("css selector", "#nvidia-h200").text
+    browser.assert_stayed_home(driver, site)
+
+
+def test_the_bucket_sweep_is_drawn_and_its_tables_are_sorted_by_keyboard(site: str, driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get(f"{site}index.html")
+    browser.open_page(driver, "distributed")
+    marks = driver.find_elements("css selector", "#nvidia-h200 .chart .dot.ours")
+    curve = driver.find_element("css selector", "#nvidia-h200 .chart polyline").rect
+    assert len(marks) == 5
+    assert all(mark.rect["y"] <= curve["y"] + curve["height"] for mark in marks), "no mark lies below the curve's least"
+
+    table = driver.find_element("css selector", "#nvidia-h200-strategies ~ .scroll table")
+    exposed = next(one for one in table.find_elements("css selector", "thead th") if one.text.startswith("exposed"))
+    exposed.find_element("css selector", "button").send_keys(Keys.ENTER)
+    assert exposed.get_attribute("aria-sort") == "ascending"
+    names = [one.text for one in table.find_elements("css selector", "tbody th")]
+    assert names == ["torch", "bucketed", "overlapped", "flat", "naive", "<img src=x onerror=alert(1)>"]
+
+    reason = driver.find_element("css selector", "#nvidia-h200 table.failures details")
+    assert reason.get_attribute("open") is None
+    reason.find_element("css selector", "summary").send_keys(Keys.ENTER)
+    assert "data_parallel.DataParallel(naive, 25, xl" in reason.text
+    browser.assert_stayed_home(driver, site)

@@ -1,0 +1,186 @@
+"""The trust page as text, from self-tests in the gate's own format."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from perf.gate.acceptance import Acceptance, Row
+from perf.gate.rate import Rate
+from perf.gate.report import to_json
+from perf.gate.verdicts import Word
+from perf.site.changes.rates import Found, Rates
+from perf.site.trust import records
+from perf.site.trust.page import COMMAND, WORDS, Machine, render
+from tests.gate.reports import memory, report, verdict
+from tests.site.pages import text_of
+from tests.site.trust import made_up as self_tests
+
+FINDER = Rates(
+    [("normal noise", Rate(1, 2000)), ("waves", Rate(4, 2000))],
+    [("two states", Rate(20, 100))],
+    [Found(0.1, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)],
+)
+NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttention": (0.02, 1e-7)}
+
+
+def page_of(directory: Path, *documents: dict[str, Any] | str) -> str:
+    for number, one in enumerate(documents):
+        self_tests.write(directory, "nvidia-h200", str(number), one)
+    machine = Machine("nvidia-h200", *records.read(directory, "nvidia-h200"), Rate(9, 10))
+    return render("demo", [machine], NEGLIGIBLE, FINDER, "https://code.example/commit/")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    documents = [self_tests.document(rows=30) for _ in range(3)]
+    return page_of(tmp_path_factory.mktemp("records"), *documents)
+
+
+def test_the_answer_comes_first(page: str) -> None:
+    text = text_of(page)
+    for words in (
+        "Identical code was called slower in 0 of 90 rows: 0.0 % (at most 3.3 %) , in 0 of 3 self-tests.",
+        "1 % on the device in 33.3 % (at least 25.1 %) ,",
+        "5 % on the device in 100.0 % (at least 96.7 %) ,",
+        "1 MiB of memory in 100.0 % (at least 96.7 %) .",
+    ):
+        assert words in text, words
+    assert text.index("Identical code was called") < text.index("How often it is wrong")
+
+
+def test_each_part_is_a_line_with_its_conditions(page: str) -> None:
+    text = text_of(page)
+    assert "2 % on the device 90 87 SLOWER 96.7 % at least 91.6 % 3 0 12 3 2026-01-20 01234567" in text
+    assert "NVIDIA H200" in text
+    assert "580.95.05" in text
+    assert "PyTorch 2.11.0, Triton 3.6.0, CUDA 13.0" in text
+    assert f'href="https://code.example/commit/{self_tests.COMMIT}"' in page
+
+
+def test_every_row_has_a_mark_and_a_line(page: str) -> None:
+    assert page.count("<title>attention.") == 30
+    rows = re.findall(r'<tr>\s*<th scope="row" data-value=.*?</tr>', page, flags=re.DOTALL)
+    assert len(rows) == 30
+    assert re.fullmatch(
+        r"\d+, 64, bfloat16, forward, triton [\d.]+ % 1\.0 % SAME \d+ µs attention.FlashAttention", text_of(rows[0])
+    )
+    assert "The best row shows a slow-down of 1.1 %" in text_of(page)
+
+
+def test_the_command_stands_beside_each_figure(page: str) -> None:
+    text = text_of(page)
+    assert text.count(COMMAND) == 3
+    assert f"{COMMAND} {self_tests.COMMIT[:8]}" in text
+    assert "python -m perf gate --simulate" in text
+
+
+def test_every_word_of_the_gate_is_explained_in_a_line(page: str) -> None:
+    named = {name for names, _ in WORDS for name in names.split(", ")}
+    assert named == {*get_args(Word), "CONTAMINATED"}
+    assert all(line in text_of(page) for _, line in WORDS)
+
+
+def test_false_alarms_are_told(tmp_path: Path) -> None:
+    page = page_of(tmp_path, self_tests.document(rows=10, say=lambda number, part: "SLOWER"))
+    assert "called slower in 10 of 10 rows: 100.0 % (at most 100.0 %) , in 1 of 1 self-test." in text_of(page)
+    assert 'class="number failed">10 SLOWER' in page
+    assert page.count('class="dot false"') == 10 + 1, "the rows, and the legend"
+
+
+def test_contaminated_parts_and_broken_files_are_named_and_do_not_count(tmp_path: Path) -> None:
+    moved = self_tests.document(rows=10, contaminated=("identical code", "1 % on the device"))
+    text = text_of(
+        page_of(tmp_path, moved, self_tests.document(rows=5), "{", self_tests.document(rows=1) | {"version": 9})
+    )
+    assert "called slower in 0 of 5 rows" in text
+    assert "identical code CONTAMINATED controls.Controls('matmul', 'cold') moved by +3.1 % 2026-01-20" in text
+    assert "2.json SKIPPED is no JSON, or cut off" in text
+    assert "3.json SKIPPED is of version 9; this page reads version 1" in text
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        ("{",),
+        (self_tests.document(rows=3, contaminated=("identical code",)),),
+        (self_tests.document(rows=0),),
+        (self_tests.document(rows=1) | {"parts": []},),
+    ],
+)
+def test_where_nothing_counts_the_page_says_so(tmp_path: Path, documents: tuple[Any, ...]) -> None:
+    text = text_of(page_of(tmp_path, *documents))
+    assert "No self-test on file says how often identical code is called slower here." in text
+    assert "How to read a verdict" in text
+
+
+def test_machines_without_a_self_test_are_told_what_to_do() -> None:
+    page = text_of(render("demo", [Machine("nvidia-b200", (), (), Rate(0, 0))], {}, FINDER, "#"))
+    assert "nvidia-b200 has no self-test on file" in page
+    assert f"{COMMAND} makes one." in page
+    assert "No machine has a self-test on file." in text_of(render("demo", [], {}, FINDER, "#"))
+
+
+def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
+    text = self_tests.HOSTILE
+    found = self_tests.document(rows=3, reason=text, contaminated=("1 % on the device",), commit=text)
+    found["parts"][1]["contaminated"] = text
+    found["parts"][0]["verdicts"][0]["key"] = f"{text}({text})"
+    found["parts"][0]["visits"][text] = [[0, 0.1], [1, 1e9]]
+    found |= {"device": {"name": text, "driver": [text]}, "software": {"torch": {text: text}}}
+    folder = tmp_path / "records"
+    self_tests.write(folder, "a<b>", "0", found)
+    self_tests.write(folder, "a<b>", "1", {"version": text})
+    page = render("demo", [Machine("a<b>", *records.read(folder, "a<b>"), Rate(0, 0))], NEGLIGIBLE, FINDER, "#")
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert not re.search(r'<[^>]*" onmouseover="', page)
+    assert text_of(page).count("alert(1)") >= 8
+
+
+def test_half_a_character_does_not_stop_the_page(tmp_path: Path) -> None:
+    from perf.site.offline import replace_text
+
+    page = page_of(tmp_path, self_tests.document(rows=1, reason="\ud800"))
+    replace_text(tmp_path / "trust.html", page)
+    assert (tmp_path / "trust.html").read_text(encoding="utf-8") == page.replace("\ud800", "?")
+
+
+def test_the_page_is_like_its_siblings(page: str) -> None:
+    assert '<a href="trust.html" aria-current="page">Trust</a>' in page
+    assert '<a href="attention.html">Attention</a>' in page
+    assert not re.search(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//', page)
+    assert not re.search(r"@import|url\(", page)
+    assert page.count("<table") == page.count("<caption")
+    assert not re.search(r"<th(?![^>]*scope=)[\s>]", page)
+    assert len(set(found := re.findall(r' id="(.*?)"', page))) == len(found)
+
+
+def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None:
+    key = "attention.FlashAttention(8192, 64, 'bfloat16', 'forward', 'triton')"
+    rows = (Row(key, "time", "SLOWER", 0.035), Row(key, "peak_memory", "LARGER", 0.5), Row(key, "time", "BROKEN", None))
+    accepted = [Acceptance("a" * 40, "sums <b>exactly</b>", rows), Acceptance("b" * 40, "later", rows[:1])]
+    page = render("demo", [], {}, FINDER, "https://code.example/commit/", accepted)
+    text = text_of(page)
+    cell = "attention.FlashAttention(8192, 64, bfloat16, forward, triton)"
+    assert f"aaaaaaaa sums <b>exactly</b> {cell} SLOWER +3.5 % {cell}, memory LARGER +50 % {cell} BROKEN" in text
+    assert text.index("later") < text.index("sums")
+    assert "<b>" not in page
+    assert "None: nothing is worse on purpose." in text_of(render("demo", [], {}, FINDER, ""))
+
+
+def test_the_finder_of_changes_says_how_often_it_is_wrong() -> None:
+    text = text_of(render("demo", [], {}, FINDER, ""))
+    assert "showed one in 1 of 2000 (at most 0.2 %) with normal noise, in 4 of 2000 (at most 0.5 %) with waves." in text
+    assert "it showed a change in 20% with two states" in text
+    assert "after 2 commits after 3 commits 10 % where commits scatter by 2 % 76% asv 5% 76% asv 5%" in text
+
+
+def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> None:
+    same = {"commit": self_tests.COMMIT, "subject": "The kernel"}
+    rows = verdict("SAME", change=0.0), memory("SAME", 2.0**20, 2.0**20), memory("SMALLER", 2.0**20, 2.0**19)
+    kept = tmp_path / "nvidia-h200" / "gate" / "20260120T120000Z.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(to_json(report(*rows, base=same, head=same)))
+    assert "Its peak memory was said to differ in 1 of 2 rows." in text_of(page_of(tmp_path))

@@ -1,0 +1,87 @@
+"""A throw-away git repository with this project's suite and a `cs336_systems` of its own, for real asv to run in."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+from perf.harness import records
+from tests.repositories import CONFIGURED_BY_NOBODY, git
+
+ROOT = Path(__file__).resolve().parents[1]
+MACHINE = "throw-away"
+ATTENTION = """
+import time
+
+import torch
+
+
+def scaled_dot_product_attention(q, k, v, is_causal=False):
+    time.sleep({stall_s})
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    rows = torch.arange(q.shape[-2])
+    scores = scores.masked_fill(rows[:, None] < rows, float("-inf"))
+    return torch.softmax(scores, dim=-1) @ v
+"""
+
+
+def write_package(folder: Path, *, axis: str, stall_s: float = 0) -> None:
+    """A `cs336_systems` with a table of its own, `axis`, and an attention that stalls for so many seconds."""
+    package = folder / "cs336_systems"
+    (package / "attention").mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "attention" / "__init__.py").write_text("")
+    (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
+    (package / "attention" / "reference.py").write_text(ATTENTION.format(stall_s=stall_s))
+
+
+class Repository:
+    """A git repository with this project's suite and a `cs336_systems` of its own."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.environment = os.environ | CONFIGURED_BY_NOBODY
+        self.environment |= {"PERF_MACHINE_FILE": str(folder.parent / "machine.json")}
+        locks = tempfile.mkdtemp(
+            prefix="perf-"
+        )  # short, as sockets' names are; of its own, so that nobody is waited for
+        weakref.finalize(self, shutil.rmtree, locks, ignore_errors=True)
+        self.environment |= {"TMPDIR": locks}
+        entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
+        (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
+        folder.mkdir()
+        own = shutil.ignore_patterns("results", "records", "accepted.json", "__pycache__")
+        shutil.copytree(ROOT / "perf", folder / "perf", ignore=own)
+        shutil.copy(ROOT / "asv.conf.json", folder)
+        (folder / ".gitignore").write_text(".asv\n__pycache__\n/perf/results\n/perf/records\n")
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments: str) -> str:
+        return git(self.folder, *arguments)
+
+    def commit(self, message: str) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def write_package(self, *, axis: str, stall_s: float = 0) -> None:
+        write_package(self.folder, axis=axis, stall_s=stall_s)
+
+    def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "asv", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+
+    def result(self, commit: str) -> dict:
+        (path,) = (self.folder / "perf" / "results" / MACHINE).glob(f"{commit[:8]}-*.json")
+        return json.loads(path.read_text())
+
+    def case_results(self, commit: str) -> list[records.CaseResult]:
+        folder = self.folder / "perf" / "records"
+        (machine,) = records.machines(folder)
+        return records.read_commit(folder, machine, commit)

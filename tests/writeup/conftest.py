@@ -1,0 +1,32 @@
+"""What is on file of the committed machine, and the write-up of it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perf.writeup import document, source
+from tests.once import Once
+
+PERF = Path(__file__).parents[2] / "perf"
+
+
+@pytest.fixture(scope="module")
+def committed_source(once: Once) -> source.Source:
+    return once("committed-source", lambda _: source.read(PERF, "nvidia-h200"))
+
+
+@pytest.fixture(scope="module")
+def committed(once: Once, committed_source: source.Source) -> SimpleNamespace:
+    """The `document`, and the `folder` in which its figures are."""
+
+    def write(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(document=document.write(committed_source, folder), folder=folder)
+
+    return once("committed-write-up", write)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty figures: to draw them takes longer than all the rest."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _figure, path, **_: Path(path).touch())

@@ -1,0 +1,236 @@
+"""The document says what the rows say; what was not measured is named, with its command and no number."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from perf.studies.answers import tables
+from perf.writeup import claims, document, source
+from perf.writeup.document import CODE, EXTRAS, PARTS, WRITTEN
+from perf.writeup.markdown import section
+from perf.writeup.problems import PROBLEMS
+from tests.writeup.made_up import ALL, DDP, MACHINE, SHARDING, ddp_row, perf_folder
+
+PERF = Path(__file__).parents[2] / "perf"
+STUDIES = "studies/results/nvidia-h200"
+
+
+def written(folder, out, machine=MACHINE):
+    return document.write(source.read(folder, machine), out)
+
+
+@pytest.fixture
+def copied(tmp_path, undrawn):
+    """The committed studies, to be changed; asv measured nothing."""
+    folder = perf_folder(tmp_path / "perf", {})
+    shutil.copytree(PERF / STUDIES, folder / STUDIES)
+    return folder
+
+
+def chapter(made, name):
+    return section(made.text, name)
+
+
+def test_every_problem_has_a_chapter_in_the_handouts_order_and_is_answered_in_one_way(committed):
+    names = re.findall(r"^## (\w+)$", committed.document.text, re.M)
+    assert [name for name in names if name in {problem.name for problem in PROBLEMS}] == [
+        problem.name for problem in PROBLEMS
+    ]
+    assert PARTS.keys() | CODE.keys() == {problem.name for problem in PROBLEMS}
+    assert not PARTS.keys() & CODE.keys()
+
+
+def test_page_one_has_points_tests_and_what_is_measured(committed):
+    page = committed.document.text.partition("\n## ")[0]
+    rows = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| [")}
+    assert len(rows) == len(PROBLEMS)
+    for problem in PROBLEMS:
+        line = rows[f"[{problem.name}](#{problem.name})".replace("_", r"\_", problem.name.count("_"))]
+        assert f"| {problem.points or 'optional'} " in line
+        assert all(f"`{name.partition('::')[0]}`" in line for name in problem.tests)
+        assert ("command" in line.rpartition(" | ")[2]) == (problem.name in committed.document.missing)
+    assert all(f"`{command}`" in page for command in committed.document.commands)
+
+
+def test_the_committed_rows_are_readable(committed):
+    assert committed.document.warnings == []
+    assert not committed.document.missing.keys() & (set(WRITTEN) | {"flash_benchmarking", "leaderboard"})
+
+
+def test_what_the_handout_does_not_ask_for_follows_the_problem_that_it_belongs_to(committed):
+    problems = [problem.name for problem in PROBLEMS]
+    headings = re.findall(r"^## (.+)$", committed.document.text, re.M)
+    for name, (title, _) in EXTRAS.items():
+        assert headings[headings.index(name) + 1] == title
+    assert [name for name in headings if name in problems] == problems
+    beside = chapter(committed.document, EXTRAS["flash_benchmarking"][0])
+    assert beside.count("\n| batch x heads x seq") == 5
+    assert "rows are newer than the sentences" not in beside
+
+
+def test_links_lead_to_headings_and_figures_are_there(committed):
+    text = committed.document.text
+    pictures = re.findall(r"!\[.*?\]\((.+?)\)", text)
+    assert len(pictures) == len(set(pictures)) > 5
+    assert all((committed.folder / name).stat().st_size for name in pictures)
+    assert set(re.findall(r"(?<!!)\[[^\]]+\]\((?!https://)(.+?)\)", text)) <= {
+        "#" + re.sub(r"[^\w -]", "", words).replace(" ", "-").lower() for words in re.findall(r"^#+ (.+)$", text, re.M)
+    }
+
+
+def test_the_same_rows_make_the_same_text(committed, undrawn, tmp_path):
+    assert written(PERF, tmp_path, "nvidia-h200").text == committed.document.text
+
+
+def test_another_row_makes_another_table_and_says_that_the_sentences_are_older(copied, tmp_path):
+    before = written(copied, tmp_path, "nvidia-h200")
+    path = copied / STUDIES / "end-to-end.json"
+    changed = json.loads(path.read_text())
+    for row in changed["rows"]:
+        row["forward_s"] = [seconds + 1 for seconds in row["forward_s"]]
+    path.write_text(json.dumps(changed))
+    after = written(copied, tmp_path, "nvidia-h200")
+    assert "| small | 17.42 ± 0.05 |" in chapter(before, "benchmarking_script")
+    assert "| small | 1017.42 ± 0.05 |" in chapter(after, "benchmarking_script")
+    assert "rows are newer than the sentences" in chapter(after, "benchmarking_script")
+    assert "rows are newer than the sentences" not in before.text
+
+
+@pytest.mark.parametrize("name", ["end-to-end", "warm-up", "kernels", "precision", "memory", "attention-memory"])
+def test_without_its_rows_a_chapter_has_a_command_and_no_number(name, copied, tmp_path):
+    (copied / STUDIES / f"{name}.json").unlink()
+    made = written(copied, tmp_path, "nvidia-h200")
+    (command,) = {one for one in made.commands if one.startswith(f"python -m perf study {name} ")}
+    for problem in (problem for problem in PROBLEMS if command in made.missing.get(problem.name, [])):
+        said = chapter(made, problem.name)
+        assert f"`{command}`" in said
+        assert not re.search(r"\d", re.sub(r"`[^`]*`|\d+ points?", "", said)), problem.name
+    assert "Where the notes that this project started from are wrong" not in made.text
+
+
+def test_nothing_of_the_distributed_studies_is_filled_in(tmp_path):
+    made = written(perf_folder(tmp_path, {}), tmp_path / "out")
+    assert {"naive_ddp", "naive_ddp_benchmarking", "ddp_overlap_individual_parameters_benchmarking"} <= set(
+        made.missing
+    )
+    said = chapter(made, "naive_ddp_benchmarking")
+    assert "**Not measured yet:** `python -m perf study ddp " in said
+    assert not re.search(r"\d", re.sub(r"`[^`]*`|\d+ points?", "", said))
+
+
+def test_rows_of_several_gpus_make_tables_figures_and_sentences(tmp_path):
+    made = written(perf_folder(tmp_path, ALL), tmp_path / "out")
+    assert made.warnings == []
+    distributed = {name for name in PARTS if "ddp" in name or "shard" in name or "distributed" in name}
+    assert not distributed & made.missing.keys()
+    assert (
+        "naive (xl, context 512, 2 ranks): 131.25 ms a step, of which communication adds 26.25 ms, 20.0 %" in made.text
+    )
+    assert "12.50 ms, 12.5 %; 0.762 of naive's step." in chapter(made, "minimal_ddp_flat_benchmarking")
+    assert "| 131.25 |" in chapter(made, "naive_ddp_benchmarking")
+    assert "All with batch 4, precision bf16, variant compiled\\_blocks." in chapter(made, "naive_ddp_benchmarking")
+    assert "bucketed" not in chapter(made, "naive_ddp_benchmarking")
+    assert "100%" not in chapter(made, "ddp_overlap_individual_parameters_benchmarking")
+    assert "50%" in chapter(made, "ddp_overlap_individual_parameters_benchmarking")
+    assert "fitted w = " in chapter(made, "ddp_bucketed_benchmarking")
+    assert "holds 50.0% of it" in chapter(made, "optimizer_state_sharding_accounting")
+    assert "differ by 3.2e-08 at most" in chapter(made, "naive_ddp")
+    for name in ("all-reduce", "ddp", "overlap", "sharding"):
+        assert (tmp_path / "out" / "figures" / f"{name}-box-x2.png").stat().st_size
+
+
+def test_a_study_that_ran_twice_lies_in_folders_of_its_own(tmp_path):
+    folder = perf_folder(tmp_path, ALL)
+    first = folder / "studies/results/box-x2"
+    for run in ("512", "1024"):
+        (first / run).mkdir()
+        shutil.copy(first / "overlap.json", first / run)
+    (first / "overlap.json").unlink()
+    said = chapter(written(folder, tmp_path / "out"), "ddp_overlap_individual_parameters_benchmarking")
+    for run in ("512", "1024"):
+        assert f"rows in `perf/studies/results/box-x2/{run}/overlap.json`" in said
+        assert (tmp_path / "out" / "figures" / f"overlap-box-x2-{run}.png").stat().st_size
+
+
+def test_half_of_a_measurement_is_named_as_half(tmp_path):
+    rows = [row for row in DDP if row["strategy"] != "flat"]
+    made = written(perf_folder(tmp_path, {"ddp": rows}), tmp_path / "out")
+    line = next(line for line in made.text.splitlines() if line.startswith(r"| [minimal\_ddp\_flat"))
+    assert "in part: command" in line
+    said = chapter(made, "minimal_ddp_flat_benchmarking")
+    assert "131.25" in said and "Not measured yet" in said
+
+
+def test_a_failure_is_shown_and_its_reason_is_text(tmp_path):
+    reason = "RuntimeError: <script>alert(1)</script> | ![x](https://a.b/c.png) `x`\n## naive"
+    made = written(perf_folder(tmp_path, {"ddp": [ddp_row("naive") | {"status": reason}]}), tmp_path / "out")
+    said = chapter(made, "naive_ddp_benchmarking")
+    assert r"\<script\>alert(1)\</script\> \| \!\[x\](https\://a.b/c.png) \`x\` \#\# naive" in said
+    assert "naive_ddp_benchmarking" in made.missing
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"rows": [1]}', '{"rows": 3}', "\xff"])
+def test_a_file_that_cannot_be_read_costs_its_chapter_and_a_warning(content, tmp_path):
+    folder = perf_folder(tmp_path, ALL)
+    (folder / "studies/results/box-x2/ddp.json").write_bytes(content.encode("latin-1"))
+    made = written(folder, tmp_path / "out")
+    assert [one.startswith("studies/results/box-x2/ddp.json is left out: ") for one in made.warnings] == [True]
+    assert "naive_ddp_benchmarking" in made.missing
+    assert "optimizer_state_sharding_accounting" not in made.missing
+
+
+def test_rows_that_lack_a_value_cost_their_chapter_and_a_warning(tmp_path):
+    wrong = [{name: value for name, value in row.items() if name != "facts"} for row in SHARDING]
+    made = written(perf_folder(tmp_path, ALL | {"sharding": wrong}), tmp_path / "out")
+    (warning,) = made.warnings
+    assert warning == "optimizer_state_sharding_accounting cannot be shown: 'facts' is not on file"
+    assert "**Cannot be shown:** `python -m perf study" in chapter(made, "optimizer_state_sharding_accounting")
+    assert "python -m perf study sharding" in made.missing["optimizer_state_sharding_accounting"][0]
+    assert "naive_ddp_benchmarking" not in made.missing
+
+
+@pytest.mark.parametrize("fault", [TypeError, AttributeError, StopIteration, KeyError, ValueError, ZeroDivisionError])
+def test_a_fault_of_ours_is_no_missing_measurement(fault, copied, tmp_path, monkeypatch):
+    def broken(*_):
+        raise fault("planted")
+
+    kinds, said = (fault, RuntimeError), "planted|StopIteration"  # as which a generator hands on a StopIteration
+    for place, name in ((tables.TABLES, "end-to-end"), (PARTS, "naive_ddp")):
+        with monkeypatch.context() as patch:
+            patch.setitem(place, name, broken if place is tables.TABLES else (broken,))
+            with pytest.raises(kinds, match=said):
+                written(copied, tmp_path / name, "nvidia-h200")
+    monkeypatch.setattr(claims, "CLAIMS", (dataclasses.replace(claims.CLAIMS[0], ours=broken),))
+    with pytest.raises(kinds, match=said):
+        written(copied, tmp_path / "claims", "nvidia-h200")
+
+
+def test_a_machine_without_sentences_has_the_tables_of_its_rows(copied, tmp_path):
+    place = (copied / STUDIES).rename(copied / "studies" / "results" / "other")
+    (place / "README.md").unlink()
+    rows = json.loads((place / "end-to-end.json").read_text())
+    for row in rows["rows"]:
+        row["forward_s"] = [seconds + 1 for seconds in row["forward_s"]]
+    (place / "end-to-end.json").write_text(json.dumps(rows))
+    made = written(copied, tmp_path / "out", "other")
+    said = chapter(made, "benchmarking_script")
+    assert "| small | 1017.42 ± 0.05 |" in said
+    assert "Nobody has written sentences about these rows yet" in said
+    assert "At context 512 a forward takes" not in made.text
+    assert "What holds unless a line says otherwise" not in made.text
+    assert "benchmarking_script" not in made.missing
+    assert (tmp_path / "out" / "figures" / "end-to-end.png").is_file()
+
+
+def test_a_table_that_its_rows_do_not_give_costs_no_other(copied, tmp_path):
+    place = (copied / STUDIES).rename(copied / "studies" / "results" / "other")
+    (place / "README.md").unlink()
+    (place / "kernels.json").unlink()
+    made = written(copied, tmp_path / "out", "other")
+    assert "| 16384 | 11.480" in chapter(made, "torch_compile")
+    assert "matmuls of the eager step" not in made.text
+    assert "python -m perf study kernels" in " ".join(made.missing["torch_compile"])
