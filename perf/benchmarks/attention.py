@@ -1,13 +1,13 @@
 """Attention: the benchmarks of the course and of the papers, as dense grids."""
 
-from perf.harness.suite import measure_class, reported_peak_memory, reported_time
+from perf.benchmarks._series import _Timed, _Weighed
+from perf.harness.suite import measure_class
 
 
-class FlashAttention:
+class FlashAttention(_Timed, _Weighed):
     """Batch 1, one head, causal; `reference` is eager PyTorch, `sdpa` is whatever torch picks for the shape."""
 
     version = "2"
-    timeout = 600
     negligible = (0.01, 3e-7)
     params = (
         [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536],
@@ -22,21 +22,11 @@ class FlashAttention:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
-    def track_peak_memory(self, results, seq_len, d, dtype, mode, impl):
-        return reported_peak_memory(self, results, seq_len, d, dtype, mode, impl)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class ShortAttention:
+class ShortAttention(_Timed):
     """`FlashAttention` where a kernel is shorter than its launch: a CUDA graph of calls in a row, operands in L2."""
 
     version = "1"
-    timeout = 600
     negligible = (0.02, 1e-7)
     params = (
         [128, 256, 512, 1024],
@@ -51,17 +41,11 @@ class ShortAttention:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
-    track_time.unit = "seconds"
-
-
-class PyTorchAttention:
+class PyTorchAttention(_Timed, _Weighed):
     """Eager attention, batch 8, no heads, full: the course's PyTorch benchmark, without and with `torch.compile`."""
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 3e-7)
     params = (
         [8],
@@ -78,21 +62,11 @@ class PyTorchAttention:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, batch, seq_len, d, is_causal, dtype, mode, impl):
-        return reported_time(self, results, batch, seq_len, d, is_causal, dtype, mode, impl)
 
-    def track_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl):
-        return reported_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class PyTorchAttentionSaved:
+class PyTorchAttentionSaved(_Weighed):
     """Memory in use before the backward of `PyTorchAttention`: the inputs and what the forward keeps for it."""
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 3e-7)
     params = (
         [8],
@@ -109,17 +83,11 @@ class PyTorchAttentionSaved:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl):
-        return reported_peak_memory(self, results, batch, seq_len, d, is_causal, dtype, mode, impl)
 
-    track_peak_memory.unit = "bytes"
-
-
-class MultiHeadAttention:
+class MultiHeadAttention(_Timed, _Weighed):
     """The grid of the FlashAttention papers: 32768 tokens, 32 heads of 64 or 16 of 128; PyTorch's backends by name."""
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 3e-7)
     params = (
         [32768],
@@ -137,24 +105,14 @@ class MultiHeadAttention:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl):
-        return reported_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl)
 
-    def track_peak_memory(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl):
-        return reported_peak_memory(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class Leaderboard:
+class Leaderboard(_Timed, _Weighed):
     """The CS336 leaderboard of 2025: forward, sum and backward of 16 causal heads, gradients accumulating.
 
     Its rules ask for `torch.compile(FlashAttention.apply)`: that is triton_compiled; triton is the same call without.
     """
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 3e-7)
     params = (
         [16],
@@ -169,21 +127,11 @@ class Leaderboard:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, num_heads, seq_len, d, dtype, impl):
-        return reported_time(self, results, num_heads, seq_len, d, dtype, impl)
 
-    def track_peak_memory(self, results, num_heads, seq_len, d, dtype, impl):
-        return reported_peak_memory(self, results, num_heads, seq_len, d, dtype, impl)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class FlashVariants:
+class FlashVariants(_Timed, _Weighed):
     """What each step buys, batch 1, causal: eager, tiled in PyTorch, a compiled backward, kernels in Triton."""
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 3e-7)
     params = (
         [1024, 4096],
@@ -206,21 +154,11 @@ class FlashVariants:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
-    def track_peak_memory(self, results, seq_len, d, dtype, mode, impl):
-        return reported_peak_memory(self, results, seq_len, d, dtype, mode, impl)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class FirstCall:
+class FirstCall(_Timed):
     """How long a user waits for the first result: a fresh process, empty compiler caches, forward and backward."""
 
     version = "1"
-    timeout = 600
     negligible = (0.1, 0.1)
     params = (
         [4096],
@@ -244,17 +182,11 @@ class FirstCall:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
-    track_time.unit = "seconds"
-
-
-class FirstCallShapes:
+class FirstCallShapes(_Timed):
     """`FirstCall` where our kernels differ: by head dimension, dtype, and whether the heads fill a GPU."""
 
     version = "1"
-    timeout = 600
     negligible = (0.1, 0.1)
     params = ([1, 32], [4096], [16, 64, 128], ["bfloat16", "float32"], ["forward_backward"], ["triton"])
     param_names = ("batch", "seq_len", "d", "dtype", "mode", "impl")
@@ -262,8 +194,3 @@ class FirstCallShapes:
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_time(self, results, batch, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, batch, seq_len, d, dtype, mode, impl)
-
-    track_time.unit = "seconds"

@@ -1,13 +1,13 @@
 """All-reduce of float32 over the ranks of one machine: NCCL between GPUs, gloo between processes on the CPU."""
 
-from perf.harness.suite import measure_class, reported_time
+from perf.benchmarks._series import _Timed
+from perf.harness.suite import measure_class
 
 
-class AllReduce:
+class AllReduce(_Timed):
     """NCCL; a world size that the machine lacks is n/a. Megabytes are 10^6 bytes."""
 
     version = "1"
-    timeout = 600
     negligible = (0.05, 5e-6)
     params = ([2, 4, 6], [1, 10, 100, 1000])
     param_names = ("world_size", "megabytes")
@@ -16,17 +16,11 @@ class AllReduce:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, world_size, megabytes):
-        return reported_time(self, results, world_size, megabytes)
 
-    track_time.unit = "seconds"
-
-
-class AllReduceGloo:
+class AllReduceGloo(_Timed):
     """The same over gloo, one thread a rank."""
 
     version = "1"
-    timeout = 600
     negligible = (0.05, 5e-6)
     params = ([2, 4, 6], [1, 10, 100, 1000])
     param_names = ("world_size", "megabytes")
@@ -34,8 +28,3 @@ class AllReduceGloo:
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_time(self, results, world_size, megabytes):
-        return reported_time(self, results, world_size, megabytes)
-
-    track_time.unit = "seconds"

@@ -1,13 +1,13 @@
 """Rows that run no project code: when one of them moves, the machine moved."""
 
-from perf.harness.suite import measure_class, reported_time
+from perf.benchmarks._series import _Timed
+from perf.harness.suite import measure_class
 
 
-class Controls:
+class Controls(_Timed):
     """A large matmul (compute), a large copy (bandwidth) and a tiny addition (launch)."""
 
     version = "1"
-    timeout = 600
     is_control = True
     negligible = (0.01, 3e-7)
     params = (["matmul", "copy", "launch"], ["cold", "warm"])
@@ -17,20 +17,14 @@ class Controls:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, control, cache):
-        return reported_time(self, results, control, cache)
 
-    track_time.unit = "seconds"
-
-
-class Clocks:
+class Clocks(_Timed):
     """The same work by every clock: a tiny addition, and a step of 48 small layers that the host cannot keep up with.
 
     Their differences are what launches, gaps and synchronization cost on this machine.
     """
 
     version = "1"
-    timeout = 600
     is_control = True
     negligible = (0.05, 2e-7)
     params = (["launch", "linears"], ["cuda_events", "cuda_graph", "device_busy", "gpu_wall"])
@@ -39,8 +33,3 @@ class Clocks:
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_time(self, results, control, clock):
-        return reported_time(self, results, control, clock)
-
-    track_time.unit = "seconds"

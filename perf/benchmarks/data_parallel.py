@@ -4,14 +4,14 @@ mode step is the whole step; mode exposed what it takes more than the same step 
 batch is that of each GPU: large enough that the step waits for the GPUs and not for their host.
 """
 
-from perf.harness.suite import measure_class, reported_fact, reported_peak_memory, reported_time
+from perf.benchmarks._series import _Timed, _Weighed
+from perf.harness.suite import measure_class, reported_fact
 
 
-class DataParallel:
+class DataParallel(_Timed, _Weighed):
     """Every strategy, buckets of 25 MiB."""
 
     version = "1"
-    timeout = 600
     negligible = (0.02, 5e-5)
     params = (
         ["naive", "flat", "overlapped", "bucketed", "torch"],
@@ -40,27 +40,19 @@ class DataParallel:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, *params):
-        return reported_time(self, results, *params)
-
-    def track_peak_memory(self, results, *params):
-        return reported_peak_memory(self, results, *params)
-
     def track_parameter_bytes(self, results, *params):
         return reported_fact(self, results, "parameter_bytes", *params)
 
     def track_optimizer_bytes(self, results, *params):
         return reported_fact(self, results, "optimizer_bytes", *params)
 
-    track_time.unit = "seconds"
-    track_peak_memory.unit = track_parameter_bytes.unit = track_optimizer_bytes.unit = "bytes"
+    track_parameter_bytes.unit = track_optimizer_bytes.unit = "bytes"
 
 
-class Buckets:
+class Buckets(_Timed):
     """Bucket sizes in MiB: ours, which closes a bucket before it exceeds that, and torch's, which closes it after."""
 
     version = "1"
-    timeout = 600
     negligible = (0.02, 5e-5)
     params = (
         ["bucketed", "torch"],
@@ -88,8 +80,3 @@ class Buckets:
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_time(self, results, *params):
-        return reported_time(self, results, *params)
-
-    track_time.unit = "seconds"

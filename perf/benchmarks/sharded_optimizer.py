@@ -1,13 +1,13 @@
 """The optimizer's state whole on every rank, or divided over them: a step's time, and memory at three points of it."""
 
-from perf.harness.suite import measure_class, reported_fact, reported_peak_memory, reported_time
+from perf.benchmarks._series import _Timed, _Weighed
+from perf.harness.suite import measure_class, reported_fact
 
 
-class ShardedOptimizer:
+class ShardedOptimizer(_Timed, _Weighed):
     """none, ours with 3P and with 2P elements sent, and torch's ZeroRedundancyOptimizer; batch is that of each GPU."""
 
     version = "1"
-    timeout = 600
     negligible = (0.02, 5e-5)
     params = (
         ["none", "sharded", "sharded_reducing", "torch"],
@@ -24,12 +24,6 @@ class ShardedOptimizer:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, *params):
-        return reported_time(self, results, *params)
-
-    def track_peak_memory(self, results, *params):
-        return reported_peak_memory(self, results, *params)
-
     def track_after_init_bytes(self, results, *params):
         return reported_fact(self, results, "after_init_bytes", *params)
 
@@ -39,6 +33,4 @@ class ShardedOptimizer:
     def track_after_step_bytes(self, results, *params):
         return reported_fact(self, results, "after_step_bytes", *params)
 
-    track_time.unit = "seconds"
-    track_peak_memory.unit = track_after_init_bytes.unit = "bytes"
-    track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"
+    track_after_init_bytes.unit = track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"

@@ -1,13 +1,13 @@
 """A CPU-sized slice of every class, by the wall clock: a machine without a GPU runs the real thing."""
 
-from perf.harness.suite import measure_class, reported_time
+from perf.benchmarks._series import _Timed
+from perf.harness.suite import measure_class
 
 
-class SmokeAttention:
+class SmokeAttention(_Timed):
     """`attention.FlashAttention` and `FlashVariants` on a CPU, without the Triton kernels."""
 
     version = "2"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = ([128, 512], [64], ["float32"], ["forward", "forward_backward"], ["pytorch", "reference", "sdpa"])
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
@@ -16,17 +16,11 @@ class SmokeAttention:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
-    track_time.unit = "seconds"
-
-
-class SmokeControls:
+class SmokeControls(_Timed):
     """`controls.Controls` on a CPU."""
 
     version = "1"
-    timeout = 600
     is_control = True
     negligible = (0.1, 1e-4)
     params = (["matmul", "copy", "launch"],)
@@ -36,17 +30,11 @@ class SmokeControls:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, control):
-        return reported_time(self, results, control)
 
-    track_time.unit = "seconds"
-
-
-class SmokeMultiHeadAttention:
+class SmokeMultiHeadAttention(_Timed):
     """`attention.MultiHeadAttention` and `PyTorchAttention` on a CPU: 256 tokens, two heads."""
 
     version = "1"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = (
         [256],
@@ -64,17 +52,11 @@ class SmokeMultiHeadAttention:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl):
-        return reported_time(self, results, tokens, d_model, seq_len, d, is_causal, dtype, mode, impl)
 
-    track_time.unit = "seconds"
-
-
-class SmokeLeaderboard:
+class SmokeLeaderboard(_Timed):
     """`attention.Leaderboard` on a CPU: two heads."""
 
     version = "1"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = (
         [2],
@@ -89,17 +71,11 @@ class SmokeLeaderboard:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, num_heads, seq_len, d, dtype, impl):
-        return reported_time(self, results, num_heads, seq_len, d, dtype, impl)
 
-    track_time.unit = "seconds"
-
-
-class SmokeFirstCall:
+class SmokeFirstCall(_Timed):
     """`attention.FirstCall` on a CPU, of what compiles nothing."""
 
     version = "1"
-    timeout = 600
     negligible = (0.25, 0.1)
     params = ([128], [32], ["float32"], ["forward_backward"], ["pytorch"])
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
@@ -108,17 +84,11 @@ class SmokeFirstCall:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, seq_len, d, dtype, mode, impl):
-        return reported_time(self, results, seq_len, d, dtype, mode, impl)
 
-    track_time.unit = "seconds"
-
-
-class SmokeTransformer:
+class SmokeTransformer(_Timed):
     """`transformer.Transformer` and `TransformerVariants` on a CPU: two layers of width 64."""
 
     version = "1"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = (
         ["tiny"],
@@ -134,17 +104,11 @@ class SmokeTransformer:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, size, context_length, precision, variant, attention, mode):
-        return reported_time(self, results, size, context_length, precision, variant, attention, mode)
 
-    track_time.unit = "seconds"
-
-
-class SmokeCollectives:
+class SmokeCollectives(_Timed):
     """`collectives.AllReduce` on a CPU: two ranks over gloo."""
 
     version = "1"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = ([2], [1])
     param_names = ("world_size", "megabytes")
@@ -153,17 +117,11 @@ class SmokeCollectives:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, world_size, megabytes):
-        return reported_time(self, results, world_size, megabytes)
 
-    track_time.unit = "seconds"
-
-
-class SmokeDataParallel:
+class SmokeDataParallel(_Timed):
     """`data_parallel.DataParallel` on a CPU: two layers of width 64 on two ranks over gloo."""
 
     version = "2"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = (
         ["naive", "flat", "overlapped", "bucketed", "torch"],
@@ -192,17 +150,11 @@ class SmokeDataParallel:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, *params):
-        return reported_time(self, results, *params)
 
-    track_time.unit = "seconds"
-
-
-class SmokeShardedOptimizer:
+class SmokeShardedOptimizer(_Timed):
     """`sharded_optimizer.ShardedOptimizer` on a CPU: two layers of width 64 on two ranks over gloo."""
 
     version = "2"
-    timeout = 600
     negligible = (0.1, 1e-4)
     params = (["none", "sharded", "sharded_reducing", "torch"], ["tiny"], [32], [4], ["fp32"], ["eager"], [2])
     param_names = ("sharding", "size", "context_length", "batch", "precision", "variant", "world_size")
@@ -210,8 +162,3 @@ class SmokeShardedOptimizer:
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_time(self, results, *params):
-        return reported_time(self, results, *params)
-
-    track_time.unit = "seconds"

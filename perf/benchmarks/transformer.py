@@ -1,16 +1,16 @@
 """The Transformer from small to 2.7B, batch 4: a step's phases, and the ways to run a step."""
 
-from perf.harness.suite import measure_class, reported_peak_memory, reported_time
+from perf.benchmarks._series import _Timed, _Weighed
+from perf.harness.suite import measure_class
 
 
-class Transformer:
+class Transformer(_Timed, _Weighed):
     """Each phase of an eager step, by the wall clock and by the time for which the device is busy; eager attention.
 
     Their difference is what the host costs. Peak memory of forward is that of inference, of step that of training.
     """
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 1e-5)
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
@@ -27,24 +27,14 @@ class Transformer:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, size, context_length, precision, variant, attention, mode, clock):
-        return reported_time(self, results, size, context_length, precision, variant, attention, mode, clock)
 
-    def track_peak_memory(self, results, size, context_length, precision, variant, attention, mode, clock):
-        return reported_peak_memory(self, results, size, context_length, precision, variant, attention, mode, clock)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class TransformerVariants:
+class TransformerVariants(_Timed, _Weighed):
     """A whole step in bfloat16, eager, compiled, and as a CUDA graph; with our attention and with PyTorch's.
 
     bf16 is autocast; bf16_weights the same numbers without its casts.
     """
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 1e-5)
     params = (
         ["small", "medium", "large", "xl", "2.7B"],
@@ -60,21 +50,11 @@ class TransformerVariants:
     def setup_cache(self):
         return measure_class(self)
 
-    def track_time(self, results, size, context_length, precision, variant, attention, mode):
-        return reported_time(self, results, size, context_length, precision, variant, attention, mode)
 
-    def track_peak_memory(self, results, size, context_length, precision, variant, attention, mode):
-        return reported_peak_memory(self, results, size, context_length, precision, variant, attention, mode)
-
-    track_time.unit = "seconds"
-    track_peak_memory.unit = "bytes"
-
-
-class TransformerCompiled:
+class TransformerCompiled(_Timed):
     """A whole step with the whole model compiled as one: ten times the compilation, so small models alone."""
 
     version = "1"
-    timeout = 600
     negligible = (0.01, 1e-5)
     params = (["small", "medium"], [512, 1024], ["bf16"], ["compiled"], ["triton", "sdpa"], ["step"])
     param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
@@ -82,8 +62,3 @@ class TransformerCompiled:
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_time(self, results, size, context_length, precision, variant, attention, mode):
-        return reported_time(self, results, size, context_length, precision, variant, attention, mode)
-
-    track_time.unit = "seconds"

@@ -1,0 +1,29 @@
+"""What asv's classes inherit: their series. asv collects no class whose name begins with an underscore.
+
+A class below adds its axes, `version`, and a `setup_cache` of its own, because asv keys a cache by the line of
+`setup_cache`: classes that inherited one would share its results.
+"""
+
+from perf.harness.suite import reported_peak_memory, reported_time
+
+
+class _Timed:
+    """A series of samples in seconds."""
+
+    timeout = 600
+
+    def track_time(self, results, *params):
+        return reported_time(self, results, *params)
+
+    track_time.unit = "seconds"
+
+
+class _Weighed:
+    """A series of peak memory in bytes."""
+
+    timeout = 600
+
+    def track_peak_memory(self, results, *params):
+        return reported_peak_memory(self, results, *params)
+
+    track_peak_memory.unit = "bytes"
