@@ -10,6 +10,8 @@ import click
 from perf.site.pages import ROOMS
 from perf.writeup.markdown import tables_alone
 
+FOLDER = Path(__file__).parent
+
 # What a row says is escaped where it enters the document. Here nothing but GitHub's plain forms is read: no raw HTML,
 # no formulas, no bare addresses that become links.
 READ = "gfm-raw_html-tex_math_dollars-tex_math_gfm-emoji-autolink_bare_uris-yaml_metadata_block-footnotes-alerts"
@@ -34,7 +36,7 @@ def libraries() -> tuple[ModuleType, ModuleType]:
 
 def html(text: str, folder: Path) -> str:
     """One page that needs no other file; `folder` is where the document's figures lie."""
-    styles = [f"--css={ROOMS / name}" for name in ("templates/site.css", "writeup/document.css")]
+    styles = [f"--css={path}" for path in (ROOMS / "templates/site.css", FOLDER / "document.css")]
     shaped = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", "--metadata=lang:en"]
     options = [*shaped, f"--resource-path={folder}", *styles]
     return _pandoc(text, "html5", options)
@@ -53,7 +55,7 @@ def pdf(text: str, folder: Path) -> bytes:
 def pages(text: str, folder: Path, **options: Any) -> Any:
     """The pages by typst's own options: a PDF, or with format="png" a list of pictures."""
     _, typst = libraries()
-    made = _pandoc(text, "typst", ["--standalone", f"--template={ROOMS / 'writeup/document.typ'}"])
+    made = _pandoc(text, "typst", ["--standalone", f"--template={FOLDER / 'document.typ'}"])
     with tempfile.NamedTemporaryFile("w", suffix=".typ", dir=folder, encoding="utf-8") as file:
         file.write(made)
         file.flush()

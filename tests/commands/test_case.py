@@ -200,7 +200,7 @@ def test_a_profiler_is_started_on_one_call_of_the_case(tool, tmp_path, monkeypat
     path = f"{fake_tool(tmp_path / 'bin', tool)}:{os.environ['PATH']}"
     assert one_error(command(FORWARD, "--profile", tool, path=path)).endswith("runs on the CPU; use --profile torch")
     started = command(gpu_case, "--profile", tool, path=path).stdout
-    assert f"\n-m\nperf.case_profile\n{tool}\n{{" in started
+    assert f"\n-m\nperf.commands.case_profile\n{tool}\n{{" in started
     assert '"impl": "triton"' in started, "ours, of several implementations"
     assert ("--profile-from-start\noff" if tool == "ncu" else "--capture-range=cudaProfilerApi") in started
 
