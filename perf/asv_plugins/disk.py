@@ -6,6 +6,7 @@ asv writes in place, and so leaves an empty result where the disk ends; and it h
 import errno
 import functools
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from asv.util import ProcessError, UserError
 from filelock import FileLock, Timeout
 
 from perf.asv_plugins.checked import Damaged
-from perf.files import replace_file
+from perf.files import replace_file, scratch_folder
 
 REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -84,10 +85,29 @@ def _load_data(load: Any) -> Any:
     return checked
 
 
+def _in_scratch_folder(run: Any) -> Any:
+    """What asv writes for the time being lies in one folder, which the next run removes if this one is killed.
+
+    Of asv's own process alone: those that measure find everybody's lock where everybody looks.
+    """
+
+    @functools.wraps(run.__func__)
+    def command(cls: Any, conf: Any, *arguments: Any, **options: Any) -> Any:
+        before = tempfile.tempdir
+        with scratch_folder("perf-asv-") as folder:
+            tempfile.tempdir = str(folder)
+            try:
+                return run.__func__(cls, conf, *arguments, **options)
+            finally:
+                tempfile.tempdir = before
+
+    return classmethod(command)
+
+
 def install() -> None:
     """Wrap asv's functions, once."""
     if not hasattr(Run.run, "__wrapped__"):
         util.write_json = _write_json
         Results.load_data = _load_data(Results.load_data)
-        Run.run = _in_one_line(Run.run)
+        Run.run = _in_one_line(_in_scratch_folder(Run.run))
         Publish.run = _in_one_line(_one_at_a_time(Publish.run))

@@ -148,13 +148,13 @@ def command(
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
+    click.echo("Reading the commits, this machine and its rows: some seconds", err=True)
     kind: reports.Kind = "self-test" if self_test else "environment" if environments else "gate"
     kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep or self_test else []
     for path in filter(None, (json_file, markdown, *kept)):
         refuse_unwritable(path)
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
-    click.echo("Reading the commits, this machine and its rows: some seconds", err=True)
     try:
         with _ending_on_sigterm(), measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
