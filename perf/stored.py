@@ -1,5 +1,7 @@
 """What a file of asv's results has to be before it is published, merged or stored: asv takes any JSON."""
 
+import ast
+import functools
 import itertools
 import math
 import re
@@ -71,8 +73,18 @@ def _problem_of_row(method: str, row: Any) -> str:
 
 def _is_axes(axes: Any) -> bool:
     return isinstance(axes, list) and all(
-        isinstance(axis, list) and all(isinstance(value, str) for value in axis) for axis in axes
+        isinstance(axis, list) and all(isinstance(value, str) and _is_literal(value) for value in axis) for axis in axes
     )
+
+
+@functools.cache  # a history repeats the same hundred
+def _is_literal(text: str) -> bool:
+    """Whether it is a value that readers of results can evaluate, as asv's `repr` of our axes is."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 def _is_words(found: Mapping[Any, Any]) -> bool:

@@ -1,6 +1,9 @@
 """Where there is no GPU, Triton kernels run in Triton's interpreter, and tests marked `gpu` are skipped."""
 
+import ctypes
 import os
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -40,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") and sys.platform == "linux":  # pytest killed: its workers end with it
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if ranks := "nccl" if config.getoption("--nccl") else config.getoption("--ranks"):
         os.environ["TESTS_RANKS"] = ranks
 

@@ -20,6 +20,10 @@ from asv.util import UserError
 from perf.stored import problem_of_benchmark, problem_of_results
 
 
+class Damaged(UserError):
+    """A result that asv cannot take; the message names the file."""
+
+
 def _load_results(load: Any) -> Any:
     @functools.wraps(load.__func__)
     def checked(cls: Any, path: str, machine_name: str | None = None) -> Any:
@@ -28,12 +32,12 @@ def _load_results(load: Any) -> Any:
         except OSError:
             document = None  # asv has its own words
         except (ValueError, RecursionError) as error:
-            raise UserError(f"Error parsing JSON: {error} in file '{path}'") from None
+            raise Damaged(f"Error parsing JSON: {error} in file '{path}'") from None
         if isinstance(document, dict) and document.get("version") == cls.api_version:  # of other versions asv speaks
             if wrong := problem_of_results(document):
-                raise UserError(f"{path} is left out: {wrong}")
+                raise Damaged(f"{path} is left out: {wrong}")
         elif document is not None and not isinstance(document, dict):
-            raise UserError(f"{path} is left out: {problem_of_results(document)}")
+            raise Damaged(f"{path} is left out: {problem_of_results(document)}")
         return load.__func__(cls, path, machine_name)
 
     return classmethod(checked)

@@ -18,6 +18,8 @@ from asv.console import log
 from asv.machine import MachineCollection
 from filelock import FileLock, Timeout
 
+from perf.harness.preflight import full_disks, objection
+
 PACKAGES = ("cs336_systems",)
 ENTRY = Path(__file__).parents[1] / "harness" / "workers" / "asv_process.py"
 RECORDED = ("torch", "triton")  # a new version of these starts a new series
@@ -39,6 +41,8 @@ class LinkedEnvironment(environment.Environment):
         self._requirements = requirements = {**requirements, **versions}
         results = Path(conf.results_dir).resolve()
         self._records = results.parent / "records"
+        if reason := objection(full_disks(results, self._records, Path(conf.env_dir))):
+            raise util.UserError(reason)  # before asv writes a failure of every class
         _hold(Path(conf.env_dir))
         super().__init__(conf, _python(), requirements, tagged_env_vars)
         self._site = Path(sysconfig.get_path("purelib", "venv", {"base": self._path, "platbase": self._path}))

@@ -13,7 +13,7 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
 
-from perf.asv_plugins import checked
+from perf.asv_plugins import checked, disk
 from perf.gate import acceptance
 from perf.printable import shortened
 from perf.selection import asv_classes
@@ -35,6 +35,7 @@ from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
 checked.install()
+disk.install()
 
 LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
 """Those that asv's page, which is the history, has not."""

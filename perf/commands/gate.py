@@ -13,20 +13,23 @@ import re
 import shlex
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from perf.files import refuse_unwritable, write_aside
+from perf.files import refuse_unwritable, write_measured
 from perf.gate import checkouts
+from perf.gate import report as reports
 from perf.gate.compare import compare
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.rows import every_row, rows
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.lock import Busy, measuring
+from perf.harness.preflight import full_disks, objection
 from perf.options import Finite
 from perf.selection import SETS
 
@@ -145,9 +148,13 @@ def command(
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
-    for path in filter(None, (json_file, markdown)):
-        refuse_unwritable(path)
     click.echo("Reading the commits, this machine and its rows: some seconds", err=True)
+    kind: reports.Kind = "self-test" if self_test else "environment" if environments else "gate"
+    kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep or self_test else []
+    for path in filter(None, (json_file, markdown, *kept)):
+        refuse_unwritable(path)
+    if reason := objection(full_disks(Path(tempfile.gettempdir()))):
+        raise click.ClickException(reason)
     try:
         with _ending_on_sigterm(), measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
@@ -162,19 +169,20 @@ def command(
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
         raise click.ClickException(str(busy)) from None
-    from perf.gate import report as reports
     from perf.gate.comment import comment
     from perf.gate.terminal import text
 
     click.echo(text(report))
+    files = {}
     if json_file:
-        write_aside(json_file, reports.to_json(report, evidence))
+        files[json_file] = reports.to_json(report, evidence)
     if markdown:
-        write_aside(markdown, comment(report))
+        files[markdown] = comment(report)
     if keep:
-        now = datetime.datetime.now(datetime.UTC)
-        path = reports.keep("environment" if environments else "gate", reports.to_json(report), now)
-        click.echo(f"Kept in {path}")
+        files[reports.place(kind, datetime.datetime.now(datetime.UTC))] = reports.to_json(report)
+    write_measured(files)
+    if keep:
+        click.echo(f"Kept in {list(files)[-1]}")
     sys.exit(report.exit_status)
 
 

@@ -1,11 +1,12 @@
 """asv's machine file, generated, so that two runs on one machine always land in one series."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
+
+from perf.files import replace_file
 
 
 def write(path: str | None = None) -> str:
@@ -21,10 +22,7 @@ def write(path: str | None = None) -> str:
     target = Path(path or MachineCollection.get_machine_file_path())
     try:
         known = _known(target) | {found["machine"]: found, "version": MachineCollection.api_version}
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        aside.write_text(json.dumps(known, indent=4) + "\n")
-        aside.replace(target)
+        replace_file(target, (json.dumps(known, indent=4) + "\n").encode())
     except OSError as error:
         raise click.ClickException(f"cannot update the machine file {target}: {error}") from None
     click.echo(f"{target}: this machine is {found['machine']}")

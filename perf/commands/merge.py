@@ -7,12 +7,12 @@ not selected. Of two files of one commit and environment, each cell keeps the on
 import itertools
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from perf.files import write_aside
 from perf.harness import records
 from perf.stored import problem_of_benchmark, problem_of_results
 
@@ -133,13 +133,7 @@ def _load(path: Path) -> Any:
 
 
 def _write(path: Path, document: Any, **form: Any) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(document, **form))
-        aside.replace(path)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+    write_aside(path, json.dumps(document, **form))
 
 
 @click.command("merge")

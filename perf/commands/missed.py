@@ -79,11 +79,11 @@ def _versions(results: Path, commit: str) -> dict[str, str]:
     rows: dict[str, str] = {}
     for path in results.glob(f"{commit[:8]}-*.json"):
         try:
-            document = json.loads(path.read_text())
-        except ValueError:
-            raise click.ClickException(f"{path} is cut in half: move it aside") from None
-        if document["commit_hash"] == commit:
-            rows |= {name: str(row[2]) for name, row in document["results"].items()}
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["commit_hash"] == commit:
+                rows |= {name: str(row[2]) for name, row in document["results"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise click.ClickException(f"{path} is cut in half: move it aside ({error})") from None
     return rows
 
 
@@ -103,12 +103,12 @@ def _judged(folder: Path) -> list[str]:
     heads = []
     for path in sorted(folder.glob("*.json")):
         try:
-            document = json.loads(path.read_text())
+            document = json.loads(path.read_text(encoding="utf-8"))
             judged = document["exit_status"] != 2 and document["tests_passed"]
             two = document["base"]["commit"] != document["head"]["commit"]
             if judged and two and not document["judgement"]["contaminated"]:
                 heads.append(str(document["head"]["commit"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise click.ClickException(f"{path} is cut in half, or no report of a gate: move it aside") from None
     return heads
 

@@ -1,11 +1,12 @@
 """`python -m perf report`."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from perf.files import scratch_folder
 
 if TYPE_CHECKING:
     from perf.writeup.document import Document
@@ -61,8 +62,7 @@ def report(machine: str | None, perf: Path, out: Path, tests: Callable[[], int] 
         out.mkdir(parents=True, exist_ok=True)
         if tests:
             bundle.require_green(tests, out / "code.zip")
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=out) as name:
-            aside = Path(name)
+        with scratch_folder(".part-", out) as aside:
             made = _write(found, aside)
             if tests:
                 bundle.zip_code(bundle.ROOT, aside / "code.zip", out)

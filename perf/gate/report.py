@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from perf.files import write_aside
+from perf.files import write_measured
 from perf.gate.evidence import Evidence
 from perf.gate.verdicts import Report
 from perf.harness import device
@@ -27,11 +27,19 @@ def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
-def keep(kind: Literal["gate", "environment", "self-test"], text: str, when: datetime.datetime) -> Path:
+Kind = Literal["gate", "environment", "self-test"]
+
+
+def place(kind: Kind, when: datetime.datetime) -> Path:
+    """Where `keep` writes a document of this time, in UTC."""
+    return RECORDS / device.machine()["machine"] / kind / f"{when:%Y%m%dT%H%M%SZ}.json"
+
+
+def keep(kind: Kind, text: str, when: datetime.datetime) -> Path:
     """Write a document beside the records of this machine, named by `when`, in UTC; returns its path.
 
-    Raises `click.ClickException` if it cannot be written.
+    Raises `click.ClickException` if it cannot be written, and says where it is instead.
     """
-    path = RECORDS / device.machine()["machine"] / kind / f"{when:%Y%m%dT%H%M%SZ}.json"
-    write_aside(path, text)
+    path = place(kind, when)
+    write_measured({path: text})
     return path

@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perf.files import scratch_folder
 from perf.harness.case import Cache, Case, ClockName
 from perf.workloads.workload import Workload
 
@@ -43,7 +43,7 @@ class FirstCallClock:
         return [self._sample() for _ in range(count)]
 
     def _sample(self) -> float:
-        with tempfile.TemporaryDirectory(prefix="perf-first-call-", ignore_cleanup_errors=True) as folder:
+        with scratch_folder("perf-first-call-") as folder:
             caches = {name: str(Path(folder, name)) for name in CACHES}
             result, log = Path(folder, "seconds"), Path(folder, "log")
             # Files, not pipes: a compiler's own workers inherit them and live on for a minute.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from perf.files import scratch_folder
 from perf.harness.case import Cache, Case, ClockName
 from perf.harness.clock import WARM_UP_S
 from perf.harness.injection import Injection
@@ -37,12 +38,13 @@ class Ranks:
     def __init__(self, device: str, world_size: int, checkout: Path):
         _require_devices(device, world_size)
         self.world_size, self.alive = world_size, True
-        self._folder = tempfile.TemporaryDirectory(prefix="perf-ranks-", ignore_cleanup_errors=True)
+        self._held = contextlib.ExitStack()
+        self._folder = self._held.enter_context(scratch_folder("perf-ranks-"))
         self._logs: list[IO[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(world_size):
             log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            arguments = [device, str(checkout), str(rank), str(world_size), self._folder.name, str(LIMIT_S)]
+            arguments = [device, str(checkout), str(rank), str(world_size), str(self._folder), str(LIMIT_S)]
             # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.
             process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
@@ -121,7 +123,7 @@ class Ranks:
             for stream in (process.stdin, process.stdout, log):
                 with contextlib.suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
-        self._folder.cleanup()
+        self._held.close()
 
     def _death_of(self, rank: int) -> dict[str, Any]:
         code = self._processes[rank].wait()

@@ -14,6 +14,7 @@ Lines, by `kind`:
 import errno
 import fcntl
 import gzip
+import io
 import json
 import os
 import zlib
@@ -24,6 +25,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from perf.files import replace_file
 from perf.harness.case import case_key
 from perf.harness.status import GOES_ON, Status
 
@@ -129,15 +131,11 @@ class Journal:
 
     def _fold(self) -> None:
         lines = [*_read_lines(self._target), *_read_lines(self._part)]
-        aside = self._target.with_name(self._target.name + ".tmp")
-        try:
-            with gzip.GzipFile(aside, "wb", mtime=0) as stream:  # mtime=0: the same lines make the same bytes
-                for line in lines:
-                    stream.write(_encode(line))
-            aside.replace(self._target)
-        except OSError:
-            aside.unlink(missing_ok=True)
-            raise
+        packed = io.BytesIO()
+        with gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as stream:  # mtime=0: the same lines make the same bytes
+            for line in lines:
+                stream.write(_encode(line))
+        replace_file(self._target, packed.getvalue())
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.site.estimate import estimate
-from perf.stored import problem_of_results
+from perf.stored import problem_of_benchmark, problem_of_results
 
 if TYPE_CHECKING:
     import pandas
@@ -71,10 +71,19 @@ def latest(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 
 def _benchmarks(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path.parent} was given; allowed: a folder that asv run wrote ({error})") from None
-    return {name: one for name, one in found.items() if isinstance(one, dict)}  # and the version of the file
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path.parent} was given; allowed: a folder that asv run wrote ({path.name}: {error})"
+        ) from None
+    found.pop("version", None)
+    for name in list(found):
+        if wrong := problem_of_benchmark(name, found[name]):
+            warnings.warn(f"{path}: {name[:100]!a} is left out: {wrong}", stacklevel=4)
+            del found[name]
+    return found
 
 
 def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[dict[str, Any]]:

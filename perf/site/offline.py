@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+from perf.files import replace_file
+
 VENDOR = Path(__file__).parent / "vendor"
 STYLE = Path(__file__).parent / "templates" / "history.css"
 HISTORY = "history.html"
@@ -83,6 +85,4 @@ def localize(page: str, manifest: dict[str, dict[str, str]]) -> str:
 
 def replace_text(path: Path, text: str) -> None:
     """Write aside, then rename: a reader never sees half a page. What has no place in UTF-8 becomes a question mark."""
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text, encoding="utf-8", errors="replace")
-    aside.replace(path)
+    replace_file(path, text.encode(errors="replace"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from perf.files import write_aside
+from perf.files import write_measured
 from perf.harness import device, status
 
 FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
@@ -103,4 +103,4 @@ def write(path: Path, document: dict[str, Any]) -> None:
     unknown = {row["status"] for row in document["rows"] if row.get("status", "ok") not in status.STATUSES}
     assert not unknown, f"{unknown} are no statuses"
     text = json.dumps(document, indent=1)
-    write_aside(path, _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")
+    write_measured({path: _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"})

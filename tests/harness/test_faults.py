@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,23 +104,74 @@ def test_a_file_that_is_no_record_is_one_clear_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_results_file_cut_in_half_is_one_clear_line_and_comes_back_from_the_records(repository):
+@pytest.mark.parametrize("left", ["", '{"commit_hash": "'], ids=["empty", "cut"])
+def test_a_results_file_that_is_none_is_set_aside_and_comes_back_from_the_records(repository, left):
     run = ("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES)
     assert repository.asv(*run).returncode == 0
     (path,) = (repository.folder / "perf" / "results" / MACHINE).glob("*-*.json")
     whole, measured = path.read_bytes(), visits(repository)
-    path.write_bytes(whole[: len(whole) // 2])
+    path.write_text(left)
 
-    again = repository.asv(*run)
-    assert again.returncode == 1
-    assert f"Error parsing JSON in file '{path}'" in again.stdout + again.stderr
-    assert "Traceback" not in again.stdout + again.stderr
     assert repository.asv("publish").returncode == 0, "everything else is published"
-
-    path.unlink()
-    assert repository.asv(*run).returncode == 0
+    again = repository.asv(*run)
+    assert again.returncode == 0
+    assert path.name in again.stdout + again.stderr and "Traceback" not in again.stdout + again.stderr
+    assert path.with_name(f"{path.name}.broken").read_text() == left
     assert visits(repository) == measured, "nothing was measured again"
     assert json.loads(path.read_bytes())["results"].keys() == json.loads(whole)["results"].keys()
+
+
+@pytest.fixture
+def small_disk():
+    """Makes a folder a disk of a MiB."""
+    mounted = []
+
+    def mount(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+        if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("a small disk takes root's rights to mount one")
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["results", "records"])
+def test_asv_on_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(repository, small_disk, folder):
+    small_disk(repository.folder / "perf" / folder)
+    run = ("run", "HEAD^!", "--quick", "-e", "--machine", MACHINE, "-b", CASES)
+    assert repository.asv(*run).returncode == 0
+    before = visits(repository)
+    (path,) = (repository.folder / "perf" / "results" / MACHINE).glob("*-*.json")
+    numbers = json.loads(path.read_bytes())["results"]["smoke.SmokeAttention.track_time"][0]
+    filler = repository.folder / "perf" / folder / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+
+    full = repository.asv(*run)
+    assert full.returncode in (1, 2)
+    said = full.stdout + full.stderr
+    assert "Traceback" not in said
+    assert str(repository.folder / "perf" / folder) in said or f"perf/{folder}" in said
+    assert json.loads(path.read_bytes())
+    assert not list((repository.folder / "perf").rglob("*.tmp"))
+
+    filler.unlink()
+    assert repository.asv(*run).returncode == 0
+    assert visits(repository) == before, "nothing was measured again"
+    again = json.loads(path.read_bytes())["results"]["smoke.SmokeAttention.track_time"][0]
+    assert [one is None for one in again] == [one is None for one in numbers]
+
+
+@pytest.mark.slow
+def test_an_unknown_commit_is_one_line(repository):
+    done = repository.asv("run", "nothing^!", "--machine", MACHINE, "-b", CASES)
+    assert done.returncode == 1
+    assert "nothing^!" in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
 FULL_DISK = """

@@ -308,7 +308,7 @@ def test_a_fault_of_one_rank_is_a_reason_and_leaves_nothing_behind(fault, device
         made.build(case(device, strategy="naive")).check()
     assert not made.alive
     assert all(process.poll() is not None for process in processes)
-    assert not Path(made._folder.name).exists()
+    assert not made._folder.exists()
 
 
 def test_after_a_fault_the_next_case_has_new_processes(worker):

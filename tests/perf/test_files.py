@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
 import pytest
 
-from perf.files import refuse_unwritable, scratch_folder
+from perf.files import ROOM_BYTES, refuse_unwritable, replace_file, scratch_folder, write_aside, write_measured
 
 HOLDER = """
 import sys
@@ -67,3 +68,74 @@ def test_what_cannot_be_written_is_known_before_anything_is_measured(tmp_path: P
             refuse_unwritable(path)
     refuse_unwritable(tmp_path / "new" / "report.json")
     assert list((tmp_path / "new").iterdir()) == []
+
+
+SMALL_DISK = """
+import resource, sys
+from pathlib import Path
+from perf import files
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)  # as a full disk
+files.{call}
+"""
+
+
+def on_a_small_disk(call: str, path: Path, size: int) -> "subprocess.CompletedProcess[str]":
+    """A call in a process that can write so many bytes to any file; with its click error as the exit message."""
+    script = SMALL_DISK.format(call=call).replace("files.", "try: files.", 1)
+    script += "except Exception as error: sys.exit(f'{type(error).__name__}: {error}')\n"
+    command = [sys.executable, "-c", script, str(path), str(size)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "size"),
+    [
+        ("write_aside(Path(sys.argv[1]), 'new' * 9999)", 9999),
+        ("refuse_unwritable(Path(sys.argv[1]))", ROOM_BYTES - 1),
+    ],
+)
+def test_a_full_disk_is_one_line_leaves_nothing_and_keeps_what_was_there(tmp_path: Path, call: str, size: int) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    done = on_a_small_disk(call, path, size)
+    assert done.stderr.startswith(f"ClickException: {path} cannot be written: ")
+    assert done.stderr.count("\n") == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["report.json"]
+    assert path.read_text() == "old"
+
+
+def test_what_was_measured_is_elsewhere_if_it_cannot_be_kept(tmp_path: Path, temporary: Path) -> None:
+    (tmp_path / "file").write_text("")
+    whole = tmp_path / "whole.json"
+    with pytest.raises(click.ClickException) as error:
+        write_measured({tmp_path / "file" / "report.json": "measured", whole: "as well"})
+    (saved,) = temporary.glob("perf-saved-*/report.json")
+    assert str(saved) in error.value.message and saved.read_text() == "measured"
+    assert whole.read_text() == "as well", "one that fails does not take the others along"
+
+
+def test_what_was_measured_is_printed_if_no_disk_takes_it(tmp_path: Path) -> None:
+    done = on_a_small_disk("write_measured({Path(sys.argv[1]): 'measured'})", tmp_path / "report.json", 0)
+    assert done.returncode == 1
+    assert done.stdout == "measured\n"
+
+
+def test_of_many_writers_of_one_file_each_writes_a_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    (tmp_path / "report.json.tmp").write_text("of a process that was killed, and longer than what follows" * 99)
+    contents = [bytes([letter]) * 9999 for letter in b"abcdefgh"]
+    with ThreadPoolExecutor(len(contents)) as pool:
+        for _ in range(20):
+            list(pool.map(lambda content: replace_file(path, content), contents))
+            assert path.read_bytes() in contents
+    assert [one.name for one in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_link_beside_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("of somebody else")
+    (tmp_path / "report.json.tmp").symlink_to(other)
+    with pytest.raises(click.ClickException, match="cannot be written"):
+        write_aside(tmp_path / "report.json", "ours")
+    assert other.read_text() == "of somebody else"

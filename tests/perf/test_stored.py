@@ -86,3 +86,9 @@ def test_another_shape_is_no_result(document: Any) -> None:
 def test_what_asv_would_show_as_html_is_no_benchmark(changed: dict[str, Any]) -> None:
     assert problem_of_benchmark("a.B.track_time", benchmark()) == ""
     assert problem_of_benchmark("a.B.track_time", benchmark(**changed))
+
+
+def test_an_axis_of_what_is_no_value_is_no_result() -> None:
+    row = [[1.0], [["7'exposed'"]], "1", 1, 0.1]
+    assert "no row" in problem_of_results(results(results={"a.B.track_time": row}))
+    assert "no values" in problem_of_benchmark("a.B.track_time", benchmark(params=[["7x"]]))

@@ -164,6 +164,18 @@ def test_a_file_that_cannot_be_read_costs_a_warning_and_its_own_rows(results: Pa
     assert len(after) == len(before)
 
 
+def test_a_damaged_benchmark_costs_a_warning_and_its_rows_and_a_damaged_file_is_named(results: Path) -> None:
+    path = results / "benchmarks.json"
+    known = json.loads(path.read_text())
+    name = next(one for one in known if one != "version")
+    path.write_text(json.dumps(known | {name: known[name] | {"unit": 7}}))
+    with pytest.warns(UserWarning, match=r"benchmarks.json: '.*' is left out: unit "):
+        loading.load(results)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"benchmarks\.json: "):
+        loading.load(results)
+
+
 def test_a_damaged_record_costs_a_warning_and_its_samples(results: Path) -> None:
     (path,) = results.parent.glob("records/*/*.gz")
     path.write_bytes(path.read_bytes()[:100])
