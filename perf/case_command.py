@@ -131,7 +131,7 @@ def _table(results: Sequence[CaseResult]) -> str:
         if cells[index] != cells[index - 1]:
             first = result
         rows.append([str(result.params.get("impl", "-")), *_figures(result, first), result.status.replace("_", " ")])
-    headers = ["impl", "median", "±", "rate", "of ceiling", "time / first", "peak memory", "status"]
+    headers = ["impl", "median", "±", "rate", "of ceiling", "first's speed-up", "peak memory", "status"]
     text = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 6, "left"))
     lines = text.splitlines()
     shown = lines[:2]
