@@ -6,6 +6,7 @@ records go to a folder that is thrown away, because a working tree is no commit.
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from perf.harness.supervisor import Effort, measure, visits_of
 from perf.selection import asv_classes
 from perf.site.ceiling import attained
 from perf.site.conditions import CLOCKS
-from perf.site.estimate import estimate
+from perf.site.estimate import Estimate, estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_CASES = 60
@@ -131,7 +132,7 @@ def _table(results: Sequence[CaseResult]) -> str:
         if cells[index] != cells[index - 1]:
             first = result
         rows.append([str(result.params.get("impl", "-")), *_figures(result, first), result.status.replace("_", " ")])
-    headers = ["impl", "median", "±", "rate", "of ceiling", "time / first", "peak memory", "status"]
+    headers = ["impl", "median", "±", "rate", "of ceiling", "first's speed-up", "peak memory", "status"]
     text = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 6, "left"))
     lines = text.splitlines()
     shown = lines[:2]
@@ -153,9 +154,15 @@ def _figures(result: CaseResult, first: CaseResult) -> list[str]:
         units.percent((time.high - time.median) / time.median),
         _rate(result, time.median),
         units.percent(share) if share else "-",
-        units.times(time.median / base.median) if base else "-",
+        _speedup(time, base) if base and result is not first else "-",
         memory,
     ]
+
+
+def _speedup(time: Estimate, base: Estimate) -> str:
+    """Of the first implementation over this one, with half of the 95 % interval: the two are independent."""
+    half = math.hypot(*(one.high / one.median - 1 for one in (time, base)))
+    return f"{units.times(time.median / base.median)} ± {units.percent(half)}"
 
 
 def _rate(result: CaseResult, seconds: float) -> str:

@@ -1,22 +1,23 @@
-"""The picture of ratios: how our time compares with that of each other arm, and how well that is known."""
+"""Figure of speed-ups: ours over each other arm, with 95 % intervals."""
 
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perf.studies.ratios import bound_of, ratio_of
+from perf.studies.ratios import bound_of, speedup_of
 
 
 def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], path: Path, title: str) -> None:
-    """Ratios with their intervals: a line for each label, a colour for each other arm. No picture without a ratio.
+    """Plot a line for each label and a colour for each other arm. Draw nothing without a speed-up.
 
-    Hollow where a ratio is to the time for which the GPU is busy with the other arm.
+    Hollow marks are lower bounds: the other arm counts by its GPU-busy time alone.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
@@ -26,14 +27,17 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
     figure, axes = plt.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)), layout="constrained")
     for number, other in enumerate(others):
         mine = [row for row in timed if row["against"] == other]
-        for of, words, filled in ((ratio_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
+        for of, words, filled in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
             found = [(labels.index(label(row)) + 0.15 * number, *of(row)) for row in mine]
-            found = [(line, ratio, half) for line, ratio, half in found if math.isfinite(ratio)]
+            found = [one for one in found if one[1] > 0]
             if found:
                 axes.errorbar(
-                    [ratio for _, ratio, _ in found],
+                    [speedup for _, speedup, _ in found],
                     [line for line, _, _ in found],
-                    xerr=[ratio * min(half, 1) if math.isfinite(half) else 0.0 for _, ratio, half in found],
+                    xerr=[
+                        [speedup * half / (1 + half) if math.isfinite(half) else 0.0 for _, speedup, half in found],
+                        [speedup * min(half, 1) if math.isfinite(half) else 0.0 for _, speedup, half in found],
+                    ],
                     fmt="o",
                     fillstyle=filled,
                     color=f"C{number}",
@@ -42,10 +46,15 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
                     label=words,
                 )
     axes.axvline(1.0, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)) if high > 3 * low else AutoLocator())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}\u00d7")
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     ours = list(dict.fromkeys(row["ours"] for row in timed))
-    axes.set_xlabel(f"time of {ours[0] if len(ours) == 1 else 'ours'} over that of", fontsize=8)
+    axes.set_xlabel(f"speed-up of {ours[0] if len(ours) == 1 else 'ours'} over", fontsize=8)
     axes.set_title(title, fontsize=8)
     figure.legend(fontsize=8, loc="outside lower center", ncols=1)
     path.parent.mkdir(parents=True, exist_ok=True)

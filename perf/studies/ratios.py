@@ -1,9 +1,11 @@
-"""Ratio of two arms from their samples in several processes: its interval, a bound on it, and how many processes.
+"""Speed-up of one arm over another from samples in several processes: interval, lower bound, number of processes.
+
+A speed-up is the other's time over ours: above 1 ours is faster.
 
 The first `FEWEST` processes are a pilot; its scatter fixes how many there will be, once (Stein 1945, A two-sample test
 for a linear hypothesis whose power is independent of the variance). Adding processes until the interval is narrow stops
-at a scatter that is too small by chance: such intervals hold the ratio in 87 to 91 % of studies once processes scatter
-by as much as the half-width asked for, not in 95 %.
+at a scatter that is too small by chance: such intervals hold the speed-up in 87 to 91 % of studies once processes
+scatter by as much as the half-width asked for, not in 95 %.
 """
 
 import functools
@@ -23,26 +25,26 @@ of, and a pilot that stops by a lucky scatter has to be made up for: all in all 
 
 By 200 000 studies for each scatter from 0.1 to 3 times the half-width asked for, 6 to 20 processes at most: 94.6 % and
 more. Processes, of 12 at most, against adding one at a time: 3.0 and 3.0 at 0.1, 3.8 and 3.2 at 0.3, 7.1 and 4.5 at
-0.6, 9.6 and 7.2 at 1, 11.3 and 10.6 at 2. A pilot of five needs 5.0, 5.0, 5.7, 9.1 and 11.7, and most ratios scatter by
-less than 0.3.
+0.6, 9.6 and 7.2 at 1, 11.3 and 10.6 at 2. A pilot of five needs 5.0, 5.0, 5.7, 9.1 and 11.7, and most speed-ups scatter
+by less than 0.3.
 """
 
 
 def processes_wanted(rows: list[dict[str, Any]], half_width: float, most: int) -> int:
-    """How many processes make the ratio to the best known so well, or a bound on it below 1: `FEWEST` to `most`.
+    """How many processes make the speed-up over the best known so well, or a bound on it above 1: `FEWEST` to `most`.
 
     `rows` hold the pilot.
     """
-    ratio = max(rows, key=ratio_of)
-    wanted = processes_for(_logs(ratio), half_width, most)
-    if best(rows, bound_of)[0] < 1:
-        bound = max(rows, key=bound_of)
+    least = min(rows, key=speedup_of)
+    wanted = processes_for(_logs(least), half_width, most)
+    if best(rows, bound_of)[0] > 1:
+        bound = min(rows, key=bound_of)
         wanted = min(wanted, processes_for(_bound_logs(bound), half_width, most))
     return wanted
 
 
-def processes_for_ratio(row: dict[str, Any], half_width: float, most: int) -> int:
-    """The same for the ratio of one row."""
+def processes_for_speedup(row: dict[str, Any], half_width: float, most: int) -> int:
+    """The same for the speed-up of one row."""
     return processes_for(_logs(row), half_width, most)
 
 
@@ -64,20 +66,20 @@ def processes_for(pilot: list[float], half_width: float, most: int) -> int:
 
 
 def best(rows: list[dict[str, Any]], of: Callable[[dict[str, Any]], tuple[float, float]]) -> tuple[float, float, str]:
-    """The ratio to the fastest of the other arms by `ratio_of` or `bound_of`, its half-width, and the arm."""
-    return max((*of(row), row["against"]) for row in rows)
+    """The speed-up over the fastest of the other arms by `speedup_of` or `bound_of`, its half-width, and the arm."""
+    return min((*of(row), row["against"]) for row in rows)
 
 
-def ratio_of(row: dict[str, Any]) -> tuple[float, float]:
-    """Our time over the other's, and the relative half-width of its 95 % interval.
+def speedup_of(row: dict[str, Any]) -> tuple[float, float]:
+    """The other's time over ours, and the relative half-width of its 95 % interval.
 
-    A process gives the median ratio of neighbouring samples.
+    A process gives the median over pairs of neighbouring samples.
     """
     return _over_processes(_logs(row))
 
 
 def geometric_mean(rows: Iterable[dict[str, Any]]) -> tuple[float, float]:
-    """Of the ratios of several rows, with the half-width of its interval.
+    """Of the speed-ups of several rows, with the half-width of its interval.
 
     A process gives one mean, over all rows; one that not every row has gives none.
     """
@@ -85,26 +87,26 @@ def geometric_mean(rows: Iterable[dict[str, Any]]) -> tuple[float, float]:
 
 
 def _logs(row: dict[str, Any]) -> list[float]:
-    """Of each process' ratio."""
+    """The logarithm of each process' speed-up."""
     return [
-        statistics.median(math.log(a / b) for a, b in zip(ours, against, strict=True))
+        statistics.median(math.log(b / a) for a, b in zip(ours, against, strict=True))
         for ours, against in zip(row["ours_s"], row["against_s"], strict=True)
     ]
 
 
 def bound_of(row: dict[str, Any]) -> tuple[float, float]:
-    """Our time over that for which the GPU is busy with the other's step, which takes no less on any host.
+    """A lower bound on the speed-up: the GPU's busy time in the other's step, below which no host brings it, over ours.
 
-    With its half-width, as `ratio_of`; (inf, inf) where that was not measured.
+    With its half-width, as `speedup_of`; (0, inf) where the busy time was not measured.
     """
     if not row.get("against_busy_s"):
-        return math.inf, math.inf
+        return 0.0, math.inf
     return _over_processes(_bound_logs(row))
 
 
 def _bound_logs(row: dict[str, Any]) -> list[float]:
     return [
-        math.log(statistics.median(ours) / statistics.median(busy))
+        math.log(statistics.median(busy) / statistics.median(ours))
         for ours, busy in zip(row["ours_s"], row["against_busy_s"], strict=True)
     ]
 
@@ -116,6 +118,16 @@ def _over_processes(logs: list[float]) -> tuple[float, float]:
     """
     known = of_trimmed_mean(logs, level=LEVEL if len(logs) <= FEWEST else LEVEL_AFTER_PILOT)
     return math.exp(known.value), math.expm1(known.half)
+
+
+def known(speedup: float, half: float) -> str:
+    """1.175× ± 0.3 %: a speed-up with the half-width of its 95 % interval."""
+    return f"{figure(speedup)} ± {100 * half:.1f} %"
+
+
+def figure(speedup: float) -> str:
+    """1.175×."""
+    return f"{speedup:.3f}\u00d7" if speedup < 10 else f"{speedup:.2f}\u00d7"
 
 
 @functools.cache

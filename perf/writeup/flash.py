@@ -1,5 +1,6 @@
 """flash_benchmarking and the leaderboard, from asv's table: latencies as pandas tables, and their figure."""
 
+import math
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ def benchmarking(source: Source, figures: Path) -> str:
     parts = [
         _measured_with(source, cells),
         "One causal head, batch 1: milliseconds, median of CUDA events with a cold L2. *both* is a forward and a "
-        "backward in one timed interval. The gain is eager PyTorch's time over ours.",
+        "backward in one timed interval. The speed-up is eager PyTorch's time over ours.",
     ]
     parts += _sentences(cells)
     if draw(cells, path):
@@ -43,7 +44,7 @@ def benchmarking(source: Source, figures: Path) -> str:
 
 
 def latencies(cells: "pandas.DataFrame") -> "pandas.DataFrame":
-    """A row for each length; of each mode our time, eager's, and the gain. What failed says how."""
+    """A row for each length; of each mode our time, eager's, and the speed-up. What failed says how."""
     import pandas
 
     cells = cells.assign(text=cells.apply(_text, axis=1))
@@ -56,7 +57,7 @@ def latencies(cells: "pandas.DataFrame") -> "pandas.DataFrame":
                 shown[f"{title}: {name}"] = texts[mode, impl].fillna("").tolist()
         if (mode, OURS) in values and (mode, EAGER) in values:
             gains = (values[mode, EAGER] / values[mode, OURS]).reindex(texts.index)
-            shown[f"{title}: gain"] = ["" if gain != gain else units.times(gain) for gain in gains]
+            shown[f"{title}: speed-up"] = ["" if gain != gain else units.times(gain) for gain in gains]
     return pandas.DataFrame(shown, dtype=object)
 
 
@@ -65,13 +66,19 @@ def _text(cell: "pandas.Series") -> str:
 
 
 def gains(cells: "pandas.DataFrame", other: str = EAGER) -> "pandas.DataFrame":
-    """A row for each shape of which both have a time: `gain` is the other's time over ours."""
+    """A row for each shape that both have a time of: `gain`, the other's time over ours, and `half` of its interval.
+
+    `half` is relative, of 95 %; not a number where a time has no samples on record.
+    """
     axes = ["dtype", "d", "mode", "seq_len"]
-    wide = cells[cells["status"] == "ok"].pivot_table("value", axes, "impl").reset_index()
+    done = cells[cells["status"] == "ok"]
+    done = done.assign(half=done["high"] / done["value"] - 1)
+    wide, halves = (done.pivot_table(of, axes, "impl", dropna=False) for of in ("value", "half"))
     if OURS not in wide or other not in wide:
         raise NotOnFile(f"no shape with {OURS} and {other}")
-    wide = wide.dropna(subset=[OURS, other])
-    return wide.assign(gain=wide[other] / wide[OURS])
+    squares = halves.reindex(columns=[OURS, other]) ** 2
+    wide = wide.assign(gain=wide[other] / wide[OURS], half=squares.sum(axis=1, skipna=False) ** 0.5)
+    return wide.dropna(subset=["gain"]).reset_index()
 
 
 def _sentences(cells: "pandas.DataFrame") -> list[str]:
@@ -88,9 +95,9 @@ def _sentences(cells: "pandas.DataFrame") -> list[str]:
     )
     slower = found[found["gain"] < 1]
     said = [
-        f"Ours is faster in {len(found) - len(slower)} of {len(found)} cells, {_mean(found['gain'])} in the geometric "
-        "mean. The gain grows with the length, since eager PyTorch writes and reads the T × T scores and computes the "
-        f"half that the mask throws away: at {plain(longest['seq_len'].iloc[0])} it is {by_dtype}."
+        f"Ours is faster in {len(found) - len(slower)} of {len(found)} cells, {_mean(found)} in the geometric "
+        "mean. The speed-up grows with the length, since eager PyTorch writes and reads the T × T scores and computes "
+        f"the half that the mask throws away: at {plain(longest['seq_len'].iloc[0])} it is {by_dtype}."
     ]
     if len(slower):
         worst = slower.loc[slower["gain"].idxmin()]
@@ -99,7 +106,7 @@ def _sentences(cells: "pandas.DataFrame") -> list[str]:
         shape = f"seq\\_len {worst['seq_len']}, d = {worst['d']}, {plain(worst['dtype'])}, {plain(worst['mode'])}"
         said.append(
             f"Of the {len(slower)} cells where it is not, {where}; {short} have a seq\\_len of at most {SHORT}, where "
-            "one head has fewer tiles than the GPU has multiprocessors. The least gain is "
+            "one head has fewer tiles than the GPU has multiprocessors. The smallest speed-up is "
             f"{units.times(worst['gain'])} ({shape}). In float32 a product of ours is six in bfloat16, which keeps its "
             "24 bits and costs what six cost."
         )
@@ -111,13 +118,15 @@ def _sentences(cells: "pandas.DataFrame") -> list[str]:
     return [
         *said,
         f"Beside PyTorch's own fused attention (SDPA, which picks its kernel) ours is faster in {len(shorter)} of "
-        f"{len(sdpa)} cells, and takes {1 / statistics.geometric_mean(sdpa['gain']):.2f} of its time in the geometric "
-        "mean.",
+        f"{len(sdpa)} cells, and {_mean(sdpa)} as fast in their geometric mean.",
     ]
 
 
-def _mean(values: "pandas.Series") -> str:
-    return units.times(statistics.geometric_mean(values))
+def _mean(found: "pandas.DataFrame") -> str:
+    """The geometric mean of speed-ups, with the half-width of its interval where every cell has one."""
+    mean = units.times(statistics.geometric_mean(found["gain"]))
+    half = math.hypot(*found["half"]) / len(found)
+    return mean if math.isnan(half) else f"{mean} ± {units.percent(half)}"
 
 
 def _span(values: "pandas.Series") -> str:

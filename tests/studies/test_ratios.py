@@ -8,7 +8,7 @@ import pytest
 
 from perf.harness.intervals import of_mean, student
 from perf.studies import ratios
-from perf.studies.ratios import FEWEST, bound_of, processes_for, processes_wanted, ratio_of
+from perf.studies.ratios import FEWEST, bound_of, processes_for, processes_wanted, speedup_of
 
 HALF_WIDTH = 0.02
 SCATTERS = (0.1, 0.3, 0.6, 0.7, 0.8, 1.0, 1.6, 3.0)
@@ -19,7 +19,7 @@ GRID = np.geomspace(1e-4, 0.5, 1000)
 
 
 def logs(scatter: float, most: int) -> np.ndarray:
-    """Of so many studies the logarithms of the ratios of `most` processes each; the ratio is 1."""
+    """Of so many studies the logarithms of the speed-ups of `most` processes each; the speed-up is 1."""
     return np.random.default_rng(0).normal(size=(STUDIES, most)) * scatter * math.log1p(HALF_WIDTH)
 
 
@@ -36,7 +36,7 @@ def numbers(drawn: np.ndarray, most: int) -> np.ndarray:
 
 
 def intervals(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`_over_processes` of all studies at once: the logarithms of their ratios, and of half their intervals."""
+    """`_over_processes` of all studies at once: the logarithms of their speed-ups, and of half their intervals."""
     number = drawn.shape[1]
     cut = number // 5 if number >= 5 else 0
     ordered = np.sort(drawn, axis=1)
@@ -66,7 +66,7 @@ def test_the_simulation_has_the_studies_own_intervals(number):
 
 
 @pytest.mark.parametrize("most", [6, 12])
-def test_intervals_hold_the_ratio_as_often_as_they_say_whatever_the_scatter(most):
+def test_intervals_hold_the_speed_up_as_often_as_they_say_whatever_the_scatter(most):
     for scatter in SCATTERS:
         drawn = logs(scatter, most)
         assert held(drawn, numbers(drawn, most)) >= 0.945, scatter
@@ -96,12 +96,12 @@ def ordinary(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_bounds_hold_as_often_too(bound, scatter):
     most, truth = 12, math.log(bound)
     of_bound = truth + logs(scatter, most)
-    of_ratio = logs(3.0, most)[::-1]
-    wanted = numbers(of_ratio, most)
-    below = of_bound[:, :FEWEST].mean(axis=1) < 0
-    wanted[below] = np.minimum(wanted, numbers(of_bound, most))[below]
+    of_speedup = logs(3.0, most)[::-1]
+    wanted = numbers(of_speedup, most)
+    above = of_bound[:, :FEWEST].mean(axis=1) > 0
+    wanted[above] = np.minimum(wanted, numbers(of_bound, most))[above]
     assert held(of_bound, wanted, truth) >= 0.945
-    assert held(of_ratio, wanted) >= 0.945
+    assert held(of_speedup, wanted) >= 0.945
 
 
 def row(of_processes: list[float], busy: tuple[float, ...] = (), against: str = "b") -> dict:
@@ -129,7 +129,7 @@ def test_that_many_processes_of_the_same_scatter_are_narrow_enough():
     assert number >= (student(2) * 0.011 / math.log1p(HALF_WIDTH)) ** 2, "no less than Stein's"
 
 
-def test_the_best_of_the_others_counts_and_a_bound_only_below_1():
+def test_the_best_of_the_others_counts_and_a_bound_only_above_1():
     noisy = [0.9, 1.0, 1.1]
     far = row([0.1, 0.2, 0.4], against="far")
     assert processes_wanted([row([0.99, 1.0, 1.01]), far], HALF_WIDTH, 12) < 12
@@ -137,13 +137,26 @@ def test_the_best_of_the_others_counts_and_a_bound_only_below_1():
     assert processes_wanted([row(noisy, (1.18, 1.3, 1.43))], HALF_WIDTH, 12) < 12
     assert processes_wanted([row(noisy, (0.85, 0.95, 1.05))], HALF_WIDTH, 12) == 12
     bound, half = bound_of(row(noisy, (1.18, 1.3, 1.43)))
-    assert bound < 1
-    assert half < ratio_of(row(noisy))[1]
+    assert bound > 1
+    assert half < speedup_of(row(noisy))[1]
+
+
+def test_a_speed_up_above_1_means_that_ours_is_faster():
+    beside = [row([1.0] * 3, (1.5,) * 3, against="slower"), row([1.0] * 3, (0.7,) * 3, against="faster")]
+    for one, seconds in zip(beside, (2.0, 0.8), strict=True):
+        one["against_s"] = [[seconds]] * 3
+    slower, faster = beside
+    assert speedup_of(slower)[0] == pytest.approx(2.0) and bound_of(slower)[0] == pytest.approx(1.5)
+    assert speedup_of(faster)[0] == pytest.approx(0.8) and bound_of(faster)[0] == pytest.approx(0.7)
+    assert ratios.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
+    assert ratios.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
+    assert ratios.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
+    assert ratios.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
 
 
 def test_one_process_far_off_widens_no_interval_from_five_on():
     calm = [0.0, 0.004, -0.004, 0.002]
     assert of_mean([*calm, 0.5]).half > 0.25
-    ratio, half = ratios._over_processes([*calm, 0.5])
-    assert ratio == pytest.approx(1.0, abs=0.005)
+    speedup, half = ratios._over_processes([*calm, 0.5])
+    assert speedup == pytest.approx(1.0, abs=0.005)
     assert half < 0.06

@@ -1,4 +1,4 @@
-"""Two arms of a training step, in turn, over several processes: the ratio, its interval, and what cannot run."""
+"""Two arms of a training step, in turn, over several processes: the speed-up, its interval, and what cannot run."""
 
 import functools
 import json
@@ -123,36 +123,36 @@ def test_our_arms_take_a_model_of_ones_own_and_what_fails_is_a_row():
     assert "ValueError: 2 layers at 16" in done.output
 
 
-def test_the_ratio_is_of_neighbours_so_that_drift_cancels():
+def test_the_speed_up_is_of_neighbours_so_that_drift_cancels():
     drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
-    ratio, half = ratios.ratio_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
-    assert ratio == pytest.approx(0.9)
+    speedup, half = ratios.speedup_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
+    assert speedup == pytest.approx(1 / 0.9)
     assert half == pytest.approx(0, abs=1e-12)
 
 
 def test_one_process_with_a_slow_host_does_not_decide():
     found = [0.58, 0.584, 0.475, 0.577, 0.58, 0.572]
-    ratio, half = ratios.ratio_of(row([[one] for one in found], [[1.0]] * 6))
-    assert ratio == pytest.approx(0.577, abs=1e-3)
+    speedup, half = ratios.speedup_of(row([[one] for one in found], [[1.0]] * 6))
+    assert speedup == pytest.approx(1 / 0.577, abs=3e-3)
     assert half < 0.05, "of the mean it would be 0.13"
 
 
 def test_the_interval_is_students_over_processes():
     processes = [[0.9], [1.0], [1.1]]
-    ratio, half = ratios.ratio_of(row(processes, [[1.0]] * 3))
+    speedup, half = ratios.speedup_of(row(processes, [[1.0]] * 3))
     logs = [math.log(one) for (one,) in processes]
     mean = sum(logs) / 3
     error = (sum((log - mean) ** 2 for log in logs) / 2 / 3) ** 0.5
-    assert ratio == pytest.approx(math.exp(mean))
+    assert speedup == pytest.approx(math.exp(-mean))
     assert math.log1p(half) == pytest.approx(4.302653 * error)
-    assert ratios.ratio_of(row([[1.0]], [[2.0]])) == (pytest.approx(0.5), math.inf)
+    assert ratios.speedup_of(row([[1.0]], [[2.0]])) == (pytest.approx(2.0), math.inf)
 
 
 def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have():
     rows = [row([[0.5], [0.5], [0.5], [9.0]], [[1.0]] * 4), row([[2.0], [2.2], [1.8]], [[1.0]] * 3)]
     mean, half = ratios.geometric_mean(rows)
-    alone, alone_half = ratios.ratio_of(rows[1])
-    assert mean == pytest.approx((0.5 * alone) ** 0.5)
+    alone, alone_half = ratios.speedup_of(rows[1])
+    assert mean == pytest.approx((2 * alone) ** 0.5)
     assert math.log1p(half) == pytest.approx(math.log1p(alone_half) / 2)
 
 
@@ -172,14 +172,14 @@ def test_the_first_processes_fix_how_many_there_are(monkeypatch):
     assert len(many["ours_s"]) == 4
     built_first.clear()
     (some,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.01)
-    assert len(some["ours_s"]) == ratios.processes_for_ratio(row([[1.01], [1.0], [1.0]], [[1.0]] * 3), 0.01, 20)
+    assert len(some["ours_s"]) == ratios.processes_for_speedup(row([[1.01], [1.0], [1.0]], [[1.0]] * 3), 0.01, 20)
     assert ratios.FEWEST < len(some["ours_s"]) < 20, "a slow process after the pilot changes nothing"
 
 
 def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_measured():
     slow, fast = (row([[1.0]] * 3, [[other]] * 3, against=name) for name, other in (("slow", 4.0), ("fast", 2.0)))
     assert list(study.answers([slow, fast], 0.02)) == [
-        "small, context 512: a is 2.00 times as fast as the best of the others, fast."
+        "small, context 512: a is 2.000\u00d7 ± 0.0 % as fast as the best of the others, fast."
     ]
     noisy = row([[1.0], [1.2], [0.8]], [[2.0]] * 3)
     (sentence,) = study.answers([noisy], 0.02)
@@ -200,10 +200,10 @@ def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatc
     monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(1.25))
     (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
     assert len(one["ours_s"]) == ratios.FEWEST
-    assert ratios.bound_of(one) == (pytest.approx(0.8), pytest.approx(0, abs=1e-12))
+    assert ratios.bound_of(one) == (pytest.approx(1.25), pytest.approx(0, abs=1e-12))
     (sentence,) = study.answers([one], 0.02)
-    assert "a takes at most 0.800 of the time of the best of the others" in sentence
-    assert "0.800 ± 0.0%" in study.table([one])
+    assert "a is at least 1.250\u00d7 ± 0.0 % as fast as the best of the others" in sentence
+    assert "1.250\u00d7 ± 0.0 %" in study.table([one])
 
 
 def test_a_gpu_that_needs_less_than_we_do_bounds_nothing(monkeypatch):

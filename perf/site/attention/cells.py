@@ -28,6 +28,18 @@ def sentence(config: dict[str, Any], axes: Iterable[str]) -> str:
     return ", ".join(words(axis, config[axis]) for axis in axes)
 
 
+def extent(configs: Sequence[dict[str, Any]], axes: Iterable[str]) -> str:
+    """The values of axes that vary, in words: numbers from the smallest to the largest, all others one by one."""
+    said = []
+    for axis in axes:
+        values = list(dict.fromkeys(config[axis] for config in configs if axis in config))
+        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+            said.append(f"{axis} {min(values)} to {max(values)}")
+        else:
+            said.append(" and ".join(words(axis, value) for value in values))
+    return ", ".join(said)
+
+
 def maps(rows: Sequence[Row], peer: str, section: Section, axes: Sequence[str]) -> list[dict[str, Any]]:
     """One heat map of seq_len by d for each combination of the other axes."""
     groups: dict[str, dict[tuple[Any, Any], Row]] = {}
@@ -121,11 +133,12 @@ def _speedup(one: Speedup, section: Section) -> dict[str, Any]:
     if one.ratio is not None:
         strength = min(abs(math.log2(one.ratio)) / _FULL_TINT, 1.0)
         say = WORDS[section.quantity]
+        known = f" ± {units.percent(one.half)}" if section.quantity == "time" else ""
         return {
             "text": units.times(one.ratio),
             "kind": one.verdict,
             "tint": 0 if one.verdict == "even" else round(12 + 48 * strength),
-            "title": f"{say[one.verdict]}: {peer} {say['needs']} {units.times(one.ratio)} "
+            "title": f"{say[one.verdict]}: {peer} {say['needs']} {units.times(one.ratio)}{known} "
             f"the {section.quantity} of {label(section.ours)}",
             "value": one.ratio,
         }

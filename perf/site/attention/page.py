@@ -65,6 +65,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "commit": one.commit,
         "newer": one.newer,
         "cases": len(rows),
+        "cells": cells.extent([dict(row.config) for row in rows], axes),
         "done": len(done),
         "only": units.seconds(done[0].figure.median)
         if len(rows) == 1 and done and done[0].figure and section.quantity == "time"
@@ -113,9 +114,11 @@ def _headline(overviews: dict[str, Overview | None], few: bool, section: Section
     """Ratio and name of the peers that a reader asks for first; no ratio of one that needs as much memory."""
     # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
     wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
-    found = [(units.times(one.mean), label(peer)) for peer in wanted if (one := overviews.get(peer))]
-    even = units.times(1) if section.quantity == "memory" else None
-    return [("" if ratio == even else ratio, peer) for ratio, peer in found]
+    found = [(units.times(one.mean), one.half, label(peer)) for peer in wanted if (one := overviews.get(peer))]
+    if section.quantity == "time":
+        return [(f"{ratio} ± {units.percent(half)}", peer) for ratio, half, peer in found]
+    even = units.times(1)
+    return [("" if ratio == even else ratio, peer) for ratio, _, peer in found]
 
 
 def _overview_text(found: Overview | None) -> dict[str, Any] | None:
@@ -123,6 +126,7 @@ def _overview_text(found: Overview | None) -> dict[str, Any] | None:
         return None
     return {
         "mean": units.times(found.mean),
+        "half": units.percent(found.half),
         "low": units.times(found.low),
         "high": units.times(found.high),
         "cases": found.cases,

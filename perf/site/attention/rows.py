@@ -21,6 +21,9 @@ class Speedup:
 
     peer: CaseResult | None
     ratio: float | None = None
+    half: float = 0.0
+    """Half of the 95 % interval of the ratio, relative: the two intervals are independent."""
+
     verdict: str = ""
     """better or worse where the two intervals are apart, even where they touch, "" without a ratio."""
 
@@ -48,6 +51,9 @@ class Overview:
     cases: int
     mean: float
     """Geometric mean of the ratios."""
+
+    half: float
+    """Half of its 95 % interval, relative: the cases are independent."""
 
     low: float
     high: float
@@ -84,6 +90,7 @@ def overview(rows: Sequence[Row], peer: str) -> Overview | None:
     return Overview(
         cases=len(ratios),
         mean=statistics.geometric_mean(ratios),
+        half=math.hypot(*(one.half for one in found if one.ratio is not None)) / len(ratios),
         low=min(ratios),
         high=max(ratios),
         better=sum(one.verdict == "better" for one in found),
@@ -113,7 +120,8 @@ def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity)
     if mine is None or other is None:
         return Speedup(peer)
     verdict = "better" if other.low > mine.high else "worse" if other.high < mine.low else "even"
-    return Speedup(peer, other.median / mine.median, verdict)
+    half = math.hypot(*(one.high / one.median - 1 for one in (mine, other)))
+    return Speedup(peer, other.median / mine.median, half, verdict)
 
 
 def _in_reading_order(configs: Iterable[Config]) -> list[Config]:

@@ -128,9 +128,9 @@ def _headlines(
         whole, ours = by_name.get("none"), by_name.get("sharded")
         if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
             held = ours.result.facts["optimizer_bytes"] / whole.result.facts["optimizer_bytes"]
-            took = units.times(ours.time.median / whole.time.median)
+            speedup = units.times(whole.time.median / ours.time.median)
             what = f"{place(ours.where)}: a sharded optimizer holds"
-            yield what, percent(held), f" of the state on each rank and takes {took} the step."
+            yield what, percent(held), f" of the state on each rank; its step is {speedup} as fast."
 
 
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _shard(one: Machine, group: Sequence[Shard], row: Shard) -> dict[str, Any]:
         "name": row.name,
         "full": f"{row.name}, {place(row.where)}",
         "time": _time(row.time, row.result, one.link(row.result)),
-        "ratio": units.times(row.time.median / whole.median) if row.time and whole and row.name != "none" else "",
+        "ratio": units.times(whole.median / row.time.median) if row.time and whole and row.name != "none" else "",
         "points": [
             {
                 "text": units.memory(facts[point]) if facts.get(point) else "",

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from perf.studies.answers.rows import Documents, Row, known, markdown
+from perf.studies.answers.rows import Documents, Row, markdown
 from perf.studies.attention.cells import AXES, GROUPS, MASKS
 from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
-from perf.studies.ratios import best, milliseconds, ratio_of
+from perf.studies.ratios import best, figure, known, milliseconds, speedup_of
 from perf.units import digits
 
 NAMES = {
@@ -37,8 +37,8 @@ ASKED = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
 """Those with a column there."""
 
 HEADS = {
-    "en": ("group: batch x heads x seq_len x d", "ours, ms", "over the best of the others"),
-    "zh": ("组: batch x heads x seq_len x d", "本仓库, ms", "与其余中最快者之比"),
+    "en": ("group: batch x heads x seq_len x d", "ours, ms", "speed-up over the best of the others"),
+    "zh": ("组: batch x heads x seq_len x d", "本仓库, ms", "相对其余中最快者的加速比"),
 }
 WORDS = {
     "en": {"forward": "forward", "backward": "backward", "gpu_wall": "wall clock", "triton_tf32": "TF32 allowed"},
@@ -48,7 +48,7 @@ WORDS = {
 
 
 def beside(group: str, found: Documents) -> str:
-    """Our time in each cell of a group, and what part it is of that of each of the others."""
+    """Our time in each cell of a group, and the speed-up over each of the others."""
     mine = [pair for pair in timed(found["attention"]["rows"]) if pair["group"] == group]
     axes = [axis for axis in ("is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
     shown = []
@@ -59,7 +59,7 @@ def beside(group: str, found: Documents) -> str:
         for axis in axes:
             cells |= said[axis]
         cells |= {"ours, ms": digits(ms, 4), "TFLOP/s": digits(tflops(one, ms))}
-        cells |= {NAMES.get(pair["against"], pair["against"]): known(*ratio_of(pair)) for pair in cell}
+        cells |= {NAMES.get(pair["against"], pair["against"]): known(*speedup_of(pair)) for pair in cell}
         shown.append(cells)
     return markdown(shown)
 
@@ -71,13 +71,13 @@ def front(language: str, found: Documents) -> str:
     for line in FRONT:
         mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
         ((_, cell),) = grouped(mine, *AXES, "ours")
-        ratio, half, name = best(cell, ratio_of)
-        ms, beside_it = digits(milliseconds(cell[0], "ours"), 4), f"{known(ratio, half)}, {NAMES[name]}"
-        if all(one * (1 + wide) < 1 for one, wide in map(ratio_of, cell)):
+        speedup, half, name = best(cell, speedup_of)
+        ms, beside_it = digits(milliseconds(cell[0], "ours"), 4), f"{known(speedup, half)}, {NAMES[name]}"
+        if all(one / (1 + wide) > 1 for one, wide in map(speedup_of, cell)):
             ms = f"**{ms}**"
-        elif ratio / (1 + half) > 1:
+        elif speedup * (1 + half) < 1:
             beside_it = f"**{beside_it}**"
-        others = {pair["against"]: f"{ratio_of(pair)[0]:.3f}" for pair in cell}
+        others = {pair["against"]: figure(speedup_of(pair)[0]) for pair in cell}
         shown.append(
             dict(zip(HEADS[language], (_named(cell[0], WORDS[language]), ms, beside_it), strict=True))
             | {NAMES[name]: others.get(name, "-") for name in ASKED}

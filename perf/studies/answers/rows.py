@@ -70,8 +70,3 @@ def share(fraction: float) -> str:
 def gain(before: float, after: float) -> str:
     """How many times as fast."""
     return f"{before / after:.2f}\u00d7"
-
-
-def known(ratio: float, half: float) -> str:
-    """With the half-width of its 95 % interval."""
-    return f"{ratio:.3f} ± {share(half)}"

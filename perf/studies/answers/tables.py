@@ -7,9 +7,9 @@ from collections.abc import Callable
 from perf.studies.answers.attention import ATTENTION_TABLES
 from perf.studies.answers.kernels import KERNEL_TABLES
 from perf.studies.answers.memory import MEMORY_TABLES
-from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, known, markdown, ms, share
+from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, markdown, ms, share
 from perf.studies.end_to_end import PHASES, mean_and_deviation
-from perf.studies.ratios import best, bound_of, milliseconds, ratio_of
+from perf.studies.ratios import best, bound_of, known, milliseconds, speedup_of
 from perf.studies.train_step.study import tflops
 from perf.workloads import measured
 
@@ -234,7 +234,7 @@ def fastest_step(found: Documents) -> str:
     for (size, context), group in pairs:
         mine = list(group)
         rows = {row["against"]: row for row in mine}
-        (ratio, half, name), (bound, bound_half, busiest) = best(mine, ratio_of), best(mine, bound_of)
+        (speedup, half, name), (bound, bound_half, busiest) = best(mine, speedup_of), best(mine, bound_of)
         ours = milliseconds(rows[name], "ours")
         shown.append(
             {
@@ -242,9 +242,9 @@ def fastest_step(found: Documents) -> str:
                 "ours, ms": f"{ours:.2f}",
                 "TFLOP/s": f"{tflops(rows[name], ours):.0f}",
                 "the best other's, ms": f"{milliseconds(rows[name], 'against'):.2f}",
-                "ratio": known(ratio, half),
+                "speed-up": known(speedup, half),
                 "its GPU busy, ms": f"{milliseconds(rows[busiest], 'against_busy'):.2f}",
-                "ratio to that": known(bound, bound_half),
+                "speed-up over that": known(bound, bound_half),
             }
         )
     return markdown(shown)

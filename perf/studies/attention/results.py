@@ -1,4 +1,4 @@
-"""What the attention study shows: ratios of what was measured side by side, as tables, sentences and figures."""
+"""What the attention study shows: speed-ups over arms measured side by side, as tables, sentences and figures."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 from perf.harness.status import Status, told
 from perf.studies import ratio_figure
 from perf.studies.attention.cells import AXES, MASKS
-from perf.studies.ratios import FEWEST, best, geometric_mean, milliseconds, processes_for_ratio, ratio_of
+from perf.studies.ratios import FEWEST, best, geometric_mean, known, milliseconds, processes_for_speedup, speedup_of
 from perf.units import digits
 
 Row = dict[str, Any]
@@ -40,13 +40,13 @@ def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
 
 
 def timed(rows: Iterable[Row]) -> list[Pair]:
-    """The pairs that have a ratio."""
+    """The pairs that have a speed-up."""
     return [pair for pair in pairs(rows) if pair["status"] == "ok"]
 
 
 def processes_wanted(rows: Iterable[Row], half_width: float, most: int) -> int:
-    """How many processes make every ratio known so well: `FEWEST`, of which `rows` hold the samples, to `most`."""
-    return max((processes_for_ratio(pair, half_width, most) for pair in timed(rows)), default=FEWEST)
+    """How many processes make every speed-up known so well: `FEWEST`, of which `rows` hold the samples, to `most`."""
+    return max((processes_for_speedup(pair, half_width, most) for pair in timed(rows)), default=FEWEST)
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
@@ -56,7 +56,7 @@ def shown(rows: list[Row]) -> Iterator[str]:
     for (group, dtype, clock, cache), mine in grouped(rows, "group", "dtype", "clock", "cache"):
         for (ours,), one in grouped([row for row in mine if row["role"] == "ours"], "impl"):
             found = [pair for pair in timed(mine) if pair["ours"] == ours]
-            yield f"\n{group}: {ours}, {dtype}, {clock}, {cache} caches; its time over that of the best of the others"
+            yield f"\n{group}: {ours}, {dtype}, {clock}, {cache} caches; speed-up over the best of the others"
             yield tabulate([_cell(row, found) for row in one], headers="keys", disable_numparse=True)
             if found:
                 yield ""
@@ -91,23 +91,22 @@ def _cell(row: Row, found: list[Pair]) -> dict[str, str]:
     ms = milliseconds({"ours_s": row["samples_s"]}, "ours")
     cells |= {"ms": digits(ms, 4), "TFLOP/s": digits(tflops(row, ms))}
     if mine := [pair for pair in found if all(pair[axis] == row[axis] for axis in AXES)]:
-        ratio, half, name = best(mine, ratio_of)
-        cells |= {"ratio": f"{ratio:.3f} ± {half:.1%}", "best of the others": name}
+        speedup, half, name = best(mine, speedup_of)
+        cells |= {"speed-up": known(speedup, half), "best of the others": name}
     return cells
 
 
 def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
     """Each of the others over all cells of a mode."""
     for (mode, against), mine in grouped(sorted(found, key=lambda pair: pair["mode"]), "mode", "against"):
-        mean, half = geometric_mean(mine)
-        ratio, worst_half, worst = _worst(mine)
+        least, least_half, worst = _worst(mine)
         yield {
             "mode": mode,
             "against": against,
             "cells": len(mine),
-            "geom. mean": f"{mean:.3f} ± {half:.1%}",
-            "worst": f"{ratio:.3f} ± {worst_half:.1%}",
-            "in": f"{shape(worst)}, {MASKS[worst['is_causal']]}",
+            "geom. mean": known(*geometric_mean(mine)),
+            "worst": known(least, least_half),
+            "in": f"{shape(worst)} {MASKS[worst['is_causal']]}",
         }
 
 
@@ -116,29 +115,27 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
     for (ours,), every in grouped(timed(rows), "ours"):
         for against in ASKED:
             if mine := [pair for pair in every if pair["against"] == against]:
-                ratio, half, worst = _worst(mine)
+                speedup, half, worst = _worst(mine)
                 cell = f"{worst['group']} {where(worst)}"
-                beside = f"{ours} beside {against}, worst of {len(mine)} cells"
-                yield f"{beside}, {cell}: {ratio:.3f} ± {half:.1%} of its time."
+                yield f"{ours} over {against}, worst of {len(mine)} cells, {cell}: {known(speedup, half)} as fast."
         both = [pair for pair in every if (pair["group"], pair["mode"]) == ("grid", "forward_backward")]
         if mine := [pair for pair in both if pair["against"] == "sdpa_cudnn"]:
-            mean, half = geometric_mean(mine)
             which = f"grid, forward_backward, geometric mean of {len(mine)} cells"
-            yield f"{ours} beside sdpa_cudnn, {which}: {mean:.3f} ± {half:.1%} of its time."
+            yield f"{ours} over sdpa_cudnn, {which}: {known(*geometric_mean(mine))} as fast."
         if mine := [pair for pair in every if pair["group"] == "leaderboard"]:
-            ratio, half, name = best(mine, ratio_of)
+            speedup, half, name = best(mine, speedup_of)
             ms = milliseconds(mine[0], "ours")
             rate = f"{digits(ms, 4)} ms, {digits(tflops(mine[0], ms))} TFLOP/s"
-            yield f"{ours} on the leaderboard: {rate}; beside the best of the others, {name}: {ratio:.3f} ± {half:.1%}."
-        if wide := [pair for pair in every if ratio_of(pair)[1] > half_width]:
-            most = max(wide, key=lambda pair: ratio_of(pair)[1])
-            which = f"{most['against']} in {most['group']} {where(most)}, ± {ratio_of(most)[1]:.1%}"
-            known = f"{len(wide)} of {len(every)} ratios are not known to {half_width:.1%}"
-            yield f"{ours}: {known}, least of all {which}; more --processes."
+            yield f"{ours} on the leaderboard: {rate}; {known(speedup, half)} as fast as the best other, {name}."
+        if wide := [pair for pair in every if speedup_of(pair)[1] > half_width]:
+            most = max(wide, key=lambda pair: speedup_of(pair)[1])
+            which = f"{most['against']} in {most['group']} {where(most)}, ± {speedup_of(most)[1]:.1%}"
+            unknown = f"{len(wide)} of {len(every)} speed-ups are not known to {half_width:.1%}"
+            yield f"{ours}: {unknown}, least of all {which}; more --processes."
 
 
 def draw(rows: list[Row], folder: Path, title: str) -> None:
-    """attention-GROUP-MODE.png: the ratio of each cell to each of the others."""
+    """attention-GROUP-MODE.png: the speed-up of each cell over each of the others."""
     every = timed(rows)
     for (group, mode), mine in grouped(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
         several = len({pair["ours"] for pair in mine}) > 1
@@ -152,8 +149,8 @@ def _arm(pair: Pair, *, several: bool) -> str:
 
 
 def _worst(found: list[Pair]) -> tuple[float, float, Pair]:
-    pair = max(found, key=lambda pair: ratio_of(pair)[0])
-    return *ratio_of(pair), pair
+    pair = min(found, key=lambda pair: speedup_of(pair)[0])
+    return *speedup_of(pair), pair
 
 
 def grouped(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:

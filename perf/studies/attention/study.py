@@ -38,9 +38,9 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
     Of each cell ours and the others are built beside one another in one process, from the same numbers, each compared
     with float64 (a wrong one gets no time), warmed up, and then sampled in turn, A B C C B A, so that the drift of the
     machine hits each alike; then again in fresh processes, another one first in each: three, and as many more as by
-    their scatter make the 95 % interval of every ratio narrow enough. By CUDA events with a cold L2, so that no host is
-    in it; short by the wall clock with operands in L2, as the layer before leaves them (--clock cuda_graph: its kernels
-    alone). What cannot run (dtype, memory) is a row with its reason.
+    their scatter make the 95 % interval of every speed-up narrow enough. By CUDA events with a cold L2, so that no host
+    is in it; short by the wall clock with operands in L2, as the layer before leaves them (--clock cuda_graph: its
+    kernels alone). What cannot run (dtype, memory) is a row with its reason.
 
     NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, .. An attention of your
     own, module:function, is called as f(q, k, v, is_causal) and returns out, all (batch, heads, seq_len, d), for
@@ -135,7 +135,7 @@ def measure(
 ) -> Iterator[None]:
     """Adds samples to the rows of each cell; a step for each visit to a cell.
 
-    After the third process each cell is visited as often as the scatter of its ratios wants.
+    After the third process each cell is visited as often as the scatter of its speed-ups wants.
     """
     from tqdm import tqdm
 

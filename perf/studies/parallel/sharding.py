@@ -12,6 +12,7 @@ from perf.harness.status import told
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
+from perf.studies.ratios import figure
 from perf.workloads.closed_forms import state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
 
@@ -83,11 +84,11 @@ def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
         base = whole.get(_cell(row))
         if row["status"] != "ok" or base is None or row is base:
             continue
-        ratio = statistics.median(row["samples_s"]) / statistics.median(base["samples_s"])
+        speedup = statistics.median(base["samples_s"]) / statistics.median(row["samples_s"])
         share = row["facts"]["optimizer_bytes"] / base["facts"]["optimizer_bytes"]
         yield (
-            f"{row['size']}, context {row['context_length']}, {row['world_size']} ranks: {row['sharding']} takes "
-            f"{ratio:.3f} of the step of the whole state, and holds {share:.1%} of it."
+            f"{row['size']}, context {row['context_length']}, {row['world_size']} ranks: {row['sharding']} is "
+            f"{figure(speedup)} as fast as a step with the whole state, and holds {share:.1%} of it."
         )
 
 

@@ -24,7 +24,7 @@ from perf.studies.parallel.ranked import (
     step_options,
 )
 from perf.studies.ratio_figure import draw
-from perf.studies.ratios import FEWEST, best, milliseconds, processes_for_ratio, ratio_of
+from perf.studies.ratios import FEWEST, best, known, milliseconds, processes_for_speedup, speedup_of
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
 
@@ -68,10 +68,10 @@ def command(
     python -m perf study parallel-step --ours ddp/overlapped --ours ddp/torch --against alone
 
     Two arms are held by the same ranks and take single steps in turn, A B B A, each timed by its slowest rank; then
-    again in fresh processes: three, and as many more as by their scatter make the 95 % interval of every ratio narrow
-    enough. busy is the share of a step in which the GPU computes or communicates: where it is far from all, the host is
-    what is timed, and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25).
-    Against "alone", which is an arm's own step without communication, the ratio says what communication adds.
+    again in fresh processes: three, and as many more as by their scatter make the 95 % interval of every speed-up
+    narrow enough. busy is the share of a step in which the GPU computes or communicates: where it is far from all, the
+    host is what is timed, and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's
+    (default 25). Against "alone", an arm's own step without communication, the study says what communication adds.
     """
     device = steps.device
     pairs = {
@@ -137,7 +137,7 @@ def measured(
         for number in range(processes):
             if number == FEWEST:
                 timed = [row for row in rows if row["status"] == "ok"]
-                numbers = (processes_for_ratio(row, half_width, processes) for row in timed)
+                numbers = (processes_for_speedup(row, half_width, processes) for row in timed)
                 wanted = max(numbers, default=FEWEST)
             if number == wanted:
                 return
@@ -193,11 +193,10 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
         cells = {"size": row["size"], "context": row["context_length"], "ranks": row["world_size"]}
         cells |= {"ours": row["ours"], "against": row["against"]}
         if row["status"] == "ok":
-            ratio, half = ratio_of(row)
             cells |= {
                 "ours, ms": f"{milliseconds(row, 'ours'):.2f}",
                 "its ms": f"{milliseconds(row, 'against'):.2f}",
-                "ratio": f"{ratio:.3f} ± {half:.1%}",
+                "speed-up": known(*speedup_of(row)),
                 "processes": len(row["ours_s"]),
             }
             cells |= {words: share(row[f"{arm}_busy"]) for words, arm in (("busy", "ours"), ("its busy", "against"))}
@@ -220,14 +219,14 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
         timed, key=lambda row: (*(row[axis] for axis in cell), row["against"] == ALONE)
     ):
         mine = list(group)
-        ratio, half, fastest = best(mine, ratio_of)
+        speedup, half, fastest = best(mine, speedup_of)
         where = f"{size}, context {context}, {ranks} ranks: {ours}"
         busy = [one for row in mine for one in row["ours_busy"]]
         bound = busy and statistics.median(busy) < BUSY
         host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if bound else ""
         if half > half_width:
-            yield f"{where}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
+            yield f"{where}: {known(speedup, half)} is too wide for a verdict; more --processes."
         elif beside_itself:
-            yield f"{where}: communication adds {ratio - 1:.1%} ± {half:.1%} to the step.{host}"
+            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half:.1%} to the step.{host}"
         else:
-            yield f"{where} takes {ratio:.3f} ± {half:.1%} of the time of the best of the others, {fastest}.{host}"
+            yield f"{where} is {known(speedup, half)} as fast as the best of the others, {fastest}.{host}"

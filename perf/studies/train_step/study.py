@@ -15,7 +15,7 @@ from perf.studies.fresh_process import fresh_process
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.ratio_figure import draw
-from perf.studies.ratios import FEWEST, best, bound_of, milliseconds, processes_wanted, ratio_of
+from perf.studies.ratios import FEWEST, best, bound_of, known, milliseconds, processes_wanted, speedup_of
 from perf.studies.train_step.arms import Cell, Known, check_arm, samples_of
 from perf.workloads import measured
 
@@ -55,10 +55,10 @@ def command(
     python -m perf study train-step --size small --against my_package.peers:build_step
 
     All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
-    then again in fresh processes: three, and as many more as by their scatter make the 95 % interval of the ratio to
-    the best narrow enough. Where another arm waits for its host, those are too many; then the ratio to the time for
-    which the GPU is busy with that arm's step is asked for instead, which no host can undercut. Arms that do not fit
-    together go in pairs.
+    then again in fresh processes: three, and as many more as by their scatter make the 95 % interval of the speed-up
+    over the best narrow enough. Where another arm waits for its host, those are too many; then the speed-up over the
+    time for which the GPU is busy with that arm's step is asked for instead, which no host can undercut. Arms that do
+    not fit together go in pairs.
 
     Every arm is checked before it is timed: its loss, gradient and update against float64. A peer of your own,
     build_step(config, weights, ids, targets), is called with TransformerLM's weights by name, float32, and returns a
@@ -82,7 +82,7 @@ def command(
     rows = kept(found, kind, out / "train-step.json")
     whole = document(kind, rows)
     click.echo(heading(whole))
-    click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and over each other arm's, 95 % interval")
+    click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and its speed-up over each other arm, 95 % interval")
     click.echo(table(rows))
     for sentence in answers(rows, half_width / 100):
         click.echo(sentence)
@@ -144,20 +144,18 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = {"size": row["size"], "context": row["context"], "against": row["against"]}
         if row["status"] == "ok":
-            ratio, half = ratio_of(row)
             ours = milliseconds(row, "ours")
             cells |= {
                 "ours, ms": f"{ours:.2f}",
                 "TFLOP/s": f"{tflops(row, ours):.0f}",
                 "its ms": f"{milliseconds(row, 'against'):.2f}",
-                "ratio": f"{ratio:.3f} ± {half:.1%}",
+                "speed-up": known(*speedup_of(row)),
                 "processes": len(row["ours_s"]),
             }
             if row["against_busy_s"]:
-                ratio, half = bound_of(row)
                 cells |= {
                     "its GPU's ms": f"{milliseconds(row, 'against_busy'):.2f}",
-                    "at most": f"{ratio:.3f} ± {half:.1%}",
+                    "at least": known(*bound_of(row)),
                 }
         else:
             cells["ours, ms"] = told(row)
@@ -176,18 +174,17 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
     timed = [row for row in rows if row["status"] == "ok"]
     for (size, context), group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
         mine = list(group)
-        ours = mine[0]["ours"]
-        (ratio, half, fastest), (bound, bound_half, busiest) = best(mine, ratio_of), best(mine, bound_of)
+        where = f"{size}, context {context}: {mine[0]['ours']}"
+        (speedup, half, fastest), (bound, bound_half, busiest) = best(mine, speedup_of), best(mine, bound_of)
         if half <= half_width:
-            verdict = f"{1 / ratio:.2f} times as fast as" if ratio < 1 else f"{ratio:.2f} times as slow as"
-            yield f"{size}, context {context}: {ours} is {verdict} the best of the others, {fastest}."
-        elif bound_half <= half_width and bound < 1:
+            yield f"{where} is {known(speedup, half)} as fast as the best of the others, {fastest}."
+        elif bound_half <= half_width and bound > 1:
             yield (
-                f"{size}, context {context}: {ours} takes at most {bound:.3f} of the time of the best of the others: "
-                f"for so long is the GPU busy with {busiest}. With its waits for this host: {ratio:.3f} ± {half:.1%}."
+                f"{where} is at least {known(bound, bound_half)} as fast as the best of the others, by the time for "
+                f"which the GPU is busy with {busiest}. With its waits for this host: {known(speedup, half)}."
             )
         else:
-            yield f"{size}, context {context}: {half:.1%} on {ratio:.3f} is too wide for a verdict; more --processes."
+            yield f"{where}: {known(speedup, half)} is too wide for a verdict; more --processes."
 
 
 def _in_a_fresh_process(

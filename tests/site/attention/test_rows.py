@@ -49,6 +49,15 @@ def test_touching_intervals_are_no_verdict() -> None:
     assert row.speedups["sdpa"].verdict == "even"
 
 
+def test_the_interval_of_a_speedup_has_both_arms_and_that_of_a_mean_all_cases() -> None:
+    wide = ((0.9,) * 4, (1.0,) * 4, (1.1,) * 4)
+    [row], _ = rows.build_rows([case(visits=wide), case("sdpa", wide)], "triton")
+    mine = row.figure.high / row.figure.median - 1 if row.figure else 0.0
+    assert row.speedups["sdpa"].half == pytest.approx(2**0.5 * mine) and mine > 0
+    found = rows.overview([row] * 4, "sdpa")
+    assert found and found.half == pytest.approx(row.speedups["sdpa"].half / 2)
+
+
 def test_ours_without_a_time_leaves_the_row() -> None:
     found, _ = rows.build_rows([case(visits=(), status="wrong"), case("sdpa")], "triton")
     assert found[0].ours is not None

@@ -10,7 +10,7 @@ import pytest
 from perf.studies.answers import page
 from perf.studies.answers.attention import ASKED, FRONT, FRONT_TABLES, NAMES, TOGETHER, front
 from perf.studies.attention.results import grouped, timed
-from perf.studies.ratios import best, geometric_mean, milliseconds, ratio_of
+from perf.studies.ratios import best, figure, geometric_mean, known, milliseconds, speedup_of
 
 RESULTS = Path(__file__).parents[3] / "perf" / "results"
 FOUND = page.documents(page.FOLDER)
@@ -24,90 +24,90 @@ def select(**wanted):
     return [pair for pair in PAIRS if all(pair[axis] == value for axis, value in wanted.items())]
 
 
-def ratios(**wanted):
-    return [ratio_of(pair)[0] for pair in select(**wanted)]
+def speedups(**wanted):
+    return [speedup_of(pair)[0] for pair in select(**wanted)]
 
 
 def to_the_best(**wanted):
     """Of each cell."""
-    return [best(cell, ratio_of) for _, cell in grouped(select(**wanted), "seq_len", "d", "mode", "ours")]
+    return [best(cell, speedup_of) for _, cell in grouped(select(**wanted), "seq_len", "d", "mode", "ours")]
 
 
 def span(values, digits):
-    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}\u00d7"
 
 
 def of_the_grid():
-    """What cuDNN's ratios are over the grid, forward and backward, and by d."""
-    mean, half = geometric_mean(select(group="grid", against="sdpa_cudnn", mode=TOGETHER))
-    return f"{mean:.3f} ± {100 * half:.1f} %", *(
-        span(ratios(group="grid", against="sdpa_cudnn", mode=TOGETHER, d=d), 3) for d in (64, 128)
+    """The speed-up over cuDNN over the grid, forward and backward together, and by d."""
+    return known(*geometric_mean(select(group="grid", against="sdpa_cudnn", mode=TOGETHER))), *(
+        span(speedups(group="grid", against="sdpa_cudnn", mode=TOGETHER, d=d), 3) for d in (64, 128)
     )
 
 
 def beside_sdpa():
     """Of one short head."""
-    return span(ratios(group="short", against="sdpa"), 2)
+    return span(speedups(group="short", against="sdpa"), 2)
 
 
 def claims_of_the_grid():
     whole, small, large = of_the_grid()
     cells = len(select(group="grid", against="sdpa_cudnn", mode=TOGETHER))
-    yield f"Over its {cells} cells ours takes {whole} of cuDNN's time forward and backward"
+    yield f"Over its {cells} cells (causal and full, seq_len 1024 to 16384, d 64 and 128), forward and backward"
+    yield f"ours is {whole} as fast as cuDNN in the geometric mean"
     asked = ("flex", "sdpa_flash")
-    means = [geometric_mean(select(group="grid", against=name, mode=TOGETHER))[0] for name in asked]
-    yield f"{means[0]:.3f} of FlexAttention's and {means[1]:.3f} of SDPA flash's"
-    worst = [max(select(group="grid", against=name), key=lambda pair: ratio_of(pair)[0]) for name in asked]
-    assert all(
-        ratio_of(pair)[0] * (1 + ratio_of(pair)[1]) < 1 for name in asked for pair in select(group="grid", against=name)
-    )
+    means = [known(*geometric_mean(select(group="grid", against=name, mode=TOGETHER))) for name in asked]
+    yield f"{means[0]} as fast as FlexAttention and {means[1]} as fast as SDPA flash"
+    worst = [min(select(group="grid", against=name), key=lambda pair: speedup_of(pair)[0]) for name in asked]
+    known_over = [speedup_of(pair) for name in asked for pair in select(group="grid", against=name)]
+    assert all(speedup / (1 + half) > 1 for speedup, half in known_over)
     where = [(pair["mode"], pair["seq_len"], pair["d"]) for pair in worst]
     assert where == [("forward", 1024, 64), ("forward", 2048, 64)]
-    flex, flash = (f"{ratio_of(pair)[0]:.3f}" for pair in worst)
-    yield "is slower than these two in no cell and no mode"
-    yield f"at worst {flex} and {flash}, in forwards of 1024 and 2048 with d = 64"
-    yield f"backward take {small} with d = 64, and {large} with 128"
+    flex, flash = (figure(speedup_of(pair)[0]) for pair in worst)
+    yield "is slower than the last two in no cell and no mode"
+    yield f"smallest speed-ups are {flex} and {flash}, in forwards of 1024 and 2048 with d = 64"
+    yield f"backward together reach {small} with d = 64 and {large} with 128"
     alone = {mode: select(group="grid", against="sdpa_cudnn", d=128, mode=mode) for mode in ("forward", "backward")}
-    yield f"our backward alone takes {span([ratio_of(pair)[0] for pair in alone['backward']], 3)}"
-    fastest, *_, slowest = sorted(alone["forward"], key=lambda pair: ratio_of(pair)[0])
+    yield f"our backward alone is at {span([speedup_of(pair)[0] for pair in alone['backward']], 3)}"
+    slowest, *_, fastest = sorted(alone["forward"], key=lambda pair: speedup_of(pair)[0])
     assert (fastest["seq_len"], slowest["seq_len"], slowest["is_causal"]) == (16384, 1024, True)
-    yield f"our forward {ratio_of(slowest)[0]:.3f} (1024, causal) down to {ratio_of(fastest)[0]:.3f} (16384)"
+    least, most = (figure(speedup_of(pair)[0]) for pair in (slowest, fastest))
+    yield f"our forward at {least} (1024, causal) up to {most} (16384)"
 
 
 def claims_of_the_leaderboard():
-    ratio, _, name = best(select(group="leaderboard"), ratio_of)
+    *speedup, name = best(select(group="leaderboard"), speedup_of)
     assert name == "sdpa_cudnn"
     ms = milliseconds(select(group="leaderboard")[0], "ours")
-    yield f"with the sum that it differentiates: {ms:.3f} ms, {ratio:.3f} of cuDNN's time"
+    yield f"with the sum that it differentiates: {ms:.3f} ms, {known(*speedup)} as fast as cuDNN"
 
 
 def claims_of_the_long_head():
     forward, backward = ([one for one, *_ in to_the_best(group="long", mode=mode)] for mode in ("forward", "backward"))
-    yield f"the fastest other's time ours takes {span(forward, 3)} forward and {span(backward, 3)} backward"
-    ratio, half, name = to_the_best(group="long", mode="backward", d=128)[0]
-    assert abs(ratio - 1) < half and (ratio, name) == (max(backward), "sdpa_cudnn")
-    yield f"{ratio:.3f} backward, that of cuDNN with d = 128"
+    yield f"speed-up over the fastest other is {span(forward, 3)} forward and {span(backward, 3)} backward"
+    speedup, half, name = to_the_best(group="long", mode="backward", d=128)[0]
+    assert abs(speedup - 1) < half and (speedup, name) == (min(backward), "sdpa_cudnn")
+    yield f"{known(speedup, half)} is that over cuDNN with d = 128"
 
 
 def claims_of_the_short_head():
     cells = to_the_best(group="short")
     assert {name for *_, name in cells} == {"sdpa"}
-    mean, half = geometric_mean(select(group="short", against="sdpa"))
-    yield f"takes {beside_sdpa()} of its time, {mean:.3f} ± {100 * half:.1f} % in the mean"
-    less = sum(ratio * (1 + half) < 1 for ratio, half, _ in cells)
-    yield f"in {less} of {len(cells)} cells less by more than the interval"
-    yield f"and {span(ratios(group='short', against='sdpa_flash'), 2)} of that of SDPA's flash by name"
-    yield f"ours is {span([milliseconds(pair, 'ours') for pair in select(group='short')], 2)} ms whatever the length"
+    mean = known(*geometric_mean(select(group="short", against="sdpa")))
+    yield f"ours is {beside_sdpa()} as fast, {mean} in the geometric mean of {len(cells)} cells"
+    yield f"faster by more than the interval in {sum(speedup / (1 + half) > 1 for speedup, half, _ in cells)} of them"
+    yield f"It is {span(speedups(group='short', against='sdpa_flash'), 2)} as fast as SDPA's flash by name"
+    times = span([milliseconds(pair, "ours") for pair in select(group="short")], 2)[:-1]
+    yield f"ours is {times} ms whatever the length"
 
 
 def claims_of_float32():
     assert {name for *_, name in to_the_best(group="float32")} == {"sdpa_efficient"}
     ieee, tf32 = (
-        [ratios(group="float32", against="sdpa_efficient", ours=ours, d=d)[0] for d in (64, 128)]
+        [speedups(group="float32", against="sdpa_efficient", ours=ours, d=d)[0] for d in (64, 128)]
         for ours in ("triton", "triton_tf32")
     )
-    yield f"takes {ieee[0]:.3f} (d = 64) and {ieee[1]:.3f} (128) of SDPA efficient's time"
-    yield f"two bfloat16 pieces of each operand for three) {tf32[0]:.3f} and {tf32[1]:.3f}"
+    yield f"is {figure(ieee[0])} (d = 64) and {figure(ieee[1])} (128) as fast as SDPA efficient"
+    yield f"two bfloat16 pieces of each operand for three) {figure(tf32[0])} and {figure(tf32[1])}"
     errors = {
         (row["impl"], row["d"]): row.get("error") for row in FOUND["attention"]["rows"] if row["group"] == "float32"
     }
@@ -133,20 +133,10 @@ def test_the_numbers_in_sentences_are_those_of_the_rows(claims):
 
 
 def test_the_sentences_of_both_front_pages_say_what_the_rows_say():
-    whole, small, large = of_the_grid()
-    assert f"ours takes {whole} of cuDNN's time (geometric mean): {small} with d = 64, {large} with d = 128" in ENGLISH
-    mean, half = geometric_mean(select(group="short", against="sdpa"))
-    mean = f"{mean:.3f} ± {100 * half:.1f} %"
-    assert f"takes {beside_sdpa()} of SDPA's time by the wall clock, {mean} in the mean" in ENGLISH
-    sdpa, small, large = (one.replace("to", "到") for one in (beside_sdpa(), small, large))
-    for claim in (
-        f"cuDNN 的 {whole}",
-        f"d = 64 时为 {small}",
-        f"d = 128 时为 {large}",
-        f"SDPA 的 {sdpa}",
-        f"平均 {mean}",
-    ):
-        assert claim in CHINESE
+    mean = known(*geometric_mean(select(group="short", against="sdpa")))
+    for claim in (*of_the_grid(), beside_sdpa(), mean):
+        assert claim in ENGLISH
+        assert claim.replace("to", "到") in CHINESE
 
 
 def test_the_sentence_about_first_calls_says_what_asv_measured():
@@ -155,7 +145,7 @@ def test_the_sentence_about_first_calls_says_what_asv_measured():
     series = (one[f"{name}.track_time"] for one in files if f"{name}.track_time" in one)
     newest = max(series, key=lambda one: one[3])  # when it began
     waits = [seconds for seconds in newest[0] if seconds]
-    assert f"yet take {span(waits, 1)} s, by head dimension, dtype and heads (`{name}`)" in ENGLISH
+    assert f"yet take {span(waits, 1)[:-1]} s, by head dimension, dtype and heads (`{name}`)" in ENGLISH
     assert f"需要 {min(waits):.1f} 到 {max(waits):.1f} s" in CHINESE and f"`{name}`" in CHINESE
 
 
@@ -193,9 +183,9 @@ def test_a_line_of_the_front_page_has_a_cell_of_each_other_that_was_measured():
     assert head[3:] == [NAMES[name] for name in ASKED]
     assert len(found) == len(FRONT)
     for line, wanted in zip(found, FRONT, strict=True):
-        mine = {pair["against"]: f"{ratio_of(pair)[0]:.3f}" for pair in select(**wanted, is_causal=True)}
+        mine = {pair["against"]: figure(speedup_of(pair)[0]) for pair in select(**wanted, is_causal=True)}
         assert line[3:] == [mine.get(name, "-") for name in ASKED]
-        assert line[2].strip("*").split()[0] == max(mine.values())
+        assert line[2].strip("*").split()[0] == min(mine.values(), key=lambda one: float(one[:-1]))
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,7 @@ def test_each_cell_is_visited_as_often_as_its_first_processes_want(monkeypatch):
     assert asked == [("forward", 3, 0.02, 6), ("backward", 3, 0.02, 6)], "once, after the pilot"
 
 
-def test_a_cell_takes_as_many_processes_as_the_ratio_that_scatters_most():
+def test_a_cell_takes_as_many_processes_as_the_speed_up_that_scatters_most():
     calm, wild = arm("b", [1.0], [1.0], [1.0]), arm("c", [0.9], [1.0], [1.1])
     ours = arm("a", [1.0], [1.0], [1.0], role="ours")
     assert results.processes_wanted([ours, calm], 0.02, 8) == FEWEST
@@ -472,8 +472,10 @@ def test_the_table_has_ours_beside_the_best_of_the_others_in_a_hundred_columns()
     assert "grid: triton, bfloat16, cuda_events, cold caches" in text
     assert max(map(len, text.splitlines())) <= 100
     words = [" ".join(line.split()) for line in text.splitlines()]
-    assert "2x16x16384x128 causal forward_backward 20.00 500 0.800 ± 0.0% flex" in words
-    assert "forward_backward reference_compiled 1 0.500 ± 0.0% 0.500 ± 0.0% 2x16x16384x128, causal" in words
+    assert "2x16x16384x128 causal forward_backward 20.00 500 1.250\u00d7 ± 0.0 % flex" in words
+    assert (
+        "forward_backward reference_compiled 1 2.000\u00d7 ± 0.0 % 2.000\u00d7 ± 0.0 % 2x16x16384x128 causal" in words
+    )
 
 
 def test_what_has_no_time_is_said_once_for_each_reason():
@@ -498,10 +500,10 @@ def test_the_worst_cells_and_the_mean_over_the_grid_and_the_leaderboard_are_name
         rows += [*compared(1.0, cudnn_s, cell=cell), arm("sdpa_flash", *[[flash_s] * 2] * 3, cell=cell)]
     rows[6]["flops"] = 1e15
     assert sentences(rows) == [
-        "triton beside sdpa_flash, worst of 3 cells, grid 16x32x2048x64, full, forward_backward: "
-        "2.000 ± 0.0% of its time.",
-        "triton beside sdpa_cudnn, grid, forward_backward, geometric mean of 2 cells: 0.500 ± 0.0% of its time.",
-        "triton on the leaderboard: 1000 ms, 1000 TFLOP/s; beside the best of the others, sdpa_cudnn: 1.250 ± 0.0%.",
+        "triton over sdpa_flash, worst of 3 cells, grid 16x32x2048x64, full, forward_backward: "
+        "0.500\u00d7 ± 0.0 % as fast.",
+        "triton over sdpa_cudnn, grid, forward_backward, geometric mean of 2 cells: 2.000\u00d7 ± 0.0 % as fast.",
+        "triton on the leaderboard: 1000 ms, 1000 TFLOP/s; 0.800\u00d7 ± 0.0 % as fast as the best other, sdpa_cudnn.",
     ]
 
 
@@ -513,12 +515,12 @@ def test_what_is_not_known_is_said_with_the_widest():
     rows = [*compared(1.0, 2.0), arm("flex", [1.0, 1.0], [1.02, 1.02], [1.05, 1.05])]
     *_, last = sentences(rows)
     assert last.startswith(
-        "triton: 1 of 2 ratios are not known to 2.0%, least of all flex in grid 4x2x64x16, causal, forward, ± "
+        "triton: 1 of 2 speed-ups are not known to 2.0%, least of all flex in grid 4x2x64x16, causal, forward, ± "
     )
     assert last.endswith("more --processes.")
 
 
-def test_without_a_ratio_the_status_says_so(monkeypatch):
+def test_without_a_speed_up_the_status_says_so(monkeypatch):
     monkeypatch.setattr(study, "measure", lambda *arguments: iter(()))
     monkeypatch.setattr(study, "start", lambda *arguments: {"device": {"name": "x"}, "software": {}})
     done = invoke("--group", "leaderboard")

@@ -154,18 +154,18 @@ def test_sharding_shows_what_each_rank_holds(tmp_path):
     parameters = rows["none"]["facts"]["parameter_bytes"]
     assert rows["sharded"]["facts"]["communicated_bytes"] == parameters
     assert rows["sharded_reducing"]["facts"]["communicated_bytes"] == 2 * parameters
-    assert "of the step of the whole state" in done.output
+    assert "as fast as a step with the whole state" in done.output
     assert (tmp_path / "sharding.png").stat().st_size > 0
 
 
-def test_a_sharded_step_and_state_are_told_as_parts_of_the_whole_ones():
+def test_a_sharded_step_and_state_are_told_beside_the_whole_ones():
     whole, divided = (
         {"size": "xl", "context_length": 512, "world_size": 2, "status": "ok", "sharding": sharding}
         | {"samples_s": [time], "facts": {"optimizer_bytes": num_bytes}}
         for sharding, time, num_bytes in (("none", 0.1, 16), ("sharded", 0.12, 8))
     )
     (sentence,) = sharding.answers([whole, divided])
-    assert sentence.endswith("sharded takes 1.200 of the step of the whole state, and holds 50.0% of it.")
+    assert sentence.endswith("sharded is 0.833\u00d7 as fast as a step with the whole state, and holds 50.0% of it.")
 
 
 class Ended:

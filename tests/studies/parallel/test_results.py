@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from perf.studies.parallel.step import ALONE
-from perf.studies.ratios import best, ratio_of
+from perf.studies.ratios import best, known, speedup_of
 
 ROOT = Path(__file__).parents[3]
 WORDS, CHINESE = (" ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "README.zh.md"))
@@ -19,38 +19,20 @@ def rows(*, alone=False):
     return [row for row in every if (row["against"] == ALONE) == alone]
 
 
-def ratios_of(ours):
-    """Over the best of the others with its half-width, of every context."""
-    mine = sorted((row for row in rows() if row["ours"] == ours), key=lambda row: row["context_length"])
-    groups = itertools.groupby(mine, lambda row: row["context_length"])
-    return {context: best(list(group), ratio_of)[:2] for context, group in groups}
-
-
-def test_the_sentences_about_two_gpus_say_what_the_rows_say():
-    said = re.search(
-        r"a step of xl in bf16 takes (\S+) of the time of torch's DistributedDataParallel, the faster of two settings "
-        r"with its buckets at (\d+) MiB: with `BucketedDDP` of (\d+) MiB at context (.*?), and with `OverlappedDDP` "
-        r"\((.*?)\)\. With `ShardedOptimizer` it takes (\S+) of ZeroRedundancyOptimizer's, (\S+) with gradients "
-        r"reduced .*?: (\d+) and (\d+) tokens a rank, steps in turn, three and more processes",
-        WORDS,
-    )
-    assert said, "README.md names the rows"
-    ddp_ratio, torchs, mebibytes, contexts, overlapped, sharded, reducing, *tokens = said.groups()
-    ddp = f"ddp/bucketed/{mebibytes}"
-    ratios = {ddp: ddp_ratio, "ddp/overlapped": ddp_ratio, "sharding/sharded": sharded}
-    for ours, ratio in (ratios | {"sharding/sharded_reducing": reducing}).items():
-        assert {f"{found:.2f}" for found, _ in ratios_of(ours).values()} == {ratio}, ours
-    halves = (f"{context} (± {100 * half:.1f} %)" for context, (_, half) in ratios_of(ddp).items())
-    assert " and at ".join(halves) == contexts
-    assert ", ".join(f"± {100 * half:.1f} %" for _, half in ratios_of("ddp/overlapped").values()) == overlapped
-    beside = {row["against"] for row in rows() if row["ours"].startswith("ddp")}
-    assert beside == {f"ddp/torch/{torchs}", f"ddp/torch_static/{torchs}"}
-    (chinese,) = re.findall(r"xl 以 bf16 训练.*?至少三个进程", CHINESE)
-    assert set(re.findall(r"\d[\d.]*\d", said[0])) <= set(re.findall(r"\d[\d.]*\d", chinese))
-    measured = [row for row in rows() if row["ours"] in ("sharding/sharded", ddp)]
-    assert {row["batch"] * row["context_length"] for row in measured} == set(map(int, tokens))
-    assert all((row["size"], row["precision"], row["world_size"]) == ("xl", "bf16", 2) for row in measured)
-    assert all(len(row["ours_s"]) >= 3 for row in measured)
+def test_the_speed_ups_on_two_gpus_are_those_of_the_rows():
+    mine = sorted(rows(), key=lambda row: (row["ours"], row["context_length"]))
+    for _, group in itertools.groupby(mine, key=lambda row: (row["ours"], row["context_length"])):
+        speedup, half, _ = best(list(group), speedup_of)
+        assert known(speedup, half) in WORDS and known(speedup, half) in CHINESE
+    cells = {(row["ours"], row["context_length"], row["batch"] * row["context_length"]) for row in mine}
+    assert cells == {
+        *itertools.product(("ddp/bucketed/1000", "ddp/overlapped"), (512, 1024), (16384,)),
+        *itertools.product(("sharding/sharded", "sharding/sharded_reducing"), (1024,), (8192,)),
+    }
+    beside = {row["against"] for row in mine if row["ours"].startswith("ddp")}
+    assert beside == {"ddp/torch/1000", "ddp/torch_static/1000"}
+    assert all((row["size"], row["precision"], row["world_size"]) == ("xl", "bf16", 2) for row in mine)
+    assert all(len(row["ours_s"]) >= 3 for row in mine)
 
 
 def test_the_sentence_about_exposed_communication_says_what_the_rows_say():
@@ -69,7 +51,7 @@ def test_the_sentence_about_exposed_communication_says_what_the_rows_say():
 
 def added(context, ours):
     """By communication, to a step of 1; and its half-width."""
-    ((ratio, half),) = (
-        ratio_of(row) for row in rows(alone=True) if (row["context_length"], row["ours"]) == (context, ours)
+    ((speedup, half),) = (
+        speedup_of(row) for row in rows(alone=True) if (row["context_length"], row["ours"]) == (context, ours)
     )
-    return ratio - 1, half
+    return 1 / speedup - 1, half

@@ -103,7 +103,7 @@ def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
 def test_the_verdict_is_against_the_best_and_says_whose_time_it_is():
     slow, fast = (row([[1.0]] * 3, [[time]] * 3, against=name) for name, time in (("slow", 4.0), ("fast", 2.0)))
     (sentence,) = step.answers([slow, fast], 0.02)
-    assert sentence == "xl, context 512, 2 ranks: a takes 0.500 ± 0.0% of the time of the best of the others, fast."
+    assert sentence == "xl, context 512, 2 ranks: a is 2.000\u00d7 ± 0.0 % as fast as the best of the others, fast."
     (sentence,) = step.answers([row([[1.0]] * 3, [[2.0]] * 3, ours_busy=[0.8, 0.7])], 0.02)
     assert sentence.endswith("Its GPU is busy for 75.0% only: this is the host's time.")
     (sentence,) = step.answers([row([[1.0], [1.5], [0.8]], [[2.0]] * 3)], 0.02)
@@ -114,7 +114,7 @@ def test_beside_itself_alone_it_says_what_communication_adds():
     with_and_without = row([[1.03]] * 3, [[1.0]] * 3, against=step.ALONE)
     other = row([[1.0]] * 3, [[2.0]] * 3)
     said = list(step.answers([other, with_and_without], 0.02))
-    assert said[0].endswith("a takes 0.500 ± 0.0% of the time of the best of the others, b.")
+    assert said[0].endswith("a is 2.000\u00d7 ± 0.0 % as fast as the best of the others, b.")
     assert said[1] == "xl, context 512, 2 ranks: a: communication adds 3.0% ± 0.0% to the step."
 
 

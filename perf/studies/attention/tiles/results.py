@@ -1,13 +1,12 @@
 """What the study of tiles shows: the fastest of each cell beside the present choice, and a sentence for each entry."""
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from perf.harness.status import told
 from perf.studies.attention.cells import MASKS
 from perf.studies.attention.results import Pair, Row, grouped, shape, timed
-from perf.studies.ratios import geometric_mean, milliseconds, ratio_of
+from perf.studies.ratios import geometric_mean, known, milliseconds, speedup_of
 from perf.units import digits
 
 SHOWN = 5
@@ -23,7 +22,7 @@ def shown(rows: list[Row]) -> Iterator[str]:
     from tabulate import tabulate
 
     for (kernel, d, dtype), mine in grouped(rows, "group", "d", "dtype"):
-        yield f"\n{kernel}, d {d}, {dtype}: the fastest, their time over that of the present choice"
+        yield f"\n{kernel}, d {d}, {dtype}: the fastest, with their speed-up over the present choice"
         lines = [
             line for _, one in grouped(mine, "batch", "num_heads", "seq_len", "is_causal") for line in _fastest(one)
         ]
@@ -37,20 +36,19 @@ def shown(rows: list[Row]) -> Iterator[str]:
 def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
     """Lines of the fastest few candidates of a cell, and of what they are compared with."""
     found = next(iter(_cells(rows).values()), {})
-    ratios = {impl: ratio_of(pair)[0] for impl, pair in found.items()}
-    fastest = sorted(ratios, key=lambda impl: ratios[impl])
+    speedups = {impl: speedup_of(pair)[0] for impl, pair in found.items()}
+    fastest = sorted(speedups, key=lambda impl: -speedups[impl])
     listed = {row["impl"]: row for row in rows}
     for impl in fastest:
         row, pair = listed[impl], found[impl]
         is_against = pair["against"] == impl
         if impl not in fastest[:SHOWN] and not is_against:
             continue
-        ratio, half = ratio_of(pair)
         yield {
             "B x H x n x d": _where(row),
             "tiles": impl + (" (present)" if row["is_present"] else ""),
             "ms": digits(milliseconds(pair, "ours"), 4),
-            "ratio": "1" if is_against else f"{ratio:.3f} ± {half:.1%}",
+            "speed-up": "1" if is_against else known(*speedup_of(pair)),
             "registers": str(row.get("registers", "-")),
             "spills": str(row.get("spills", "-")),
             "shared KiB": f"{row['shared_bytes'] / 2**10:.0f}" if "shared_bytes" in row else "-",
@@ -72,19 +70,19 @@ def _verdict(rows: list[Row]) -> str:
     everywhere = [impl for impl in next(iter(cells.values())) if all(impl in found for found in cells.values())]
     means = {impl: geometric_mean(found[impl] for found in cells.values()) for impl in everywhere}
     over = f"over all {len(cells)} cells (geometric mean)" if len(cells) > 1 else "in the one cell"
-    best = min(means, key=lambda impl: means[impl][0], default="")
+    best = max(means, key=lambda impl: means[impl][0], default="")
     if failed:
         instead = f"; the fastest of those that have one is {best}, {over}" if best else ""
         return f"the present choice, {present}, has no time in {_where(failed[0])}: {told(failed[0])}{instead}"
-    mean, half = means.get(best, (math.inf, 0.0))
-    if mean >= 1 or best == present:
+    mean, half = means.get(best, (0.0, 0.0))
+    if mean <= 1 or best == present:
         return f"the present choice, {present}, is the fastest {over}"
-    gain = f"{1 - mean:.1%} ± {half:.1%} less time"
-    if 1 - mean <= CLOSE:
-        return f"the present choice, {present}, is within {CLOSE:.0%} of the fastest: {best} takes {gain} {over}"
-    if half >= 1 - mean:
-        return f"no candidate is known to be faster than the present choice, {present}: {best} takes {gain} {over}"
-    return f"{best} would take {gain} than the present choice, {present}, {over}"
+    speed = f"{best} is {known(mean, half)} as fast"
+    if mean <= 1 + CLOSE:
+        return f"the present choice, {present}, is within {CLOSE:.0%} of the fastest: {speed} {over}"
+    if mean <= 1 + half:
+        return f"no candidate is known to be faster than the present choice, {present}: {speed} {over}"
+    return f"{speed} as the present choice, {present}, {over}"
 
 
 def _cells(rows: Iterable[Row]) -> Cells:

@@ -45,7 +45,7 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     First all candidates are compiled, many at once; what the compiler refuses or the GPU cannot hold is a row with its
     reason. Then in each cell every one is launched by itself, without autograd, compared with float64, and sampled in
     turn with the present choice and all others, by CUDA events with a cold L2; one that takes {RACE} times as long as
-    the fastest in its first sample is out of the race. In three processes, so that ratios have intervals. A sentence
+    the fastest in its first sample is out of the race. In three processes, so that speed-ups have intervals. A sentence
     for each entry says whether another candidate is faster over all its cells; changing the table is up to you.
 
     All tables are thousands of kernels to compile: begin with an entry. Without a GPU tiny cells run in Triton's
