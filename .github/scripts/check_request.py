@@ -1,6 +1,6 @@
-"""Refuse a measurement unless the pull request is open, goes to main, and its newest commit is the one asked for.
+"""Refuse a measurement unless the pull request is open, targets main, and its newest commit is the requested one.
 
-Reads REPOSITORY, PULL_REQUEST and COMMIT; exit status 1 and one line if refused.
+Reads REPOSITORY, PULL_REQUEST and COMMIT; exits with status 1 and one line if it refuses.
 """
 
 import os
@@ -10,7 +10,7 @@ from github import RefusedError, pull_request
 
 
 def main() -> None:
-    """See the module."""
+    """Look the pull request up."""
     number, commit = os.environ["PULL_REQUEST"], os.environ["COMMIT"]
     try:
         pull_request(os.environ["REPOSITORY"], number, commit)

@@ -1,77 +1,77 @@
-"""What the workflows ask of GitHub, through `gh`, and the one way in which they refuse.
+"""GitHub's REST API for the workflows, and the one way in which they refuse.
 
-Everything that comes back is data: it is compared, never run, and never printed as it came, since a line of a log that
-begins with `::` is a command to the runner.
+GitHub's answers are data: they are compared, never run, and never printed unchanged, because the runner takes a log
+line that begins with `::` for a command. Reads GITHUB_API_URL, which every runner sets, and GH_TOKEN.
 """
 
+import http.client
+import itertools
 import json
+import os
 import re
-import subprocess
+import urllib.error
+import urllib.request
 from typing import Any
 
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPOSITORY = re.compile(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}")
+MAX_ANSWER = 64 * 2**20
+TIMEOUT_S = 60
 
 
 class RefusedError(Exception):
     """One line that says what was given and what is allowed."""
 
 
-def api(*arguments: str, body: Any = None) -> Any:
-    """The answer of `gh api ...` as JSON; `body` is sent as JSON.
+def api(path: str, *, method: str = "GET", body: Any = None) -> Any:
+    """Send one request, with `body` as JSON, and return the JSON of the answer.
 
-    Raises RefusedError if GitHub does not answer.
+    Raises RefusedError if GitHub does not answer, or with an error.
     """
-    answer = _gh(*arguments, body=body)
+    answer = _request(path, MAX_ANSWER, method, None if body is None else json.dumps(body).encode())
     try:
         return json.loads(answer)
-    except ValueError:
-        raise RefusedError(f"gh api {shown(arguments[-1])}: the answer is not JSON") from None
+    except (ValueError, RecursionError):
+        raise RefusedError(f"{method} {shown(path)}: the answer is not JSON") from None
 
 
-def download(address: str, limit: int) -> bytes:
-    """The bytes at an address of the API. Raises RefusedError if there are more than `limit`."""
-    command = ["gh", "api", address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as gh:
-        assert gh.stdout is not None
-        content = gh.stdout.read(limit + 1)
-        if len(content) > limit:
-            gh.kill()
-            raise RefusedError(f"{shown(address)} is larger than {limit} bytes")
-    if gh.returncode != 0:
-        raise RefusedError(f"gh api {shown(address)}: exit status {gh.returncode}")
-    return content
+def download(path: str, limit: int) -> bytes:
+    """Return the bytes at `path`, which GitHub may redirect. Raises RefusedError if there are more than `limit`."""
+    return _request(path, limit, "GET", None)
 
 
 def pull_request(repository: str, number: str, commit: str) -> dict[str, Any]:
-    """GitHub's own word on the pull request.
+    """Return GitHub's record of the pull request.
 
-    Raises RefusedError unless it is open, goes to main, and its newest commit is `commit`.
+    Raises RefusedError unless it is open, targets main, and its newest commit is `commit`.
     """
     expect(REPOSITORY, repository, "repository", "owner/name")
     expect(NUMBER, number, "pull request", "a number")
     expect(COMMIT, commit, "commit", "40 hexadecimal digits")
-    found: dict[str, Any] = api(f"repos/{repository}/pulls/{number}")
-    if found["state"] != "open":
-        raise RefusedError(f"pull request {number} is {shown(found['state'])}; allowed: open")
-    if found["base"]["ref"] != "main":
-        raise RefusedError(f"pull request {number} goes to {shown(found['base']['ref'])}; allowed: main")
-    if found["head"]["sha"] != commit:
-        newest = shown(found["head"]["sha"])
+    record: dict[str, Any] = api(f"repos/{repository}/pulls/{number}")
+    if record["state"] != "open":
+        raise RefusedError(f"pull request {number} is {shown(record['state'])}; allowed: open")
+    if record["base"]["ref"] != "main":
+        raise RefusedError(f"pull request {number} targets {shown(record['base']['ref'])}; allowed: main")
+    if record["head"]["sha"] != commit:
+        newest = shown(record["head"]["sha"])
         raise RefusedError(f"pull request {number} is at {newest}, not at {commit}: read that commit, then start again")
-    return found
+    return record
 
 
 def ours(listing: str, marker: str) -> dict[str, Any] | None:
-    """The first comment or issue that these workflows wrote with this marker on top.
+    """Return the first comment or issue that these workflows wrote and that begins with this marker.
 
-    `listing` is an address that ends where another parameter may follow.
+    `listing` is a path that ends where another parameter may follow.
     """
-    for page in api("--paginate", "--slurp", f"{listing}per_page=100"):
-        for one in page:
-            if one["user"]["login"] == "github-actions[bot]" and (one["body"] or "").startswith(marker):
-                return one
+    for page in itertools.count(1):
+        entries = api(f"{listing}per_page=100&page={page}")
+        if not entries:
+            break
+        for entry in entries:
+            if entry["user"]["login"] == "github-actions[bot]" and (entry["body"] or "").startswith(marker):
+                return entry
     return None
 
 
@@ -82,18 +82,23 @@ def expect(pattern: re.Pattern[str], given: str, what: str, allowed: str) -> Non
 
 
 def shown(text: object) -> str:
-    """Text of strangers in one harmless line of a log: ASCII, quoted, short."""
+    """Quote untrusted text for one line of a log: ASCII and short."""
     quoted = ascii(str(text)[:100])
     return quoted if len(str(text)) <= 100 else f"{quoted[:-1]}...'"
 
 
-def _gh(*arguments: str, body: Any) -> str:
-    command = ["gh", "api", *arguments]
-    text = None
-    if body is not None:
-        command += ["--input", "-"]
-        text = json.dumps(body)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RefusedError(f"gh api {shown(arguments[-1])}: {shown(done.stderr.strip())}")
-    return done.stdout
+def _request(path: str, limit: int, method: str, body: bytes | None) -> bytes:
+    request = urllib.request.Request(f"{os.environ['GITHUB_API_URL']}/{path}", body, method=method)
+    request.add_header("Accept", "application/vnd.github+json")
+    # Artifacts are redirected to a storage host, which must not see the token.
+    request.add_unredirected_header("Authorization", f"Bearer {os.environ['GH_TOKEN']}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            content: bytes = response.read(limit + 1)
+    except urllib.error.HTTPError as error:
+        raise RefusedError(f"{method} {shown(path)}: HTTP {error.code}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise RefusedError(f"{method} {shown(path)}: {shown(error)}") from None
+    if len(content) > limit:
+        raise RefusedError(f"{shown(path)} is larger than {limit} bytes")
+    return content

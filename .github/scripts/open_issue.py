@@ -1,10 +1,10 @@
-"""Open one issue for what a kept gate of main calls worse, and keep to that one as long as it is open.
+"""Open one issue for each kept gate that found a regression of main, or update the issue that is open already.
 
-    open_issue.py FOLDER   the results of a run; of interest are perf/records/MACHINE/gate/TIME.json
+    open_issue.py FOLDER   the results of a run; this reads perf/records/MACHINE/gate/TIME.json
 
-The GPU machine wrote them, so they are a stranger's data: checked, looked up in main's history, and written as text.
-What may be believed of a report, and its words, are `perf.gate`'s, which needs no package (PYTHONPATH names the
-checkout). Reads REPOSITORY and RUN_URL; exit status 1 and one line if refused.
+The GPU machine wrote these files, so they are untrusted: this script checks them, looks their commits up in main's
+history and writes their texts as plain text. `perf.gate` decides which rows count and words them. It needs no installed
+package; PYTHONPATH names the checkout. Reads REPOSITORY and RUN_URL; exits with status 1 and one line if it refuses.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from untrusted import harmless, read_report
 from perf.gate.comment import MARKER, comment
 from perf.gate.verdicts import Judgement, Report, Verdict
 
-MAX_REPORTS = 5  # one a night, and those that aborted runs left
+MAX_REPORTS = 5  # a night writes one; aborted runs leave theirs to the next
 
 
 def main() -> None:
-    """See the module."""
+    """Open or update the issues."""
     try:
         for line in run(Path(sys.argv[1]), os.environ["REPOSITORY"], os.environ["RUN_URL"]):
             print(line)
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def run(folder: Path, repository: str, url: str) -> Iterator[str]:
-    """A line for each report: what was done about it. Raises RefusedError."""
+    """Yield one line for each report, saying what was done. Raises RefusedError."""
     expect(REPOSITORY, repository, "repository", "owner/name")
     names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("perf/records/*/gate/*"))
     if len(names) > MAX_REPORTS:
@@ -44,7 +44,7 @@ def run(folder: Path, repository: str, url: str) -> Iterator[str]:
     for name in names:
         document = read_report(content_of(folder, name), name)
         report = believed(document, name)
-        rows = [one for one in report.judgement.verdicts if one.is_bad]
+        rows = [verdict for verdict in report.judgement.verdicts if verdict.is_bad]
         base, head = report.base["commit"], report.head["commit"]
         if rows:
             yield post(repository, marker(base, head), title(rows, base, head), body(report, name, repository, url))
@@ -53,8 +53,8 @@ def run(folder: Path, repository: str, url: str) -> Iterator[str]:
 
 
 def believed(document: dict[str, Any], name: str) -> Report:
-    """The report without rows that say nothing, as times beside controls that moved. Raises RefusedError."""
-    verdicts = tuple(_made(Verdict, one, name) for one in document["judgement"]["verdicts"])
+    """Drop the rows that do not count, such as times beside controls that moved. Raises RefusedError."""
+    verdicts = tuple(_made(Verdict, verdict, name) for verdict in document["judgement"]["verdicts"])
     judgement = Judgement(verdicts, document["judgement"]["contaminated"])
     base, head = (document[arm]["commit"] for arm in ("base", "head"))
     return _made(
@@ -78,7 +78,7 @@ def _made(cls: type[Any], document: dict[str, Any], name: str, **others: Any) ->
 
 
 def _of_main(commit: str, later: str) -> dict[str, str]:
-    """The commit as main's history knows it. Raises RefusedError unless it comes before `later` there."""
+    """Look the commit up in main's history. Raises RefusedError unless it comes before `later` there."""
     try:
         git("merge-base", "--is-ancestor", commit, later)
     except RefusedError:
@@ -87,19 +87,19 @@ def _of_main(commit: str, later: str) -> dict[str, str]:
 
 
 def marker(base: str, head: str) -> str:
-    """First line of the issue, by which a later run finds it."""
+    """Return the first line of the issue, by which a later run recognizes it."""
     return f"<!-- perf step {base}..{head} -->"
 
 
 def title(rows: list[Verdict], base: str, head: str) -> str:
-    """ "Slower since 1a2b3c4d: 3 rows (1a2b3c4d..5e6f7a8b)"."""
-    words = {one.word for one in rows}
+    """Return a title such as "Slower since 1a2b3c4d: 3 rows (1a2b3c4d..5e6f7a8b)"."""
+    words = {row.word for row in rows}
     word = words.pop().capitalize() if len(words) == 1 else "Worse"
     return f"{word} since {base[:8]}: {len(rows)} row{'s' * (len(rows) != 1)} ({base[:8]}..{head[:8]})"
 
 
 def body(report: Report, name: str, repository: str, url: str) -> str:
-    """Where it happened, what the gate says, how to repeat it, how to accept it."""
+    """Return the commits, the gate's rows, how to repeat the gate, and how to accept the regression."""
     base, head = report.base["commit"], report.head["commit"]
     commits = f"[{base[:8]}...{head[:8]}](https://github.com/{repository}/compare/{base}...{head})"
     text = "\n\n".join(
@@ -116,12 +116,12 @@ def body(report: Report, name: str, repository: str, url: str) -> str:
 
 
 def post(repository: str, mark: str, heading: str, text: str) -> str:
-    """Update the open issue of this step, or open it."""
+    """Update the open issue of these two commits, or open it."""
     issue = {"title": heading, "body": text}
     if found := ours(f"repos/{repository}/issues?state=open&", mark):
-        api("--method", "PATCH", f"repos/{repository}/issues/{found['number']}", body=issue)
+        api(f"repos/{repository}/issues/{found['number']}", method="PATCH", body=issue)
         return f"Issue {found['number']} is up to date."
-    api("--method", "POST", f"repos/{repository}/issues", body=issue)
+    api(f"repos/{repository}/issues", method="POST", body=issue)
     return "An issue was opened."
 
 

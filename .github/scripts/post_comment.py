@@ -1,8 +1,8 @@
-"""Post what a gate said as one comment of the pull request, and keep to that one comment from then on.
+"""Post the result of a gate as one comment of the pull request, and update that comment from then on.
 
-The code of the pull request ran on the machine that wrote the artifact, so its two files are a stranger's data. Which
-pull request and which commit they speak of comes from the title of the run instead, which the workflow on main wrote.
-Reads REPOSITORY, RUN_ID, RUN_TITLE and RUN_URL; exit status 1 and one line if refused.
+The code of the pull request ran on the machine that wrote the artifact, so the artifact's two files are untrusted. The
+numbers of the pull request and of the commit come from the title of the run instead, which the workflow on main wrote.
+Reads REPOSITORY, RUN_ID, RUN_TITLE and RUN_URL; exits with status 1 and one line if it refuses.
 """
 
 import io
@@ -17,13 +17,13 @@ from untrusted import harmless, read_report
 
 ARTIFACT = "gate-report"
 MAX_ARTIFACT, MAX_REPORT = 32 * 2**20, 128 * 2**20
-MAX_COMMENT = 4 * 60_000  # the gate's 60,000 characters, in UTF-8; GitHub takes 65,536
+MAX_COMMENT = 4 * 60_000  # the gate writes up to 60,000 characters, here in UTF-8; GitHub accepts 65,536
 MARKER = "<!-- perf gate -->"
 TITLE = re.compile(r"gate of #([1-9][0-9]{0,8}) at ([0-9a-f]{40})")
 
 
 def main() -> None:
-    """See the module."""
+    """Post the comment."""
     try:
         print(run(os.environ["REPOSITORY"], os.environ["RUN_ID"], os.environ["RUN_TITLE"], os.environ["RUN_URL"]))
     except RefusedError as refused:
@@ -31,17 +31,17 @@ def main() -> None:
 
 
 def run(repository: str, run_id: str, title: str, url: str) -> str:
-    """Post or update the comment; returns what was done. Raises RefusedError."""
+    """Post or update the comment and return what was done. Raises RefusedError."""
     expect(TITLE, title, "title of the run", "gate of #NUMBER at COMMIT")
     expect(re.compile(r"[0-9]{1,20}"), run_id, "run", "a number")
     number, commit = TITLE.fullmatch(title).groups()  # type: ignore[union-attr]
     artifacts = api(f"repos/{repository}/actions/runs/{run_id}/artifacts")["artifacts"]
-    found = [one for one in artifacts if one["name"] == ARTIFACT]
-    if not found:
+    reports = [artifact for artifact in artifacts if artifact["name"] == ARTIFACT]
+    if not reports:
         return f"Run {run_id} left no report: there is nothing to post, and the run itself says why."
-    if len(found) > 1:
-        raise RefusedError(f"run {run_id} has {len(found)} artifacts {ARTIFACT}; allowed: one")
-    report, comment = read(fetch(repository, found[0]))
+    if len(reports) > 1:
+        raise RefusedError(f"run {run_id} has {len(reports)} artifacts {ARTIFACT}; allowed: one")
+    report, comment = read(fetch(repository, reports[0]))
     if report["head"]["commit"] != commit:
         raise RefusedError(f"the report is of commit {report['head']['commit']}, the run of {commit}")
     pull_request(repository, number, commit)
@@ -53,7 +53,7 @@ def run(repository: str, run_id: str, title: str, url: str) -> str:
 
 
 def fetch(repository: str, artifact: dict[str, Any]) -> bytes:
-    """The archive of an artifact, if it is small enough to look into."""
+    """Download the archive of an artifact. Raises RefusedError if it is too large."""
     size, number = artifact["size_in_bytes"], artifact["id"]
     if not (isinstance(size, int) and isinstance(number, int) and size <= MAX_ARTIFACT):
         raise RefusedError(f"the artifact has {shown(size)} bytes; allowed: {MAX_ARTIFACT}")
@@ -61,7 +61,7 @@ def fetch(repository: str, artifact: dict[str, Any]) -> bytes:
 
 
 def read(archive: bytes) -> tuple[dict[str, Any], str]:
-    """The report and the comment in an archive that holds these two and nothing else."""
+    """Return the report and the comment of an archive. Raises RefusedError if it holds anything else."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             names = sorted(files.namelist())
@@ -86,16 +86,16 @@ def _member(files: zipfile.ZipFile, name: str, limit: int) -> str:
 
 
 def footer(number: str, commit: str, url: str) -> str:
-    """What the trusted side knows by itself."""
+    """Return the last line of the comment, which holds trusted values only."""
     return f"<sub>Pull request {number} at {commit}, from [this run]({url}); the next run replaces this comment.</sub>"
 
 
 def post(repository: str, number: str, body: str) -> str:
-    """Update the comment of an earlier gate, or make the first."""
+    """Update the comment of an earlier gate, or post the first."""
     if found := ours(f"repos/{repository}/issues/{number}/comments?", MARKER):
-        api("--method", "PATCH", f"repos/{repository}/issues/comments/{found['id']}", body={"body": body})
+        api(f"repos/{repository}/issues/comments/{found['id']}", method="PATCH", body={"body": body})
         return f"Comment {found['id']} of pull request {number} is up to date."
-    api("--method", "POST", f"repos/{repository}/issues/{number}/comments", body={"body": body})
+    api(f"repos/{repository}/issues/{number}/comments", method="POST", body={"body": body})
     return f"Pull request {number} has its comment."
 
 

@@ -1,11 +1,10 @@
 """Bring results from the GPU machine to main without giving that machine the right to write there.
 
-    results.py collect FOLDER   on the GPU machine: what a measurement changed, and the commit that it started from
-    results.py store FOLDER     on a machine of GitHub's: check it, commit it, push it
+    results.py collect FOLDER   on the GPU machine: copy the files that a measurement changed, and its commit
+    results.py store FOLDER     on a GitHub-hosted machine: check the files, commit them, push them
 
-`store` takes files of the two folders that hold results, by their names and their form, and nothing else. The commit is
-made on top of the one that was measured from and then rebased, so that whoever else wrote the same file is asked for
-and never overwritten.
+`store` accepts result files only, by their names and contents. It commits on top of the commit at which the measurement
+began and then rebases, so that a file that changed on main meanwhile is a conflict and is never overwritten.
 """
 
 import gzip
@@ -34,7 +33,7 @@ ATTEMPTS = 5
 
 
 def main() -> None:
-    """See the module."""
+    """Run the named action."""
     actions = {"collect": collect, "store": store}
     if len(sys.argv) != 3 or sys.argv[1] not in actions:
         sys.exit("usage: results.py collect|store FOLDER")
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def collect(folder: Path) -> None:
-    """Copy what differs from HEAD in the store to `folder`; say on GITHUB_OUTPUT whether there is anything."""
+    """Copy the results that differ from HEAD to `folder`; write to GITHUB_OUTPUT whether there are any."""
     listed = git("ls-files", "-z", "--modified", "--others", "--exclude-standard", "--", *STORE).split("\0")
     count = 0
     for name in filter(None, listed):
@@ -128,7 +127,7 @@ def _base(folder: Path) -> str:
 
 
 def content_of(folder: Path, name: str) -> bytes:
-    """The bytes of one file of the store; raises RefusedError if that is not what it is."""
+    """Return the bytes of one result file. Raises RefusedError if its name, size or content is not a result's."""
     path, said = folder / name, ascii(name[:150])
     if not any(form.fullmatch(name) for form in (JSON_FILE, RECORDS_FILE, KEPT_FILE)):
         raise RefusedError(f"{said} is no file of results or records")
@@ -149,7 +148,7 @@ def content_of(folder: Path, name: str) -> bytes:
 
 
 def _problem(name: str, content: bytes) -> str:
-    """What is wrong with a file of asv's; "" if nothing is, or it is another's."""
+    """Return what is wrong with a file of asv's, or "" for a valid one and for files that asv does not write."""
     if name == "benchmarks.json":
         entries = {name: one for name, one in json.loads(content).items() if name != "version"}
         return next(filter(None, itertools.starmap(problem_of_benchmark, entries.items())), "")
@@ -166,7 +165,7 @@ def _unpacked(content: bytes) -> bytes:
 
 
 def git(*arguments: str) -> str:
-    """What git prints. Raises RefusedError if it fails."""
+    """Run git and return its output. Raises RefusedError if it fails."""
     name, email = "github-actions[bot]", "41898282+github-actions[bot]@users.noreply.github.com"
     identity = ["-c", f"user.name={name}", "-c", f"user.email={email}"]
     done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=False)

@@ -1,4 +1,7 @@
-"""The part of JSON Schema that `report.schema.json` uses, so that the job that may comment installs nothing."""
+"""Validate against the part of JSON Schema that `report.schema.json` uses.
+
+The job that may comment installs no package, so jsonschema is not available to it.
+"""
 
 import re
 from typing import Any
@@ -16,9 +19,9 @@ ANNOTATIONS = {"$schema", "$defs", "title", "description"}
 
 
 def problem(document: Any, schema: dict[str, Any], root: dict[str, Any] | None = None, where: str = "report") -> str:
-    """The first thing that is wrong with `document`, or "" if it fits.
+    """Return the first thing that is wrong with `document`, or "" if it is valid.
 
-    Raises NotImplementedError for a keyword that is not read here: a schema must not promise what nobody checks.
+    Raises NotImplementedError for an unknown keyword: a schema must not promise what nobody checks.
     """
     root = schema if root is None else root
     for keyword, value in schema.items():
@@ -56,7 +59,7 @@ def _fits(keyword: str, document: Any, value: Any) -> bool:
     if keyword == "enum":
         return document in value
     if keyword == "pattern":
-        whole = re.sub(r"\$$", r"\\Z", value)  # `$` of Python's also stands before a line's end
+        whole = re.sub(r"\$$", r"\\Z", value)  # Python's `$` also matches before a final line feed
         return not isinstance(document, str) or re.search(whole, document, re.ASCII) is not None
     if keyword == "maxLength":
         return not isinstance(document, str) or len(document) <= value

@@ -1,4 +1,4 @@
-"""What the GPU machine hands over, taken as a stranger's: a report by its schema, Markdown without what it could do."""
+"""Treat what the GPU machine wrote as untrusted: validate reports, and defuse Markdown before it is posted."""
 
 import json
 import re
@@ -14,7 +14,7 @@ TAGS = "details|summary|sub|sup|br|b|i|code|pre|table|thead|tbody|tr|th|td"
 
 
 def read_report(text: str | bytes, name: str) -> dict[str, Any]:
-    """The report of a gate in the file of this name. Raises RefusedError unless it keeps to `report.schema.json`."""
+    """Parse the report of a gate. Raises RefusedError, with `name`, unless it is valid under `report.schema.json`."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -26,11 +26,11 @@ def read_report(text: str | bytes, name: str) -> dict[str, Any]:
 
 
 def harmless(comment: str, repository: str) -> str:
-    """The comment without what could call people, load pictures, lead elsewhere or pass for another comment.
+    """Defuse Markdown: no mentions, no images, no links out of the repository, no hidden comments.
 
-    Markdown's own tables, emphasis and code stay; so do character references, links into this repository, and tags
-    that only lay out. A mark that GitHub would act on keeps its look and is cut off by a space of no width, which also
-    helps where the mark is written as a reference: GitHub looks for mentions in the text that comes out.
+    Tables, emphasis, code, character references, links into this repository and layout tags stay. A character that
+    GitHub would act on keeps its look and is followed by a zero-width space. That also works where the character is
+    written as a reference, because GitHub looks for mentions in the rendered text.
     """
     comment = "".join(char for char in comment if char.isprintable() or char == "\n")
     comment = re.sub(r"&(?!(?:lt|gt|amp|quot|#[0-9]{1,6});)", "&amp;", comment)
@@ -45,13 +45,14 @@ def harmless(comment: str, repository: str) -> str:
 
 
 def _own_link(repository: str) -> re.Pattern[str]:
-    """[label](address), where the address cannot climb out of the repository by a dot segment, or is on the page."""
-    path = r"(?:[A-Za-z0-9_/#-]|\.(?!\.)|%(?!2[eE]))*"
-    return re.compile(rf"\[[^\[\]\\`<>\n]*\]\((?:https://github\.com/{re.escape(repository)}/{path}|#[A-Za-z0-9_-]*)\)")
+    """Match [label](address) where the address is on the page, or in the repository and without dot segments."""
+    path = r"(?:/(?!\.{1,2}[/#)])|[A-Za-z0-9_#.-]|%(?!2[eE]))*"
+    own = rf"https://github\.com/{re.escape(repository)}(?=/){path}"
+    return re.compile(rf"\[[^\[\]\\`<>\n]*\]\((?:{own}|#[A-Za-z0-9_-]*)\)")
 
 
 def _unlinked(text: str) -> str:
-    """Without what makes a link in any place of Markdown: "](", "][", "]:", or an address by itself."""
+    """Cut everything that starts a link in Markdown: "](", "][", "]:", and bare addresses."""
     text = re.sub(r"\](?=[(\[:])", f"]{CUT}", text)
     return re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)(?=[:.])", rf"\1{CUT}", text)
 

@@ -9,24 +9,24 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 
 from perf import units
-from perf.commands.case_profile import make_working_tree_importable, profile
+from perf.commands.case_profile import profile
 from perf.files import scratch_folder
+from perf.harness import working_tree
 from perf.harness.case import Case, case_key
 from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
+from perf.harness.working_tree import ROOT
 from perf.selection import asv_classes
 from perf.site.ceiling import attained
 from perf.site.conditions import CLOCKS
 from perf.site.estimate import Estimate, estimate
 
-ROOT = Path(__file__).resolve().parents[2]
 MAX_CASES = 60
 WORKING_TREE = "working-tree"
 
@@ -92,7 +92,7 @@ def _time(cases: list[Case], visits: int) -> None:
 
 
 def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
-    make_working_tree_importable()
+    working_tree.make_importable()
     effort = _effort(visits)
     with scratch_folder("perf-case-") as records:
         results = measure(cases, commit=WORKING_TREE, checkout=ROOT, records=records, effort=effort, progress=bar)

@@ -6,17 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
 from perf import units
+from perf.harness import working_tree
 from perf.harness.case import Case
 
-ROOT = Path(__file__).resolve().parents[2]
 TOP_KERNELS = 15
-NSYS_REPORTS = ROOT / ".asv" / "profiles"
+NSYS_REPORTS = working_tree.ROOT / ".asv" / "profiles"
 
 
 def profile(case: Case, profiler: str) -> None:
@@ -24,7 +23,7 @@ def profile(case: Case, profiler: str) -> None:
 
     Raises `click.ClickException` with one line where the tool or the case cannot be had here.
     """
-    make_working_tree_importable()
+    working_tree.make_importable()
     child = [sys.executable, "-P", "-m", "perf.commands.case_profile", profiler, json.dumps(case.to_json())]
     if profiler == "torch":
         click.echo(case.key)
@@ -45,12 +44,6 @@ def profile(case: Case, profiler: str) -> None:
     os.execvp(command[0], command)
 
 
-def make_working_tree_importable() -> None:
-    """For child processes, whatever is installed: `python -P` keeps the working directory off the path, not this."""
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in others if path and path != str(ROOT))])
-
-
 def profiled_child(profiler: str, case: Case) -> None:
     """Run one case once, warm, under a profiler: torch's, whose table is printed, or the one that started us."""
     import torch
@@ -59,7 +52,7 @@ def profiled_child(profiler: str, case: Case) -> None:
     from perf.harness.status import one_line
     from perf.workloads import build
 
-    pin_package(ROOT)
+    pin_package(working_tree.ROOT)
     if reason := missing_device(case.device):
         raise click.ClickException(reason)
     try:

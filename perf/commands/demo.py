@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from perf.harness import records
+from perf.harness.working_tree import ROOT
 from perf.printable import collapsed, printable
 from perf.selection import SETS
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".asv" / "demo"
 
 

@@ -19,9 +19,9 @@ import click
 from perf.harness import preflight
 from perf.harness.measure import missing_device
 from perf.harness.status import one_line
+from perf.harness.working_tree import ROOT
 from perf.selection import asv_classes
 
-ROOT = Path(__file__).resolve().parents[2]
 ASV = "0.6.6"
 
 _INSTALL = "pip install -e '.[dev]'"

@@ -20,11 +20,10 @@ from perf.gate.report import RECORDS
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.suite import cases_of
+from perf.harness.working_tree import ROOT
 from perf.options import nearby
 from perf.selection import SETS, asv_classes
 from perf.workloads import PACKAGE
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @click.command("missed")

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from perf.gate.evidence import Arm
+from perf.harness.working_tree import ROOT
 from perf.printable import shortened
 from perf.workloads import PACKAGE
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKING_TREE = "working tree"
 
 

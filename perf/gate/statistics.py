@@ -35,10 +35,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-Floats = npt.NDArray[np.float64]
+from perf.gate.verdicts import LOOKS
 
-LOOKS = (3, 5, 8, 12)
-"""After how many processes a row is looked at; the last confirms that it is slower or faster."""
+Floats = npt.NDArray[np.float64]
 
 TRIMMED = 0.1
 """Of a visit's pairs, at either end."""

@@ -11,6 +11,9 @@ GONE: only one of the commits has it."""
 BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
 """What turns a report red, unless it was accepted."""
 
+LOOKS = (3, 5, 8, 12)
+"""Judge a row after these numbers of processes. Only the last can confirm SLOWER or FASTER."""
+
 Visits = dict[str, list[tuple[int, float]]]
 """By row, of each visit its process and its change: log(head / base), or a difference's share of the whole."""
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from perf import units
-from perf.gate.verdicts import BAD, Quantity, Report, Verdict, Word
+from perf.gate.verdicts import BAD, LOOKS, Quantity, Report, Verdict, Word
 
 ORDER: tuple[Word, ...] = (
     "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",
@@ -153,8 +153,6 @@ def _processes(report: Report) -> str:
 
 
 def _cut_short(report: Report) -> str:
-    from perf.gate.statistics import LOOKS
-
     if not (rows := report.judgement.cut_short):
         return ""
     return (

@@ -3,17 +3,14 @@
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import perf
 from perf.harness import ceilings, clock, device
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop
 from perf.harness.measure import Worker
+from perf.harness.working_tree import ROOT
 from perf.workloads.workload import Floor, Workload
-
-ROOT = Path(perf.__file__).resolve().parents[1]
 
 
 class Laps(NamedTuple):

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from perf.commands.case_profile import make_working_tree_importable
-from perf.harness import ceilings
+from perf.harness import ceilings, working_tree
 from perf.harness.case import Cache, Case, ClockName
 from perf.harness.ceilings import TooFast, hold_to_floor
 from perf.harness.clock import Clock, Stop
@@ -17,12 +16,12 @@ from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import missing_device
 from perf.harness.status import told
 from perf.harness.worker_process import WorkerProcess
+from perf.harness.working_tree import ROOT
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import bench, tiny_option
 from perf.workloads import controls
 from perf.workloads.workload import Workload, no_floor, no_result
 
-ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 7
 PROCESSES = 5
 TINY = 2
@@ -153,7 +152,7 @@ def _caches() -> Iterator[Row]:
 
 
 def _processes(count: int) -> Iterator[Row]:
-    make_working_tree_importable()
+    working_tree.make_importable()
     clocks: tuple[ClockName, ...] = ("device_busy", "gpu_wall", "cuda_graph")
     medians: dict[str, list[float]] = {clock: [] for clock in clocks}
     for _ in range(count):

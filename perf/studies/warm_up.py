@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.commands.case_profile import make_working_tree_importable
+from perf.harness import working_tree
 from perf.harness.status import told
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.end_to_end import mean_and_deviation
@@ -27,7 +27,7 @@ def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) ->
     The first steps of a process load kernels, create handles and workspaces, and fill the allocator; one of them among
     ten counted steps moves the mean by more than most changes of code do, and the deviation by far more.
     """
-    make_working_tree_importable()
+    working_tree.make_importable()
     counts = sorted(set(warm_ups or (0, 1, 2, 5)))
     rows = []
     for setting in models.settings(phases=True):

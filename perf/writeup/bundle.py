@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-ROOT = Path(__file__).resolve().parents[2]
+from perf.harness.working_tree import ROOT
 
 
 def run_tests() -> int:

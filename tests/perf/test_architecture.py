@@ -1,4 +1,4 @@
-"""The arrows of the architecture, read off the import statements."""
+"""The arrows of the architecture, read from the import statements."""
 
 import ast
 import subprocess
@@ -9,63 +9,78 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = sorted((ROOT / "cs336_systems").rglob("*.py"))
-PERF = sorted((ROOT / "perf").rglob("*.py"))
+
+# Name: folder, what its modules must not import, except these.
+RULES = {
+    "the measured code knows no measuring": ("cs336_systems", ("perf", "asv", "asv_runner", "tests"), ()),
+    "the measured code reads no clock": ("cs336_systems", ("time",), ()),
+    "perf reaches the measured code by name only": ("perf", ("cs336_systems",), ()),
+    "workloads do not know how they are measured": ("perf/workloads", ("perf",), ("perf.workloads",)),
+    "the site only reads": (
+        "perf/site",
+        ("perf.harness",),
+        ("perf.harness.records", "perf.harness.status", "perf.harness.intervals"),
+    ),
+}
+
+# From the bottom up: a part of perf imports from the lines below its own only.
+LAYERS = (
+    ("files", "options", "printable", "stored", "units", "workloads"),
+    ("harness",),
+    ("benchmarks",),
+    ("selection",),
+    ("gate", "studies"),
+    ("site",),
+    ("writeup", "asv_plugins"),
+    ("commands",),
+    ("__main__",),
+)
 
 
-def imports(path: Path, *, top_level_only: bool = False) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level_only else ast.walk(tree)
-    for node in nodes:
+def modules(folder: str) -> list[Path]:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert paths, folder
+    return paths
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}:{node.lineno}: relative import"
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=relative)
-def test_what_is_measured_never_imports_what_measures(path):
-    assert not [name for name in imports(path) if name.split(".")[0] in ("perf", "asv", "asv_runner", "tests")]
-
-
-@pytest.mark.parametrize("path", LIBRARY, ids=relative)
-def test_the_library_reads_no_environment_variables_and_no_clock(path):
-    text = path.read_text()
-    assert "environ" not in text
-    assert "getenv" not in text
-    assert "time" not in set(imports(path))
-
-
-OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_exit"}  # documented, in spite of their names
-
-
-@pytest.mark.parametrize("path", [path for path in LIBRARY if path.parent.name != "private"], ids=relative)
-def test_private_parts_of_others_are_reached_in_one_place(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    own = {"self", "cls", "plan", "launched"}
-    found = {
-        ast.unparse(node)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and node.attr.startswith("_")
-        and not node.attr.startswith("__")
-        and node.attr not in OF_PYTHON
-        and ast.unparse(node.value).split(".")[0] not in own
-    }
-    found |= {
-        name
+@pytest.mark.parametrize("rule", RULES)
+def test_imports_follow_the_arrows(rule: str) -> None:
+    folder, banned, allowed = RULES[rule]
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules(folder)
         for name in imports(path)
-        if not name.startswith("cs336_systems") and any(part[:1] == "_" != part[1:2] for part in name.split("."))
-    }
-    assert {name for name in found if not name.startswith("_Algorithms.")} == set()
+        if within(name, banned) and not within(name, allowed)
+    ]
+    assert wrong == []
 
 
-def test_discovery_imports_nothing_heavy_and_nothing_of_a_commit():
+def test_each_part_of_perf_imports_from_the_layers_below_it() -> None:
+    layer = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+    wrong = []
+    for path in modules("perf"):
+        part = path.relative_to(ROOT / "perf").parts[0].removesuffix(".py")
+        for name in imports(path):
+            to = [*name.split("."), ""][1]
+            if part != "__init__" and within(name, ("perf",)) and to not in (part, "") and layer[to] >= layer[part]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
+
+
+def test_discovery_imports_nothing_heavy_and_nothing_of_a_commit() -> None:
     """asv imports perf/benchmarks, and whatever that imports, for every commit and every case."""
     banned = ("torch", "triton", "cs336_systems", "pandas", "matplotlib", "numpy", "scipy", "asv")
     code = (
@@ -76,35 +91,40 @@ def test_discovery_imports_nothing_heavy_and_nothing_of_a_commit():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", PERF, ids=relative)
-def test_only_workloads_touch_the_measured_package(path):
-    """By name, through `perf.workloads.measured`; an import statement would take it from wherever it comes first."""
-    assert not [name for name in imports(path) if name.split(".")[0] == "cs336_systems"]
+def test_the_measured_code_reads_no_environment_variables() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in modules("cs336_systems")}
+    assert [path for path, text in texts.items() if "environ" in text or "getenv" in text] == []
 
 
-def test_workloads_know_nothing_of_how_they_are_measured():
-    for path in sorted((ROOT / "perf" / "workloads").rglob("*.py")):
-        own = {name.split(".")[1] for name in imports(path) if name.startswith("perf.")}
-        assert own <= {"workloads"}, relative(path)
+OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_exit"}  # documented, in spite of their names
+OWN = {"self", "cls", "plan", "launched", "_Algorithms"}
 
 
-def test_the_report_only_reads():
-    for path in sorted((ROOT / "perf" / "site").rglob("*.py")):
-        from_harness = {name.split(".")[2] for name in imports(path) if name.startswith("perf.harness.")}
-        assert from_harness <= {"records", "status", "intervals"}, relative(path)
+def private_names(path: Path) -> Iterator[str]:
+    """Yield the private attributes and modules of others that a module uses."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr[:1] == "_" != node.attr[1:2]
+            and node.attr not in OF_PYTHON
+            and ast.unparse(node.value).split(".")[0] not in OWN
+        ):
+            yield f"{path.name}: {ast.unparse(node)}"
+    for name in imports(path):
+        if not within(name, ("cs336_systems",)) and any(part[:1] == "_" != part[1:2] for part in name.split(".")):
+            yield f"{path.name}: {name}"
 
 
-def test_no_module_is_named_after_the_standard_library():
+def test_private_parts_of_others_are_reached_in_one_place() -> None:
+    outside = [path for path in modules("cs336_systems") if path.parent.name != "private"]
+    assert [name for path in outside for name in private_names(path)] == []
+
+
+def test_no_worker_is_named_after_the_standard_library() -> None:
     """A `profile.py` beside a script that is started by path breaks torch.profiler."""
-    import sys
-
-    workers = ROOT / "perf" / "harness" / "workers"
-    assert not {path.stem for path in workers.glob("*.py")} & set(sys.stdlib_module_names)
+    assert not {path.stem for path in modules("perf/harness/workers")} & set(sys.stdlib_module_names)
 
 
-def test_importing_the_library_loads_neither_torch_nor_triton():
-    import subprocess
-    import sys
-
+def test_importing_the_library_loads_neither_torch_nor_triton() -> None:
     code = "import sys, cs336_systems; sys.exit(any(name in sys.modules for name in ('torch', 'triton')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

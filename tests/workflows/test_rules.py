@@ -1,4 +1,4 @@
-"""What every workflow keeps to, read off the YAML; and what GitHub's schema and zizmor say of it."""
+"""Rules of the workflows' YAML. check-jsonschema and zizmor check its form; the other tests hold what only we know."""
 
 import json
 import re
@@ -7,118 +7,56 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.workflows.running import ROOT, WORKFLOWS, load, triggers
+from perf.__main__ import main as perf
+from tests.workflows.scripts import ROOT, SCRIPTS
 
-NAMES = [path.name for path in WORKFLOWS]
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
+JOBS = {f"{name}:{job}": found for name, workflow in WORKFLOWS.items() for job, found in workflow["jobs"].items()}
+STEPS = [(job, step) for job, definition in JOBS.items() for step in definition.get("steps", [])]
+OURS = {job: definition for job, definition in JOBS.items() if "self-hosted" in str(definition.get("runs-on"))}
 
-IGNORED = {
-    ("dangerous-triggers", "perf-comment.yml"): (
-        "the comment needs a right that the job which ran the pull request's code must not have; this job runs nothing "
-        "of the pull request, and takes its artifact as data"
-    ),
-    ("self-repository", "perf.yml"): (
-        "a called workflow is that of the caller's own commit in either form, and GitHub Enterprise knows only this one"
-    ),
+
+def triggers(name):
+    return WORKFLOWS[name][True]  # YAML reads the key `on` as true
+
+
+def step(job, text):
+    """Return the position and the step of a job whose action or command contains `text`."""
+    return next((i, one) for i, one in enumerate(JOBS[job]["steps"]) if text in one.get("uses", one.get("run", "")))
+
+
+CHECKS = {
+    "schema": ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *FOLDER.glob("*.yml")),
+    "dependabot": ("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml"),
+    "zizmor": ("zizmor", "--pedantic", "--offline", "--no-progress", "--strict-collection", ".github"),
 }
-"""Findings of zizmor's that stay, and why."""
 
 
-def jobs(name):
-    return load(name)["jobs"].items()
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_tools_find_nothing(check):
+    """A finding of zizmor's that stays is ignored in its line, with the reason. zizmor has every action pinned."""
+    program, *arguments = CHECKS[check]
+    command = [Path(sys.executable).parent / program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def steps():
-    for name in NAMES:
-        for job, definition in jobs(name):
-            for index, step in enumerate(definition.get("steps", [])):
-                yield pytest.param(step, id=f"{name}-{job}-{index}")
+def test_every_action_is_githubs_own_pinned_by_one_hash():
+    used = {one["uses"] for _, one in STEPS if "uses" in one}
+    assert all(re.fullmatch("actions/[a-z-]+@[0-9a-f]{40}", action) for action in used), used
+    assert len({action.partition("@")[0] for action in used}) == len(used)
 
 
-def on_our_machine(definition):
-    return "self-hosted" in str(definition.get("runs-on"))
-
-
-def tool(*command):
-    scripts = Path(sys.executable).parent
-    return subprocess.run([scripts / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_the_six_workflows_are_there():
-    assert NAMES == ["perf-comment.yml", "perf-pr.yml", "perf.yml", "releases.yml", "site.yml", "tests.yml"]
-
-
-def test_every_workflow_keeps_to_githubs_schema():
-    done = tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
-    assert done.returncode == 0, done.stdout
-
-
-def test_dependabot_keeps_to_its_schema():
-    done = tool("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
-    assert done.returncode == 0, done.stdout
-
-
-def test_zizmor_finds_nothing_that_has_no_written_reason():
-    done = tool(
-        *("zizmor", "--pedantic", "--offline", "--no-progress", "--no-ignores", "--no-exit-codes"),
-        *("--strict-collection", "--format", "json", ".github"),
-    )
-    assert done.returncode == 0, done.stderr
-    found = {
-        (finding["ident"], re.search(r"[\w-]+\.yml", json.dumps(location["symbolic"]["key"]))[0])
-        for finding in json.loads(done.stdout)
-        for location in finding["locations"]
-    }
-    assert found == set(IGNORED)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_action_is_pinned_by_its_whole_hash_and_names_its_version(name):
-    text = (ROOT / ".github" / "workflows" / name).read_text()
-    used = re.findall(r"uses: (.*)", text)
-    assert used
-    for action in used:
-        own = action == "./.github/workflows/site.yml"
-        assert own or re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
-
-
-def test_one_action_has_one_hash():
-    text = "".join(path.read_text() for path in WORKFLOWS)
-    used = {tuple(action.split("@")) for action in re.findall(r"uses: (actions/.*)", text)}
-    assert len(used) == len({action for action, _ in used})
-
-
-@pytest.mark.parametrize("step", list(steps()))
-def test_no_expression_is_in_a_script(step):
-    assert "${{" not in step.get("run", "")
-
-
-@pytest.mark.parametrize("step", list(steps()))
-def test_scripts_are_short(step):
-    assert len(step.get("run", "").splitlines()) <= 8, "put it into .github/scripts, where it can be tested"
-
-
-@pytest.mark.parametrize("step", list(steps()))
-def test_credentials_stay_where_something_is_pushed_and_nowhere_else(step):
-    if "actions/checkout" in step.get("uses", ""):
-        pushes = step["with"].get("ssh-key") is not None
-        assert step["with"]["persist-credentials"] is pushes
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_workflow_has_no_rights_and_every_job_asks_for_its_own(name):
-    assert load(name)["permissions"] == {}
-    for job, definition in jobs(name):
-        assert "permissions" in definition, job
-        assert "timeout-minutes" in definition or "uses" in definition, job
+def test_no_script_holds_an_expression():
+    assert not [job for job, one in STEPS if "${{" in one.get("run", "")]
 
 
 def test_no_job_has_more_rights_than_these():
-    rights = {
-        f"{name}:{job}": {right for right, level in definition["permissions"].items() if level == "write"}
-        for name in NAMES
-        for job, definition in jobs(name)
-    }
+    assert all(workflow["permissions"] == {} for workflow in WORKFLOWS.values())
+    rights = {job: {name for name, level in one["permissions"].items() if level != "read"} for job, one in JOBS.items()}
     assert {job: write for job, write in rights.items() if write} == {
         "perf.yml:store": {"contents"},
         "perf.yml:issue": {"issues"},
@@ -128,68 +66,125 @@ def test_no_job_has_more_rights_than_these():
     }
 
 
+def test_only_the_job_that_pushes_keeps_credentials():
+    kept = {job for job, one in STEPS if one.get("with", {}).get("persist-credentials") is True}
+    refused = {job for job, one in STEPS if one.get("with", {}).get("persist-credentials") is False}
+    assert kept == {"perf.yml:store"}
+    assert refused | kept == {job for job, one in STEPS if "actions/checkout" in one.get("uses", "")}
+
+
+def test_every_job_ends_in_time():
+    assert [job for job, one in JOBS.items() if "timeout-minutes" not in one and "uses" not in one] == []
+
+
 def test_our_machine_has_no_right_and_no_secret():
-    ours = [definition for name in NAMES for _, definition in jobs(name) if on_our_machine(definition)]
-    assert len(ours) == 2
-    for definition in ours:
+    assert set(OURS) == {"perf.yml:measure", "perf-pr.yml:gate"}
+    for definition in OURS.values():
         assert definition["permissions"] == {"contents": "read"}
         assert not re.search(r"\$\{\{[^}]*(secrets|github\.token)", json.dumps(definition))
 
 
-def test_no_event_of_a_pull_request_reaches_our_machine():
-    for name in NAMES:
-        if any(on_our_machine(definition) for _, definition in jobs(name)):
-            assert set(triggers(load(name))) <= {"push", "schedule", "workflow_dispatch"}
-            assert triggers(load(name)).get("push", {}).get("branches", ["main"]) == ["main"]
+def test_our_machine_runs_workflows_of_main_only():
+    """A branch can hold any YAML, so the condition stands in the job itself or in the one that it needs."""
+    for job, definition in OURS.items():
+        name = job.partition(":")[0]
+        assert set(triggers(name)) <= {"push", "schedule", "workflow_dispatch"}
+        assert (triggers(name).get("push") or {"branches": ["main"]})["branches"] == ["main"]
+        first = JOBS.get(f"{name}:{definition.get('needs')}", definition)
+        assert "github.ref == 'refs/heads/main'" in first["if"]
 
 
-def test_what_runs_with_rights_for_strangers_is_started_by_the_end_of_a_run_alone():
-    assert set(triggers(load("perf-comment.yml"))) == {"workflow_run"}
-    assert not [name for name in NAMES if "pull_request_target" in triggers(load(name))]
-
-
-def test_what_runs_on_our_machine_is_of_main():
-    """By its own condition or by that of a job it needs: a branch may hold any YAML."""
-    for name in NAMES:
-        definitions = dict(jobs(name))
-        for definition in definitions.values():
-            if on_our_machine(definition):
-                first = definitions.get(definition.get("needs"), definition)
-                assert "github.ref == 'refs/heads/main'" in first["if"]
+def test_no_event_of_a_stranger_starts_a_job_with_rights():
+    """perf-comment.yml alone follows a stranger's event: the end of a run of main's own perf-pr.yml."""
+    assert not [name for name in WORKFLOWS if "pull_request_target" in triggers(name)]
+    assert set(triggers("perf-comment.yml")) == {"workflow_run"}
+    assert all("workflow_run" not in triggers(name) for name in WORKFLOWS if name != "perf-comment.yml")
+    condition = " ".join(JOBS["perf-comment.yml:comment"]["if"].split())
+    assert set(condition.split(" && ")) == {
+        "github.event.workflow_run.path == '.github/workflows/perf-pr.yml'",
+        "github.event.workflow_run.event == 'workflow_dispatch'",
+        "github.event.workflow_run.head_branch == 'main'",
+        "github.event.workflow_run.head_repository.full_name == github.repository",
+    }
+    assert not [one for job, one in STEPS if job == "perf-comment.yml:comment" and "ref" in one.get("with", {})]
 
 
 def test_one_job_at_a_time_is_on_the_gpu_and_none_that_waits_is_dropped():
-    groups = [definition["concurrency"] for name in NAMES for _, definition in jobs(name) if on_our_machine(definition)]
+    groups = [definition["concurrency"] for definition in OURS.values()]
     assert groups == [{"group": "gpu", "cancel-in-progress": False, "queue": "max"}] * 2
     for name in ("perf.yml", "perf-pr.yml", "perf-comment.yml"):
-        assert load(name)["concurrency"]["queue"] == "max"
-
-
-def test_the_label_of_the_machine_is_a_variable_of_the_repository():
-    for name in ("perf.yml", "perf-pr.yml"):
-        (labels,) = (definition["runs-on"] for _, definition in jobs(name) if on_our_machine(definition))
-        assert "vars.PERF_RUNNER_LABELS" in labels
-        assert json.loads(re.search(r"'(\[.*\])'", labels)[1]) == ["self-hosted", "gpu", "h100"]
+        assert WORKFLOWS[name]["concurrency"]["queue"] == "max"
+        assert WORKFLOWS[name]["concurrency"]["cancel-in-progress"] is False
 
 
 def test_an_approval_is_waited_for_before_the_gpu_is_taken():
-    definitions = load("perf-pr.yml")["jobs"]
-    assert definitions["check"]["environment"] == "perf-pr"
-    assert "environment" not in definitions["gate"]
+    assert JOBS["perf-pr.yml:check"]["environment"] == "perf-pr"
+    assert (JOBS["perf-pr.yml:gate"]["needs"], "environment" in JOBS["perf-pr.yml:gate"]) == ("check", False)
 
 
 def test_a_push_of_results_does_not_start_the_measurement_that_made_them():
-    assert triggers(load("perf.yml"))["push"]["paths-ignore"] == ["perf/results/**", "perf/records/**"]
+    assert triggers("perf.yml")["push"]["paths-ignore"] == ["perf/results/**", "perf/records/**"]
 
 
-def test_the_runner_page_names_what_has_to_be_set_and_how_long_it_may_take():
+def test_main_is_measured_after_its_tests_and_a_failed_part_costs_no_other():
+    tests, found = step("perf.yml:measure", "pytest")
+    assert (found["id"], "if" in found) == ("tests", False)
+    measuring = [step("perf.yml:measure", f"measure.py {part}") for part in ("history", "gate", "self-test", "newest")]
+    assert all(number > tests for number, _ in measuring)
+    assert "if" not in measuring[0][1]
+    night = "steps.tests.outcome == 'success' && (github.event_name == 'schedule' || inputs.full)"
+    assert {one["if"] for _, one in measuring[1:]} == {f"${{{{ !cancelled() && {night} }}}}"}
+
+
+def test_the_finished_results_are_stored_and_published_even_if_a_part_failed():
+    number, collect = step("perf.yml:measure", "results.py collect")
+    assert (collect["id"], collect["if"]) == ("collect", "always()")
+    assert number > step("perf.yml:measure", "measure.py newest")[0]
+    _, upload = step("perf.yml:measure", "upload-artifact")
+    assert upload["if"] == "always() && steps.collect.outputs.changed == 'true'"
+    assert JOBS["perf.yml:store"]["if"] == "always() && needs.measure.outputs.changed == 'true'"
+    for job in ("perf.yml:issue", "perf.yml:site"):
+        assert (JOBS[job]["needs"], JOBS[job]["if"]) == ("store", "always() && needs.store.result == 'success'")
+
+
+def test_an_aborted_run_goes_on_at_the_newest_commit_of_main():
+    options = step("perf.yml:measure", "actions/checkout")[1]["with"]
+    assert (options["ref"], options["clean"], options["fetch-depth"]) == ("main", False, 0)
+
+
+def test_every_verdict_is_kept():
+    _, upload = step("perf-pr.yml:gate", "upload-artifact")
+    assert upload["if"] == "${{ !cancelled() }}"
+    assert upload["with"]["path"].count("/report/") == 2
+
+
+def test_a_script_gets_every_variable_that_it_reads():
+    ran = set()
+    for job, one in STEPS:
+        for name in re.findall(r"\.github/scripts/(\w+)\.py", one.get("run", "")):
+            text = (SCRIPTS / f"{name}.py").read_text()
+            text += (SCRIPTS / "github.py").read_text() if re.search("import.* (api|pull_request)", text) else ""
+            read = set(re.findall(r'os\.environ\["(\w+)"\]', text.replace("'", '"'))) - {"GITHUB_API_URL"}
+            assert read <= set(one.get("env", {})), (job, name)
+            ran.add(name)
+    assert ran == {"check_request", "gate_pull_request", "measure", "open_issue", "post_comment", "results"}
+
+
+def test_the_run_names_itself_as_the_comment_reads_it():
+    title = re.search(r'TITLE = re.compile\(r"(.*)"\)', (SCRIPTS / "post_comment.py").read_text())[1]
+    name = WORKFLOWS["perf-pr.yml"]["run-name"]
+    given = name.replace("${{ inputs.pull_request }}", "7").replace("${{ inputs.commit }}", "c" * 40)
+    assert re.fullmatch(title, given).groups() == ("7", "c" * 40)
+
+
+def test_the_gate_knows_the_sets_that_the_workflow_offers():
+    (sets,) = (one for one in perf.commands["gate"].params if "--set" in one.opts)
+    assert set(triggers("perf-pr.yml")["workflow_dispatch"]["inputs"]["set"]["options"]) <= set(sets.type.choices)
+
+
+def test_the_runner_page_names_every_setting():
     page = (ROOT / "docs" / "runner.md").read_text()
-    text = "".join(path.read_text() for path in WORKFLOWS)
-    named = set(re.findall(r"\b(?:vars|secrets)\.([A-Z]\w+)", text)) | {name.removesuffix(".yml") for name in NAMES}
-    for name in NAMES:
-        for _, definition in jobs(name):
-            environment = definition.get("environment", {"name": "perf"})
-            named.add(environment if isinstance(environment, str) else environment["name"])
-            if on_our_machine(definition):
-                named.add(f"{definition['timeout-minutes']} minutes")
-    assert [name for name in sorted(named) if name not in page] == []
+    named = set(re.findall(r"\b(?:vars|secrets)\.([A-Z]\w+)", "".join(path.read_text() for path in FOLDER.glob("*"))))
+    environments = [one["environment"] for one in JOBS.values() if "environment" in one]
+    named |= {one if isinstance(one, str) else one["name"] for one in environments}
+    assert [name for name in named if name not in page] == []

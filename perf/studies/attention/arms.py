@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
-from perf.commands.case_profile import ROOT
 from perf.harness.clock import Clock
 from perf.harness.measure import Worker
 from perf.harness.pair import Pairs
+from perf.harness.working_tree import ROOT
 from perf.studies.attention.cells import Cell, least_bytes
 from perf.studies.lm import memory_bytes
 from perf.workloads import build

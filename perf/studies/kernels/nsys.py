@@ -41,9 +41,9 @@ def profile(settings: list[Setting], warm_up: int, steps: int, out: Path) -> Non
     if shutil.which("nsys") is None:
         click.echo(MISSING)
         return
-    from perf.commands.case_profile import make_working_tree_importable
+    from perf.harness import working_tree
 
-    make_working_tree_importable()
+    working_tree.make_importable()
     for command in commands:
         done = subprocess.run([sys.executable if part == "python" else part for part in command], check=False)
         if done.returncode:

@@ -12,8 +12,7 @@ from typing import IO, Any
 
 import click
 
-from perf.commands.case_profile import make_working_tree_importable
-from perf.harness import profiler
+from perf.harness import profiler, working_tree
 from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
@@ -92,7 +91,7 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
-    make_working_tree_importable()
+    working_tree.make_importable()
     cases = _cases()[: TINY_CASES if size else None]
     processes, pairs = processes or (2 if size else 5), pairs or (1 if size else 3)
     with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False, disable=None) as bar:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import click
 
-from perf.commands.case_profile import ROOT, make_working_tree_importable
-from perf.harness import status
+from perf.harness import status, working_tree
 from perf.harness.case import Case
 from perf.harness.clock import Stop
 from perf.harness.ranks import RankClock, Ranks
+from perf.harness.working_tree import ROOT
 from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refusal
 
 STOP = Stop(min_samples=10, max_samples=40, max_seconds=2.0)
@@ -109,7 +109,7 @@ def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
 @contextlib.contextmanager
 def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
     """Gives the ranks of a world size: those of before, if they live and are as many. They end with the block."""
-    make_working_tree_importable()
+    working_tree.make_importable()
     if device == device_kind():
         bench().measure_ceilings()  # while there is memory
     held: list[Ranks] = []

@@ -39,7 +39,7 @@ def test_every_class_of_attention_has_a_section_and_its_implementations_have_nam
     for name, cls, _ in asv_classes():
         if cls is None or not getattr(cls, "workload", "").startswith("attention"):
             continue
-        benchmark = f"{cls.__module__.partition('.')[2]}.{cls.__name__}"
+        benchmark = f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
         impls = cls.params[cls.param_names.index("impl")]
         assert benchmark in SECTIONS, f"{name}: say in attention.catalogue what {benchmark} is"
         assert SECTIONS[benchmark].ours in impls

@@ -9,16 +9,31 @@ import pytest
 
 from perf.commands.missed import rows_of
 from perf.selection import SETS
-from tests.workflows.project import Project
+from tests.throwaway import Repository
+
+
+def code(project, number):
+    """Commit other code."""
+    project.write_package(axis=str(number))
+    return project.commit(f"Code {number}")
+
+
+def no_code(project):
+    with (project.folder / "notes.txt").open("a") as notes:
+        notes.write("more\n")
+    return project.commit("No code")
+
 
 ROW = "smoke.SmokeAttention.track_time"
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    project = Project(tmp_path_factory.mktemp("missed") / "project", sys.executable)
-    commits = [project.commit(f"Code {number}", code=True) for number in (1, 2, 3)]
-    project.commit("No code")
+    project = Repository(tmp_path_factory.mktemp("missed") / "project")
+    with (project.folder / "perf" / "selection.py").open("a") as selection:
+        selection.write("\nSETS['history'] = r'SmokeAttention\\.track_time'\n")
+    commits = [code(project, number) for number in (1, 2, 3)]
+    no_code(project)
     return project, commits
 
 
@@ -31,7 +46,7 @@ def missed_of(project, *arguments):
     """What the command prints; what it says of an error, if it ends with one."""
     command = [sys.executable, "-m", "perf", "missed", *arguments]
     done = subprocess.run(
-        command, cwd=project.checkout, env=project.github.environment(), capture_output=True, text=True, check=False
+        command, cwd=project.folder, env=project.environment, capture_output=True, text=True, check=False
     )
     assert bool(done.stderr) is (done.returncode != 0), done.stderr
     return done.stderr or done.stdout
@@ -39,7 +54,7 @@ def missed_of(project, *arguments):
 
 def results(project, commit, rows):
     """Results of a commit: row -> version."""
-    folder = project.checkout / "perf" / "results" / "m"
+    folder = project.folder / "perf" / "results" / "m"
     folder.mkdir(parents=True, exist_ok=True)
     document = {"commit_hash": commit, "results": {name: [[1.0], [], version] for name, version in rows.items()}}
     (folder / f"{commit[:8]}-linked-py3.11.json").write_text(json.dumps(document))
@@ -75,7 +90,7 @@ def test_a_commit_is_due_until_it_has_the_rows_of_the_set(project, case):
 def test_a_file_that_was_cut_in_half_is_named(project):
     project, (first, _, _) = project
     results(project, first, {})
-    (path,) = (project.checkout / "perf" / "results" / "m").glob(f"{first[:8]}*")
+    (path,) = (project.folder / "perf" / "results" / "m").glob(f"{first[:8]}*")
     path.write_text('{"commit')
     try:
         assert "is cut in half: move it aside" in missed(project)
@@ -85,15 +100,13 @@ def test_a_file_that_was_cut_in_half_is_named(project):
 
 def test_no_machine_file_is_one_line(project):
     project, _ = project
-    file = project.github.home / ".asv-machine.json"
+    file = project.folder.parent / "machine.json"
     kept = file.read_text()
     file.unlink()
     try:
         command = [sys.executable, "-m", "perf", "missed", "history"]
-        environment = project.github.environment()
-        done = subprocess.run(
-            command, cwd=project.checkout, env=environment, capture_output=True, text=True, check=False
-        )
+        environment = project.environment
+        done = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
     finally:
         file.write_text(kept)
     assert done.returncode == 1
@@ -119,7 +132,7 @@ def keep(project, commit, *, at=1, **changes):
     """A report of a gate that judged `commit`; `changes` of what it found. Returns the file."""
     document = {"exit_status": 0, "tests_passed": True, "judgement": {"contaminated": ""}}
     document |= {"base": {"commit": "b" * 40}, "head": {"commit": commit}}
-    path = project.checkout / "perf" / "records" / "m" / "gate" / f"2026110{at}T000000Z.json"
+    path = project.folder / "perf" / "records" / "m" / "gate" / f"2026110{at}T000000Z.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document | changes))
     return path
@@ -128,7 +141,7 @@ def keep(project, commit, *, at=1, **changes):
 @pytest.fixture
 def kept(project):
     """The project without kept gates, before and after."""
-    folder = project[0].checkout / "perf" / "records"
+    folder = project[0].folder / "perf" / "records"
     yield project
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -180,22 +193,22 @@ def test_a_kept_gate_that_cannot_be_read_is_one_line(kept, text):
 
 
 def test_what_was_accepted_since_goes_into_the_gate(tmp_path):
-    project = Project(tmp_path, sys.executable)
-    first, _ = project.commit("The first", code=True), project.commit("The second", code=True)
-    (project.checkout / "perf" / "accepted.json").write_text("[]")
+    project = Repository(tmp_path / "project")
+    first, _ = code(project, 1), code(project, 2)
+    (project.folder / "perf" / "accepted.json").write_text("[]")
     acceptance = project.commit("An acceptance")
-    project.commit("No code")
+    no_code(project)
     assert gate_due(project) == f"{first} {acceptance}\n"
     keep(project, acceptance)
-    (project.checkout / "perf" / "accepted.json").write_text("[ ]")
+    (project.folder / "perf" / "accepted.json").write_text("[ ]")
     project.commit("An acceptance alone is no code")
     assert gate_due(project) == ""
 
 
 def test_one_commit_alone_has_nothing_to_be_held_against(tmp_path):
-    project = Project(tmp_path, sys.executable)
-    project.commit("The first", code=True)
-    project.commit("No code")
+    project = Repository(tmp_path / "project")
+    code(project, 1)
+    no_code(project)
     assert gate_due(project) == ""
 
 

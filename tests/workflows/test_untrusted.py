@@ -1,7 +1,6 @@
-"""What the comment keeps and loses, and that our part of JSON Schema says what the whole of it says."""
+"""untrusted.py and schema.py: what Markdown keeps and loses, and our part of JSON Schema beside jsonschema."""
 
 import html
-import importlib.util
 import json
 import random
 import re
@@ -17,26 +16,18 @@ from perf.gate import comment as gate
 from perf.gate import report as report_file
 from perf.gate.verdicts import Quantity, Word
 from tests.gate import reports as made
-from tests.workflows.running import ROOT
-from tests.workflows.test_gate import report
+from tests.workflows.scripts import ROOT, SCRIPTS, report
+from tests.workflows.scripts import changed as replaced
 
-SCRIPTS = ROOT / ".github" / "scripts"
 SCHEMA = json.loads((SCRIPTS / "report.schema.json").read_text())
-
-
-def script(name):
-    """A module of `.github/scripts`, which is a package of nobody's."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        spec = importlib.util.spec_from_file_location(f"workflow_scripts_{name}", SCRIPTS / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(SCRIPTS))
-
-
-post_comment, schema, github, untrusted = map(script, ("post_comment", "schema", "github", "untrusted"))
+sys.path.insert(0, str(SCRIPTS))
+try:
+    import github
+    import post_comment
+    import schema
+    import untrusted
+finally:
+    sys.path.remove(str(SCRIPTS))
 
 LOST = {
     "a mention": ("@octocat", "@octocat"),
@@ -126,6 +117,7 @@ KEPT = [
     "**To do:** nothing",
     "&#95;bwd&#95;dkdv&#46; 3&#46;2 % &lt;b&gt;",
     "[history](https://github.com/owner/repository/blob/main/x.py)",
+    "[commits](https://github.com/owner/repository/compare/1a2b3c4d...5e6f7a8b)",
     "- one\n- two",
 ]
 
@@ -136,13 +128,7 @@ def test_a_comment_keeps_what_only_looks(text):
 
 
 def changed(*path, to):
-    """A good report but for one place."""
-    document = report("b" * 40, "c" * 40)
-    inner = document
-    for name in path[:-1]:
-        inner = inner[name]
-    inner[path[-1]] = to
-    return document
+    return replaced(report("b" * 40, "c" * 40), *path, to=to)
 
 
 WRONG = [
