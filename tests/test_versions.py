@@ -37,7 +37,7 @@ def test_both_readmes_name_the_oldest_and_the_newest_that_the_pins_accept():
     for readme in READMES:
         text = " ".join(readme.read_text(encoding="utf-8").split())
         for name, specifier in PINS.items():
-            ((oldest, newest),) = re.findall(rf"\b{name} (\d+\.\d+) (?:to|到) (\d+\.\d+)", text)
+            ((oldest, newest),) = re.findall(rf"\b{name} (\d+\.\d+) ?(?:-|to|到) ?(\d+\.\d+)", text)
             major, minor = newest.split(".")
             assert f"{oldest}.0" in specifier and f"{newest}.0" in specifier, (readme.name, name)
             assert f"{major}.{int(minor) + 1}.0" not in specifier, (readme.name, name)
