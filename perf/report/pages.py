@@ -62,6 +62,12 @@ def comparison(machine: str, base: str, head: str) -> str:
     return f"compare.html?{urlencode(query, quote_via=quote)}"
 
 
+def diff_url(show_commit_url: str) -> str:
+    """The address that "BASE...HEAD" completes to a diff, as GitHub, GitLab and Gitea have it; "" if unknown."""
+    known = re.fullmatch(r"(https?://.+/)commit/", show_commit_url)
+    return f"{known[1]}compare/" if known else ""
+
+
 def file(room: str) -> str:
     """Where the page of that name lies."""
     return "index.html" if room == INDEX else f"{room}.html"
@@ -81,7 +87,8 @@ def render(room: str, *, show_commit_url: str, **values: Any) -> str:
     return environment.get_template(f"{room}/page.html").render(
         pages=PAGES,
         here=file(room),
-        commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's word for none
+        commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
+        diff_url=diff_url(show_commit_url),
         **values,
     )
 

@@ -21,12 +21,15 @@ from perf.report.gates import Gate
 from perf.report.history import HEIGHT, MARGIN, WIDTH, places
 from perf.report.newest import Site
 
-MOST_COMMITS = 100
+MOST_RANGES = 100
 MOST_NAMED = 3
-"""Cases that a command names; of more, their classes."""
+"""Cases that a command selects one by one. More are selected by their classes."""
 
 MOST_ROWS = 200
-"""Of one commit; a table of more is read by nobody, and asv's graphs have them all."""
+"""Rows shown of one range of commits. asv's graphs have the others."""
+
+STEPS = 8
+"""Commits of a range that the command to narrow it measures."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,13 @@ class Machine:
         return is_of_the_clock(*arms, one.step.after - one.step.before)
 
     @property
-    def by_commit(self) -> list[tuple[int, list[Change]]]:
-        """The changes of each commit that has any, newest commit first."""
-        return [(at, list(some)) for at, some in itertools.groupby(self.changes, lambda one: one.revision)]
+    def by_range(self) -> list[list[Change]]:
+        """The changes of each range of commits in question, newest and shortest range first."""
+
+        def ends(one: Change) -> tuple[int, int]:
+            return -one.revision, -one.last_before
+
+        return [list(some) for _, some in itertools.groupby(sorted(self.changes, key=ends), ends)]
 
     def why(self, one: Change) -> str:
         """The reason that somebody gave for this change; "" if nobody did."""
@@ -104,14 +111,16 @@ class Machine:
         )
 
     def confirming(self, changes: Iterable[Change]) -> str:
-        """The command that confirms changes of one commit, or does not: their cases, or their classes if many."""
+        """The command that measures both ends of a range side by side."""
         some = list(changes)
-        before = self.described(max(one.last_before for one in some)).hash[:8]
-        patterns = {_pattern(one.series) for one in some}
-        if len(patterns) > MOST_NAMED:
-            patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in some}
-        rows = shlex.quote("|".join(sorted(patterns)))
-        return f"python -m perf gate {before} {self.described(some[0].revision).hash[:8]} -b {rows}"
+        before, after = (self.described(at).hash[:8] for at in (some[0].last_before, some[0].revision))
+        return f"python -m perf gate {before} {after} -b {_rows(some)}"
+
+    def narrowing(self, changes: Iterable[Change]) -> str:
+        """The command that measures commits within a range; publishing again then shows a shorter one."""
+        some = list(changes)
+        before, after = (self.described(at).hash[:8] for at in (some[0].last_before, some[0].revision))
+        return f"asv run {before}..{after} --steps {STEPS} --skip-existing-commits -b {_rows(some)}"
 
 
 def collect(
@@ -154,9 +163,15 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def anchor(machine: str, commit: pages.Commit) -> str:
-    """Where on the page a commit stands."""
-    return pages.ident(f"{machine}-{commit.hash[:8]}")
+def anchor(one: Machine, change: Change) -> str:
+    """The id of the section of a change's range of commits."""
+    return pages.ident(f"{one.name}-{span(one, change)}")
+
+
+def span(one: Machine, change: Change) -> str:
+    """The commits in question for a change: a hash, or a range as git writes it."""
+    before, after = (one.described(at).hash[:8] for at in (change.last_before, change.revision))
+    return after if change.revision == change.last_before + 1 else f"{before}..{after}"
 
 
 def counted(changes: Iterable[Change]) -> str:
@@ -167,7 +182,7 @@ def counted(changes: Iterable[Change]) -> str:
 
 
 def _machine(one: Machine) -> dict[str, Any]:
-    by_commit = one.by_commit
+    by_range = one.by_range
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -178,30 +193,32 @@ def _machine(one: Machine) -> dict[str, Any]:
         "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
         "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
         "unconfirmed": unconfirmed,
-        "changed": [_commit(one, at, some, at in one.controls) for at, some in by_commit[:MOST_COMMITS]],
-        "older": max(0, len(by_commit) - MOST_COMMITS),
+        "changed": [_range(one, some) for some in by_range[:MOST_RANGES]],
+        "older": max(0, len(by_range) - MOST_RANGES),
     }
 
 
-def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bool) -> dict[str, Any]:
-    commit = one.described(revision)
+def _range(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
+    before, commit = one.described(changes[0].last_before), one.described(changes[0].revision)
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
     unsettled = [each for each in changes if one.is_open(each)]
-    before = one.described(max(each.last_before for each in changes))
+    levels = [each for each in changes if not each.step.border]
+    count = changes[0].revision - changes[0].last_before
     compared = before.hash in one.comparable and commit.hash in one.comparable
-    skipped = max(each.revision - each.last_before - 1 for each in changes)
     return {
-        "id": anchor(one.name, commit),
+        "id": anchor(one, changes[0]),
+        "span": span(one, changes[0]),
+        "count": count,
         "commit": commit,
+        "before": before,
         "counts": counted(changes),
         "open": [row for row in rows if row["open"]],
         "rest": [row for row in rows if not row["open"]],
         "confirm": one.confirming(unsettled) if unsettled else "",
+        "narrow": one.narrowing(unsettled or levels) if count > 1 and levels else "",
         "hidden": max(0, len(changes) - MOST_ROWS),
-        "controls": controls,
-        "unmeasured": skipped,
-        "before": before,
+        "controls": changes[0].revision in one.controls,
         "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
 
@@ -240,8 +257,16 @@ def _cause(one: Machine, each: Change) -> str:
     return why_slower(*arms, each.step.after - each.step.before)
 
 
+def _rows(changes: Sequence[Change]) -> str:
+    """An argument of `-b` that selects the cases of changes, or their classes if there are many."""
+    patterns = {_pattern(one.series) for one in changes}
+    if len(patterns) > MOST_NAMED:
+        patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in changes}
+    return shlex.quote("|".join(sorted(patterns)))
+
+
 def _pattern(series: Series) -> str:
-    """What `-b` takes for a case in every quantity."""
+    """A pattern of `-b` that selects every quantity of a case."""
     benchmark = re.escape(series.method.rpartition(".")[0])
     return rf"^{benchmark}\.\w+\({re.escape(', '.join(map(repr, series.params.values())))}\)$"
 

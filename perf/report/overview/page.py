@@ -83,7 +83,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "gates": [_gate(each) for each in gates[:MOST_GATES]],
         "more": max(0, len(gates) - MOST_GATES),
         "skipped": one.skipped,
-        "changed": [_changed(one, at, some) for at, some in one.changed.by_commit[:MOST_CHANGED]],
+        "changed": [_changed(one, some) for some in one.changed.by_range[:MOST_CHANGED]],
         "newest": one.newest,
         "newer": one.newer,
         "speedups": one.speedups,
@@ -101,15 +101,20 @@ def _open(one: Machine, each: Change) -> dict[str, Any]:
         "unconfirmed": one.changed.is_unconfirmed(each),
         "change": change(verdict),
         "commit": commit,
-        "href": f"changes.html#{change_page.anchor(one.name, commit)}",
-        "older": each.revision - each.last_before - 1,
+        "span": change_page.span(one.changed, each),
+        "count": each.revision - each.last_before,
+        "href": f"changes.html#{change_page.anchor(one.changed, each)}",
     }
 
 
-def _changed(one: Machine, revision: int, changes: Sequence[Change]) -> dict[str, Any]:
-    commit = one.changed.described(revision)
-    href = f"changes.html#{change_page.anchor(one.name, commit)}"
-    return {"counts": change_page.counted(changes), "commit": commit, "href": href}
+def _changed(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
+    return {
+        "counts": change_page.counted(changes),
+        "span": change_page.span(one.changed, changes[0]),
+        "count": changes[0].revision - changes[0].last_before,
+        "commit": one.changed.described(changes[0].revision),
+        "href": f"changes.html#{change_page.anchor(one.changed, changes[0])}",
+    }
 
 
 def _measured(one: Measured, machine: str) -> dict[str, Any]:
