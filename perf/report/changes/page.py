@@ -1,4 +1,4 @@
-"""The page about changes: every step in the history, under the commit that made it."""
+"""Changes page: every step in the history, by the range of commits in question."""
 
 import functools
 import itertools
@@ -34,19 +34,19 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Machine:
-    """What changed on one machine, newest first."""
+    """Changes on one machine, newest first."""
 
     name: str
     changes: Sequence[Change]
     commits: int
-    """With a number, of whichever case."""
+    """Number of commits with any measured case."""
 
     series: int
     described: Callable[[int], pages.Commit]
-    """A commit by asv's number."""
+    """Describes a commit by asv's revision number."""
 
     revisions: Mapping[str, int]
-    """Those numbers by hash, of accepted and gated commits too, measured or not."""
+    """Revision numbers by hash, including accepted and gated commits."""
 
     gates: Sequence[Gate]
     accepted: Sequence[Acceptance]
@@ -54,31 +54,31 @@ class Machine:
     """The fastest first."""
 
     comparable: Container[str] = frozenset()
-    """Hashes of commits that the page of two has."""
+    """Hashes of commits on the Compare page."""
 
     outcomes: Callable[[int], Mapping[tuple[str, tuple[Any, ...]], Outcome]] = lambda revision: {}
-    """What records say of the cases of a commit by asv's number, by class and parameters."""
+    """Outcomes of a commit, by asv's revision number, then by class and parameters."""
 
     @functools.cached_property
     def controls(self) -> set[int]:
-        """Numbers of the commits at which rows without project code changed."""
+        """Revision numbers at which rows without project code changed."""
         return touched_controls(self.changes)
 
     def arms(self, one: Change) -> tuple[Outcome, Outcome] | None:
-        """What explains the number before a change and after it; None where no records say it of both."""
+        """Return the outcomes before and after a change; None unless both are on record."""
         case = one.series.method.rpartition(".")[0], tuple(one.series.params.values())
         found = [self.outcomes(revision).get(case) for revision in (one.last_before, one.revision)]
         return (found[0], found[1]) if found[0] and found[1] else None
 
     def is_of_the_clock(self, one: Change) -> bool:
-        """Its kernels took as long as before, and rows without project code moved at the same commit."""
+        """Whether its kernels are unchanged while rows without project code moved at the same commit."""
         if one.series.quantity != "time" or one.revision not in self.controls or not (arms := self.arms(one)):
             return False
         return is_of_the_clock(*arms, one.step.after - one.step.before)
 
     @property
     def by_range(self) -> list[list[Change]]:
-        """The changes of each range of commits in question, newest and shortest range first."""
+        """Changes grouped by range of commits, newest and shortest range first."""
 
         def ends(one: Change) -> tuple[int, int]:
             return -one.revision, -one.last_before
@@ -86,7 +86,7 @@ class Machine:
         return [list(some) for _, some in itertools.groupby(sorted(self.changes, key=ends), ends)]
 
     def why(self, one: Change) -> str:
-        """The reason that somebody gave for this change; "" if nobody did."""
+        """Return the reason for which a change was accepted; "" if it was not."""
         for acceptance in self.accepted:
             at = self.revisions.get(acceptance.commit)
             ours = at is not None and one.last_before < at <= one.revision
@@ -95,29 +95,29 @@ class Machine:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Project code is worse, still so, nobody has said that it is meant, and it is not the clock alone."""
+        """Whether project code is worse to this day, not accepted, and not only by the clock."""
         stands = one.back is None and not one.step.border and not one.series.is_control
         return one.verdict.word in BAD and stands and not self.why(one) and not self.is_of_the_clock(one)
 
     def is_unconfirmed(self, one: Change) -> bool:
-        """It is open, and one commit alone shows it."""
+        """Whether it is open and rests on one commit."""
         return self.is_open(one) and one.step.alone
 
     @property
     def open(self) -> list[Change]:
-        """Confirmed ones first, of either the worst first."""
+        """Open changes, confirmed before unconfirmed, each worst first."""
         return sorted(
             filter(self.is_open, self.changes), key=lambda one: (one.step.alone, -abs(math.log1p(one.step.change)))
         )
 
     def confirming(self, changes: Iterable[Change]) -> str:
-        """The command that measures both ends of a range side by side."""
+        """Return the command that measures both ends of a range in turn."""
         some = list(changes)
         before, after = (self.described(at).hash[:8] for at in (some[0].last_before, some[0].revision))
         return f"python -m perf gate {before} {after} -b {_rows(some)}"
 
     def narrowing(self, changes: Iterable[Change]) -> str:
-        """The command that measures commits within a range; publishing again then shows a shorter one."""
+        """Return the command that measures commits within a range, so that the next site shows a shorter one."""
         some = list(changes)
         before, after = (self.described(at).hash[:8] for at in (some[0].last_before, some[0].revision))
         return f"asv run {before}..{after} --steps {STEPS} --skip-existing-commits -b {_rows(some)}"
@@ -131,7 +131,7 @@ def collect(
     accepted: Sequence[Acceptance],
     comparable: Container[str] = frozenset(),
 ) -> Machine:
-    """From what asv publishes."""
+    """Collect a machine's data from what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
     sitting_of = functools.cache(lambda revision: newest.sitting_of(site.directory, machine, site.hashes[revision]))
     series = list(series_of(site.graphs, site.benchmarks, machine, harness_of, sitting_of))
@@ -153,7 +153,7 @@ def collect(
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page."""
+    """Render the page."""
     return pages.render(
         "changes",
         project=project,
@@ -164,12 +164,12 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
 
 
 def anchor(one: Machine, change: Change) -> str:
-    """The id of the section of a change's range of commits."""
+    """Return the id of the section of a change's range."""
     return pages.ident(f"{one.name}-{span(one, change)}")
 
 
 def span(one: Machine, change: Change) -> str:
-    """The commits in question for a change: a hash, or a range as git writes it."""
+    """Return the commits in question for a change: a hash, or a range in git's syntax."""
     before, after = (one.described(at).hash[:8] for at in (change.last_before, change.revision))
     return after if change.revision == change.last_before + 1 else f"{before}..{after}"
 
@@ -249,7 +249,7 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
 
 
 def _cause(one: Machine, each: Change) -> str:
-    """The kernel, or the allocation, that moved most; "" where no records of both commits know."""
+    """Name the kernel or allocation that moved most; "" without records of both commits."""
     if each.step.border or not (arms := one.arms(each)):
         return ""
     if each.series.quantity == "peak_memory":
@@ -258,7 +258,7 @@ def _cause(one: Machine, each: Change) -> str:
 
 
 def _rows(changes: Sequence[Change]) -> str:
-    """An argument of `-b` that selects the cases of changes, or their classes if there are many."""
+    """Return a quoted argument of `-b` for the cases of changes, or for their classes if there are many."""
     patterns = {_pattern(one.series) for one in changes}
     if len(patterns) > MOST_NAMED:
         patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in changes}
@@ -266,7 +266,7 @@ def _rows(changes: Sequence[Change]) -> str:
 
 
 def _pattern(series: Series) -> str:
-    """A pattern of `-b` that selects every quantity of a case."""
+    """Return a pattern of `-b` for every quantity of a case."""
     benchmark = re.escape(series.method.rpartition(".")[0])
     return rf"^{benchmark}\.\w+\({re.escape(', '.join(map(repr, series.params.values())))}\)$"
 
@@ -282,7 +282,7 @@ def _drifting(machine: str, each: Drifting) -> dict[str, Any]:
 
 
 def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
-    """What the newest gate that crossed the change said of the row; "" without one."""
+    """Return the verdict of the newest gate that spans the change; "" without one."""
     for gate in one.gates:
         base, head = (one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head))
         if base is not None and head is not None and base <= each.last_before < each.revision <= head:
@@ -293,7 +293,7 @@ def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
 
 
 def _picture(series: Series, index: int) -> dict[str, str]:
-    """The whole series between its lowest and its highest value, and where one value lies."""
+    """Return the polyline of a series between its minimum and maximum, and the position of one value."""
     numbers = series.values
     low, high = min(numbers), max(numbers)
     up = (HEIGHT - 2 * MARGIN) / (high - low)
