@@ -58,7 +58,7 @@ SECTIONS = {
     ),
     "attention.PyTorchAttention": Section(
         "Eager attention, compiled",
-        "torch.compile on eager attention, without heads or mask. Runs none of our kernels.",
+        "torch.compile on eager attention, without heads or mask. No project kernel runs.",
         ours="reference_compiled",
         subject="compiled eager attention",
     ),
