@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from perf.benchmarks.attention import FlashAttention
-from perf.gate.acceptance import Acceptance, Row
+from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.evidence import Outcome
 from perf.gate.rows import every_row
 from perf.harness.suite import is_selected
@@ -42,7 +42,7 @@ def test_commits_that_were_not_measured_may_have_done_it() -> None:
 
 
 def test_an_accepted_change_shows_the_reason_and_is_not_open() -> None:
-    row = Row("a.Class(1)", "time", "SLOWER", 0.25)
+    row = AcceptedRow("a.Class(1)", "time", "SLOWER", 0.25)
     meant = Acceptance(commit(6).hash, "exact <sums>", (row,))
     assert "accepted: exact <sums>" in text_of(page_of(SLOWER, accepted=[meant]))
     assert "to this day" not in text_of(page_of(SLOWER, accepted=[meant]))

@@ -1,0 +1,3 @@
+from tests.gate.conftest import repository
+
+__all__ = ["repository"]
