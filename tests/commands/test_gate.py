@@ -42,8 +42,9 @@ def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository
     edit(repository, "@ v", "@ v * 1.01")
     head = repository.commit("A <b>faster</b> softmax")
     report, comment = tmp_path / "out" / "report.json", tmp_path / "out" / "comment.md"
+    repository.environment["CUDA_VISIBLE_DEVICES"] = ""  # so that the leaderboard's row has no device
     files = ["--json", str(report), "--markdown", str(comment), "--keep"]
-    done = gate(repository, "base", "HEAD", "-b", ROWS, "--no-tests", *files)
+    done = gate(repository, "base", "HEAD", "-b", f"{ROWS}|Leaderboard.*'triton'", "--no-tests", *files)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("2 broken")
     assert "out differs from float64" in done.stdout
@@ -51,11 +52,12 @@ def test_a_wrong_head_is_broken_whatever_the_machine_does(repository: Repository
     document = json.loads(report.read_text())
     assert document["head"] == {"commit": head, "subject": "A <b>faster</b> softmax"}
     assert document["exit_status"] == 1
-    assert document["tests"] == "not run: --no-tests"
+    assert "needs a CUDA GPU" in document["without"][0][0]
+    assert "needs a CUDA GPU" in done.stdout
     (kept,) = (repository.folder / "perf" / "records").glob("*/gate/*.json")
     evidence = document.pop("evidence")
     assert json.loads(kept.read_text()) == document
-    controls = [row for row in evidence if row["is_control"]]
+    controls = [row for row in evidence if row["is_control"] and row["case"]["device"] == "cpu"]
     assert len(controls) == 3
     visits = [visit for row in controls for visit in row["visits"]]
     assert {visit["process"] for visit in visits} == {0}, "no row was left to time"
@@ -122,13 +124,6 @@ def test_bad_input_is_one_clear_line(
     done = CliRunner().invoke(command, [*arguments, "--no-tests"])
     assert done.exit_code == 2
     assert message in done.stderr.splitlines()[-1]
-
-
-def test_a_gpu_set_without_a_gpu_judges_nothing_and_says_why(repository: Repository) -> None:
-    repository.environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = gate(repository, "base", "HEAD", "-b", "Leaderboard.*'triton'", "--no-tests")
-    assert done.returncode == 2
-    assert "needs a CUDA GPU" in done.stdout
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from perf.gate.self_test import SelfTestResult, table
 from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
 from perf.gate.verdicts import Judgement
 from perf.harness.case import Case, ClockName
+from tests.gate.made_evidence import evidence, rows
 from tests.gate.reports import KEY, memory, verdict
-from tests.gate.test_judge import evidence, rows
 from tests.throwaway import Repository
 
 CELL = (8192, 64, "bfloat16", "forward", "triton")

@@ -52,7 +52,7 @@ def test_leaving_out_a_part_breaks_the_promise(spoiled, monkeypatch):
     else:
         monkeypatch.setattr(prior, "OUTLIER_PRIOR", 1e-12)
         monkeypatch.setattr(prior, "fit_prior", lambda rho, *_: (np.ones(len(rho)), 1e6 * np.ones(len(rho))))
-    assert not holds_its_promise(identical_code(STUDY, REPORTS, STRUCTURES[2], strict=True).slower)
+    assert not holds_its_promise(identical_code(ANOTHER_DAY, REPORTS, STRUCTURES[2], strict=True).slower)
 
 
 def test_most_rows_of_identical_code_are_settled_early():
@@ -146,7 +146,8 @@ def test_the_bounds_of_a_rate_are_clopper_and_pearsons():
     assert Rate(300, 300).lower == pytest.approx(0.05 ** (1 / 300))
 
 
-def test_the_tables_are_complete():
+def test_the_tables_are_complete(monkeypatch):
+    monkeypatch.setattr(simulation, "CHUNK", 5)
     tables = proof.tables(reports=1, visits=3)
     identical, slowed, costs, others, on_file = tables
     noises = {row["noise"] for row in identical[1]}
