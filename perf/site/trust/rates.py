@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from perf.gate.parts import Part
 from perf.gate.rate import Rate
+from perf.gate.self_test_case import SelfTestCase
 from perf.site.trust.records import Ended, SelfTest
 
 
 @dataclass(frozen=True)
-class Pooled(Part):
-    """A part pooled over all self-tests with unmoved controls; hits are rows with the expected verdict."""
+class Pooled(SelfTestCase):
+    """A case pooled over all self-tests with unmoved controls; hits are rows with the expected verdict."""
 
     rate: Rate
     """Of rows. Among identical code of those that could have shown a slow-down at all, since no other can be wrong;
@@ -40,12 +40,12 @@ class Pooled(Part):
 
 
 def pool(tests: Iterable[SelfTest]) -> list[Pooled]:
-    """Pool parts with unmoved controls by what they plant: nothing first, then by kind and size."""
-    by_part: dict[Part, list[tuple[SelfTest, Ended]]] = {}
+    """Pool cases with unmoved controls by what they plant: nothing first, then by kind and size."""
+    by_part: dict[SelfTestCase, list[tuple[SelfTest, Ended]]] = {}
     for test in tests:
         for one in test.parts:
             if not one.contaminated:
-                by_part.setdefault(Part(one.injection), []).append((test, one))
+                by_part.setdefault(SelfTestCase(one.injection), []).append((test, one))
     return [_pool(part, by_part[part]) for part in sorted(by_part, key=lambda part: part.place)]
 
 
@@ -54,7 +54,7 @@ def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Ended]]:
     return [(test, part) for test in tests for part in test.parts if part.contaminated]
 
 
-def _pool(part: Part, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
+def _pool(part: SelfTestCase, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
     each = [[row for row in one.verdicts if part.injection or row.smallest_visible is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
     memory = [row for _, one in parts for row in one.memory]

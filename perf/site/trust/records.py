@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perf.gate.parts import Part
 from perf.gate.rate import Rate
+from perf.gate.self_test_case import SelfTestCase
 from perf.gate.verdicts import Verdict, Visits
 from perf.site import gates, kept
 
@@ -19,8 +19,8 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Ended(Part):
-    """A part of a self-test and its outcome."""
+class Ended(SelfTestCase):
+    """A case of a self-test and its outcome."""
 
     contaminated: str
     """Description of the controls' movement; "" if they did not move."""
@@ -109,8 +109,8 @@ def _part(one: dict[str, Any]) -> Ended:
     )
 
 
-def _part_planting(kind: str, size: float) -> Part:
+def _part_planting(kind: str, size: float) -> SelfTestCase:
     try:
-        return Part.planting(kind, size)
+        return SelfTestCase.planting(kind, size)
     except ValueError as error:
         raise kept.Unreadable(f"plants what this page does not know: {error}") from None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from perf.benchmarks.attention import FlashAttention
-from perf.gate.acceptance import Acceptance, Row
+from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.evidence import Outcome
 from perf.gate.rows import every_row
 from perf.harness.suite import is_selected
@@ -76,7 +76,7 @@ def test_the_address_of_a_diff_follows_from_that_of_a_commit(commits, diffs) -> 
 
 
 def test_an_accepted_change_shows_the_reason_and_is_not_open() -> None:
-    row = Row("a.Class(1)", "time", "SLOWER", 0.25)
+    row = AcceptedRow("a.Class(1)", "time", "SLOWER", 0.25)
     meant = Acceptance(commit(6).hash, "exact <sums>", (row,))
     assert "accepted: exact <sums>" in text_of(page_of(SLOWER, accepted=[meant]))
     assert not open_of(SLOWER, accepted=[meant])

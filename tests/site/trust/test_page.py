@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from perf.gate.acceptance import Acceptance, Row
+from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.rate import Rate
 from perf.gate.report import to_json
 from perf.gate.verdicts import Word
@@ -159,7 +159,11 @@ def test_the_page_is_like_its_siblings(page: str) -> None:
 
 def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None:
     key = "attention.FlashAttention(8192, 64, 'bfloat16', 'forward', 'triton')"
-    rows = (Row(key, "time", "SLOWER", 0.035), Row(key, "peak_memory", "LARGER", 0.5), Row(key, "time", "BROKEN", None))
+    rows = (
+        AcceptedRow(key, "time", "SLOWER", 0.035),
+        AcceptedRow(key, "peak_memory", "LARGER", 0.5),
+        AcceptedRow(key, "time", "BROKEN", None),
+    )
     accepted = [Acceptance("a" * 40, "sums <b>exactly</b>", rows), Acceptance("b" * 40, "later", rows[:1])]
     page = render("demo", [], {}, FINDER, "https://code.example/commit/", accepted)
     text = text_of(page)
