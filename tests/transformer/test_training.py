@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from cs336_systems import training
 from cs336_systems.configs import MODEL_CONFIGS
 from cs336_systems.ranges import NOTHING, range_, recorded
-from cs336_systems.training import PRECISIONS, TrainStep, adamw, blocks_of, cross_entropy, make_step
+from cs336_systems.training import PRECISIONS, TrainStep, adamw, blocks_of, cross_entropy, make_step, make_train_step
 from cs336_systems.transformer import TransformerLM
 
 TINY = MODEL_CONFIGS["tiny"]
@@ -134,6 +135,43 @@ def test_every_variant_takes_the_same_steps(model, batch, variant, precision):
     tolerance = 1e-4 if precision == "fp32" else 1e-2  # compiled code keeps in float32 what eager rounds in between
     for _ in range(4):
         torch.testing.assert_close(other(), eager(), rtol=tolerance, atol=tolerance)
+
+
+class OnAGpu(torch.Tensor):
+    """A CPU tensor that claims to be on a GPU."""
+
+    is_cuda = True
+
+
+def test_a_step_of_a_cuda_graph_variant_is_captured_once_and_then_replayed(model, batch, monkeypatch):
+    log = []
+
+    class Graph:
+        def __init__(self, step):
+            log.append("capture")
+            self.step = step
+
+        def __call__(self):
+            log.append("replay")
+            return self.step()
+
+    monkeypatch.setattr(training, "Captured", Graph)
+    monkeypatch.setattr(training, "adamw", lambda model, capturable: adamw(model))  # capturable needs CUDA
+    eager = make_train_step(copy.deepcopy(model), *batch)
+    captured = make_train_step(model, batch[0].as_subclass(OnAGpu), batch[1], variant="cuda_graph")
+    for _ in range(2):
+        torch.testing.assert_close(captured.step().as_subclass(torch.Tensor), eager.step(), rtol=0, atol=0)
+    assert log == ["capture", "replay", "replay"]
+
+
+@pytest.mark.gpu
+def test_make_train_step_of_a_cuda_graph_launches_no_kernel_by_itself(model, batch):
+    step = make_train_step(model, *batch, variant="cuda_graph").step
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    assert not any(event.key.startswith("aten::") for event in profile.key_averages())
 
 
 def test_what_cannot_run_is_refused(model, batch):
