@@ -1,4 +1,4 @@
-"""The sharded optimizer of the course: through the adapters, ten steps beside the optimizer that is not sharded."""
+"""Ten steps of the sharded optimizer against the unsharded one, through the course's interface."""
 
 import copy
 
@@ -12,7 +12,7 @@ from tests.distributed.ranks import spawn
 
 
 class ToyModel(nn.Module):
-    """Some of its parameters are frozen."""
+    """Model with frozen parameters."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +25,7 @@ class ToyModel(nn.Module):
 
 
 class TiedModel(nn.Module):
-    """One weight is used by two layers."""
+    """Model in which two layers share a weight."""
 
     def __init__(self):
         super().__init__()
