@@ -11,7 +11,6 @@ that need more ranks than there are GPUs. With `--ranks gloo_on_cuda` the ranks 
 import atexit
 import io
 import os
-import pickle
 import tempfile
 import threading
 import traceback
@@ -76,36 +75,32 @@ class _Pool:
 
     def __init__(self) -> None:
         self._processes: list[Any] = []
-        self._connections: list[connection.Connection] = []
+        self._channels: list[connection.Connection] = []
 
     def run(self, world_size: int, function: Callable[..., Any], args: tuple[Any, ...], backend: str) -> list[Any]:
         self._grow(world_size)
-        with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-            for rank in range(world_size):
-                self._connections[rank].send((rank, world_size, str(Path(folder, "store")), backend, function, args))
-            try:
-                return self._results(world_size)
-            except BaseException:
-                self.close()
-                raise
+        results: dict[int, Any] = {}
+        try:
+            with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+                for rank, channel in enumerate(self._channels[:world_size]):
+                    channel.send((rank, world_size, str(Path(folder, "store")), backend, function, args))
+                while len(results) < world_size:
+                    pending = {self._channels[rank]: rank for rank in range(world_size) if rank not in results}
+                    for ready in connection.wait(list(pending)):
+                        rank = pending[ready]
+                        error, results[rank] = torch.load(io.BytesIO(ready.recv_bytes()), weights_only=False)
+                        if error:
+                            pytest.fail(f"rank {rank} of {world_size}:\n{error}", pytrace=False)
+        except BaseException:
+            self.close()
+            raise
+        return [results[rank] for rank in range(world_size)]
 
     def close(self) -> None:
         for process in self._processes:
             process.kill()
             process.join()
-        self._processes, self._connections = [], []
-
-    def _results(self, world_size: int) -> list[Any]:
-        results: dict[int, Any] = {}
-        pending = {self._connections[rank]: rank for rank in range(world_size)}
-        while pending:
-            for ready in connection.wait(list(pending)):
-                rank = pending.pop(ready)  # type: ignore[call-overload]
-                error, result = pickle.loads(ready.recv_bytes())  # type: ignore[union-attr]
-                if error:
-                    pytest.fail(f"rank {rank} of {world_size}:\n{error}", pytrace=False)
-                results[rank] = torch.load(io.BytesIO(result), weights_only=False)
-        return [results[rank] for rank in range(world_size)]
+        self._processes, self._channels = [], []
 
     def _grow(self, size: int) -> None:
         preload()
@@ -116,7 +111,7 @@ class _Pool:
             process.start()
             theirs.close()
             self._processes.append(process)
-            self._connections.append(ours)
+            self._channels.append(ours)
 
 
 _pool = _Pool()
@@ -124,21 +119,20 @@ atexit.register(_pool.close)
 
 
 def _serve(calls: connection.Connection) -> None:
-    """Run calls until the parent ends. After an error this rank is of no use, because its process group is left."""
+    """Run calls until the parent ends it, as it does after an error."""
     threading.Thread(target=process_group._leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     while True:
-        try:
-            rank, world_size, path, backend, function, args = calls.recv()
-        except EOFError:
-            return
+        rank, world_size, path, backend, function, args = calls.recv()
+        error, result = "", None
         try:
             torch.manual_seed(0)  # as in a new process, the same on every rank
             store = dist.FileStore(path, world_size)
             store.set_timeout(timedelta(seconds=TIMEOUT_S))
             with process_group.process_group(rank, world_size, store, backend, TIMEOUT_S):
-                saved = io.BytesIO()
-                torch.save(function(rank, *args), saved)
-            calls.send_bytes(pickle.dumps(("", saved.getvalue())))
+                result = function(rank, *args)
         except BaseException:
-            calls.send_bytes(pickle.dumps((traceback.format_exc(), b"")))
+            error = traceback.format_exc()
+        answer = io.BytesIO()
+        torch.save((error, result), answer)
+        calls.send_bytes(answer.getvalue())

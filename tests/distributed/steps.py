@@ -48,7 +48,7 @@ def train(net: nn.Module, rank: int = 0, world_size: int = 1, *, steps: int = 5,
     """Train with SGD and momentum; return the values afterwards."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step in range(first, first + steps):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
         backward(net, *batch(step, rank, world_size))
         finish(net)
         optimizer.step()

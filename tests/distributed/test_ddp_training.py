@@ -11,10 +11,8 @@ from tests.distributed.models import Blocks, Branches, Mixed, Odd, Tied, Toy
 from tests.distributed.ranks import RANKS, counts_coalesced_calls, spawn
 from tests.distributed.steps import (
     STRATEGIES,
-    backward,
     batch,
     counted,
-    finish,
     gradients,
     mean_gradients,
     seeded,
@@ -102,32 +100,6 @@ def check_bfloat16(weights):
         error_alone = (alone[name].double() - exact[name]).abs().max()
         last_place = torch.finfo(value.dtype).eps * exact[name].abs().max()
         assert (value.double() - exact[name]).abs().max() <= 2 * error_alone + 2 * last_place, name
-
-
-def clip_and_schedule(rank, world_size):
-    """Return norms before clipping and final values; `world_size` 1 trains a plain module."""
-    results = {}
-    for strategy, wrap in STRATEGIES.items():
-        net = seeded(Toy, rank) if world_size == 1 else wrap(seeded(Toy, rank))
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
-        norms = []
-        for step in range(4):
-            optimizer.zero_grad(set_to_none=step % 2 == 0)
-            backward(net, *batch(step, rank, world_size))
-            finish(net)
-            norms.append(torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.1))
-            optimizer.step()
-            scheduler.step()
-        results[strategy] = norms, values(net)
-    return results
-
-
-def test_clipping_and_a_schedule_act_as_in_a_single_process():
-    alone = clip_and_schedule(0, 1)
-    assert all(norm > 0.1 for norm in alone["naive"][0]), "every step is clipped"
-    for results in spawn(clip_and_schedule, 2, 2):
-        torch.testing.assert_close(results, alone, rtol=1e-5, atol=1e-6)
 
 
 ORDERS = [(0, 1, 2, 3), (3, 1, 0, 2), (1, 3, 2, 0)]
