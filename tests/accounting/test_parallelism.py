@@ -33,12 +33,6 @@ def test_the_limits_are_those_of_the_check_values():
     assert parallelism.data_parallel_limit(2048, FLOPS, BANDWIDTH) == pytest.approx(1.93, abs=5e-3)
 
 
-def test_the_limits_without_their_small_terms():
-    product = TOKENS * D_FF * (BANDWIDTH / FLOPS) ** 2
-    assert 3 * product / 2 == pytest.approx(208.4, abs=0.05)
-    assert 3 * product / 8 == pytest.approx(52.1, abs=0.05)
-
-
 def test_at_its_limit_communication_takes_as_long_as_the_math():
     def math(num_devices, which):
         return parallelism.math_seconds(TOKENS, D_MODEL, D_FF, num_devices, FLOPS, which)
