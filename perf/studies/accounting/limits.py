@@ -96,7 +96,7 @@ def fsdp_tp_calcs() -> Problem:
     """(a) to (d)."""
     parallelism = closed_forms("parallelism")
     both = parallelism.two_dimensional_limit(TOKENS, D_FF, FLOPS, BANDWIDTH)
-    in_turn = parallelism.two_dimensional_limit_in_turn(TOKENS, D_FF, FLOPS, BANDWIDTH)
+    in_turn = parallelism.two_dimensional_limit_in_sequence(TOKENS, D_FF, FLOPS, BANDWIDTH)
     product = TOKENS * D_FF * (BANDWIDTH / FLOPS) ** 2
     return Problem(
         "fsdp_tp_calcs",

@@ -116,7 +116,7 @@ def optimizer_state_sharding_accounting() -> Problem:
     """Parts (a) and (c); (b), the time, is measured."""
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
     parameters = compute.parameters(configs["xl"])
-    divided = sharding.moments_of_memory(parameters, 2, "moments")
+    divided = sharding.states_by_phase(parameters, 2, "moments")
     return Problem(
         "optimizer_state_sharding_accounting",
         5,

@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from cs336_systems.accounting.compute import block_parameters, forward_flops, matmul_weights, parameters
-from cs336_systems.accounting.course import course_block_kept_bytes
+from cs336_systems.accounting.kept import course_block_kept_bytes
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.studies.answers import page
