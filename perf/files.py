@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 
-def write_aside(path: Path, text: str) -> None:
+def write_aside(path: Path, content: str | bytes) -> None:
     """Write beside, then rename: nobody sees half a file. Raises `click.ClickException` with one line if it fails."""
     aside = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
+        aside.write_bytes(content.encode() if isinstance(content, str) else content)
         aside.replace(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None

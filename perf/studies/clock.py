@@ -4,7 +4,6 @@ import functools
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,6 +18,7 @@ from perf.harness.status import told
 from perf.harness.worker_process import WorkerProcess
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import bench, tiny_option
+from perf.studies.rows import Row
 from perf.workloads import controls
 from perf.workloads.workload import Workload, no_floor, no_result
 
@@ -29,8 +29,6 @@ TINY = 2
 """Of either."""
 
 STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike
-
-Row = dict[str, Any]
 
 
 @click.command()

@@ -13,6 +13,7 @@ import click
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import refusals, told
+from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import (
@@ -204,11 +205,6 @@ def _draw(
     width: float = 8.0,
 ) -> None:
     """A panel for each call that something has a gain in; none where there is nothing beside an eager row."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     eager = _eager(rows)
     found: dict[str, list[tuple[dict[str, Any], float]]] = {}
     for call in CALLS:
@@ -219,7 +215,7 @@ def _draw(
         return
     shape = (1, len(found)) if side_by_side else (len(found), 1)
     size = (max(4.0, min(10.0, width)), 0.7 + 2.4 * shape[0])
-    figure, grid = plt.subplots(*shape, figsize=size, layout="constrained", squeeze=False)
+    figure, grid = figures.subplots(*shape, figsize=size, squeeze=False)
     for axes, (call, known) in zip(grid.flat, found.items(), strict=True):
         draw(axes, call, known)
         axes.axhline(1, color="black", lw=1, ls=":")
@@ -233,9 +229,7 @@ def _draw(
         keys = dict(zip(labels, handles, strict=True)) | keys
     figure.legend(keys.values(), keys.keys(), fontsize=8, loc="outside lower center", ncols=len(keys))
     figure.suptitle(title, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def _eager(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:

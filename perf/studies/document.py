@@ -14,7 +14,9 @@ from typing import Any
 import click
 
 from perf.files import write_aside
-from perf.harness import device, status
+from perf.harness import device
+from perf.studies import rows
+from perf.studies.rows import Row
 
 FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
 
@@ -59,15 +61,15 @@ def heading(document: dict[str, Any]) -> str:
     return ", ".join([document["device"]["name"], *([f"driver {driver}"] if driver else []), versions])
 
 
-def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """`rows` with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
+def document(kind: str, found: list[Row]) -> dict[str, Any]:
+    """Return rows with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
     arguments = sys.argv[1:]
     if "--out" in arguments:  # a path of one machine says nothing on another
         at = arguments.index("--out")
         del arguments[at : at + 2]
     command = " ".join(["python -m perf", *arguments])
     who = {"device": device.identity(kind), "software": device.software()}
-    return {"command": command, "commit": _commit(), **who, "rows": rows}
+    return {"command": command, "commit": _commit(), **who, "rows": found}
 
 
 @functools.cache
@@ -81,15 +83,13 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def kept(
-    rows: Iterable[dict[str, Any]],
-    kind: str,
-    path: Path,
-    written: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
-) -> list[dict[str, Any]]:
-    """All of `rows`; with each, those until then are in `path` as `written`: who interrupts a study loses nothing."""
-    found: list[dict[str, Any]] = []
-    for row in rows:
+def kept(measured: Iterable[Row], kind: str, path: Path, written: Callable[[Row], Row] = lambda row: row) -> list[Row]:
+    """Return all rows that are measured. An interruption loses none: with each, those until then go to `path`.
+
+    `written` makes of a row what is on file.
+    """
+    found: list[Row] = []
+    for row in measured:
         found.append(row)
         write(path, document(kind, [written(one) for one in found]))
     return found
@@ -100,7 +100,7 @@ _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write aside and rename; a list of numbers takes one line. Raises `click.ClickException` if that fails."""
-    unknown = {row["status"] for row in document["rows"] if row.get("status", "ok") not in status.STATUSES}
-    assert not unknown, f"{unknown} are no statuses"
+    wrong = next(rows.faults(path.stem, document["rows"], whole=True), None)
+    assert wrong is None, wrong
     text = json.dumps(document, indent=1)
     write_aside(path, _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from perf.harness.status import told
+from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import (
@@ -99,11 +100,6 @@ def mean_and_deviation(seconds: list[float]) -> str:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """A panel a size, each with its own scale: contexts, in each a bar for whatever else differs."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     if not any(row["status"] == "ok" for row in rows):
         return
     panels: dict[str, list[dict[str, Any]]] = {}
@@ -116,7 +112,9 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     columns = max(1, min(3, len(panels), int(10 / (0.9 + 0.2 * bars))))
     lines = -(-len(panels) // columns)
     width, height = max(4.0, min(10.0, columns * (1.3 + 0.3 * bars))), 0.6 + lines * (2.5 + 0.06 * label)
-    figure, grid = plt.subplots(lines, columns, figsize=(width, height), layout="constrained", squeeze=False)
+    from matplotlib.patches import Rectangle
+
+    figure, grid = figures.subplots(lines, columns, figsize=(width, height), squeeze=False)
     for index, axes in enumerate(grid.flat):
         if index < len(panels):
             size = list(panels)[index]
@@ -127,11 +125,9 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     for axes in grid[:, 0]:
         axes.set_ylabel("ms a step", fontsize=8)
     figure.suptitle(title, fontsize=8)
-    keys = [plt.Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
+    keys = [Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
     figure.legend(keys, PHASES, fontsize=8, loc="outside lower center", ncols=len(PHASES))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> None:

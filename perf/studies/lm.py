@@ -11,10 +11,9 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure, refusals
+from perf.studies.rows import Row
 from perf.workloads import imported, measured
 from perf.workloads.transformer_training import Training
-
-Row = dict[str, Any]
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
@@ -170,9 +169,14 @@ def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], dict
 
 
 def refusal(error: Exception) -> Row:
-    """As `failure`; of memory that could not be had, how much."""
-    found = failure(error)
-    return found | {"reason": asked_for(error)} if found["status"] == "out_of_memory" else found
+    """Return status and reason of work that raised `error`, as `refused` words it."""
+    return refused(failure(error))
+
+
+def refused(reply: Row) -> Row:
+    """Return status and reason of a failed reply; for memory that could not be had, how much was requested."""
+    reason = asked_for(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
+    return {"status": reply["status"], "reason": reason}
 
 
 def predicted_bytes(setting: Setting) -> int | None:
@@ -209,10 +213,10 @@ def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
         )
 
 
-def asked_for(error: BaseException) -> str:
+def asked_for(error: BaseException | str) -> str:
     """The allocation that failed, as torch puts it: "asked for 2.00 GiB"."""
     match = re.search(r"allocate ([\d.]+ \w+)", str(error))
-    return f"asked for {match[1]}" if match else str(error).splitlines()[0]
+    return f"asked for {match[1]}" if match else (str(error).splitlines() or [""])[0]
 
 
 def release() -> None:

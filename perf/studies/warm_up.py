@@ -10,6 +10,7 @@ import click
 
 from perf.commands.case_profile import make_working_tree_importable
 from perf.harness.status import told
+from perf.studies import figures
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.end_to_end import mean_and_deviation
 from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
@@ -87,12 +88,7 @@ def answers(rows: list[dict[str, Any]], counts: list[int], steps: int) -> list[s
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Time of each step from the first on, over the settled step."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
+    figure, axes = figures.subplots(figsize=(5.5, 3.4))
     for row in rows:
         if row["status"] == "ok":
             whole = [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]
@@ -106,6 +102,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.set_title(title, fontsize=8)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

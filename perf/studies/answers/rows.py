@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from perf.studies.on_file import OnFile, some
+from perf.studies.rows import Row
 from perf.units import digits
 
-Row = dict[str, Any]
 Documents = dict[str, dict[str, Any]]
 
 SIZES = ("small", "medium", "large", "xl", "2.7B")

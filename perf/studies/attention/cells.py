@@ -22,7 +22,7 @@ SCORES_BYTES = 4 * 2**30  # with so many eager takes 36 ms forward and backward 
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """Cells that answer one question: all combinations of these axes."""
 
     asks: str
@@ -86,7 +86,7 @@ C = TypeVar("C", bound=Cell)
 AXES = tuple(field.name for field in fields(Cell))
 
 GROUPS = {
-    "grid": Group(
+    "grid": CellGroup(
         "32768 tokens, 16 heads x 128 and 32 x 64, causal and full, bfloat16: the papers' grid",
         seq_lens=(1024, 2048, 4096, 8192, 16384),
         heads=((16, 128), (32, 64)),
@@ -94,25 +94,25 @@ GROUPS = {
         is_causal=(True, False),
         tokens=32768,
     ),
-    "leaderboard": Group(
+    "leaderboard": CellGroup(
         "the timed call of the CS336 leaderboard: 16 heads, 16384 x 64, causal, sum and gradients included",
         seq_lens=(16384,),
         heads=((16, 64),),
         workload="attention_leaderboard",
     ),
-    "long": Group(
+    "long": CellGroup(
         "one head of 65536, causal, bfloat16, d 16 to 128: batch and heads alone fill no GPU",
         seq_lens=(65536,),
         heads=((1, 16), (1, 32), (1, 64), (1, 128)),
         modes=("forward", "backward"),
     ),
-    "short": Group(
+    "short": CellGroup(
         "one head of 128 to 1024, causal, bfloat16, by the wall clock: launches and Python count",
         seq_lens=(128, 256, 512, 1024),
         heads=((1, 16), (1, 32), (1, 64), (1, 128)),
         clock="gpu_wall",
     ),
-    "float32": Group(
+    "float32": CellGroup(
         "16 heads of 4096, causal, d 64 and 128, float32; ours with TF32 allowed too",
         seq_lens=(4096,),
         heads=((16, 64), (16, 128)),
@@ -130,7 +130,7 @@ _TINY: dict[str, dict[str, Any]] = {
 }
 
 
-def groups_of(device: str, *, tiny: bool = False) -> dict[str, Group]:
+def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
     """`GROUPS`; if tiny, and on a CPU, with so little in each that all of it takes seconds."""
     on_gpu = device == "cuda"
     if on_gpu and not tiny:
@@ -139,7 +139,7 @@ def groups_of(device: str, *, tiny: bool = False) -> dict[str, Group]:
     return {name: replace(group, **here, **_TINY[name]) for name, group in GROUPS.items()}
 
 
-def cells_of(groups: Mapping[str, Group], clock: ClockName | None = None) -> Iterator[Cell]:
+def cells_of(groups: Mapping[str, CellGroup], clock: ClockName | None = None) -> Iterator[Cell]:
     """Of each group by its name; modes of one problem are neighbours, since they share its oracle."""
     for name, group in groups.items():
         by = clock or group.clock

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from perf.harness.status import told
+from perf.studies import figures
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
@@ -191,12 +192,7 @@ def _failed(row: dict[str, Any]) -> bool:
 
 def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
     """Peak of the backward over seq_len: predictions and cards as lines, measured as dots, what failed as crosses."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, axes = figures.subplots(figsize=(5.5, 3.6))
     lengths = sorted({row["seq_len"] for row in rows})
     for d in sorted({row["d"] for row in rows}):
         curve = [predicted(batch, n, d)["backward"] / GIB for n in lengths]
@@ -220,6 +216,4 @@ def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
     if any("measured" in row for row in rows):
         axes.scatter([], [], color="gray", s=14, label="measured")
     axes.legend(fontsize=7)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

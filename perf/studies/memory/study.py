@@ -1,7 +1,6 @@
 """What holds the memory of a forward and of a training step: timelines, peaks and their largest allocations."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,6 +17,7 @@ from perf.studies.memory.recording import (
     workspaces,
 )
 from perf.studies.memory.timeline import draw, sized, summary
+from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training
 
@@ -29,8 +29,6 @@ SHOWN = 5
 
 ON_A_GPU = {"size": ("2.7B",), "context": (128, 256, 512), "precision": ("fp32", "bf16")}
 ELSEWHERE = {"precision": ("fp32", "bf16")}
-
-Row = dict[str, Any]
 
 
 @click.command()

@@ -60,7 +60,8 @@ def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -
         for index in [0, *turn] if number == 0 else turn:
             for _ in range(WARM_UPS):
                 clock.warm_up(works[index])
-            a, b = bench().alternate([(clock, works[index])] * 2, case.cache, samples)
+            arms = dict.fromkeys(("a", "b"), (clock, works[index]))
+            a, b = bench().sample_in_turn(arms, case.cache, samples).values()
             if index:
                 rows.append({"allocation": index, "pass": number, "a": statistics.median(a), "b": statistics.median(b)})
     return rows

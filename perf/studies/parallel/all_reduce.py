@@ -8,6 +8,7 @@ from typing import Any, get_args
 import click
 
 from perf.harness.status import told
+from perf.studies import figures
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
@@ -83,15 +84,10 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Bus bandwidth over size, a line for each backend and number of ranks."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
-    figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, axes = figures.subplots(figsize=(5.5, 3.6))
     for (device, world_size), group in itertools.groupby(timed, key=lambda row: (row["device"], row["world_size"])):
         mine = list(group)
         axes.plot(
@@ -106,6 +102,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.set_ylabel("busbw, GB/s")
     axes.set_title(title, fontsize=8)
     axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -10,6 +10,7 @@ import click
 
 from perf.harness.status import told
 from perf.options import Finite
+from perf.studies import figures
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
@@ -136,17 +137,12 @@ def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Left: the step of each strategy at its best, and what of it is communication. Right: that over bucket size."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
     first = {name: timed[0][name] for name in ("size", "context_length", "world_size")}
     mine = [row for row in timed if all(row[name] == value for name, value in first.items())]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, (left, right) = figures.subplots(1, 2, figsize=(9, 3.6))
     names = list(dict.fromkeys(row["strategy"] for row in mine))
     best = [
         min((row for row in mine if row["strategy"] == name), key=lambda row: statistics.median(row["step_s"]))
@@ -179,6 +175,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         right.legend(fontsize=8)
     where = f"{first['size']}, context {first['context_length']}, {first['world_size']} ranks"
     figure.suptitle(f"{title}\n{where}", fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

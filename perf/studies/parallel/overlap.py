@@ -8,6 +8,7 @@ import click
 from perf.harness.case import Case
 from perf.harness.status import one_line, refusals
 from perf.options import Finite
+from perf.studies import figures
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS, bench
 from perf.studies.parallel.ranked import default_device, held_ranks
@@ -141,15 +142,8 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Of rank 0, two lanes for each strategy, on one axis of time."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     mine = [row for row in rows if row["rank"] == 0]
-    figure, panels = plt.subplots(
-        len(mine), 1, figsize=(9, 0.8 + 1.1 * len(mine)), sharex=True, squeeze=False, layout="constrained"
-    )
+    figure, panels = figures.subplots(len(mine), 1, figsize=(9, 0.8 + 1.1 * len(mine)), sharex=True, squeeze=False)
     for axes, row in zip(panels[:, 0], mine, strict=True):
         for lane, (kind, color) in enumerate(zip(KINDS, ("tab:blue", "tab:orange"), strict=True)):
             axes.broken_barh([(start * 1e3, (end - start) * 1e3) for start, end in row[kind]], (lane, 0.8), color=color)
@@ -158,6 +152,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         axes.set_title(row["strategy"], fontsize=9, loc="left")
     panels[-1, 0].set_xlabel("ms since the step's first work")
     figure.suptitle(title, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

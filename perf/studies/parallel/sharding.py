@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from perf.harness.status import told
+from perf.studies import figures
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
@@ -97,11 +98,6 @@ def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Memory of a rank by what it holds: parameters, the optimizer's state, and on a GPU the rest of the peak."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
@@ -114,7 +110,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         known = [sum(pair) for pair in zip(*parts.values(), strict=True)]
         peaks = [max(row["facts"][name] for name in POINTS) for row in timed]
         parts["gradients, activations"] = [peak - part for peak, part in zip(peaks, known, strict=True)]
-    figure, axes = plt.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6), layout="constrained")
+    figure, axes = figures.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6))
     unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (2**20, "MiB")
     bottom = [0.0] * len(timed)
     for part, sizes in parts.items():
@@ -124,6 +120,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.tick_params(axis="x", labelsize=8)
     axes.set_title(title, fontsize=8)
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -8,14 +8,13 @@ import click
 from perf.options import Finite
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.precision import accumulation, dtypes, results, training
+from perf.studies.rows import Row
 from perf.workloads.workload import Unavailable
 
 PARTS = ("accumulation", "dtypes", "training")
 
 TINY = {"context": 64, "batch": 8, "steps": 200}
 OTHERS = {"context": 512, "batch": 16, "steps": 300}
-
-Row = dict[str, Any]
 
 
 @click.command()
