@@ -18,8 +18,8 @@ from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
 
 VISITS = 6
-"""Of each process to each row: where visits scatter by 0.7 %, half of all slow-downs of 2 % show with 3, and 95 %
-with 6 (`python -m perf gate --simulate`)."""
+"""Number of visits of each process to each row. Where visits scatter by 0.7 %, 3 show half of all slow-downs of 2 %,
+and 6 show 95 % (`python -m perf gate --simulate`)."""
 
 LIMIT_S = 180.0
 """After which a visit has hung."""
@@ -173,7 +173,7 @@ class Measuring:
         return worker.ask(request, self._limit_s)
 
     def _affordable(self, rows: Sequence[Evidence]) -> Sequence[Evidence]:
-        """Of the open rows, in their order, those that can have all processes within the budget; one at least.
+        """Select the open rows, in their order, that can have all processes within the budget; one at least.
 
         A little more of each would leave none of many slower rows confirmed. Controls stay.
         """
@@ -201,7 +201,7 @@ def _any_open(rows: Sequence[Evidence]) -> bool:
 
 
 def _goes_on(one: Evidence) -> bool:
-    """Whether another visit can bring anything: both arms are good so far, and no visit went wrong."""
+    """Return whether another visit can add anything: both arms are good so far, and no visit failed."""
     good = all(outcome.status == "ok" for outcome in one.outcomes.values())
     return good and not one.trouble and (one.case.timed or not one.outcomes or one.more_peaks_wanted)
 

@@ -21,7 +21,7 @@ class Laps(NamedTuple):
 
     seconds: list[dict[str, float]]
     peak_bytes: int | None
-    """Allocated at most during all of them; None on a CPU."""
+    """Peak of the allocated bytes during all steps; None on a CPU."""
 
 
 class Bench(Comparer):
@@ -38,7 +38,7 @@ class Bench(Comparer):
             self._l2_bytes = device.identity(device_kind)["l2_bytes"]
 
     def said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `do` found, with status and reason; never raises."""
+        """Return what `do` returns, with status and reason; never raise."""
         return self._said(do)
 
     def check(self, work: Workload) -> float:
@@ -52,12 +52,12 @@ class Bench(Comparer):
         return error
 
     def batch(self, clock_: Clock, work: Workload, cache: Cache, count: int) -> list[float]:
-        """As `Clock.batch`, of checked work."""
+        """Call `Clock.batch` on checked work."""
         self._require_checked(work)
         return self.hold(clock_.batch(work, cache, count), work, cache)
 
     def visit(self, clock_: Clock, work: Workload, cache: Cache, stop: Stop) -> list[float]:
-        """As `clock.visit`, of checked work."""
+        """Call `clock.visit` on checked work."""
         self._require_checked(work)
         return self.hold(clock.visit(clock_, work, cache, stop).samples_s, work, cache)
 
@@ -119,7 +119,7 @@ class Bench(Comparer):
         self.hold(samples_s, work, cache)
 
     def measure_ceilings(self) -> None:
-        """Once a process, with 3 GiB on a GPU: ask before the memory is full, or after what a first call finds."""
+        """Measure once a process, in 3 GiB of a GPU: before its memory is full, or after a first call that is timed."""
         if not self._ceilings:
             self._leftovers.release()
             self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))

@@ -31,7 +31,7 @@ Held = Mapping[str, tuple[Clock, Workload]]
 """Arms by name, built and warmed up, each with a clock of its own: a clock knows the work that it has warmed up."""
 
 Reply = dict[str, Any]
-"""What one arm gave: status and reason; if ok, flops, error (where it was checked), samples_s and perhaps sm_mhz."""
+"""The result of one arm: status and reason; if ok, flops, error (if checked), samples_s and perhaps sm_mhz."""
 
 
 def compare(
@@ -95,7 +95,7 @@ class Rounds:
     seconds: float = 0.25
 
     def number(self, round_s: float) -> int:
-        """For rounds that take `round_s` each; even, so that each arm is first as often as last."""
+        """Return the number for rounds of `round_s` each; even, so that each arm is first as often as last."""
         return max(2, 2 * int(min(self.most, self.seconds / round_s) / 2))
 
 
@@ -107,14 +107,14 @@ class ComparedArm:
     build: Callable[[], Workload]
     new_clock: Callable[[], Clock]
     is_checked: bool = True
-    """Whether the output is compared with its oracle; once for all processes is enough."""
+    """True to compare the output with its oracle; once for all processes is enough."""
 
 
 class Turns(NamedTuple):
     """Samples of several arms, taken in turn."""
 
     samples_s: dict[str, list[float]]
-    """Of each arm, round by round, without the rounds in `slow`."""
+    """Seconds of each arm, round by round, without the rounds in `slow`."""
 
     mhz: dict[str, float | None]
     """Mean SM clock while the samples of each arm ran; None where the device does not say."""

@@ -1,4 +1,4 @@
-"""How well a mean or a median is known: the one place that turns a few independent numbers into a 95 % interval.
+"""95 % confidence intervals of means and medians, from a few independent numbers.
 
 What is independent is the caller's to say: visits of a process share its placement, samples of a visit share its drift.
 """

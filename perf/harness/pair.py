@@ -1,4 +1,4 @@
-"""One visit to a case of two commits at once, in one process: build both, check both, then sample them in turn.
+"""Visit a case of two commits at once, in one process: build both, check both, then sample them in turn.
 
 Drift in time is most of the noise of a GPU. Two arms that alternate sample by sample see the same drift, so their ratio
 is known ten times better than either time (`perf.studies.noise`).
@@ -76,7 +76,7 @@ class PairWorker(Comparer):
         return reply | taken
 
     def _look(self, case: Case, arm: str, first: bool, injection: Injection | None, spent: Spent) -> dict[str, Any]:
-        """What one arm gives by itself, and only once: is it right, how much memory, which kernels."""
+        """Examine one arm alone, on the first visit only: its error, peak memory and kernels."""
         if not first:
             return {}
         with self._arm(case, arm) as ranks:
@@ -100,7 +100,7 @@ class PairWorker(Comparer):
     def _take_turns(
         self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
-        """Both arms built, warmed up and sampled: A B B A."""
+        """Build both arms, warm them up and sample them: A B B A."""
         held = {arm: self._hold(case, arm, injection if arm == "head" else None, spent) for arm in arms}
         count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
         turns = self._sample_in_turn(held, case.cache, count)
@@ -116,7 +116,7 @@ class PairWorker(Comparer):
     def _one_after_the_other(
         self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
-        """For arms that do not fit into the memory together: A, B, B, A, of each half the samples at a stay."""
+        """Sample arms that do not fit into memory together: A, B, B, A, half of an arm's samples at each stay."""
         samples: dict[str, list[float]] = {arm: [] for arm in arms}
         half = 0
         for arm in (*arms, *reversed(arms)):
@@ -130,7 +130,7 @@ class PairWorker(Comparer):
         return {"throttled": 0} | {f"{arm}_ns": _nanoseconds(samples[arm]) for arm in arms}
 
     def _hold(self, case: Case, arm: str, injection: Injection | None, spent: Spent) -> tuple[Clock, Workload]:
-        """One arm, built and warmed up, with the slow-down that was asked for."""
+        """Build and warm up one arm, with the requested slow-down."""
         with self._arm(case, arm) as ranks:
             work = self._maker(case, arm, ranks, injection)()
         spent.on("build")
@@ -183,7 +183,7 @@ class PairWorker(Comparer):
         return dataclasses.replace(work, check=check_then_keep)
 
     def _new_clock(self, case: Case, arm: str, ranks: Ranks | None) -> Clock:
-        """One for each arm: a clock knows the work that it has warmed up."""
+        """Return a clock of the arm's own: a clock knows the work that it has warmed up."""
         if ranks:
             return RankClock(ranks)
         if case.clock == "first_call":

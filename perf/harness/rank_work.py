@@ -1,4 +1,4 @@
-"""What one rank of a case does when it is asked: build, run, check, sample, weigh."""
+"""One rank of a case: it builds, runs, checks, samples and weighs on request."""
 
 import time
 import traceback
@@ -17,13 +17,13 @@ SHORT_S, CALLS = 1e-3, 20
 """Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
 
 COLLECTIVES = ("nccl", "gloo:")
-"""How the names of NCCL's kernels and of gloo's events begin."""
+"""Prefixes of the names of NCCL's kernels and of gloo's events."""
 
 RUNS_BEFORE = 2
 """Runs right before the one whose spans are told: a GPU that has just idled computes at a higher clock."""
 
 MARK = "spin_kernel"
-"""What `torch.cuda._sleep` is called in a profile."""
+"""Name of `torch.cuda._sleep` in a profile."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class RankWork:
         return {"floor": vars(self._held.floor), "is_difference": self._held.without is not None}
 
     def _slow_down(self, seconds: float) -> dict[str, Any]:
-        """By the injection's share of `seconds`, on every rank, from now on."""
+        """Slow every further run down by the injection's share of `seconds`."""
         if self._arm.injection:
             self._arm.work = self._arm.injection.slowed(self._held, seconds, self._device)
         return {}
@@ -92,7 +92,7 @@ class RankWork:
         return peak_memory(self._new_work, self._leftovers)
 
     def _spans(self) -> dict[str, Any]:
-        """Of one run, after a barrier: when this rank computed and communicated, seconds from its first work."""
+        """Return when this rank computed and communicated in one run after a barrier, seconds from its first work."""
         if self._device == "cpu":
             self._meet()
             activities = host_activity(self._held.run)
@@ -168,7 +168,7 @@ class RankWork:
         return start.elapsed_time(end) * 1e-3 / self._arm.calls
 
     def _meet(self) -> None:
-        """All ranks are ready for a run, and their devices have nothing left to do."""
+        """Wait until all ranks are ready for a run and their devices are idle."""
         import torch.distributed as dist
 
         self._held.prepare()

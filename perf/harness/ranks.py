@@ -21,7 +21,7 @@ from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
 SCRIPT = Path(__file__).parent / "workers" / "rank.py"
 LIMIT_S = 60.0
-"""Of a collective: a rank that waits longer gives up, long before the visit counts as hung."""
+"""Timeout of a collective: a rank gives up long before the visit counts as hung."""
 
 CAUSE_S = 1.0
 """After a bad answer: what the death of a rank means to others may be noticed before the death itself."""
@@ -66,7 +66,7 @@ class Ranks:
         )
 
     def ask(self, do: str, *, meanwhile: Callable[[], Any] = lambda: None, **arguments: Any) -> list[dict[str, Any]]:
-        """One reply a rank, in order of rank; `meanwhile` is called once all ranks have the question."""
+        """Return one reply a rank, in order of rank; call `meanwhile` once all ranks have the request."""
         line = (json.dumps({"do": do, **arguments}) + "\n").encode()
         for process in self._processes:
             assert process.stdin is not None
@@ -107,7 +107,7 @@ class Ranks:
         return {name: value for name, value in most.items() if name != "status"}
 
     def spans(self, arm: int = 0) -> list[dict[str, list[list[float]]]]:
-        """Of one run, when each rank computed and when it communicated: [start, end], seconds.
+        """Return when each rank computed and when it communicated in one run: [start, end], seconds.
 
         A run before it is thrown away: in the first the profiler spends time of its own.
         """
@@ -147,7 +147,7 @@ class RankClock:
         self._ranks, self._arm = ranks, arm
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
-        """On every rank; the state is read while all take a sample more."""
+        """Warm up on every rank; read the state while all take one more sample."""
         self.call_s = self._ranks.ask("warm_up", arm=self._arm, seconds=WARM_UP_S)[0]["call_s"]
         state: dict[str, Any] = {}
         if read_state:

@@ -16,7 +16,7 @@ from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import missing_device
 from perf.harness.status import told
 from perf.harness.worker_process import WorkerProcess
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import bench, tiny_option
 from perf.studies.rows import Row
 from perf.workloads import controls
@@ -40,7 +40,6 @@ def command(size: str | None, out: Path) -> None:
     Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
     host-bound step in five processes, by the device and by the wall; and a time that no hardware allows is refused.
     """
-    from tabulate import tabulate
     from tqdm import tqdm
 
     if reason := missing_device("cuda"):
@@ -63,7 +62,7 @@ def command(size: str | None, out: Path) -> None:
     for title, question in tqdm(questions, unit="question", leave=False, disable=None):
         found = list(question())
         rows += [{"question": title} | row for row in found]
-        tables.append(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
+        tables.append(f"\n{title}\n{text_table(found)}")
     whole = document("cuda", rows)
     click.echo(heading(whole))
     for table in tables:

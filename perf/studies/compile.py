@@ -15,7 +15,7 @@ from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import refusals, told
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import (
     ON_A_CPU,
     VARIANTS,
@@ -138,8 +138,6 @@ def _timed(name: str, make: Callable[[], Workload], cache: Cache) -> dict[str, f
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Each beside the eager row of the same shape or model."""
-    from tabulate import tabulate
-
     eager = _eager(rows)
     shown = []
     for row in rows:
@@ -151,7 +149,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 line[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
                 line[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
         shown.append(line | ({} if row["status"] == "ok" else {"status": told(row)}))
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def draw_attention(rows: list[dict[str, Any]], path: Path, title: str) -> None:

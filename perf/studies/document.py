@@ -1,4 +1,4 @@
-"""What a study leaves behind: who measured with what, and its rows, for a machine to read."""
+"""The document that a study writes: device, software, command, commit and rows."""
 
 import errno
 import functools
@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,22 @@ def heading(document: dict[str, Any]) -> str:
     return ", ".join([document["device"]["name"], *([f"driver {driver}"] if driver else []), versions])
 
 
+def tell(whole: dict[str, Any], title: str, cells: Sequence[dict[str, Any]], sentences: Iterable[str] = ()) -> None:
+    """Print a document for the terminal: who measured, a table (title of a column -> cell) and what follows from it."""
+    click.echo(heading(whole))
+    click.echo(title)
+    click.echo(text_table(cells))
+    for sentence in sentences:
+        click.echo(sentence)
+
+
+def text_table(cells: Sequence[dict[str, Any]]) -> str:
+    """Return a table for the terminal, of rows of cells by the title of their column."""
+    from tabulate import tabulate
+
+    return tabulate(cells, headers="keys", disable_numparse=True)
+
+
 def document(kind: str, found: list[Row]) -> dict[str, Any]:
     """Return rows with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
     arguments = sys.argv[1:]
@@ -74,7 +90,7 @@ def document(kind: str, found: list[Row]) -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str | None:
-    """Of this checkout, "with changes" if it has any; None where git does not know it."""
+    """Return the commit of this checkout, "with changes" if it has any; None where git does not know it."""
     describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=8", "--exclude=*"]
     try:
         done = subprocess.run([*describe, "--dirty= with changes"], capture_output=True, text=True, check=True)

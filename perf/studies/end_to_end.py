@@ -9,7 +9,7 @@ import click
 from perf.harness.status import told
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import document, heading, kept, out_option
+from perf.studies.document import document, heading, kept, out_option, text_table
 from perf.studies.lm import (
     ON_A_CPU,
     Models,
@@ -20,6 +20,7 @@ from perf.studies.lm import (
     model_options,
     rows_of,
 )
+from perf.units import GIB, mib
 from perf.workloads.transformer_training import PHASES, Training
 
 COLORS = ("C0", "C1", "C2")
@@ -64,8 +65,6 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
 
 def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal; constant columns are left out."""
-    from tabulate import tabulate
-
     shown = []
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
@@ -74,21 +73,21 @@ def table(rows: list[dict[str, Any]]) -> str:
                 cells[phase] = mean_and_deviation(row[f"{phase}_s"])
             cells["step"] = mean_and_deviation(_steps(row))
             if "peak_bytes" in row:
-                cells["peak, GiB"] = f"{row['peak_bytes'] / 2**30:.2f}"
+                cells["peak, GiB"] = f"{row['peak_bytes'] / GIB:.2f}"
                 if "predicted_bytes" in row:
-                    cells["predicted"] = f"{row['predicted_bytes'] / 2**30:.2f}"
+                    cells["predicted"] = f"{row['predicted_bytes'] / GIB:.2f}"
         else:
             cells["forward"] = told(row)
         shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def about_peaks(held: dict[str, int]) -> str:
     """What a peak has and its prediction has not."""
     before, product, backward = held.values()
     return (
-        f"Peaks have cuBLAS's workspaces in them ({(product - before) / 2**20:.0f} MiB of the thread that runs the "
-        f"forward, {(backward - product) / 2**20:.0f} MiB of the backward's) and what the allocator rounds up; "
+        f"Peaks have cuBLAS's workspaces in them ({mib(product - before)} of the thread that runs the "
+        f"forward, {mib(backward - product)} of the backward's) and what the allocator rounds up; "
         "predictions have neither."
     )
 

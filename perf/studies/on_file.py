@@ -9,7 +9,7 @@ from perf.studies.rows import faults
 
 
 class NotOnFile(LookupError):
-    """What was asked for was not measured, or its file does not have it; the message says what."""
+    """Raised for a quantity that was not measured or that its file lacks; the message names it."""
 
 
 class OnFile(dict[Any, Any]):

@@ -21,7 +21,7 @@ Spans = list[list[float]]
 
 
 class StatusRow(TypedDict):
-    """What became of a row; see `perf.harness.status`."""
+    """Status of a row; see `perf.harness.status`."""
 
     status: Status
     reason: NotRequired[str]
@@ -133,14 +133,14 @@ class PairRow(StatusRow):
 
 
 class TrainStepRow(PairRow):
-    """On one device."""
+    """Two ways to run a training step on one device; busy is the time for which the GPU works."""
 
     context: int
     against_busy_s: Samples
 
 
 class RankedRow(TypedDict):
-    """Where a step of several ranks runs."""
+    """Model, batch and number of ranks of a step."""
 
     size: str
     context_length: int
@@ -151,7 +151,7 @@ class RankedRow(TypedDict):
 
 
 class ParallelStepRow(PairRow, RankedRow):
-    """On several ranks; busy is the share of a step."""
+    """Two ways to share a step over several ranks; busy is the share of it for which the GPU works."""
 
     ours_busy: list[float]
     against_busy: list[float]
@@ -201,7 +201,7 @@ class OverlapRow(RankedRow):
 
 
 class EquivalenceRow(TypedDict):
-    """How far the weights of several ranks are from those of one."""
+    """Distance of the weights of several ranks from those of one."""
 
     strategy: str
     world_size: int
@@ -239,7 +239,7 @@ SCHEMAS: dict[str, Any] = {
     "ddp-equivalence": EquivalenceRow,
     "noise": NoiseRow,
 }
-"""By the name of the document. The tables of `clock` and `precision` hold cells as they are shown."""
+"""Row types by name of the document. The tables of `clock` and `precision` hold cells as they are shown."""
 
 
 def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
@@ -257,7 +257,7 @@ def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
 
 
 def _matches(value: Any, kind: Any) -> bool:
-    """Whether a value that JSON can hold is of this type. An int will do for a float, a bool for neither."""
+    """Return whether a JSON value is of this type. An int will do for a float, a bool for neither."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return True

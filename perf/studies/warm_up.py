@@ -11,7 +11,7 @@ import click
 from perf.commands.case_profile import make_working_tree_importable
 from perf.harness.status import told
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.end_to_end import mean_and_deviation
 from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
 from perf.workloads.transformer_training import PHASES, Training
@@ -59,8 +59,6 @@ def first_steps(setting: Setting, count: int) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
     """A row per size and warm-up."""
-    from tabulate import tabulate
-
     shown = []
     for row in rows:
         for count in counts:
@@ -68,7 +66,7 @@ def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
             if row["status"] == "ok":
                 cells |= {phase: mean_and_deviation(row[f"{phase}_s"][count : count + steps]) for phase in PHASES}
             shown.append(cells | ({} if row["status"] == "ok" else {"forward": told(row)}))
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def answers(rows: list[dict[str, Any]], counts: list[int], steps: int) -> list[str]:

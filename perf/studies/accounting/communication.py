@@ -1,6 +1,7 @@
 """Communication: XXL on TPUs, and buckets."""
 
-from perf.studies.accounting.problem import CourseProblem, Line, closed_forms, gib
+from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.units import gib
 from perf.workloads import measured
 
 BANDWIDTH, OVERHEAD = 200e9, 20e-6

@@ -1,6 +1,7 @@
 """Memory of one device: attention, checkpointing, and the optimizer's state divided."""
 
-from perf.studies.accounting.problem import CourseProblem, Line, closed_forms, gib, mib
+from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.units import gib, mib
 from perf.workloads import measured
 
 CARDS_GB = (24, 80, 141)

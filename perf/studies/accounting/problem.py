@@ -56,13 +56,3 @@ def text(problem: CourseProblem) -> Iterator[str]:
         if line.result:
             yield f"      {line.formula}{f' = {line.substituted}' if line.substituted else ''}"
     yield from textwrap.wrap(problem.answer, WIDTH)
-
-
-def gib(value: float, decimals: int = 2) -> str:
-    """GiB."""
-    return f"{value / 2**30:,.{decimals}f} GiB"
-
-
-def mib(value: float, decimals: int = 0) -> str:
-    """MiB."""
-    return f"{value / 2**20:,.{decimals}f} MiB"

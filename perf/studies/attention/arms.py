@@ -11,11 +11,12 @@ from perf.harness.comparison import ComparedArm, Comparer, Reply, Rounds
 from perf.studies.attention.cells import Cell, least_bytes
 from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import memory_bytes
+from perf.units import GIB, gib
 from perf.workloads import build
 from perf.workloads.workload import DoesNotFit, Workload
 
 SECONDS = 1.5
-"""Of sampling a cell in a process, at most: four samples of each arm where all of them take 0.3 s together."""
+"""Most that a process spends on sampling a cell: four samples of each arm where all of them take 0.3 s together."""
 
 Device = Literal["cuda", "cpu"]
 
@@ -106,8 +107,7 @@ def compared(
 def _builder(cell: Cell, impl: str, device: Device) -> Callable[[], Workload]:
     def build_arm() -> Workload:
         if (least := least_bytes(cell, impl)) > memory_bytes():
-            here = f"this GPU has {memory_bytes() / 2**30:.0f}"
-            raise DoesNotFit(f"its scores take {least / 2**30:.0f} GiB at least, {here}")
+            raise DoesNotFit(f"its scores take {gib(least, 0)} at least, this GPU has {memory_bytes() / GIB:.0f}")
         case = cell.case(impl, device)
         return build(case.workload, case.params, case.device)
 

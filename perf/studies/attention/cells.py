@@ -35,7 +35,7 @@ class CellGroup:
 
     dtype: str = "bfloat16"
     tokens: int | None = None
-    """As many sequences as make this; None: one."""
+    """Total of tokens, which sets the batch; None for one sequence."""
 
     workload: str = "attention"
     clock: ClockName = "cuda_events"
@@ -44,7 +44,7 @@ class CellGroup:
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem, one mode, one clock: what all arms of a comparison share."""
+    """One problem, mode and clock, which all arms of a comparison share."""
 
     group: str
     batch: int
@@ -63,7 +63,7 @@ class Cell:
         return MASKS[self.is_causal]
 
     def case(self, impl: str, device: Literal["cuda", "cpu"]) -> Case:
-        """As the harness names it."""
+        """Return the harness's case of one implementation."""
         shape: dict[str, Any] = {"seq_len": self.seq_len, "d": self.d, "dtype": self.dtype, "impl": impl}
         workload = GROUPS[self.group].workload
         if workload == "attention_leaderboard":
@@ -74,7 +74,7 @@ class Cell:
         return Case("study", workload, params, device, self.clock, self.cache)
 
     def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
-        """Of arms with a first sample each, those that are not worth more, and why: none, where each is asked about."""
+        """Return the arms that their first sample rules out, with the reason; none here, where each is of interest."""
         return {}
 
     def axes(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
 
 
 def cells_of(groups: Mapping[str, CellGroup], clock: ClockName | None = None) -> Iterator[Cell]:
-    """Of each group by its name; modes of one problem are neighbours, since they share its oracle."""
+    """Yield the cells of each group; modes of one problem are neighbours, since they share its oracle."""
     for name, group in groups.items():
         by = clock or group.clock
         axes = itertools.product(group.seq_lens, group.heads, group.is_causal, group.modes)
@@ -180,11 +180,11 @@ def peers_of(cell: Cell, device: str) -> tuple[str, ...]:
 
 
 def scores_bytes(cell: Cell) -> int:
-    """Of one matrix of scores, all heads."""
+    """Return the bytes of one matrix of scores, all heads."""
     return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[cell.dtype]
 
 
 def least_bytes(cell: Cell, impl: str) -> int:
-    """What `impl` cannot do without, as far as that is known; 0 for what never holds all scores."""
+    """Return the bytes that `impl` needs at least, as far as known; 0 if it never holds all scores."""
     matrices = EAGER.get(impl, 0)
     return scores_bytes(cell) * (matrices // 2 if cell.mode == "forward" else matrices)

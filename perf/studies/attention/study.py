@@ -79,7 +79,7 @@ def command(
     processes: int | None,
     out: Path,
 ) -> None:
-    """As `help` has it."""
+    """Run the study; `help` describes it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if clock and device == "cpu":
         raise click.ClickException(f"--clock {clock} was given; allowed without a GPU: none, it is the wall clock")
@@ -113,7 +113,7 @@ def command(
 
 
 def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device: Device) -> list[Row]:
-    """One for each arm of a cell, ours first. Raises `ValueError` for one that is on both sides."""
+    """Return a row for each arm of a cell, ours first. Raises `ValueError` for an arm on both sides."""
     for both in set(impls) & set(against):
         raise ValueError(f"{both!r} was given as --impl and as --against; allowed: as one of them")
     others = against or (impl for impl in peers_of(cell, device) if impl not in impls)
@@ -155,7 +155,7 @@ def measure(
 
 
 def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: int) -> None:
-    """One process' samples of a cell; each arm is checked once."""
+    """Add the samples of one process to a cell's rows; check each arm once."""
     alive = [row for row in rows if row["status"] in (*GOES_ON, NOT_MEASURED)]
     if {row["role"] for row in alive} != {"ours", "against"}:
         return  # nothing to compare any more

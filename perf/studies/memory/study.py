@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from perf.studies.document import document, heading, kept, out_option, write
+from perf.studies.document import document, heading, kept, out_option, text_table, write
 from perf.studies.lm import ON_A_CPU, Models, Setting, asked_for, device_kind, model_options, rows_of
 from perf.studies.memory.recording import (
     FORWARD,
@@ -121,8 +121,6 @@ def about(held: dict[str, int] | None) -> str:
 
 def peaks(rows: list[Row]) -> str:
     """A row per setting."""
-    from tabulate import tabulate
-
     shown = []
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
@@ -136,13 +134,11 @@ def peaks(rows: list[Row]) -> str:
         cells["peak is in"] = row.get("step", {}).get("peak_phase", "")
         cells["residual B·T·d·4"] = sized(row["residual_bytes"]) if "residual_bytes" in row else ""
         shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def allocations(row: Row) -> str:
     """The largest blocks that the step made and that were alive at its peak, equal ones together."""
-    from tabulate import tabulate
-
     shown = [
         {
             "each": sized(group["bytes"]),
@@ -153,7 +149,7 @@ def allocations(row: Row) -> str:
         }
         for group in row["step"]["largest"][:SHOWN]
     ]
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def answers(rows: list[Row]) -> list[str]:

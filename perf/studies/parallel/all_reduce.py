@@ -9,7 +9,7 @@ import click
 
 from perf.harness.status import told
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, tell, write
 from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
 from perf.workloads.closed_forms import bandwidths
@@ -45,9 +45,7 @@ def command(
         ]
         rows += measured_rows("collectives", settings, device)  # type: ignore[arg-type]
     whole = document(default_device(), rows)
-    click.echo(heading(whole))
-    click.echo("All-reduce of float32, median; 1 MB = 10^6 bytes")
-    click.echo(table(rows))
+    tell(whole, "All-reduce of float32, median; 1 MB = 10^6 bytes", shown(rows))
     write(out / "all-reduce.json", whole)
     draw(rows, out / "all-reduce.png", heading(whole))
 
@@ -55,13 +53,6 @@ def command(
 def rates(row: dict[str, Any]) -> tuple[float, float]:
     """algbw and busbw, bytes per second."""
     return bandwidths(row["facts"]["bytes"], row["world_size"], statistics.median(row["samples_s"]))
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:

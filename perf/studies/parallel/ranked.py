@@ -1,4 +1,4 @@
-"""What the studies over several ranks share: cases measured on processes of their own, a failure as a row."""
+"""Shared parts of the studies over several ranks: options, ranks, and cases measured as those of the suite are."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ _HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
 
 @dataclass(frozen=True)
 class Steps:
-    """Which steps to time: what was asked for, or what suits this machine."""
+    """The steps to time: those requested, or what suits this machine."""
 
     device: Device
     world_sizes: tuple[int, ...]
@@ -103,7 +103,7 @@ def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable
 
 
 def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
-    """What was asked for, or what this machine has."""
+    """Return the requested world sizes, or those that this machine has."""
     import torch
 
     if asked:
@@ -113,7 +113,7 @@ def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
-    """Gives the ranks of a world size: those of before, if they live and are as many. They end with the block."""
+    """Yield a function that returns the ranks of a world size, old ones where they fit. They end with the block."""
     make_working_tree_importable()
     if device == device_kind():
         bench().measure_ceilings()  # while there is memory

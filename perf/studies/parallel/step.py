@@ -16,7 +16,7 @@ from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.status import refusals, told
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal, refused
 from perf.studies.parallel.ranked import (
     UNSCALED,
@@ -34,13 +34,13 @@ from perf.workloads.workload import Workload
 OURS = ("ddp/bucketed/25", "ddp/overlapped")
 AGAINST = ("ddp/torch/25", "ddp/torch/100", "ddp/torch_static/100")
 ALONE = "alone"
-"""As what is held against an arm: its own step without communication."""
+"""Name of an arm's own step without communication."""
 
 Way = tuple[str, dict[str, Any]]
 """A workload and its own params."""
 
 Pairs = dict[tuple[str, str], tuple[Way, Way]]
-"""By the names of the two."""
+"""Pairs of ways, by the names of both."""
 
 BUSY = 0.95
 """Share of a step from which on the GPU, and not its host, is what the step waits for."""
@@ -92,7 +92,7 @@ def command(
     title = heading(document(device, rows))
     click.echo(title)
     click.echo(f"Whole step, ms of the slowest rank: {steps}")
-    click.echo(table(rows))
+    click.echo(text_table(shown(rows)))
     for sentence in answers(rows, half_width / 100):
         click.echo(sentence)
     if device == "cpu":
@@ -117,7 +117,7 @@ def arm_of(name: str) -> Way:
 
 
 def alone(name: str) -> Way:
-    """That arm's step without communication. Raises `click.ClickException` for one that always communicates."""
+    """Return that arm's step without communication. Raises `click.ClickException` for one that always communicates."""
     workload, own = arm_of(name)
     if workload != "data_parallel":
         raise click.ClickException(f"{name!r} was given against {ALONE!r}; allowed: ddp/STRATEGY[/MIB]")
@@ -181,15 +181,8 @@ def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds
 
 
 def busy_s(spans: list[dict[str, list[list[float]]]]) -> float:
-    """For how long the least busy rank computes or communicates."""
+    """Return the seconds for which the least busy rank computes or communicates."""
     return min(length_of_union(sorted((start, end) for kind in rank.values() for start, end in kind)) for rank in spans)
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ from perf.harness.status import told
 from perf.studies import figures
 from perf.studies.precision.training import SCALE, Run
 from perf.studies.rows import Row
+from perf.units import GIB
 
 STYLES: dict[str, dict[str, Any]] = {
     "fp32": {"color": "lightgray", "linewidth": 5},  # the others lie on top of it
@@ -33,7 +34,7 @@ def _training_row(run: Run, row: Row, shown_steps: list[int]) -> Row:
         "SD, ms": f"{row['step_sd_s'] * 1e3:.2f}",
     }
     if row["peak_bytes"] is not None:
-        shown["peak memory, GiB"] = f"{row['peak_bytes'] / 2**30:.2f}"
+        shown["peak memory, GiB"] = f"{row['peak_bytes'] / GIB:.2f}"
     for step in shown_steps:
         shown[f"loss at {step}"] = f"{statistics.fmean(row['losses'][max(0, step - run.window) : step]):.4f}"
     overflowed = row["overflowed_steps"]

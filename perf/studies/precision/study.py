@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.studies.rows import Row
 from perf.workloads.workload import Unavailable
@@ -134,9 +134,7 @@ def _clock(device: str) -> str:
 
 
 def _show(title: str, rows: list[Row]) -> None:
-    from tabulate import tabulate
-
-    click.echo(f"\n{title}\n{tabulate(rows, headers='keys', disable_numparse=True)}")
+    click.echo(f"\n{title}\n{text_table(rows)}")
 
 
 def _say(*paragraphs: str) -> None:

@@ -28,13 +28,13 @@ class TrainingCase:
 
     @property
     def params(self) -> dict[str, Any]:
-        """As the workload takes them, but for the way to run the step."""
+        """Parameters of the workload, but for the way to run the step."""
         model = {} if self.model == OURS else {"model": self.model}
         return {"size": self.size, "context_length": self.context_length, "batch": self.batch} | model
 
 
 class Expected(NamedTuple):
-    """What the arms of a cell are held to."""
+    """Expected results of the arms of a case."""
 
     exact: ExactStep
     second_loss: float
@@ -91,7 +91,7 @@ def _samples(
 
 
 def _expected(cell: TrainingCase, device: str, *, with_peers: bool) -> Expected:
-    """From the oracle; for peers the loss after one step too, of a plain step that was held to the oracle."""
+    """Take the loss from the oracle; for peers also that after one plain step, which is checked first."""
     exact = exact_of(cell.params, device)
     if not with_peers:
         return Expected(exact, math.nan)

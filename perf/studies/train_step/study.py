@@ -24,7 +24,7 @@ from perf.workloads import measured
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
 AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
-"""Of a row: seconds of every step, a list for each process."""
+"""Fields of a row with the seconds of every step, a list for each process."""
 
 
 @click.command()

@@ -15,7 +15,7 @@ from perf.workloads import build
 from perf.workloads.workload import Unavailable
 
 Reply = dict[str, Any]
-"""Of a candidate: status; if ok, registers and spills of a thread, and shared_bytes of a block."""
+"""The result of a candidate: status; if ok, registers and spills of a thread, and shared_bytes of a block."""
 
 
 def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Reply]:
@@ -51,7 +51,7 @@ def _reply(compiler: FreshProcess, params: dict[str, Any]) -> Reply:
 
 
 def compiled(params: dict[str, Any]) -> Reply:
-    """What the compiler makes of one candidate for this GPU. From then on this process launches nothing any more."""
+    """Compile one candidate for this GPU. From then on this process launches nothing any more."""
     from triton.runtime.jit import KernelInterface
 
     kernels: list[Any] = []

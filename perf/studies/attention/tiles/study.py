@@ -80,7 +80,7 @@ def command(
     processes: int,
     out: Path,
 ) -> None:
-    """As `help` has it."""
+    """Run the study; `help` describes it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
@@ -135,7 +135,7 @@ def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: De
 
 
 def choices(cells: list[TileCell], device: Device) -> list[tuple[str, str] | None]:
-    """Of each cell `attention_tiles.choice`."""
+    """Return `attention_tiles.choice` of each cell."""
     return [choice(cell.group, problem_of(cell.case("", device).params), device) for cell in cells]
 
 
