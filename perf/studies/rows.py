@@ -27,6 +27,12 @@ class StatusRow(TypedDict):
     reason: NotRequired[str]
 
 
+class AnyRow(TypedDict, total=False):
+    """A row of any other document."""
+
+    status: Status
+
+
 class ModelRow(StatusRow):
     """One model in one way to run it."""
 
@@ -244,9 +250,7 @@ SCHEMAS: dict[str, Any] = {
 
 def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
     """Say what is wrong with rows of the document `name`; with `whole` also which fields they lack."""
-    if name not in SCHEMAS:
-        return
-    schema = SCHEMAS[name]
+    schema = SCHEMAS.get(name, AnyRow)
     kinds, required = get_type_hints(schema), schema.__required_keys__
     for number, row in enumerate(rows):
         for field in sorted(required - row.keys()) if whole else ():

@@ -296,5 +296,5 @@ def test_a_step_below_its_floor_gets_no_time_in_any_study(name, monkeypatch, own
 
 def test_a_row_with_another_word_for_its_status_is_a_fault(tmp_path):
     rows = [{"status": "out of memory: asked for 2.00 GiB"}]
-    with pytest.raises(AssertionError, match="are no statuses"):
+    with pytest.raises(AssertionError, match="status is"):
         document.write(tmp_path / "x.json", {"rows": rows})
