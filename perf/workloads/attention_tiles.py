@@ -11,7 +11,7 @@ from perf.workloads import measured_module
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import largest_error
 from perf.workloads.attention_oracle import Answer
-from perf.workloads.attention_problem import BYTES, Problem, floor, inputs
+from perf.workloads.attention_problem import BYTES, AttentionProblem, floor, inputs
 from perf.workloads.workload import Floor, Unavailable, Workload
 
 
@@ -32,10 +32,10 @@ Run = Callable[[], Answer]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelLaunch:
     """How one is launched, and the least that it has to do."""
 
-    make: Callable[[Problem, Tensors, tuple[int, ...]], Run]
+    make: Callable[[AttentionProblem, Tensors, tuple[int, ...]], Run]
     """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
 
     products: int
@@ -57,7 +57,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     tiles = tuple(map(int, params["tiles"].split("x")))
     run = kernel.make(problem, _tensors(problem, device), tiles)
 
-    def answer(of: Problem) -> Answer:
+    def answer(of: AttentionProblem) -> Answer:
         launch = run if of == problem else kernel.make(of, _tensors(of, device), tiles)
         with _poisoned():
             return launch()
@@ -67,7 +67,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     )
 
 
-def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None:
+def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, str] | None:
     """Which entry of the tables `kernel` goes by here, and its numbers; None where it does not run."""
     import torch
 
@@ -125,7 +125,7 @@ def _joined(numbers: Any) -> str:
 
 
 @functools.lru_cache(maxsize=2)  # a check looks at two problems
-def _tensors(problem: Problem, device: str) -> Tensors:
+def _tensors(problem: AttentionProblem, device: str) -> Tensors:
     import torch
 
     if device == "meta":
@@ -147,7 +147,7 @@ def _tiles(numbers: Sequence[int]) -> Any:
     return measured_module("attention.tile_choices").Tiles(*numbers)
 
 
-def _options(problem: Problem, q: Any) -> Any:
+def _options(problem: AttentionProblem, q: Any) -> Any:
     ours = measured_module("attention.flash_triton")
     precision = ours.input_precision(q, ours.FP32_PRODUCTS["ieee"])
     return _plain().Options(problem.is_causal, problem.d**-0.5, precision)
@@ -162,12 +162,12 @@ def _backward_run(plan: Any, on: Tensors) -> Run:
     return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
 
 
-def _forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     plan = _plain().plan_forward(on.q, on.k, on.v, _options(problem, on.q), _tiles(numbers))
     return _forward_run(plan, on)
 
 
-def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """One part: the forward that is not split."""
     *shape, parts = numbers
     if parts == 1:
@@ -180,7 +180,7 @@ def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return _forward_run(plan, on)
 
 
-def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, _, lse, delta = on
@@ -194,7 +194,7 @@ def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return run
 
 
-def _dq(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, _, lse, delta = on
@@ -208,7 +208,7 @@ def _dq(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return run
 
 
-def _at_once(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, out, lse, _ = on
@@ -222,7 +222,7 @@ def _at_once(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return run
 
 
-def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     k_tile, stages, consumers = numbers
     registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
     how = measured_module("attention.tile_choices").HopperForward(k_tile, stages, consumers, registers, least_keys=0)
@@ -231,7 +231,7 @@ def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> 
     return _forward_run(plan, on)
 
 
-def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches; with the registers of the table, which are those of the head dimension's kernel."""
     q_tile, stages, ds_stages = numbers
     how = (
@@ -244,27 +244,27 @@ def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) ->
     return _backward_run(plan, on)
 
 
-def _float32_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """With its splitting."""
     launchers = measured_module("attention.flash_float32")
     plan = launchers.plan_forward(on.q, on.k, on.v, _options(problem, on.q), _three_pieces(numbers))
     return _forward_run(plan, on)
 
 
-def _float32_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches."""
     launchers, options = measured_module("attention.flash_float32"), _options(problem, on.q)
     plan = launchers.plan_backward(on.q, on.k, on.v, on.out, on.do, options, _three_pieces(numbers))
     return _backward_run(plan, on)
 
 
-def _in_gluon(mode: str, problem: Problem, on: Tensors) -> Run:
+def _in_gluon(mode: str, problem: AttentionProblem, on: Tensors) -> Run:
     kernel = f"{'float32' if problem.dtype == 'float32' else 'hopper'}-{mode}"
     _, numbers = _of_hopper(measured_module("attention.tile_choices"), kernel, problem.d)
     return KERNELS[kernel].make(problem, on, numbers)
 
 
-def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _gluon_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """As the tables have it, with its splitting: over pieces of float32, or of the keys among programs."""
     if numbers == (1,):
         return _in_gluon("forward", problem, on)
@@ -277,7 +277,7 @@ def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> R
     return _forward_run(plan, on)
 
 
-def _gluon_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _gluon_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches, as the tables have it."""
     if numbers == (1,):
         return _in_gluon("backward", problem, on)
@@ -290,21 +290,21 @@ def _three_pieces(numbers: tuple[int, ...]) -> Any:
 
 
 KERNELS = {
-    "forward": Kernel(_forward, products=2, read=3, written=1),
-    "dkdv": Kernel(_dkdv, products=4, read=4, written=2),
-    "dq": Kernel(_dq, products=3, read=4, written=1),
-    "at-once": Kernel(_at_once, products=5, read=5, written=3),
-    "split": Kernel(_split, products=2, read=3, written=1),
-    "hopper-forward": Kernel(_hopper_forward, products=2, read=3, written=1),
-    "hopper-backward": Kernel(_hopper_backward, products=5, read=5, written=3),
-    "float32-forward": Kernel(_float32_forward, products=2, read=3, written=1),
-    "float32-backward": Kernel(_float32_backward, products=5, read=5, written=3),
-    "gluon-forward": Kernel(_gluon_forward, products=2, read=3, written=1),
-    "gluon-backward": Kernel(_gluon_backward, products=5, read=5, written=3),
+    "forward": KernelLaunch(_forward, products=2, read=3, written=1),
+    "dkdv": KernelLaunch(_dkdv, products=4, read=4, written=2),
+    "dq": KernelLaunch(_dq, products=3, read=4, written=1),
+    "at-once": KernelLaunch(_at_once, products=5, read=5, written=3),
+    "split": KernelLaunch(_split, products=2, read=3, written=1),
+    "hopper-forward": KernelLaunch(_hopper_forward, products=2, read=3, written=1),
+    "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
+    "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
+    "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),
+    "gluon-forward": KernelLaunch(_gluon_forward, products=2, read=3, written=1),
+    "gluon-backward": KernelLaunch(_gluon_backward, products=5, read=5, written=3),
 }
 
 
-def _floor(kernel: Kernel, problem: Problem) -> Floor:
+def _floor(kernel: KernelLaunch, problem: AttentionProblem) -> Floor:
     tensor = math.prod(problem.shape) * BYTES[problem.dtype]
     return Floor(
         flops=floor(problem, "forward").flops * kernel.products / 2,

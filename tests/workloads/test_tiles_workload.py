@@ -6,7 +6,7 @@ import torch
 from cs336_systems.attention import flash_plain, tile_choices
 from perf.studies.attention.tiles.kernels import KERNELS, checked
 from perf.workloads import attention_tiles, build
-from perf.workloads.attention_problem import BYTES, Problem, floor
+from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
 from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable, WrongResult
 
@@ -105,7 +105,7 @@ def hopper(monkeypatch):
 
 
 def problem(batch, heads, seq_len, d, dtype="bfloat16"):
-    return Problem((batch, heads), seq_len, d, dtype, is_causal=True)
+    return AttentionProblem((batch, heads), seq_len, d, dtype, is_causal=True)
 
 
 @pytest.mark.usefixtures("hopper")

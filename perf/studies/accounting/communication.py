@@ -1,13 +1,14 @@
 """Communication: XXL on TPUs, and buckets."""
 
-from perf.studies.accounting.problem import Line, Problem, closed_forms, gib
+from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.units import gib
 from perf.workloads import measured
 
 BANDWIDTH, OVERHEAD = 200e9, 20e-6
 """A link and a call as an example: `study ddp` puts what it measured into the same model."""
 
 
-def communication_accounting() -> Problem:
+def communication_accounting() -> CourseProblem:
     """(a) to (d)."""
     mesh = closed_forms("mesh")
     stack, tpu = mesh.XXL, mesh.TPU_V5P
@@ -15,7 +16,7 @@ def communication_accounting() -> Problem:
     least, in_turn = mesh.min_tokens(tpu), mesh.min_tokens_in_sequence(stack, tpu)
     books = mesh.min_tokens_on_the_best_mesh(stack, tpu)
     at_books = mesh.layer_seconds(stack, books, tpu)
-    return Problem(
+    return CourseProblem(
         "communication_accounting",
         10,
         "2025",
@@ -97,7 +98,7 @@ def communication_accounting() -> Problem:
     )
 
 
-def ddp_bucketed_benchmarking() -> Problem:
+def ddp_bucketed_benchmarking() -> CourseProblem:
     """Part (b)."""
     buckets = closed_forms("collectives")
     num_bytes = 4 * closed_forms("compute").parameters(measured("configs", "MODEL_CONFIGS")["xl"])
@@ -107,7 +108,7 @@ def ddp_bucketed_benchmarking() -> Problem:
         found = buckets.exposed_seconds(num_bytes, num_bytes / (megabytes * 1e6), BANDWIDTH, OVERHEAD)
         return f"{found * 1e3:.2f} ms" if found < 0.1 else f"{found * 1e3:.1f} ms"
 
-    return Problem(
+    return CourseProblem(
         "ddp_bucketed_benchmarking",
         3,
         "2025",
