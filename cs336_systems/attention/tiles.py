@@ -198,8 +198,8 @@ class HopperFloat32(NamedTuple):
 
 
 # By head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills but some
-# 30 registers in the causal backward of d = 128, before its loop. At d = 64 the Triton forward takes 0.78 of the time of
-# the Gluon forward at 1024 keys, and 1.09 at 4096.
+# 30 registers in the causal backward of d = 128, before its loop. At d = 64 the Triton forward takes 0.78 of the Gluon
+# forward's time at 1024 keys, and 1.09 at 4096.
 HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 4096), 128: HopperForward(128, 2, 2, 240, 1024)}
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240)}
 HOPPER_FLOAT32 = {
@@ -265,7 +265,9 @@ def suits_tma(x: Tensor) -> bool:
     """Whether the copy engine (TMA) can address x: strides in units of 16 bytes, no expanded dimension."""
     units = 16 // x.element_size()
     strides = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride > 0 and stride % units == 0 for stride in strides)
+    return (
+        x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride > 0 and stride % units == 0 for stride in strides)
+    )
 
 
 def _fills_a_gpu(x: Tensor, visited: Tensor, rows: int = 128) -> bool:

@@ -51,9 +51,7 @@ def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tile
     return run
 
 
-def split_forward(
-    request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int, tiles: Tiles | None = None
-) -> Forward:
+def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int, tiles: Tiles | None = None) -> Forward:
     """Plan a forward without dropout over chunks of keys, whose float32 parts a second launch adds."""
     num_chunks = cdiv(k.shape[2], chunk)
     tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
@@ -140,9 +138,7 @@ def dq_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, do: Tensor, til
     )
 
 
-def at_once_launch(
-    request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, tiles: Tiles
-) -> Launch:
+def at_once_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, tiles: Tiles) -> Launch:
     """Return both passes side by side, to be called with q, k, v, out, do, lse, dq, dk, dv, seed."""
     return Launch(
         flash_bwd_at_once_kernel,

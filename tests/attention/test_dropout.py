@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.attention import dropout as dropout_module
-from cs336_systems.attention import flash_plain
+from cs336_systems.attention import triton_plans
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.dropout import Dropout, keep_mask, new_seed
 from cs336_systems.attention.flash_pytorch import FlashAttentionCompiledBackward, FlashAttentionPyTorch
@@ -192,8 +192,8 @@ def test_dropout_with_the_heads_inside_is_the_same(call: Callable[..., Tensor]) 
 def test_no_dropout_is_exactly_no_dropout(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, nothing drawn, and nothing handed to the kernels."""
     handed = []
-    arguments = flash_plain._of_dropout
-    monkeypatch.setattr(flash_plain, "_of_dropout", lambda *args: handed.append(arguments(*args)) or handed[-1])
+    arguments = triton_plans._dropout_scalars
+    monkeypatch.setattr(triton_plans, "_dropout_scalars", lambda *args: handed.append(arguments(*args)) or handed[-1])
     q, k, v, grad_out = make_inputs(Shape((2,), 65, 33, 16), torch.float32)
     state = torch.get_rng_state(), torch.cuda.get_rng_state() if DEVICE == "cuda" else None
 

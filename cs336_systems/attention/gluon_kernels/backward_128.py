@@ -131,6 +131,4 @@ def flash_bwd_hopper_128_kernel(
 @gluon.jit
 def specialize(load, task, REGISTERS: gl.constexpr):
     """Run `load_tiles(*load)` in one warp group, and `compute(consumer, task)` in two others."""
-    gl.warp_specialize(
-        [(load_tiles, load), (compute, (0, task)), (compute, (1, task))], [4, 4], [REGISTERS, REGISTERS]
-    )
+    gl.warp_specialize([(load_tiles, load), (compute, (0, task)), (compute, (1, task))], [4, 4], [REGISTERS, REGISTERS])

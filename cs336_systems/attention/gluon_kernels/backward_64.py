@@ -101,9 +101,7 @@ def reduce_dq(task):
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
     HEADS_PER_KV_HEAD: gl.constexpr = task.config.HEADS_PER_KV_HEAD
-    _, batch, kv_head, q_start, num_tiles = tiles_of_program(
-        sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL
-    )
+    _, batch, kv_head, q_start, num_tiles = tiles_of_program(sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL)
     k0 = matrix(memory.k_tiles, 0, KEYS, D)
     k1 = matrix(memory.k_tiles, 1, KEYS, D)
     mbarrier.wait(memory.kv_full.index(0), 0)

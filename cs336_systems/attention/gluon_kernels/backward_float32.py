@@ -187,7 +187,9 @@ def add_dq(task, batch, head, row, k, phase, FIRST_COLUMN: gl.constexpr, COLUMNS
     ptr = at_head(task.dq, batch, head)
     layout: gl.constexpr = mma(COLUMNS)
     mbarrier.wait(task.memory.ds.full, phase)
-    dq = product(transposed(matrices(task.memory.ds.tiles, 0, QUERIES, len(k))), columns_of(k, FIRST_COLUMN, COLUMNS), COLUMNS)
+    dq = product(
+        transposed(matrices(task.memory.ds.tiles, 0, QUERIES, len(k))), columns_of(k, FIRST_COLUMN, COLUMNS), COLUMNS
+    )
     dq = warpgroup_mma_wait(0, deps=(dq,))
     mbarrier.arrive(task.memory.ds.empty, count=1)
     rows = row + gl.arange(0, QUERIES, layout=gl.SliceLayout(1, layout))

@@ -118,6 +118,4 @@ def flash_fwd_hopper_float32_kernel(
 @gluon.jit
 def specialize(load, task, REGISTERS: gl.constexpr):
     """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in two others."""
-    gl.warp_specialize(
-        [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
-    )
+    gl.warp_specialize([(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS])

@@ -9,10 +9,10 @@ from cs336_systems.attention.triton_kernels.dropout import keep_tile
 
 @triton.jit
 def dk_dv_of_tile(
-    q_rows, k_rows, v_rows, o_rows, do_rows, L_ptr, Delta_ptr, dk_rows, dv_rows, N_QUERIES, N_KEYS, scale, dropout,
+    q_rows, k_rows, v_rows, o_rows, do_rows, lse_ptr, delta_ptr, dk_rows, dv_rows, N_QUERIES, N_KEYS, scale, dropout,
     first_q_head, k_start, config,
 ):  # fmt: skip
-    """Compute dk and dv of K_TILE_SIZE keys from k_start on. Delta_ptr is None if delta is computed from o_rows.
+    """Compute dk and dv of K_TILE_SIZE keys from k_start on. delta_ptr is None if delta is computed from o_rows.
 
     Rows are at the head of k and v, and at `first_q_head`, counted over the batch, of the heads that it serves. Scores
     are transposed, keys by queries, so that p and ds are the left operands of dv and dk.
@@ -23,7 +23,8 @@ def dk_dv_of_tile(
     IS_CAUSAL: tl.constexpr = config.IS_CAUSAL
     ONE_LOOP: tl.constexpr = config.ONE_LOOP
     Q_ptr, O_ptr, dO_ptr = q_rows.ptr, o_rows.ptr, do_rows.ptr
-    L_ptr += first_q_head * N_QUERIES
+    L_ptr = lse_ptr + first_q_head * N_QUERIES
+    Delta_ptr = delta_ptr
     if Delta_ptr is not None:
         Delta_ptr += first_q_head * N_QUERIES
     keys = k_start + tl.arange(0, K_TILE_SIZE)

@@ -31,7 +31,9 @@ def dq_of_tile(
     do = load_rows(do_rows.ptr + row_offsets * do_rows.stride + dims[None, :], in_range, dims, D, True)
     lse = tl.load(L_ptr + rows, mask=in_range, other=0.0) * LOG2_E
     if Delta_ptr is None:
-        delta = delta_of_rows(load_rows(o_rows.ptr + row_offsets * o_rows.stride + dims[None, :], in_range, dims, D, True), do)
+        delta = delta_of_rows(
+            load_rows(o_rows.ptr + row_offsets * o_rows.stride + dims[None, :], in_range, dims, D, True), do
+        )
     else:
         delta = tl.load(Delta_ptr + q_head * N_QUERIES + rows, mask=in_range, other=0.0)
     if dropout.seed_ptr is not None:
