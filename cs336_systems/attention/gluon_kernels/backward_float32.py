@@ -137,8 +137,8 @@ def compute_dv(task):
         part = product(pieces, matrices(memory.do.tiles, slot, D, PIECES), D)
         dv += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(memory.do.empty.index(slot), count=1)
-        add_dq(task, batch, head, q_start + tile * QUERIES, k, i % 2, 0, D // 2)
-    store_rows(task.dv, dv, batch, kv_head, k_start, sizes.keys, D)
+        add_dq(task, at_head(task.dq, batch, head), i % 2, q_start + tile * QUERIES, k, 0, D // 2)
+    store_rows(at_head(task.dv, batch, kv_head), dv, task.dv.stride, k_start, sizes.keys, D)
 
 
 @gluon.jit
@@ -177,14 +177,13 @@ def compute_dk(task):
         part = product(operands(ds, D), matrices(memory.q.tiles, slot, D, PIECES), D)
         dk += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-        add_dq(task, batch, head, q_start + tile * QUERIES, k, i % 2, D // 2, D // 2)
-    store_rows(task.dk, dk * task.scale, batch, kv_head, k_start, sizes.keys, D)
+        add_dq(task, at_head(task.dq, batch, head), i % 2, q_start + tile * QUERIES, k, D // 2, D // 2)
+    store_rows(at_head(task.dk, batch, kv_head), dk * task.scale, task.dk.stride, k_start, sizes.keys, D)
 
 
 @gluon.jit
-def add_dq(task, batch, head, row, k, phase, FIRST_COLUMN: gl.constexpr, COLUMNS: gl.constexpr):
+def add_dq(task, ptr, phase, row, k, FIRST_COLUMN: gl.constexpr, COLUMNS: gl.constexpr):
     """Compute dq += ds k (line 15), some of its columns, added in memory."""
-    ptr = at_head(task.dq, batch, head)
     layout: gl.constexpr = mma(COLUMNS)
     mbarrier.wait(task.memory.ds.full, phase)
     dq = product(

@@ -28,7 +28,7 @@ from cs336_systems.attention.gluon_kernels.pieces import (
     scores_of,
     transposed,
 )
-from cs336_systems.attention.gluon_kernels.scaffold import ROWS, Rows, Sizes, mma, store_rows
+from cs336_systems.attention.gluon_kernels.scaffold import ROWS, Rows, Sizes, at_head, mma, store_rows
 
 KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 
@@ -86,7 +86,7 @@ def attend(CONSUMER: gl.constexpr, task):
         acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None] + part
 
     out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
-    store_rows(task.out, out, batch, head, q_start, sizes.queries, D)
+    store_rows(at_head(task.out, batch, head), out, task.out.stride, q_start, sizes.queries, D)
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
 
 
@@ -108,7 +108,8 @@ def flash_fwd_hopper_float32_kernel(
             Config(D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         Task(
-            Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), scale_log2,
+            Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
+            scale_log2,
             Config(D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         REGISTERS,

@@ -111,13 +111,12 @@ def at_head(x, batch, head):
 
 
 @gluon.jit
-def store_rows(out, x, batch, head, row, N_ROWS, D: gl.constexpr):
+def store_rows(ptr, x, stride, row, N_ROWS, D: gl.constexpr):
     """Store a wgmma result of 64 x D to a head's rows from `row` on, up to N_ROWS."""
-    ptr = at_head(out, batch, head)
     rows = row + gl.arange(0, 64, layout=gl.SliceLayout(1, mma(D)))
     columns = gl.arange(0, D, layout=gl.SliceLayout(0, mma(D)))
     exist = (rows < N_ROWS)[:, None] & (columns >= 0)[None, :]
-    gl.store(ptr + (rows.to(gl.int64)[:, None] * out.stride + columns[None, :]), x, mask=exist)
+    gl.store(ptr + (rows.to(gl.int64)[:, None] * stride + columns[None, :]), x, mask=exist)
 
 
 @gluon.jit

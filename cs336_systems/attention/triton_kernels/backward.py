@@ -281,7 +281,7 @@ def flash_bwd_at_once_kernel(
         q_tile = (tile - num_k_tiles) % num_q_tiles
         if IS_CAUSAL:
             q_tile = num_q_tiles - 1 - q_tile  # the last one is the heaviest
-            dq_of_tile(
+        dq_of_tile(
             Rows(Q_ptr + group * stride_qh, stride_qh, stride_qq), Rows(K_ptr, stride_kh, stride_kk),
             Rows(V_ptr, stride_vh, stride_vk), Rows(O_ptr + group * stride_oh, stride_oh, stride_oq),
             Rows(dO_ptr + group * stride_doh, stride_doh, stride_doq), L_ptr, None,

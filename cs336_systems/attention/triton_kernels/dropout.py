@@ -22,8 +22,8 @@ def keep_tile(
     """Return which probabilities stay in the (Q_TILE_SIZE, K_TILE_SIZE) tile, or its transpose, at (q_start, k_start).
 
     Philox returns four words, used for rows i and i + 8 at columns j and j + 8 of each 16 x 16. Up to compute
-    capability 9.0 one thread holds these four in the layout of tl.dot's results, transposed or not, so threads exchange nothing
-    (unless a warp holds fewer columns, as in float32's dk and dv at d = 128). At 10.0 they go through shared memory.
+    capability 9.0 one thread holds these four in the layout of tl.dot's results, transposed or not, so threads exchange
+    nothing (unless a warp holds fewer columns, as in float32's dk and dv at d = 128). At 10.0 they go through shared memory.
     """
     rows = q_start // 2 + tl.arange(0, Q_TILE_SIZE // 2)
     columns = k_start // 2 + tl.arange(0, K_TILE_SIZE // 2)
