@@ -22,7 +22,7 @@ def pieces_of(x, PIECES: gl.constexpr):
     second = rest.to(gl.bfloat16)
     pieces = (first, second)
     if PIECES == 3:
-        pieces = pieces + ((rest - second.to(gl.float32)).to(gl.bfloat16),)  # noqa: RUF005
+        pieces = pieces + ((rest - second.to(gl.float32)).to(gl.bfloat16),)
     return pieces
 
 
@@ -54,7 +54,7 @@ def matrices(tiles, slot, COLUMNS: gl.constexpr, PIECES: gl.constexpr):
     first = slot * PIECES
     pieces = (matrix(tiles, first, 64, COLUMNS), matrix(tiles, first + 1, 64, COLUMNS))
     if PIECES == 3:
-        pieces = pieces + (matrix(tiles, first + 2, 64, COLUMNS),)  # noqa: RUF005
+        pieces = pieces + (matrix(tiles, first + 2, 64, COLUMNS),)
     return pieces
 
 

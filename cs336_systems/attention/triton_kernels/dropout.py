@@ -23,7 +23,8 @@ def keep_tile(
 
     Philox returns four words, used for rows i and i + 8 at columns j and j + 8 of each 16 x 16. Up to compute
     capability 9.0 one thread holds these four in the layout of tl.dot's results, transposed or not, so threads exchange
-    nothing (unless a warp holds fewer columns, as in float32's dk and dv at d = 128). At 10.0 they go through shared memory.
+    nothing (unless a warp holds fewer columns, as in float32's dk and dv at d = 128). At 10.0 the words go through
+    shared memory.
     """
     rows = q_start // 2 + tl.arange(0, Q_TILE_SIZE // 2)
     columns = k_start // 2 + tl.arange(0, K_TILE_SIZE // 2)
