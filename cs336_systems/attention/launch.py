@@ -23,7 +23,7 @@ class Launch:
 
     Triton specializes on its arguments: dtypes, alignment of pointers, whether an integer is 1, divisible by 16, or
     beyond 32 bits. Later launches skip that inspection (`private.direct_launch`), so the tensors of all calls must
-    agree in `layout_of`. A launch runs on the device of its tensors, whatever the current device is.
+    agree in `kinds_of` and `layout_of`. A launch runs on the device of its tensors, whatever the current device is.
     """
 
     def __init__(self, kernel: Any, num_programs: int, scalars: tuple[Any, ...], constants: dict[str, Any]):
@@ -91,9 +91,14 @@ class PlanCache(dict[Hashable, T]):
         return plan
 
 
+def kinds_of(*tensors: Tensor) -> Hashable:
+    """Return device, dtype and shape of each tensor."""
+    return tuple([(x.device, x.dtype, x.shape) for x in tensors])
+
+
 def layout_of(*tensors: Tensor) -> Hashable:
-    """Return what Triton may specialize on in these tensors, and in others that torch allocates like them."""
-    return tuple([(x.device, x.dtype, x.shape, x.stride(), x.data_ptr() % 16) for x in tensors])
+    """Return what Triton may specialize on in tensors of known kinds, and in others that torch allocates like them."""
+    return tuple([(x.stride(), x.data_ptr() % 16) for x in tensors])
 
 
 def cdiv(a: int, b: int) -> int:

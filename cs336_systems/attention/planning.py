@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from cs336_systems.attention import tiles, triton_plans
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.attention.launch import PlanCache, layout_of
+from cs336_systems.attention.launch import PlanCache, kinds_of, layout_of
 from cs336_systems.attention.parts import Backward, Forward
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
@@ -48,7 +48,7 @@ plans: PlanCache[Plan] = PlanCache()
 
 def plan_for(request: Request, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> Plan:
     """Return the plan of such a call, made if there is none."""
-    key = request, _seed_key(seed), layout_of(q, k, v)
+    key = request, _seed_key(seed), kinds_of(q, k, v), layout_of(q, k, v)
     return plans.get(key) or plans.keep(key, Plan(request, q, k, v))
 
 

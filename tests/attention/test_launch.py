@@ -227,9 +227,9 @@ def test_a_layout_holds_all_that_triton_compiles_for() -> None:
 
 def test_a_layout_holds_what_differs_between_calls() -> None:
     x = torch.zeros(2, 8, 64)
-    same = launch.layout_of(x, x, x)
+    same = launch.kinds_of(x, x, x)
     for other in (x.half(), x[:1], x.to("meta")):
-        assert len({same, *(launch.layout_of(*three) for three in ((other, x, x), (x, other, x), (x, x, other)))}) == 4
+        assert len({same, *(launch.kinds_of(*three) for three in ((other, x, x), (x, other, x), (x, x, other)))}) == 4
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
