@@ -29,7 +29,7 @@ def like(x: Tensor) -> Tensor:
 
 def new_lse(q: Tensor) -> Tensor:
     """Allocate the log-sum-exp of q's rows."""
-    return torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    return torch.empty(*q.shape[:-1], dtype=torch.float32, device=q.device)
 
 
 def strides(*tensors: Tensor) -> tuple[int, ...]:
