@@ -12,12 +12,12 @@ from cs336_systems.attention.gluon_kernels.backward_float32 import flash_bwd_hop
 from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kernel
 from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
-from cs336_systems.attention.launch import Launch, cdiv
-from cs336_systems.attention.parts import Backward, Forward, delta_launch, like, new_lse, num_tiles, strides
+from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import HopperBackward, HopperFloat32, HopperForward, suits_tma
 from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
+from cs336_systems.attention.triton_plans import delta_launch
 
 CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096

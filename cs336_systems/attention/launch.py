@@ -1,7 +1,11 @@
-"""Relaunch compiled Triton kernels without repeating Triton's argument inspection and our own planning."""
+"""Relaunch compiled Triton kernels without repeating Triton's argument inspection and our own planning.
+
+Also what all plans of launches share: types, outputs and sizes. Tensors in plans are (batch, heads, seq_len, d) with
+contiguous head vectors, and so are outputs.
+"""
 
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,6 +20,12 @@ _hooks = triton.knobs.runtime
 T = TypeVar("T")
 
 MAX_PLANS = 4096
+
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""(q, k, v, seed of the dropout) -> out, lse in float32."""
+
+Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+"""(q, k, v, out, lse, gradient of out, seed of the dropout) -> dq, dk, dv."""
 
 
 class Launch:
@@ -99,6 +109,28 @@ def kinds_of(*tensors: Tensor) -> Hashable:
 def layout_of(*tensors: Tensor) -> Hashable:
     """Return what Triton may specialize on in tensors of known kinds, and in others that torch allocates like them."""
     return tuple([(x.stride(), x.data_ptr() % 16) for x in tensors])
+
+
+def like(x: Tensor) -> Tensor:
+    """Allocate a tensor with x's strides, or contiguous where these would scatter head vectors."""
+    empty = torch.empty_like(x)
+    return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def new_lse(q: Tensor) -> Tensor:
+    """Allocate the log-sum-exp of q's rows."""
+    return torch.empty(*q.shape[:-1], dtype=torch.float32, device=q.device)
+
+
+def strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Return the strides of batch, heads and seq_len of each tensor; that of d is 1."""
+    return tuple(stride for x in tensors for stride in x.stride()[:-1])
+
+
+def num_tiles(x: Tensor, rows: int) -> int:
+    """Return the number of tiles of so many rows in all heads."""
+    batch, num_heads, seq_len, _ = x.shape
+    return cdiv(seq_len, rows) * batch * num_heads
 
 
 def cdiv(a: int, b: int) -> int:

@@ -12,8 +12,7 @@ from torch.nn.functional import pad
 
 from cs336_systems.attention import tiles, triton_plans
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.attention.launch import PlanCache, kinds_of, layout_of
-from cs336_systems.attention.parts import Backward, Forward
+from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_of, layout_of
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 

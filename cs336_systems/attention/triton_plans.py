@@ -1,13 +1,23 @@
 """Launches of the Triton kernels, which take all inputs on any GPU: a plan for each layout of q, k and v."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cs336_systems.attention.dropout import drop_below
-from cs336_systems.attention.launch import Launch, cdiv, compile_side_by_side
-from cs336_systems.attention.parts import Backward, Forward, delta_launch, like, new_lse, num_tiles, strides
+from cs336_systems.attention.launch import (
+    Backward,
+    Forward,
+    Launch,
+    cdiv,
+    compile_side_by_side,
+    like,
+    new_lse,
+    num_tiles,
+    strides,
+)
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import (
     DKDV_TILES,
@@ -24,6 +34,7 @@ from cs336_systems.attention.tiles import (
 )
 from cs336_systems.attention.triton_kernels.backward import (
     flash_bwd_at_once_kernel,
+    flash_bwd_delta_kernel,
     flash_bwd_dkdv_kernel,
     flash_bwd_dq_kernel,
 )
@@ -31,6 +42,7 @@ from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 from cs336_systems.attention.triton_kernels.forward_split import flash_fwd_combine_kernel, flash_fwd_split_kernel
 
 COMBINE_ROWS = 16
+DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do per thread: enough loads in flight to saturate memory
 
 
 def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> Forward:
@@ -146,6 +158,24 @@ def at_once_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tenso
         (*strides(q, k, v, out, do, like(q), like(k), like(v)), *_backward_scalars(request, q, k)),
         _constants(request, q, k, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
+
+
+def delta_launch(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a function (out, do, lse) -> rowsum(out * do), shaped like lse."""
+    rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
+    launch = Launch(
+        flash_bwd_delta_kernel,
+        num_tiles(out, rows),
+        (*strides(out, do), out.shape[1], out.shape[2]),
+        {"D": out.shape[-1], "D_PADDED": padded_head_dim(out), "Q_TILE_SIZE": rows},
+    )
+
+    def run(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
+        delta = torch.empty_like(lse)
+        launch(out, do, delta)
+        return delta
+
+    return run
 
 
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int]:

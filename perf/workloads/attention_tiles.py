@@ -72,22 +72,23 @@ def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None
     import torch
 
     tables = _tables()
+    request = _request(problem)._replace(products=measured("attention.request", "FP32_PRODUCTS")["ieee"])
     q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
     if kernel in TABLES:
         return _of_table(tables, kernel, q, problem.dtype)
     if kernel == "at-once":
         return "AT_ONCE_TILES", _joined(tables.AT_ONCE_TILES)
     if kernel == "split":
-        chunk = tables.split_keys(_request(problem), q, q)
+        chunk = tables.split_keys(request, q, q)
         if chunk is None:
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
         tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
-    if not tables.hopper_takes(_request(problem), q):
+    if not tables.hopper_takes(request, q):
         return None
     if kernel.startswith("gluon"):
         cell = f"{kernel} {_joined(problem.shape)} {problem.dtype}"
-        return cell, str(int(_is_in_gluon(tables, kernel, _request(problem), q)))
+        return cell, str(int(_is_in_gluon(tables, kernel, request, q)))
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
     entry, numbers = _of_hopper(tables, kernel, problem.d)
@@ -132,7 +133,7 @@ def _tensors(problem: Problem, device: str) -> Tensors:
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward
     out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
-    delta = measured("attention.parts", "delta_launch")(out, do)(out, do, lse)
+    delta = _triton().delta_launch(out, do)(out, do, lse)
     return Tensors(q, k, v, do, out, lse, delta)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 
-from cs336_systems.attention import launch, parts, tiles, triton_plans
+from cs336_systems.attention import launch, tiles, triton_plans
 from cs336_systems.attention.dropout import Dropout
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.planning import plan_for, plans
@@ -181,7 +181,7 @@ def test_a_backward_compiles_each_of_its_kernels_once(monkeypatch: pytest.Monkey
     compiled: list[str] = []
     monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **what: compiled.append(what["fn"].name))
     of_backward = (
-        parts.flash_bwd_delta_kernel,
+        triton_plans.flash_bwd_delta_kernel,
         triton_plans.flash_bwd_dkdv_kernel,
         triton_plans.flash_bwd_dq_kernel,
     )
@@ -249,7 +249,6 @@ def test_every_launch_names_the_rest_of_its_kernels_arguments(
             super().__call__(*tensors)
 
     monkeypatch.setattr(triton_plans, "Launch", Checked)
-    monkeypatch.setattr(parts, "Launch", Checked)
     monkeypatch.setattr(triton_plans, "tiles_at_once", lambda q, k: at_once and tiles.AT_ONCE_TILES)
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     seed = torch.zeros(1, dtype=torch.int64, device=q.device)
