@@ -26,13 +26,10 @@ SPLIT_ROWS = 16
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
     """Plan a 16-bit forward."""
-    launch = Launch(
-        flash_fwd_hopper_kernel,
-        num_tiles(q, choice.rows),
-        (q.shape[2], k.shape[2], q.shape[1], request.scale_log2),
-        _constants(request, q, k, choice.stages, choice.registers)
-        | {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers},
-    )
+    constants = _constants(request, q, k, choice.stages, choice.registers)
+    constants |= {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers}
+    scalars = q.shape[2], k.shape[2], q.shape[1], request.scale_log2
+    launch = Launch(flash_fwd_hopper_kernel, num_tiles(q, choice.rows), scalars, constants)
     q_tiles, out_tiles = describes(q, WGMMA_ROWS), describes(torch.empty_like(q), WGMMA_ROWS)
     k_tiles, v_tiles = describes(k, choice.k_tile), describes(v, choice.k_tile)
 
@@ -93,12 +90,9 @@ def gluon_backward(
 
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
     """Plan a float32 forward over pieces, which take 4 or 6 bytes an element of q, k and v."""
-    launch = Launch(
-        flash_fwd_hopper_float32_kernel,
-        num_tiles(q, CONSUMERS * WGMMA_ROWS),
-        (*strides(like(q)), q.shape[2], k.shape[2], q.shape[1], request.scale_log2),
-        _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces},
-    )
+    constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
+    scalars = *strides(like(q)), q.shape[2], k.shape[2], q.shape[1], request.scale_log2
+    launch = Launch(flash_fwd_hopper_float32_kernel, num_tiles(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
     q_pieces, k_pieces, v_pieces = (Pieces(x, choice.pieces) for x in (q, k, v))
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -48,12 +48,9 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do per thread: enough loads in
 def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> Forward:
     """Plan a forward in one launch, with `tiles` or those of FORWARD_TILES."""
     tiles = tiles or tiles_for(q, FORWARD_TILES)
-    launch = Launch(
-        flash_fwd_kernel,
-        num_tiles(q, tiles.q),
-        (*strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)),
-        _constants(request, q, k, tiles),
-    )
+    constants = _constants(request, q, k, tiles)
+    scalars = *strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)
+    launch = Launch(flash_fwd_kernel, num_tiles(q, tiles.q), scalars, constants)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = like(q), new_lse(q)
@@ -65,26 +62,14 @@ def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tile
 
 def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int, tiles: Tiles | None = None) -> Forward:
     """Plan a forward without dropout over chunks of keys, whose float32 parts a second launch adds."""
-    num_chunks = cdiv(k.shape[2], chunk)
     tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
-    attend = Launch(
-        flash_fwd_split_kernel,
-        num_chunks * num_tiles(q, tiles.q),
-        (*strides(q, k, v), *_sizes(q, k), request.scale_log2),
-        _constants(request, q, k, tiles) | {"CHUNK_KEYS": chunk},
-    )
-    combine = Launch(
-        flash_fwd_combine_kernel,
-        num_tiles(q, COMBINE_ROWS),
-        (*strides(like(q)), *_sizes(q, k)),
-        {
-            "D": q.shape[-1],
-            "D_PADDED": padded_head_dim(q),
-            "ROWS": COMBINE_ROWS,
-            "CHUNK_KEYS": chunk,
-            "IS_CAUSAL": request.is_causal,
-        },
-    )
+    constants = _constants(request, q, k, tiles) | {"CHUNK_KEYS": chunk}
+    shared = {name: constants[name] for name in ("D", "D_PADDED", "CHUNK_KEYS", "IS_CAUSAL")}
+    num_chunks = cdiv(k.shape[2], chunk)
+    scalars = *strides(q, k, v), *_sizes(q, k), request.scale_log2
+    attend = Launch(flash_fwd_split_kernel, num_chunks * num_tiles(q, tiles.q), scalars, constants)
+    combined = *strides(like(q)), *_sizes(q, k)
+    combine = Launch(flash_fwd_combine_kernel, num_tiles(q, COMBINE_ROWS), combined, shared | {"ROWS": COMBINE_ROWS})
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = like(q), new_lse(q)
