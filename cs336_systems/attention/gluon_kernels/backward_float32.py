@@ -36,6 +36,7 @@ from cs336_systems.attention.gluon_kernels.pieces import (
 )
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
+    Filled,
     Ring,
     Rows,
     Sizes,
@@ -262,6 +263,6 @@ def allocate(q_desc, k_desc, v_desc, do_desc, STAGES: gl.constexpr, PIECES: gl.c
     q_ring, do_ring = two_rings(q_tiles, do_tiles, STAGES, 2, 2)
     fence_async_shared()
     return Memory(
-        Ring(k_tiles, k_full, None), Ring(v_tiles, v_full, None), q_ring, lse_tiles, do_ring, delta_tiles,
-        Ring(p_tile, p_full, None), Ring(ds_tiles, ds_full, ds_empty),
+        Filled(k_tiles, k_full), Filled(v_tiles, v_full), q_ring, lse_tiles, do_ring, delta_tiles,
+        Filled(p_tile, p_full), Ring(ds_tiles, ds_full, ds_empty),
     )  # fmt: skip

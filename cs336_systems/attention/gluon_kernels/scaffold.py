@@ -30,6 +30,13 @@ class Ring(NamedTuple):
     empty: Any
 
 
+class Filled(NamedTuple):
+    """Shared memory with a barrier for "filled" alone. (Triton 3.6 returns no None, so this is no Ring.)"""
+
+    tiles: Any
+    full: Any
+
+
 class Sizes(NamedTuple):
     """Sequence lengths, and the heads of one batch element: of q in a forward, of k and v in a backward."""
 
