@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perf.workloads import measured_module
+from perf.workloads import measured, measured_module
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import largest_error
 from perf.workloads.attention_oracle import Answer
@@ -71,23 +71,24 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
     """Which entry of the tables `kernel` goes by here, and its numbers; None where it does not run."""
     import torch
 
-    tables = measured_module("attention.tile_choices")
+    tables = _tables()
+    request = _request(problem)._replace(products=measured("attention.request", "FP32_PRODUCTS")["ieee"])
     q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
     if kernel in TABLES:
         return _of_table(tables, kernel, q, problem.dtype)
     if kernel == "at-once":
         return "AT_ONCE_TILES", _joined(tables.AT_ONCE_TILES)
     if kernel == "split":
-        chunk = tables.split_keys(q, q, False)
+        chunk = tables.split_keys(request, q, q)
         if chunk is None:
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
         tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
-    if not tables.hopper_takes(q, False):
+    if not tables.hopper_takes(request, q):
         return None
     if kernel.startswith("gluon"):
         cell = f"{kernel} {_joined(problem.shape)} {problem.dtype}"
-        return cell, str(int(_is_in_gluon(tables, kernel, q)))
+        return cell, str(int(_is_in_gluon(tables, kernel, request, q)))
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
     entry, numbers = _of_hopper(tables, kernel, problem.d)
@@ -101,12 +102,9 @@ def _of_hopper(tables: Any, kernel: str, d: int) -> tuple[str, tuple[int, ...]]:
     return f"{table}[{d}]", getattr(tables, table)[d][:3]
 
 
-def _is_in_gluon(tables: Any, kernel: str, q: Any) -> bool:
-    if kernel == "gluon-forward":
-        half = tables.hopper_forward(q, q, q, q.shape[-1] ** -0.5, False)
-    else:
-        half = tables.hopper_backward(q, q, q, False, False)
-    return bool(half or tables.hopper_float32(q, q, "bf16x6", False))
+def _is_in_gluon(tables: Any, kernel: str, request: Any, q: Any) -> bool:
+    half = tables.hopper_forward if kernel == "gluon-forward" else tables.hopper_backward
+    return bool(half(request, q, q, q) or tables.hopper_float32(request, q, q))
 
 
 TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
@@ -135,22 +133,31 @@ def _tensors(problem: AttentionProblem, device: str) -> Tensors:
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward
     out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
-    delta = _plain().plan_delta(out, do)(out, do, lse)
+    delta = _triton().delta_launch(out, do)(out, do, lse)
     return Tensors(q, k, v, do, out, lse, delta)
 
 
-def _plain() -> Any:
-    return measured_module("attention.flash_plain")
+def _tables() -> Any:
+    return measured_module("attention.tiles")
+
+
+def _triton() -> Any:
+    return measured_module("attention.triton_plans")
+
+
+def _gluon() -> Any:
+    return measured_module("attention.gluon_plans")
 
 
 def _tiles(numbers: Sequence[int]) -> Any:
-    return measured_module("attention.tile_choices").Tiles(*numbers)
+    return _tables().Tiles(*numbers)
 
 
-def _options(problem: AttentionProblem, q: Any) -> Any:
-    ours = measured_module("attention.flash_triton")
-    precision = ours.input_precision(q, ours.FP32_PRODUCTS["ieee"])
-    return _plain().Options(problem.is_causal, problem.d**-0.5, precision)
+def _request(problem: AttentionProblem) -> Any:
+    """As kernels get it, of full precision."""
+    is_split = problem.dtype == "float32" and measured("attention.planning", "IS_COMPILED")
+    products = measured("attention.request", "FP32_PRODUCTS")["ieee"] if is_split else "ieee"
+    return measured("attention.request", "Request")(problem.is_causal, problem.d**-0.5, products)
 
 
 def _forward_run(plan: Any, on: Tensors) -> Run:
@@ -163,7 +170,7 @@ def _backward_run(plan: Any, on: Tensors) -> Run:
 
 
 def _forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    plan = _plain().plan_forward(on.q, on.k, on.v, _options(problem, on.q), _tiles(numbers))
+    plan = _triton().plain_forward(_request(problem), on.q, on.k, on.v, _tiles(numbers))
     return _forward_run(plan, on)
 
 
@@ -176,7 +183,7 @@ def _split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> 
     chunk = problem.seq_len // parts
     if not chunk or chunk % tiles.q or chunk % tiles.k:
         raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
-    plan = _plain().plan_split_forward(on.q, on.k, on.v, _options(problem, on.q), chunk, tiles)
+    plan = _triton().split_forward(_request(problem), on.q, on.k, on.v, chunk, tiles)
     return _forward_run(plan, on)
 
 
@@ -184,7 +191,7 @@ def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> R
     import torch
 
     q, k, v, do, _, lse, delta = on
-    launch = _plain().launch_dkdv(q, k, v, do, _options(problem, q), _tiles(numbers))
+    launch = _triton().dkdv_launch(_request(problem), q, k, v, do, _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dk, dv = torch.empty_like(k), torch.empty_like(v)
@@ -198,7 +205,7 @@ def _dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run
     import torch
 
     q, k, v, do, _, lse, delta = on
-    launch = _plain().launch_dq(q, k, v, do, _options(problem, q), _tiles(numbers))
+    launch = _triton().dq_launch(_request(problem), q, k, v, do, _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dq = torch.empty_like(q)
@@ -212,7 +219,7 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
     import torch
 
     q, k, v, do, out, lse, _ = on
-    launch = _plain().launch_at_once(q, k, v, out, do, _options(problem, q), _tiles(numbers))
+    launch = _triton().at_once_launch(_request(problem), q, k, v, out, do, _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -225,42 +232,34 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     k_tile, stages, consumers = numbers
     registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = measured_module("attention.tile_choices").HopperForward(k_tile, stages, consumers, registers, least_keys=0)
-    options = _options(problem, on.q)
-    plan = measured_module("attention.flash_hopper").plan_forward(on.q, on.k, on.v, options, how)
+    how = _tables().HopperForward(k_tile, stages, consumers, registers, min_keys=0)
+    plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
 
 def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches; with the registers of the table, which are those of the head dimension's kernel."""
     q_tile, stages, ds_stages = numbers
-    how = (
-        measured_module("attention.tile_choices")
-        .HOPPER_BACKWARD[problem.d]
-        ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
-    )
-    options = _options(problem, on.q)
-    plan = measured_module("attention.flash_hopper").plan_backward(on.q, on.k, on.v, on.out, on.do, options, how)
+    how = _tables().HOPPER_BACKWARD[problem.d]._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
+    plan = _gluon().gluon_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
 
 
 def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """With its splitting."""
-    launchers = measured_module("attention.flash_float32")
-    plan = launchers.plan_forward(on.q, on.k, on.v, _options(problem, on.q), _three_pieces(numbers))
+    plan = _gluon().pieces_forward(_request(problem), on.q, on.k, on.v, _three_pieces(numbers))
     return _forward_run(plan, on)
 
 
 def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """All of its launches."""
-    launchers, options = measured_module("attention.flash_float32"), _options(problem, on.q)
-    plan = launchers.plan_backward(on.q, on.k, on.v, on.out, on.do, options, _three_pieces(numbers))
+    plan = _gluon().pieces_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, _three_pieces(numbers))
     return _backward_run(plan, on)
 
 
 def _in_gluon(mode: str, problem: AttentionProblem, on: Tensors) -> Run:
     kernel = f"{'float32' if problem.dtype == 'float32' else 'hopper'}-{mode}"
-    _, numbers = _of_hopper(measured_module("attention.tile_choices"), kernel, problem.d)
+    _, numbers = _of_hopper(_tables(), kernel, problem.d)
     return KERNELS[kernel].make(problem, on, numbers)
 
 
@@ -268,12 +267,12 @@ def _gluon_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, .
     """As the tables have it, with its splitting: over pieces of float32, or of the keys among programs."""
     if numbers == (1,):
         return _in_gluon("forward", problem, on)
-    chunk = measured_module("attention.tile_choices").split_keys(on.q, on.k, False)
-    options = _options(problem, on.q)
+    request = _request(problem)
+    chunk = _tables().split_keys(request, on.q, on.k)
     if chunk is None:
-        plan = _plain().plan_forward(on.q, on.k, on.v, options)
+        plan = _triton().plain_forward(request, on.q, on.k, on.v)
     else:
-        plan = _plain().plan_split_forward(on.q, on.k, on.v, options, chunk)
+        plan = _triton().split_forward(request, on.q, on.k, on.v, chunk)
     return _forward_run(plan, on)
 
 
@@ -281,12 +280,12 @@ def _gluon_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
     """All of its launches, as the tables have it."""
     if numbers == (1,):
         return _in_gluon("backward", problem, on)
-    plan = _plain().plan_backward(on.q, on.k, on.v, on.out, on.do, _options(problem, on.q))
+    plan = _triton().plain_backward(_request(problem), on.q, on.k, on.v, on.out, on.do)
     return _backward_run(plan, on)
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:
-    return measured_module("attention.tile_choices").HopperFloat32(3, *numbers)
+    return _tables().HopperFloat32(3, *numbers)
 
 
 KERNELS = {

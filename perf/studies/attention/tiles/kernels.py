@@ -25,7 +25,7 @@ class TunedKernel:
     """What is asked about a kernel."""
 
     table: str
-    """Of `cs336_systems.attention.tile_choices`, in words."""
+    """Of `cs336_systems.attention.tiles`, in words."""
 
     values: dict[str, tuple[int, ...]]
     """What the numbers of a candidate are, and those that are tried."""
@@ -108,7 +108,7 @@ KERNELS = {
         dtypes=("bfloat16",),
     ),
     "hopper-forward": TunedKernel(
-        "HOPPER_FORWARD, but for registers and least_keys",
+        "HOPPER_FORWARD, but for registers and min_keys",
         {"k": (64, 128), "stages": (2, 3), "consumers": (2, 3)},
         MANY,
         mode="forward",
@@ -138,7 +138,7 @@ KERNELS = {
     },
     **{
         f"gluon-{mode}": TunedKernel(
-            "HOPPER_LEAST_TILES, HOPPER_LONG, HOPPER_FLOAT32_LONG and least_keys; 1: those in Gluon, 0: the plain ones",
+            "HOPPER_MIN_TILES, HOPPER_LONG, HOPPER_FLOAT32_LONG and min_keys; 1: those in Gluon, 0: the plain ones",
             {"gluon": (0, 1)},
             shapes=FEW,
             mode=mode,

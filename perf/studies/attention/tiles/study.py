@@ -36,7 +36,7 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     python -m perf study tiles --kernel forward --d 64 --cell 4x16x2048 --mask full
     python -m perf study tiles --kernel split --candidate 64x64x4x3x4 --candidate 64x64x4x3x8
 
-    The tables of cs336_systems/attention/tile_choices.py, and the kernel that goes by each:
+    The tables of cs336_systems/attention/tiles.py, and the kernel that goes by each:
 
     \b
 {_KERNELS}
