@@ -5,17 +5,23 @@ Triton is imported inside functions, so that the package imports on machines wit
 
 import copy
 import dataclasses
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from cs336_systems.warn import warn_once
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
 LAST_TESTED_TORCH = (2, 15)
+
+
+@functools.cache
+def warn_once(missing: str, instead: str) -> None:
+    """Warn of what this release of torch or triton lacks, and of the fallback, once for each `missing`."""
+    warnings.warn(f"{missing} is gone or has changed: {instead}", RuntimeWarning, stacklevel=3)
 
 
 def functorch_check() -> Callable[[], bool]:

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from cs336_systems.attention.constants import WGMMA_ROWS
 from cs336_systems.attention.launch import cdiv
-from cs336_systems.attention.private import constant_to_compiler
+from cs336_systems.attention.private import constant_to_compiler, warn_once
 from cs336_systems.attention.request import Request
-from cs336_systems.warn import warn_once
 
 
 class Tiles(NamedTuple):

@@ -15,7 +15,7 @@ from cs336_systems.attention import flash_triton, launch, tiles
 from cs336_systems.attention import private as kernels
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.launch import Launch
-from cs336_systems.warn import warn_once
+from cs336_systems.attention.private import warn_once
 from tests.attention.gate import DEVICE
 from tests.attention.test_launch import FakeGPU, FakeKernel, FakeLauncher
 
