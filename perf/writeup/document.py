@@ -40,27 +40,12 @@ CODE = {
 }
 
 
-def _written(heading: str) -> Part:
-    return lambda source, figures: answered.chapter(source, heading, figures)
-
-
 def _worked(name: str) -> Part:
     return lambda source, figures: closed_form(name)
 
 
-WRITTEN = (
-    "benchmarking_script",
-    "nsys_profile",
-    "mixed_precision_accumulation",
-    "benchmarking_mixed_precision",
-    "memory_profiling",
-    "pytorch_attention",
-    "torch_compile",
-)
-"""Answered in the README beside the rows."""
-
-PARTS: dict[str, tuple[Part, ...]] = {
-    **{name: (_written(name),) for name in WRITTEN},
+PARTS: dict[str, tuple[Part | str, ...]] = {
+    **{name: (name,) for name in answered.CHAPTERS},
     "flash_benchmarking": (flash.benchmarking,),
     "leaderboard": (flash.leaderboard,),
     "distributed_communication_single_node": (distributed.all_reduce,),
@@ -75,14 +60,11 @@ PARTS: dict[str, tuple[Part, ...]] = {
     "communication_accounting": (_worked("communication_accounting"),),
     "optimizer_state_sharding_accounting": (distributed.sharding, _worked("optimizer_state_sharding_accounting")),
 }
-"""What each chapter is made of; those of `CODE` have nothing to measure."""
+"""What each chapter is made of, the answers by the names of their templates; those of `CODE` need no measurement."""
 
-EXTRAS: dict[str, tuple[str, Part]] = {
-    "torch_compile": ("The fastest step", _written("The fastest step")),
-    "flash_benchmarking": (
-        "Attention beside every other in PyTorch",
-        _written("Attention beside every other in PyTorch"),
-    ),
+EXTRAS: dict[str, tuple[str, Part | str]] = {
+    "torch_compile": ("The fastest step", "fastest_step"),
+    "flash_benchmarking": ("Attention beside every other in PyTorch", "attention"),
     "ddp_bucketed_benchmarking": ("Beside torch's DistributedDataParallel", distributed.parallel_step),
 }
 """What the handout does not ask for, after the problem that it belongs to; left out where it was not measured."""
@@ -118,8 +100,8 @@ def write(source: Source, folder: Path) -> Document:
     ]
     notes = "Where the notes that this project started from are wrong"
     with contextlib.suppress(NotOnFile):  # it cites what those chapters are made of
-        if not made.missing.keys() & set(WRITTEN):
-            parts.append(f"### {notes}\n\n{answered.chapter(source, notes, figures)}")
+        if not made.missing.keys() & set(answered.CHAPTERS):
+            parts.append(f"### {notes}\n\n{answered.chapter('notes', made.warnings, source, figures)}")
     if made.warnings:
         parts.append("## What could not be read\n\n" + "".join(f"- {plain(one)}\n" for one in made.warnings))
     made.text = anchored("\n\n".join(part.strip() for part in parts) + "\n")
@@ -148,8 +130,8 @@ def _page_one(source: Source, made: Document) -> str:
     if lacking:
         listed = "".join(f"{number}. `{one}`\n" for number, one in enumerate(made.commands, 1))
         parts.append(f"What measures the rest, by the numbers in the table:\n\n{listed}")
-    if conditions := answered.conditions(source):
-        parts.append(f"## How it was measured\n\n{conditions}")
+    with contextlib.suppress(NotOnFile):
+        parts.append(f"## How it was measured\n\n{answered.conditions(source)}")
     return "\n\n".join(parts)
 
 
@@ -186,7 +168,7 @@ def _chapter(problem: Problem, source: Source, figures: Path, made: Document) ->
     why = "Not measured yet"
     for part in PARTS.get(problem.name, ()):
         try:
-            parts.append(part(source, figures))
+            parts.append(_made(part, source, figures, made))
         except NotOnFile as error:
             if commands:
                 continue
@@ -199,5 +181,9 @@ def _chapter(problem: Problem, source: Source, figures: Path, made: Document) ->
     if problem.name in EXTRAS:
         title, part = EXTRAS[problem.name]
         with contextlib.suppress(NotOnFile):  # nobody asked for it
-            parts.append(f"## {title}\n\n{part(source, figures)}")
+            parts.append(f"## {title}\n\n{_made(part, source, figures, made)}")
     return "\n\n".join(part.strip() for part in parts)
+
+
+def _made(part: Part | str, source: Source, figures: Path, made: Document) -> str:
+    return answered.chapter(part, made.warnings, source, figures) if isinstance(part, str) else part(source, figures)
