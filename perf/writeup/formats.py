@@ -6,7 +6,17 @@ from perf.studies.ratios import figure, known
 from perf.units import digits, times
 
 GIB, MIB = 2**30, 2**20
-SCALES = {"": 1.0, "ms": 1e3, "s": 1.0, "%": 100.0, "GiB": 1 / GIB, "MiB": 1 / MIB, "TFLOP/s": 1e-12, "TB/s": 1e-12}
+SCALES = {
+    "": 1.0,
+    "ms": 1e3,
+    "s": 1.0,
+    "%": 100.0,
+    "GiB": 1 / GIB,
+    "MiB": 1 / MIB,
+    "TFLOP": 1e-12,
+    "TFLOP/s": 1e-12,
+    "TB/s": 1e-12,
+}
 """Factor from SI units and fractions to what is shown."""
 
 
@@ -35,6 +45,11 @@ def speedup(value: tuple[float, float]) -> str:
 def scientific(value: float) -> str:
     """4.5e-6."""
     return f"{value:.1e}".replace("e-0", "e-")
+
+
+def exponent(value: float) -> str:
+    """3.3e-09."""
+    return f"{value:.1e}"
 
 
 def ms(seconds: float, decimals: int = 2) -> str:
@@ -81,6 +96,9 @@ FILTERS: dict[str, Callable[..., str]] = {
     "times": times,
     "scientific": scientific,
     "digits": digits,
+    "exponent": exponent,
     "gib": gib,
     "mib": mib,
+    "ms": ms,
+    "percent": percent,
 }

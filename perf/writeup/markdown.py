@@ -25,9 +25,9 @@ def plain(value: Any) -> str:
     return _SPECIAL.sub(lambda found: "\\" + found[0], words)
 
 
-def code(text: Any) -> str:
+def code(text: Any) -> Markup:
     """A command or a path of a row, as code; what would end the code is left out."""
-    return f"`{' '.join(str(text).replace('`', '').split())}`"
+    return Markup(f"`{' '.join(str(text).replace('`', '').split())}`")
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:

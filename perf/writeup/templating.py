@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf.studies.on_file import NotOnFile
 from perf.writeup.formats import FILTERS
-from perf.writeup.markdown import Markup, plain
+from perf.writeup.markdown import Markup, code, plain
 
 if TYPE_CHECKING:
     import jinja2
@@ -44,7 +44,7 @@ def _environment() -> "jinja2.Environment":
         keep_trailing_newline=True,
         extensions=["jinja2.ext.do"],
     )
-    environment.filters.update(FILTERS)
+    environment.filters.update(FILTERS, code=code)
     environment.globals["holds"] = holds
     return environment
 

@@ -1,6 +1,5 @@
 """The document says what the rows say; what was not measured is named, with its command and no number."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -40,8 +39,8 @@ def test_every_problem_has_a_chapter_in_the_handouts_order_and_is_answered_in_on
     assert [name for name in names if name in {problem.name for problem in PROBLEMS}] == [
         problem.name for problem in PROBLEMS
     ]
-    assert PARTS.keys() | CODE.keys() == {problem.name for problem in PROBLEMS}
-    assert not PARTS.keys() & CODE.keys()
+    assert PARTS.keys() | set(CODE) == {problem.name for problem in PROBLEMS}
+    assert not PARTS.keys() & set(CODE)
 
 
 def test_page_one_has_points_tests_and_what_is_measured(committed):
@@ -151,18 +150,18 @@ def test_rows_of_several_gpus_make_tables_figures_and_sentences(tmp_path):
     assert made.warnings == []
     distributed = {name for name in PARTS if "ddp" in name or "shard" in name or "distributed" in name}
     assert not distributed & made.missing.keys()
-    assert (
-        "naive (xl, context 512, 2 ranks): 131.25 ms a step, of which communication adds 26.25 ms, 20.0 %" in made.text
-    )
-    assert "12.50 ms, 12.5 %; 0.762 of naive's step." in chapter(made, "minimal_ddp_flat_benchmarking")
+    for number in ("131.25 ms", "26.25 ms", "20.0 %"):
+        assert number in chapter(made, "naive_ddp_benchmarking")
+    for number in ("12.50 ms", "12.5 %", "0.762"):
+        assert number in chapter(made, "minimal_ddp_flat_benchmarking")
     assert "| 131.25 |" in chapter(made, "naive_ddp_benchmarking")
-    assert "All with batch 4, precision bf16, variant compiled\\_blocks." in chapter(made, "naive_ddp_benchmarking")
+    assert r"variant compiled\_blocks" in chapter(made, "naive_ddp_benchmarking")
     assert "bucketed" not in chapter(made, "naive_ddp_benchmarking")
     assert "100%" not in chapter(made, "ddp_overlap_individual_parameters_benchmarking")
     assert "50%" in chapter(made, "ddp_overlap_individual_parameters_benchmarking")
-    assert "fitted w = " in chapter(made, "ddp_bucketed_benchmarking")
-    assert "holds 50.0% of it" in chapter(made, "optimizer_state_sharding_accounting")
-    assert "differ by 3.2e-08 at most" in chapter(made, "naive_ddp")
+    assert " GB/s" in chapter(made, "ddp_bucketed_benchmarking")
+    assert "50.0 %" in chapter(made, "optimizer_state_sharding_accounting")
+    assert "3.2e-08" in chapter(made, "naive_ddp")
     for name in ("all-reduce", "ddp", "overlap", "sharding"):
         assert (tmp_path / "out" / "figures" / f"{name}-box-x2.png").stat().st_size
 
@@ -228,7 +227,7 @@ def test_a_fault_of_ours_is_no_missing_measurement(fault, copied, tmp_path, monk
             patch.setitem(place, name, broken if place is answered.TABLES else (broken,))
             with pytest.raises(kinds, match=said):
                 written(copied, tmp_path / name, "nvidia-h200")
-    monkeypatch.setattr(claims, "CLAIMS", (dataclasses.replace(claims.CLAIMS[0], ours=broken),))
+    monkeypatch.setattr(claims.Claims, "tiled", broken)
     with pytest.raises(kinds, match=said):
         written(copied, tmp_path / "claims", "nvidia-h200")
 

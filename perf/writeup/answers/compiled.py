@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from perf.harness.status import told
 from perf.studies.attention.memory import first_that_fails, predicted
+from perf.workloads import measured
 from perf.writeup.answers.kernels import matmul_share
 from perf.writeup.answers.rows import DIMS, Answer, Documents, Row, by
 from perf.writeup.formats import GIB, MIB, gain, ms, share
-from perf.writeup.markdown import Markup, code
+from perf.writeup.markdown import code
 
 SEQUENCES, SHAPE = 8, (8, 16384, 64)
 """The course's batch; batch, seq_len and d of the shape that is accounted for."""
@@ -56,7 +57,7 @@ def compiled_model(documents: Documents) -> list[Row]:
         shown.append(
             {
                 "size": size,
-                "variant": Markup(code(variant)),
+                "variant": code(variant),
                 "forward, ms": f"{ms(row['forward_s'])} ({gain(eager['forward_s'], row['forward_s'])})",
                 "step, ms": f"{ms(row['step_s'])} ({gain(eager['step_s'], row['step_s'])})",
                 "matmuls of the eager step": share(matmul_share(profiles[size, row["context"]]["step"])),
@@ -158,6 +159,14 @@ class Attention(Answer):
     def fails_on(self, gigabytes: float) -> int:
         """The shortest power of two that does not fit such a card."""
         return first_that_fails(SEQUENCES, SHAPE[2], gigabytes * 1e9)
+
+    def measured_peak(self) -> int:
+        """Bytes at the measured peak of the accounted shape's forward."""
+        return by(self.memory, "seq_len", "d")[SHAPE[1:]]["measured"]["forward"]
+
+    def course_peak(self) -> int:
+        """Bytes at that peak by the closed form of the course's softmax, which is written out."""
+        return measured("accounting.attention", "course_forward_peak_bytes")(*SHAPE[:2])
 
     def flash_bytes(self) -> int:
         """What FlashAttention keeps of the accounted shape: q, k, v, the output, and a number a row."""

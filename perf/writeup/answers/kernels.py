@@ -51,7 +51,7 @@ def top_kernels(documents: Documents) -> list[Row]:
         for part, name in {"forward_only": "forward", "step": "step"}.items():
             row = rows[size, 512][part]
             kernel, _, count, seconds = row["kernels_s"][0]
-            cells[f"{name}: most time"] = Markup(code(shape(kernel)))
+            cells[f"{name}: most time"] = code(shape(kernel))
             cells[f"{name}: calls"] = calls(count, measured("configs", "MODEL_CONFIGS")[size].num_layers)
             cells[f"{name}: share"] = share(seconds / total(row))
         shown.append(cells)

@@ -92,7 +92,16 @@ class Steps(Answer):
 
     def gains(self) -> list[float]:
         """The gain of a whole step in every measured setting."""
-        return [self.gain("step", *setting) for setting in dict.fromkeys(key[:2] for key in self.rows)]
+        settings = [key[:2] for key in self.rows if key[2] == "fp32" and (*key[:2], "bf16") in self.rows]
+        return [self.gain("step", *setting) for setting in settings]
+
+    def peak_changes(self) -> list[float]:
+        """By how much the peak of a step in bf16 is larger than in fp32, in every setting with both."""
+        return [
+            self.rows[size, context, "bf16"]["peak_bytes"] / row["peak_bytes"] - 1
+            for (size, context, precision), row in self.rows.items()
+            if precision == "fp32" and (size, context, "bf16") in self.rows
+        ]
 
     def forward_rate(self, size: str, precision: str) -> float:
         """FLOP/s of a forward at context 512."""
