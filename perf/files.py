@@ -25,10 +25,10 @@ def replace_file(path: Path, content: bytes) -> None:
         aside.replace(path)
 
 
-def write_aside(path: Path, text: str) -> None:
-    """`replace_file` in UTF-8. Raises `click.ClickException` with one line if it fails."""
+def write_aside(path: Path, content: str | bytes) -> None:
+    """`replace_file`, text in UTF-8. Raises `click.ClickException` with one line if it fails."""
     with _one_line(path):
-        replace_file(path, text.encode())
+        replace_file(path, content.encode() if isinstance(content, str) else content)
 
 
 def write_measured(files: Mapping[Path, str]) -> None:

@@ -3,5 +3,5 @@
 HARNESS_VERSION = "3"
 """Bumped by hand whenever a change under this folder can move a number; stored with every record."""
 
-HARNESS_DIGEST = "f6e3968b5b2d9830"
+HARNESS_DIGEST = "f1fee2bf28de2b55"
 """Of this folder's code at that version; test_harness_version.py asks for a new one after every change."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.workloads.attention_oracle import Answer, oracle, row_errors, row_scales
-from perf.workloads.attention_problem import Problem
+from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import WrongResult
 
 
@@ -83,11 +83,13 @@ class Bound:
         return f"{words[self.what]}{where}, allowed {self.allowed:.1e}"
 
 
-def largest_error(problem: Problem, device: str, answer: Callable[[Problem], Answer], precision: str) -> float:
+def largest_error(
+    problem: AttentionProblem, device: str, answer: Callable[[AttentionProblem], Answer], precision: str
+) -> float:
     """Hold `answer(problem)`, any of out, dq, dk, dv, to every bound; returns the error of the worst row.
 
-    Where the last keys dominate (`Problem.keys`), only the rows are looked at: a key that was not seen is off by its
-    whole weight, and few elements decide about a slope there. `precision` is a key of `TOLERANCES`. Raises
+    Where the last keys dominate (`AttentionProblem.keys`), only the rows are looked at: a key that was not seen is off
+    by its whole weight, and few elements decide about a slope there. `precision` is a key of `TOLERANCES`. Raises
     `WrongResult` with the first bound that is broken.
     """
     found = bounds(problem, device, answer(problem), precision)
@@ -102,7 +104,7 @@ def largest_error(problem: Problem, device: str, answer: Callable[[Problem], Ans
     return max(one.error for one in found if one.what == "row" and one.keys == "random")
 
 
-def bounds(problem: Problem, device: str, answer: Answer, precision: str) -> list[Bound]:
+def bounds(problem: AttentionProblem, device: str, answer: Answer, precision: str) -> list[Bound]:
     """Every bound on `answer`, the worst head's or row's each."""
     is_random = problem.keys == "random"
     allowed = TOLERANCES[precision]

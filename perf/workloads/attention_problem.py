@@ -11,7 +11,7 @@ PARTS = 8  # into which kernels split the keys
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttentionProblem:
     """Everything that the tensors and the answer of a case depend on, but for the device."""
 
     leading: tuple[int, ...]
@@ -44,7 +44,7 @@ class Problem:
         return (*self.leading, self.seq_len, self.d)
 
 
-def inputs(problem: Problem, device: str) -> tuple[Any, ...]:
+def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
     """q, k, v, grad_out: the same random numbers whenever the shape is the same."""
     import torch
 
@@ -58,7 +58,7 @@ def inputs(problem: Problem, device: str) -> tuple[Any, ...]:
     return tuple(tensor.requires_grad_(index < 3) for index, tensor in enumerate(tensors))
 
 
-def floor(problem: Problem, mode: str) -> Floor:
+def floor(problem: AttentionProblem, mode: str) -> Floor:
     """Two matmuls forward and five backward, over half the scores when causal; every input read once.
 
     The fifth recomputes the scores. Keeping them saves it and costs two passes over n x n numbers, which take longer.
@@ -77,7 +77,7 @@ def floor(problem: Problem, mode: str) -> Floor:
     )
 
 
-def _with_ends(q: Any, k: Any, problem: Problem) -> None:
+def _with_ends(q: Any, k: Any, problem: AttentionProblem) -> None:
     """Make the last key of each of `PARTS` equal parts of the sequence take about 3/4 of the weight of its rows.
 
     A causal row's key is the last of these that it sees; without a mask the rows take turns. A coordinate of its own

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from perf.studies.ratios import figure, known
-from perf.units import digits, times
+from perf.units import GIB, MIB, digits, times
 
-GIB, MIB = 2**30, 2**20
 SCALES = {
     "": 1.0,
     "ms": 1e3,

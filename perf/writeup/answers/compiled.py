@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from perf.harness.status import told
 from perf.studies.attention.memory import first_that_fails, predicted
+from perf.units import GIB, MIB
 from perf.workloads import measured
 from perf.writeup.answers.kernels import matmul_share
 from perf.writeup.answers.rows import DIMS, Answer, Documents, Row, by
-from perf.writeup.formats import GIB, MIB, gain, ms, share
+from perf.writeup.formats import gain, ms, share
 from perf.writeup.markdown import code
 
 SEQUENCES, SHAPE = 8, (8, 16384, 64)

@@ -209,7 +209,7 @@ class Memory(Answer):
     def kept_by_course(self) -> int:
         """Bytes that a block of the course's own model keeps."""
         config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return measured("accounting.course", "course_block_kept_bytes")(config, BATCH, CONTEXT)
+        return measured("accounting.kept", "course_block_kept_bytes")(config, BATCH, CONTEXT)
 
     def gradients(self) -> int:
         """Bytes of a block's gradients."""

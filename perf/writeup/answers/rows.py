@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from perf.studies.on_file import OnFile
+from perf.studies.rows import Row
 
-Row = dict[str, Any]
 Documents = dict[str, dict[str, Any]]
 
 SIZES = ("small", "medium", "large", "xl", "2.7B")
