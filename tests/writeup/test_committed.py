@@ -1,6 +1,7 @@
 """The documents under version control are what the committed rows render to."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.writeup import committed
+from perf.writeup.answered import TABLES
+from perf.writeup.markdown import anchor
+from perf.writeup.templating import FOLDER
 from tests.writeup.made_up import perf_folder
 
 PERF = Path(__file__).parents[2] / "perf"
@@ -19,6 +23,26 @@ H200 = STUDIES / "nvidia-h200"
 def test_the_committed_documents_are_those_of_the_committed_rows(committed_source):
     for path, text in committed.documents(committed_source).items():
         assert path.read_text(encoding="utf-8") == text, "run python -m perf report --answers"
+
+
+ANSWERS = (PERF / H200 / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)\)", ANSWERS))))
+def test_what_the_answers_link_to_exists_and_pictures_are_small(path):
+    file = PERF / H200 / path
+    assert file.exists()
+    assert file.suffix != ".png" or file.stat().st_size < 60_000
+
+
+def test_links_within_the_answers_lead_to_headings():
+    headings = {anchor(words) for words in re.findall(r"^## (.+)$", ANSWERS, re.M)}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", ANSWERS)) <= headings
+
+
+def test_every_table_is_shown():
+    texts = [path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.md")]
+    assert set(re.findall(r'\btable\("([\w-]+)"\)', "".join(texts))) == set(TABLES)
 
 
 def answers(folder):

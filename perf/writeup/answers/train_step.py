@@ -19,6 +19,11 @@ class TrainStep(Answer):
         groups = itertools.groupby(self.documents["train-step"]["rows"], key=lambda row: (row["size"], row["context"]))
         return {cell: list(rows) for cell, rows in groups}
 
+    def samples(self) -> list[tuple[int, int]]:
+        """Processes and steps in each, of every arm of ours."""
+        rows = [row["ours_s"] for mine in self.cells.values() for row in mine]
+        return sorted({(len(processes), len(one)) for processes in rows for one in processes})
+
     def speedup(self, size: str, context: int) -> tuple[float, float]:
         """Over the best of the others, by the wall clock."""
         return best(self.cells[size, context], speedup_of)[:2]
