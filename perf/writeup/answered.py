@@ -128,7 +128,7 @@ def chapter(name: str, warnings: list[str], source: Source, figures: Path) -> st
 
 
 def conditions(source: Source) -> str:
-    """What holds for all of the answers. Raises `NotOnFile` where the sentences are about another GPU."""
+    """The conditions of all measurements. Raises `NotOnFile` where the sentences are about another GPU."""
     return render("answers/conditions.md", _about_our_gpu(values(source, copier(source, Path()))))
 
 

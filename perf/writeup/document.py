@@ -47,14 +47,14 @@ PARTS: dict[str, tuple[Part | str, ...]] = {
     "communication_accounting": (_worked("communication_accounting"),),
     "optimizer_state_sharding_accounting": (distributed.sharding, _worked("optimizer_state_sharding_accounting")),
 }
-"""What each chapter is made of, the answers by the names of their templates; those of `CODE` need no measurement."""
+"""Parts of each chapter, the answers by the names of their templates; those of `CODE` need no measurement."""
 
 EXTRAS: dict[str, tuple[str, Part | str]] = {
     "torch_compile": ("The fastest step", "fastest_step"),
     "flash_benchmarking": ("Attention beside every other in PyTorch", "attention"),
     "ddp_bucketed_benchmarking": ("Beside torch's DistributedDataParallel", distributed.parallel_step),
 }
-"""What the handout does not ask for, after the problem that it belongs to; left out where it was not measured."""
+"""Chapters beyond the handout, after the problem that they belong to; left out where they were not measured."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Document:
 
     @property
     def commands(self) -> list[str]:
-        """Of all that is missing, each once."""
+        """Commands for everything that is missing, each once."""
         return list(dict.fromkeys(itertools.chain.from_iterable(self.missing.values())))
 
 

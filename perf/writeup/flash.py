@@ -132,7 +132,7 @@ def _mean(found: "pandas.DataFrame") -> str:
 
 
 def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:
-    """Who measured: GPU and software from the records, and the commit."""
+    """The sentence with the commit, and with GPU and software from the records."""
     commit = str(cells["commit"].iloc[0])
     try:
         cases = records.read_commit(source.folder / "records", source.machine, commit)

@@ -1,4 +1,4 @@
-"""What the write-up is made of: asv's table, and the rows and texts of the studies, of one machine."""
+"""The material of the write-up: asv's table and the rows of the studies, of one machine."""
 
 import re
 import warnings
@@ -31,7 +31,7 @@ class Study:
 
     @property
     def rows(self) -> list[Row]:
-        """What it measured."""
+        """Its measured rows."""
         return self.document["rows"]
 
 

@@ -90,8 +90,9 @@ def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(docum
         (lambda number: 1.0, True, False),
         (lambda number: 2.0, False, True),
         (lambda number: (1.0, 1.2, 1.4)[number % 3], False, False),
+        (lambda number: (0.8, 1.0, 1.2)[number % 3], False, False),
     ],
-    ids=["faster", "slower", "undecided"],
+    ids=["faster", "slower", "perhaps slower", "perhaps faster"],
 )
 def test_bold_is_whoever_is_faster_beyond_the_interval(factor, ours, others, documents):
     changed = {"attention": copy.deepcopy(documents["attention"])}

@@ -28,7 +28,7 @@ def attention_compiled(documents: Documents) -> list[Row]:
 
 
 def attention_saved(documents: Documents) -> list[Row]:
-    """What the compiled forward saves over the eager one."""
+    """The time that the compiled forward saves over the eager one."""
     return _attention(documents, lambda eager, one, call: ms(eager[call] - one[call], 3), calls=("forward",))
 
 
@@ -95,7 +95,7 @@ class Attention(Answer):
         return by(self.documents["compile-attention"]["rows"], "seq_len", "d", "variant")
 
     def doubled(self, *lengths: int) -> list[float]:
-        """How many times as long the calls of twice these lengths take, eager."""
+        """Ratios of eager times: twice these lengths over these lengths, every d and call."""
         return [
             self.rows[2 * n, d, "eager"][call] / self.rows[n, d, "eager"][call]
             for n in lengths
@@ -119,7 +119,7 @@ class Attention(Answer):
         ]
 
     def saved_mean_s(self, seq_len: int) -> float:
-        """Their mean."""
+        """Mean of those seconds over every d."""
         return statistics.mean(self.saved_s(seq_len))
 
     def saving_rate(self) -> float:
@@ -136,7 +136,7 @@ class Attention(Answer):
         return self.documents["attention-memory"]["rows"]
 
     def values(self) -> int:
-        """How many sizes were measured."""
+        """The number of measured sizes."""
         return sum(len(row["measured"]) for row in self.memory)
 
     def unpredicted(self) -> list[str]:
@@ -170,7 +170,7 @@ class Attention(Answer):
         return measured("accounting.attention", "course_forward_peak_bytes")(*SHAPE[:2])
 
     def flash_bytes(self) -> int:
-        """What FlashAttention keeps of the accounted shape: q, k, v, the output, and a number a row."""
+        """Bytes that FlashAttention keeps of the accounted shape: q, k, v, the output, and a number per row."""
         batch, seq_len, d = SHAPE
         return 4 * 4 * batch * seq_len * d + 4 * batch * seq_len
 

@@ -23,7 +23,7 @@ NAMES = {
     r"^void at::native::elementwise_kernel<.*MulFunctor": "products of RoPE",
     r"^void at::native::vectorized_elementwise_kernel<.*BinaryFunctor.*MulFunctor": "product in SwiGLU",
 }
-"""What kernels of eager PyTorch do in this model's forward, by a pattern of their names."""
+"""Operations of this model's forward by a pattern of the names of their eager PyTorch kernels."""
 
 
 def forward_time(documents: Documents) -> list[Row]:
@@ -173,7 +173,7 @@ class Kernels(Answer):
         return row["wall_s"]["step"] if precision == "fp32" else row["next_s"]
 
     def step_gain(self, size: str, context: int) -> float:
-        """How many times as fast bf16 makes that step."""
+        """The speed-up of that step by bf16."""
         return self.step_s(size, context) / self.step_s(size, context, "bf16")
 
     def top_shares(self) -> list[float]:
@@ -198,7 +198,7 @@ class Kernels(Answer):
         return 1 - matmul_share(self.rows[size, 512]["forward_only"])
 
     def changes(self, contexts: Iterable[int] = CONTEXTS) -> list[float]:
-        """How much larger the matmuls' share of a step is than of its forward."""
+        """Differences of the matmuls' share of a step and of its forward."""
         rows = [row for (_, context), row in self.rows.items() if context in contexts]
         return [matmul_share(row["step"]) - matmul_share(row["forward_only"]) for row in rows]
 

@@ -11,7 +11,7 @@ from perf.writeup.formats import gib, mib, percent, share
 from perf.writeup.markdown import Markup, code
 
 SIZE, CONTEXT = "2.7B", 512
-"""Of the single model that the course looks into."""
+"""The single model that the course looks into."""
 
 
 def memory_peaks(documents: Documents) -> list[Row]:
@@ -77,7 +77,7 @@ def _places(groups: list[Row]) -> str:
 
 
 def memory_block(documents: Documents) -> list[Row]:
-    """What one block keeps for its backward, by closed forms whose sum is that of `cs336_systems.accounting`."""
+    """Tensors that a block keeps for its backward, by closed forms whose sum is that of `cs336_systems.accounting`."""
     some(documents["memory"]["rows"], "memory")  # closed forms stand beside what was measured
     exact, mixed = (block_parts(precision) for precision in ("fp32", "bf16"))
     total = {"fp32": sum(exact.values()), "bf16": sum(mixed.values())}
@@ -151,7 +151,7 @@ class Memory(Answer):
         return [self.rows[context, precision][name]["peak_bytes"] for context in contexts]
 
     def changes(self, name: str, *contexts: int) -> list[float]:
-        """By how much the peak in bf16 is larger than in fp32."""
+        """Relative changes of the peak from fp32 to bf16."""
         exact, mixed = (self.peaks(name, *contexts, precision=precision) for precision in ("fp32", "bf16"))
         return [after / before - 1 for before, after in zip(exact, mixed, strict=True)]
 
@@ -187,7 +187,7 @@ class Memory(Answer):
         return forward["end_bytes"] - forward["start_bytes"]
 
     def unexplained(self, precision: str) -> int:
-        """Those that the closed form of what a model keeps does not have."""
+        """Bytes of them that the closed form of what a model keeps lacks."""
         config = measured("configs", "MODEL_CONFIGS")[SIZE]
         return self.added(precision) - measured("accounting.kept", "model_kept_bytes")(
             config, BATCH, CONTEXT, precision=precision

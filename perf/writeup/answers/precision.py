@@ -30,7 +30,7 @@ def accumulation(documents: Documents) -> list[Row]:
 
 
 def dtypes(documents: Documents) -> list[Row]:
-    """What autocast makes on CUDA."""
+    """Dtypes under autocast on CUDA."""
     names = ("autocast", "parameters", "fc1", "layer norm", "logits", "cross entropy", "gradients", "mean()")
     rows = [row for row in documents["precision"]["rows"] if row["part"] == "dtypes" and row["on"] == "cuda"]
     return [{"loss by mean()" if name == "mean()" else name: row[name] for name in names} for row in rows]
@@ -83,7 +83,7 @@ def precision_gain(documents: Documents) -> list[Row]:
 
 
 def short_contexts(documents: Documents) -> list[Row]:
-    """Where bf16 gains little or nothing: the forward stays what it is while its work grows."""
+    """Settings in which bf16 gains little: the time of the forward stays the same while its FLOPs grow."""
     rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
     again = by(documents["kernels"]["rows"], "size", "context")
     shown = []

@@ -87,7 +87,7 @@ class Steps(Answer):
         return max(statistics.stdev(one) / statistics.mean(one) for one in samples)
 
     def gain(self, phase: str, size: str, context: int = 512) -> float:
-        """How many times as fast bf16 is as fp32."""
+        """The speed-up of bf16 over fp32."""
         return self.mean_s(phase, size, context) / self.mean_s(phase, size, context, "bf16")
 
     def gains(self) -> list[float]:
@@ -96,7 +96,7 @@ class Steps(Answer):
         return [self.gain("step", *setting) for setting in settings]
 
     def peak_changes(self) -> list[float]:
-        """By how much the peak of a step in bf16 is larger than in fp32, in every setting with both."""
+        """Relative changes of a step's peak from fp32 to bf16, every setting with both."""
         return [
             self.rows[size, context, "bf16"]["peak_bytes"] / row["peak_bytes"] - 1
             for (size, context, precision), row in self.rows.items()
@@ -108,7 +108,7 @@ class Steps(Answer):
         return forward_flops(size, 512) / self.mean_s("forward", size, precision=precision)
 
     def flops_growth(self, size: str, context: int, longer: int) -> float:
-        """How many times the FLOPs a forward of the longer context has."""
+        """The ratio of a forward's FLOPs at the longer context to those at the other."""
         return forward_flops(size, longer) / forward_flops(size, context)
 
     def peaks_within(self, fraction: float) -> list[Row]:
@@ -158,7 +158,7 @@ class WarmUp(Answer):
         return statistics.mean(self.rows[size]["forward_s"][skipped : skipped + COUNTED])
 
     def deviation_s(self, size: str, skipped: int) -> float:
-        """Their standard deviation."""
+        """Standard deviation of the counted forwards after this many of warm-up."""
         return statistics.stdev(self.rows[size]["forward_s"][skipped : skipped + COUNTED])
 
     def first_forward_excess_s(self, size: str) -> float:
