@@ -31,11 +31,11 @@ def holds(claim: str, fact: bool) -> None:
 
 
 @functools.cache
-def _environment() -> "jinja2.Environment":
+def _environment(folder: Path) -> "jinja2.Environment":
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=False,  # of HTML: `finalize` escapes Markdown
         finalize=lambda value: value if isinstance(value, Markup) else plain(value),
         undefined=jinja2.StrictUndefined,
@@ -51,7 +51,7 @@ def _environment() -> "jinja2.Environment":
 
 def render(name: str, values: dict[str, Any]) -> str:
     """The template of that name. Raises `NotOnFile` where a row is missing, `DoesNotHold` where a claim is wrong."""
-    return _environment().get_template(name).render(values)
+    return _environment(FOLDER).get_template(name).render(values)
 
 
 def without_sentences(name: str, values: dict[str, Any]) -> str:
@@ -59,7 +59,7 @@ def without_sentences(name: str, values: dict[str, Any]) -> str:
     parts = []
     for expression in _ALONE.findall((FOLDER / name).read_text(encoding="utf-8")):
         with contextlib.suppress(NotOnFile):
-            parts.append(_environment().from_string(expression).render(values))
+            parts.append(_environment(FOLDER).from_string(expression).render(values))
     if not any(part.startswith("|") for part in parts):
         raise NotOnFile("no table can be made of its rows")
     return "\n\n".join(part.strip() for part in parts) + "\n"

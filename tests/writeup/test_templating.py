@@ -13,9 +13,7 @@ from perf.writeup.templating import DoesNotHold, render, without_sentences
 def template(tmp_path, monkeypatch):
     """A function that writes one."""
     monkeypatch.setattr(templating, "FOLDER", tmp_path)
-    templating._environment.cache_clear()
-    yield (tmp_path / "one.md").write_text
-    templating._environment.cache_clear()
+    return (tmp_path / "one.md").write_text
 
 
 def test_a_value_is_text_and_a_table_is_markup(template):
