@@ -31,21 +31,32 @@ PERF = Path(__file__).resolve().parents[1]
     help="Where to write. Default: .asv/report.",
 )
 @click.option("--bundle", is_flag=True, help="Run the tests first; where they pass, write code.zip too.")
-def command(machine: str | None, perf: Path, out: Path, bundle: bool) -> None:
+@click.option(
+    "--answers", is_flag=True, help="Write the results' README.md and the front pages' results instead, from the rows."
+)
+def command(machine: str | None, perf: Path, out: Path, bundle: bool, answers: bool) -> None:
     """Write the course's write-up from what was measured: HTML, PDF, Markdown, and its tables in LaTeX.
 
     \b
     python -m perf report
     python -m perf report --machine nvidia-h200 --out /tmp/report
     python -m perf report --bundle         # tests first, then writeup.pdf and code.zip to hand in
+    python -m perf report --answers        # after a new measurement: the documents in this checkout that quote it
 
     Every problem of the 2025 handout with its points, its tests and its answer. Numbers come from rows: asv's results
     and records, and what `python -m perf study NAME --out FOLDER` left in perf/studies/results/MACHINE, for two GPUs
     in MACHINE-x2. What was not measured is named with the command that measures it. Takes ten seconds, needs no GPU,
     and measures nothing. Needs pandoc and typst: pip install -e '.[report]'
     """
+    from perf.writeup import committed, source
     from perf.writeup.bundle import run_tests
 
+    if answers and bundle:
+        raise click.UsageError("--answers and --bundle were given; allowed: one of them")
+    if answers:
+        for path, changed in committed.update(source.read(perf, machine)).items():
+            click.echo(f"{path.relative_to(perf.parent)}: {'rewritten' if changed else 'unchanged'}")
+        return
     report(machine, perf, out, run_tests if bundle else None)
 
 

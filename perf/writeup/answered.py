@@ -1,73 +1,154 @@
-"""Chapters whose answers stand in the README beside a machine's rows; its tables are made anew from the rows."""
+"""Answers to the course from one machine's rows, for the write-up and for the committed pages alike."""
 
-import contextlib
-import re
+import itertools
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from perf.studies.on_file import NotOnFile
-from perf.writeup.markdown import IMAGE, section, unmarked
-from perf.writeup.source import STUDIES, Source
+from perf.studies.on_file import NotOnFile, some
+from perf.writeup.answers import attention, compiled, kernels, memory, precision, steps, train_step
+from perf.writeup.markdown import Markup, code, plain, table
+from perf.writeup.source import STUDIES, Row, Source
+from perf.writeup.templating import DoesNotHold, render, without_sentences
+
+TABLES = (
+    steps.TABLES
+    | precision.TABLES
+    | kernels.TABLES
+    | memory.TABLES
+    | compiled.TABLES
+    | attention.TABLES
+    | train_step.TABLES
+)
+"""By the names that templates use."""
+
+CHAPTERS = (
+    "benchmarking_script",
+    "nsys_profile",
+    "mixed_precision_accumulation",
+    "benchmarking_mixed_precision",
+    "memory_profiling",
+    "pytorch_attention",
+    "torch_compile",
+)
+"""Problems of the course that are answered by templates of their names."""
+
+GPU = "NVIDIA H200"
+"""The device that the sentences are about."""
 
 STUDY_DPI = 110
-"""At which studies draw; a picture that was given fewer colours has lost it."""
+"""The resolution at which studies draw; a picture that was reduced to fewer colours has lost it."""
+
+Picture = Callable[[str, str], Markup]
 
 
-STALE = "*The rows are newer than the sentences: the tables show the rows, the sentences what was measured before.*\n\n"
-UNWRITTEN = "*Nobody has written sentences about these rows yet: tables and figures alone.*\n"
+def values(source: Source, picture: Picture) -> dict[str, Any]:
+    """The functions and facts of a machine's rows that a template may use. Pictures appear as `picture` has them."""
+    documents = source.documents()
+    devices = [one["device"] for one in documents.values()]
+    return {
+        "table": lambda name: Markup(table(some(TABLES[name](documents), name))),
+        "measured": lambda name: Markup(measured_with(name, documents[name])),
+        "picture": picture,
+        "machine": source.machine,
+        "chapters": [Markup(name) for name in CHAPTERS],
+        "inf": math.inf,
+        "steps": steps.Steps(documents),
+        "warm_up": steps.WarmUp(documents),
+        "parameters": steps.parameters,
+        "states": steps.states,
+        "kernels": kernels.Kernels(documents),
+        "precision": precision.Precision(documents),
+        "memory": memory.Memory(documents),
+        "attention": compiled.Attention(documents),
+        "model": compiled.CompiledModel(documents),
+        "beside": attention.Beside(documents),
+        "train_step": train_step.TrainStep(documents),
+        "parallel": lambda run, ours: train_step.parallel_speedup(_parallel_rows(source, run), ours),
+        "parallel_settings": sorted(
+            {
+                (row["size"], row["precision"], row["world_size"])
+                for one in source.named("parallel-step")
+                for row in one.rows
+            }
+        ),
+        "gpu": _common(device["name"] for device in devices),
+        "driver": _common(device.get("driver", "") for device in devices),
+        "software": {
+            name: _common(one["software"].get(name, "") for one in documents.values())
+            for name in ("torch", "triton", "cuda", "python")
+        },
+    }
 
 
-def chapter(source: Source, heading: str, figures: Path) -> str:
-    """The README's section of that heading; its tables and figures alone where nobody has written a README.
+def _common(values: Iterable[str]) -> str:
+    """The value of all documents; where they differ, each."""
+    return " or ".join(dict.fromkeys(values))
 
-    Raises `NotOnFile` where the section, or what it was written from, is missing.
+
+def _parallel_rows(source: Source, run: str) -> list[Row]:
+    """The rows of a run of `study parallel-step` on two GPUs."""
+    runs = [one.rows for one in source.named("parallel-step") if one.folder == Path(f"{source.machine}-x2") / run]
+    return list(itertools.chain.from_iterable(runs))
+
+
+def measured_with(name: str, document: dict[str, Any]) -> str:
+    """The command that made the rows of NAME.json, and where they are."""
+    commit = f" at commit {_quoted(document['commit'])}" if document.get("commit") else ""
+    return f"Measured with {_quoted(document['command'])}{commit}; rows in [{name}.json]({name}.json)."
+
+
+def _quoted(text: str) -> str:
+    """`text` as code. Its own backticks end the code and begin it again."""
+    parts = enumerate(text.split("`"))
+    return "".join(_prose(part) if number % 2 else code(part) for number, part in parts if part.strip())
+
+
+def _prose(text: str) -> str:
+    """Text between two pieces of code, with its spaces at the ends."""
+    return f"{' ' * text[:1].isspace()}{plain(text)}{' ' * text[-1:].isspace()}"
+
+
+def chapter(name: str, warnings: list[str], source: Source, figures: Path) -> str:
+    """The answer of that template; tables and figures alone where the rows do not bear out its sentences.
+
+    Raises `NotOnFile` where no table can be made.
     """
-    from perf.studies.answers.page import rewritten
-
-    if not source.readme:
-        return _tables_alone(source, heading, figures)
+    template, known = f"answers/{name}.md", values(source, copier(source, figures))
     try:
-        written = section(source.readme, heading)
-    except KeyError:
-        raise NotOnFile("its README has no such section") from None
-    made = rewritten(written, source.documents())
-    return (STALE if made != written else "") + with_figures(unmarked(made), source, figures)
-
-
-def _tables_alone(source: Source, heading: str, figures: Path) -> str:
-    """The tables and figures that the committed answers have under this heading, of another machine's rows."""
-    from perf.studies.answers.page import FOLDER, MARK, rewritten
-
-    parts, found = [], source.documents()
-    answers = section((FOLDER / "README.md").read_text(encoding="utf-8"), heading)
-    for match in re.finditer(f"{MARK.pattern}|{IMAGE.pattern}", answers):
-        with contextlib.suppress(NotOnFile):  # what its rows do not give is not shown
-            if match[1] is None:
-                parts.append(with_figures(match[0] + "\n", source, figures))
-            else:
-                parts.append(unmarked(rewritten(f"<!-- {match[1]}: {match[2]} -->\n", found)))
-    if not any(part.startswith("|") for part in parts):
-        raise NotOnFile("no table can be made of its rows")
-    return "\n".join([UNWRITTEN, *parts])
-
-
-def with_figures(text: str, source: Source, figures: Path) -> str:
-    """The same with its pictures copied to `figures`, which is beside the document."""
-    from PIL import Image
-
-    def copied(match: re.Match[str]) -> str:
-        words, name = match.groups()
-        picture = source.folder / STUDIES / source.machine / name
-        if not picture.is_file():
-            return f"*{words}: the picture is not on file.*"
-        figures.mkdir(parents=True, exist_ok=True)
-        with Image.open(picture) as image:  # without a resolution a page takes it for 72 dots an inch
-            image.save(figures / picture.name, dpi=image.info.get("dpi", (STUDY_DPI, STUDY_DPI)))
-        return f"![{words}]({figures.name}/{picture.name})"
-
-    return IMAGE.sub(copied, text)
+        return render(template, _about_our_gpu(known))
+    except NotOnFile as error:
+        why: Exception = error
+    except DoesNotHold as error:
+        why = error
+        warnings.append(f"{name} has tables and figures alone: {error}")
+    alone = without_sentences(template, known)
+    return f"*Tables and figures alone: {plain(why)}.*\n\n{alone}"
 
 
 def conditions(source: Source) -> str:
-    """What holds for all of these chapters, in the README's own words."""
-    found = re.search(r"^\*\*What holds unless.*?(?=\n\n)", source.readme, re.M | re.S)
-    return found[0] + "\n" if found else ""
+    """The conditions of all measurements. Raises `NotOnFile` where the sentences are about another GPU."""
+    return render("answers/conditions.md", _about_our_gpu(values(source, copier(source, Path()))))
+
+
+def _about_our_gpu(known: dict[str, Any]) -> dict[str, Any]:
+    if known["gpu"] != GPU:
+        raise NotOnFile(f"the sentences are about an {GPU}")
+    return known
+
+
+def copier(source: Source, figures: Path) -> Picture:
+    """Pictures of the studies copied to `figures`, which is beside the document."""
+    from PIL import Image
+
+    def copied(words: str, name: str) -> Markup:
+        path = source.folder / STUDIES / source.machine / name
+        if not path.is_file():
+            return Markup(f"*{words}: the picture is not on file.*")
+        figures.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:  # without a resolution a page takes it for 72 dots an inch
+            image.save(figures / name, dpi=image.info.get("dpi", (STUDY_DPI, STUDY_DPI)))
+        return Markup(f"![{words}]({figures.name}/{name})")
+
+    return copied

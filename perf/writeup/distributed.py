@@ -1,77 +1,62 @@
-"""Chapters about several GPUs, each from the rows of a study: its table, its figure, and what the numbers say."""
+"""Chapters about several GPUs, each from the rows of a study: its template, table and figure."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from perf.studies.on_file import NotOnFile
-from perf.writeup.markdown import code, plain, table
+from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.problems import PLACE
 from perf.writeup.source import Row, Source, Study
+from perf.writeup.templating import render
 
 Keep = Callable[[Row], bool]
-
-ABOUT = {
-    "all-reduce": "All-reduce of float32 in place, from a barrier until the slowest rank has it, median; 1 MB = 10⁶ "
-    "bytes. busbw = algbw · 2 (n - 1)/n is what a ring moves over each link.",
-    "ddp": "Medians of the slowest rank, ms; *exposed* is what the step takes more than the same step without "
-    "communication, the two in turn.",
-    "ddp-equivalence": "A small Transformer, SGD in float32, from weights of each rank's own.",
-    "overlap": "One profiled step, ms; *both at once* is the communication during which the same rank computes.",
-    "sharding": "Medians of the slowest rank, memory of one rank; by the formula 16P bytes whole, 8P + 8P/n divided, "
-    "activations aside.",
-    "parallel-step": "Single steps in turn on the same ranks, the slowest rank's; 95 % interval over processes.",
-}
-"""What a table's columns are."""
+Draw = Callable[[list[Row], Path, str], None]
+Figures = Callable[[list[Row]], dict[str, Any]]
+"""From measured rows to what the template of their study shows."""
 
 
 def all_reduce(source: Source, figures: Path) -> str:
     """distributed_communication_single_node."""
     from perf.studies.parallel import all_reduce as study
 
-    return _parts(source, "all-reduce", study, figures, _all_reduce_in_words)
+    return _parts(source, "all-reduce", study, figures, lambda rows: {"growth": growth(rows)}, draw=study.draw)
 
 
-def _all_reduce_in_words(rows: list[Row]) -> list[str]:
+def growth(rows: list[Row]) -> list[dict[str, Any]]:
+    """Of each backend and number of ranks, the smallest and largest all-reduce: bytes, bandwidth, time."""
     from perf.studies.parallel.all_reduce import BACKENDS, rates
 
-    said, sublinear = [], True
+    shown = []
     for device, ranks in dict.fromkeys((row["device"], row["world_size"]) for row in rows):
-        mine = sorted(
-            (row for row in rows if (row["device"], row["world_size"]) == (device, ranks)),
-            key=lambda row: row["megabytes"],
-        )
-        (least, most), times = ((mine[0], mine[-1]), [statistics.median(row["samples_s"]) for row in mine])
+        mine = [row for row in rows if (row["device"], row["world_size"]) == (device, ranks)]
+        least, most = (extreme(mine, key=lambda row: row["megabytes"]) for extreme in (min, max))
         if least is not most:
-            grown, longer = most["megabytes"] / least["megabytes"], times[-1] / times[0]
-            sublinear = sublinear and longer < grown
-            said.append(
-                f"{BACKENDS[device]} over {ranks} ranks moves {plain(least['megabytes'])} MB at "
-                f"{rates(least)[1] / 1e9:.2f} GB/s and {plain(most['megabytes'])} MB at "
-                f"{rates(most)[1] / 1e9:.2f} GB/s of bus bandwidth: {grown:g} times the bytes in {longer:.1f} "
-                "times the time"
+            grown = most["megabytes"] / least["megabytes"]
+            longer = statistics.median(most["samples_s"]) / statistics.median(least["samples_s"])
+            shown.append(
+                {
+                    "backend": BACKENDS[device],
+                    "ranks": ranks,
+                    "least": least["megabytes"],
+                    "least_rate": rates(least)[1],
+                    "most": most["megabytes"],
+                    "most_rate": rates(most)[1],
+                    "bytes": f"{grown:g}",
+                    "time": longer,
+                    "sublinear": longer < grown,
+                }
             )
-    if not said:
-        return []
-    why = " What a call costs whatever its size weighs on the small ones." if sublinear else ""
-    return ["; ".join(said) + f".{why}"]
+    return shown
 
 
 def equivalence(source: Source, figures: Path) -> str:
     """naive_ddp: the weights of training on several ranks beside those of one process."""
     from perf.studies.parallel import ddp_equivalence as study
 
-    def in_words(rows: list[Row]) -> list[str]:
-        same = sum(row["equal_on_ranks"] for row in rows)
-        worst = max(row["difference"] for row in rows)
-        return [
-            f"The weights are equal on all ranks, bit by bit, in {same} of {len(rows)} rows; against one process with "
-            f"the whole batch they differ by {worst:.1e} at most, relative to all weights: sums in another order."
-        ]
-
-    return _parts(source, "ddp-equivalence", study, figures, in_words, draws=False)
+    return _parts(source, "ddp-equivalence", study, figures, lambda rows: {"rows": rows})
 
 
 def data_parallel(*strategies: str) -> Callable[[Source, Path], str]:
@@ -80,60 +65,58 @@ def data_parallel(*strategies: str) -> Callable[[Source, Path], str]:
     def chapter(source: Source, figures: Path) -> str:
         from perf.studies.parallel import ddp as study
 
-        return _parts(
-            source,
-            "ddp",
-            study,
-            figures,
-            _data_parallel_in_words,
-            keep=lambda row: row["strategy"] in strategies,
-            draws=False,
-        )
+        keep: Keep = lambda row: row["strategy"] in strategies  # noqa: E731
+        return _parts(source, "ddp", study, figures, lambda rows: {"steps": steps(rows), "said": []}, keep=keep)
 
     return chapter
 
 
-def _data_parallel_in_words(rows: list[Row]) -> list[str]:
-    """A part of the sentence for each row: its step, what of it is communication, and how that is beside naive's."""
-
+def steps(rows: list[Row]) -> list[dict[str, Any]]:
+    """Each row's step, the part of it that is communication, and its ratio to naive's step."""
     from perf.studies.parallel.ddp import share
 
-    def cell(row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in ("size", "context_length", "world_size"))
-
-    naive = {cell(row): statistics.median(row["step_s"]) for row in rows if row["strategy"] == "naive"}
-    said = []
-    for row in rows:
-        step, exposed = (statistics.median(row[name]) for name in ("step_s", "exposed_s"))
-        size, context, ranks = cell(row)
-        beside = f"; {step / naive[cell(row)]:.3f} of naive's step" if naive.get(cell(row), step) != step else ""
-        said.append(
-            f"{plain(row['strategy'])} ({plain(size)}, context {plain(context)}, {plain(ranks)} ranks): "
-            f"{step * 1e3:.2f} ms a step, of which communication adds {exposed * 1e3:.2f} ms, "
-            f"{share(exposed, step)}{beside}."
-        )
-    return [" ".join(said).replace("%", " %")] if said else []
+    names = ("size", "context_length", "world_size")
+    medians = [{name: statistics.median(row[name]) for name in ("step_s", "exposed_s")} for row in rows]
+    cells = [tuple(row[name] for name in names) for row in rows]
+    naive = {
+        cell: median["step_s"]
+        for cell, median, row in zip(cells, medians, rows, strict=True)
+        if row["strategy"] == "naive"
+    }
+    return [
+        {name: row[name] for name in ("strategy", *names)}
+        | median
+        | {
+            "share": share(median["exposed_s"], median["step_s"]).replace("%", " %"),
+            "of_naive": median["step_s"] / naive.get(cell, median["step_s"]),
+        }
+        for row, cell, median in zip(rows, cells, medians, strict=True)
+    ]
 
 
 def overlap(source: Source, figures: Path) -> str:
     """The pictures of a step, overlapped and not."""
     from perf.studies.parallel import overlap as study
 
-    return _parts(source, "overlap", study, figures, lambda rows: [])
+    return _parts(source, "overlap", study, figures, lambda rows: {}, draw=study.draw)
 
 
 def buckets(source: Source, figures: Path) -> str:
     """The sweep of bucket sizes beside the other strategies, and the model fitted to it."""
     from perf.studies.parallel import ddp as study
 
-    return _parts(source, "ddp", study, figures, lambda rows: [plain(one) for one in study.answers(rows)])
+    return _parts(
+        source, "ddp", study, figures, lambda rows: {"steps": [], "said": _spaced(study.answers(rows))}, draw=study.draw
+    )
 
 
 def sharding(source: Source, figures: Path) -> str:
     """Memory and time with the optimizer's state divided."""
     from perf.studies.parallel import sharding as study
 
-    return _parts(source, "sharding", study, figures, lambda rows: [plain(one) for one in study.answers(rows)])
+    return _parts(
+        source, "sharding", study, figures, lambda rows: {"said": _spaced(study.answers(rows))}, draw=study.draw
+    )
 
 
 def parallel_step(source: Source, figures: Path) -> str:
@@ -145,8 +128,13 @@ def parallel_step(source: Source, figures: Path) -> str:
         draw(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
     return _parts(
-        source, "parallel-step", study, figures, lambda rows: [plain(one) for one in study.answers(rows, 0.02)], drawn
+        source, "parallel-step", study, figures, lambda rows: {"said": _spaced(study.answers(rows, 0.02))}, draw=drawn
     )
+
+
+def _spaced(sentences: Iterable[str]) -> list[str]:
+    """Sentences of a study as the document writes a percentage."""
+    return [sentence.replace("%", " %").replace("  %", " %") for sentence in sentences]
 
 
 def _parts(
@@ -154,30 +142,33 @@ def _parts(
     name: str,
     study: ModuleType,
     figures: Path,
-    in_words: Callable[[list[Row]], Sequence[str]],
-    draw: Callable[[list[Row], Path, str], None] | None = None,
+    shown: Figures,
     *,
+    draw: Draw | None = None,
     keep: Keep = lambda row: True,
-    draws: bool = True,
 ) -> str:
-    """Of every document of a study: who measured, sentences, table, figure. Raises `NotOnFile` if there is none."""
+    """The template of a study for each of its documents. Raises `NotOnFile` if there is none."""
     parts = []
     for found in source.named(name):
         rows = [row for row in found.rows if keep(row)]
         if not rows:
             continue
         measured = [row for row in rows if row.get("status", "ok") == "ok"]
-        parts += [_made_by(found)]
-        parts += in_words(measured) if measured else []
-        parts += [" ".join([ABOUT[name], _setting(rows)]).strip(), table(study.shown(rows))]
-        if draws and measured:
+        known = shown(measured) | {
+            "made_by": Markup(_made_by(found)),
+            "setting": Markup(_setting(rows)),
+            "table": Markup(table(study.shown(rows))),
+            "figure": Markup(""),
+        }
+        if draw and measured:
             path = figures / f"{'-'.join([name, *found.folder.parts])}.png"
-            (draw or study.draw)(found.rows, path, _heading(found.document))
+            draw(found.rows, path, _heading(found.document))
             if path.exists():
-                parts += [f"![{name.replace('-', ' ').capitalize()}]({figures.name}/{path.name})"]
+                known["figure"] = Markup(f"![{name.replace('-', ' ').capitalize()}]({figures.name}/{path.name})")
+        parts.append(render(f"parallel/{name}.md", known).strip())
     if not parts:
         raise NotOnFile(f"no rows of study {name}")
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _setting(rows: list[Row]) -> str:

@@ -9,17 +9,15 @@ from perf import units
 from perf.harness import records
 from perf.site.wording import label, status
 from perf.studies.on_file import NotOnFile
-from perf.writeup.markdown import plain, table
+from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.source import Source
+from perf.writeup.templating import render
 
 if TYPE_CHECKING:
     import pandas
 
 MODES = {"forward": "forward", "backward": "backward", "forward_backward": "both"}
 OURS, EAGER = "triton", "reference"
-BOARD_MS = (5.364, 6.778, 11.07)
-"""The best three that the course's board of 2025 shows, on an H100: theirs, as published."""
-
 SHORT = 4096
 FLOPS_PER_SCORE = {"forward": 4, "backward": 10, "forward_backward": 14}
 
@@ -30,17 +28,23 @@ def benchmarking(source: Source, figures: Path) -> str:
     if cells.empty:
         raise NotOnFile("no cell of attention.FlashAttention")
     path = figures / "flash-benchmarking.png"
-    parts = [
-        _measured_with(source, cells),
-        "One causal head, batch 1: milliseconds, median of CUDA events with a cold L2. *both* is a forward and a "
-        "backward in one timed interval. The speed-up is eager PyTorch's time over ours.",
-    ]
-    parts += _sentences(cells)
-    if draw(cells, path):
-        parts.append(f"![Latency over sequence length, ours and eager PyTorch]({figures.name}/{path.name})")
-    for (dtype, d), mine in cells.groupby(["dtype", "d"]):
-        parts += [f"### {plain(dtype)}, d = {plain(d)}", table(latencies(mine).to_dict("records"))]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    drawn = draw(cells, path)
+    words = "Latency over sequence length, ours and eager PyTorch"
+    eager = compared(cells, EAGER)
+    known = {
+        "measured": Markup(_measured_with(source, cells)),
+        "eager": eager,
+        "SHORT": SHORT,
+        "sdpa": compared(cells, "sdpa"),
+        "figure": Markup(f"![{words}]({figures.name}/{path.name})") if drawn else "",
+        "tables": [
+            (f"{dtype}, d = {d}", Markup(table(latencies(mine).to_dict("records"))))
+            for (dtype, d), mine in cells.groupby(["dtype", "d"])
+        ],
+    }
+    if eager:
+        known |= {"longest": longest(cells), "grows": grows(cells), "slower": slower(cells)}
+    return render("flash_benchmarking.md", known)
 
 
 def latencies(cells: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -81,45 +85,43 @@ def gains(cells: "pandas.DataFrame", other: str = EAGER) -> "pandas.DataFrame":
     return wide.dropna(subset=["gain"]).reset_index()
 
 
-def _sentences(cells: "pandas.DataFrame") -> list[str]:
-    """In words: where ours gains, by how much at the longest, what falls short, and how far SDPA is."""
+def compared(cells: "pandas.DataFrame", other: str) -> dict[str, Any]:
+    """Cells that both have a time of: how many, in how many ours is faster, and the mean; empty without any."""
     try:
-        found = gains(cells)
+        found = gains(cells, other)
     except NotOnFile:
-        return []
+        return {}
+    return {"cells": len(found), "faster": int((found["gain"] >= 1).sum()), "mean": _mean(found)} if len(found) else {}
+
+
+def longest(cells: "pandas.DataFrame") -> dict[str, Any]:
+    """The longest sequences: their length, and the speed-ups over eager by dtype."""
+    found = gains(cells)
+    found = found[found["seq_len"] == found["seq_len"].max()]
+    return {
+        "seq_len": found["seq_len"].max(),
+        "gains": {dtype: mine["gain"].tolist() for dtype, mine in found.groupby("dtype", sort=False)},
+    }
+
+
+def grows(cells: "pandas.DataFrame") -> bool:
+    """Whether the geometric mean of the speed-ups over eager grows from the shortest to the longest sequences."""
+    means = gains(cells).groupby("seq_len")["gain"].apply(statistics.geometric_mean)
+    return bool(means.iloc[-1] > means.iloc[0])
+
+
+def slower(cells: "pandas.DataFrame") -> dict[str, Any]:
+    """Cells where eager is faster: how many, by dtype, how many are short, and the worst."""
+    found = gains(cells)
+    found = found[found["gain"] < 1]
     if found.empty:
-        return []
-    longest = found[found["seq_len"] == found["seq_len"].max()]
-    by_dtype = " and ".join(
-        f"{_span(longest[longest['dtype'] == dtype]['gain'])} in {plain(dtype)}" for dtype in longest["dtype"].unique()
-    )
-    slower = found[found["gain"] < 1]
-    said = [
-        f"Ours is faster in {len(found) - len(slower)} of {len(found)} cells, {_mean(found)} in the geometric "
-        "mean. The speed-up grows with the length, since eager PyTorch writes and reads the T × T scores and computes "
-        f"the half that the mask throws away: at {plain(longest['seq_len'].iloc[0])} it is {by_dtype}."
-    ]
-    if len(slower):
-        worst = slower.loc[slower["gain"].idxmin()]
-        where = ", ".join(f"{count} are {plain(dtype)}" for dtype, count in slower["dtype"].value_counts().items())
-        short = (slower["seq_len"] <= SHORT).sum()
-        shape = f"seq\\_len {worst['seq_len']}, d = {worst['d']}, {plain(worst['dtype'])}, {plain(worst['mode'])}"
-        said.append(
-            f"Of the {len(slower)} cells where it is not, {where}; {short} have a seq\\_len of at most {SHORT}, where "
-            "one head has fewer tiles than the GPU has multiprocessors. The smallest speed-up is "
-            f"{units.times(worst['gain'])} ({shape}). In float32 a product of ours is six in bfloat16, which keeps its "
-            "24 bits and costs what six cost."
-        )
-    try:
-        sdpa = gains(cells, "sdpa")
-    except NotOnFile:
-        return said
-    shorter = sdpa[sdpa["gain"] >= 1]
-    return [
-        *said,
-        f"Beside PyTorch's own fused attention (SDPA, which picks its kernel) ours is faster in {len(shorter)} of "
-        f"{len(sdpa)} cells, and {_mean(sdpa)} as fast in their geometric mean.",
-    ]
+        return {"cells": 0}
+    return {
+        "cells": len(found),
+        "by_dtype": found["dtype"].value_counts().to_dict(),
+        "short": int((found["seq_len"] <= SHORT).sum()),
+        "worst": found.loc[found["gain"].idxmin()].to_dict(),
+    }
 
 
 def _mean(found: "pandas.DataFrame") -> str:
@@ -129,12 +131,8 @@ def _mean(found: "pandas.DataFrame") -> str:
     return mean if math.isnan(half) else f"{mean} ± {units.percent(half)}"
 
 
-def _span(values: "pandas.Series") -> str:
-    return f"{units.times(values.min())} to {units.times(values.max())}"
-
-
 def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:
-    """Who measured: GPU and software from the records, and the commit."""
+    """The sentence with the commit, and with GPU and software from the records."""
     commit = str(cells["commit"].iloc[0])
     try:
         cases = records.read_commit(source.folder / "records", source.machine, commit)
@@ -154,7 +152,7 @@ def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:
         + ", ".join(f"{plain(key)} {plain(value)}" for key, value in software if key in ("torch", "triton", "cudnn"))
         for name, driver, *software in sorted(sessions)
     )
-    return f"Measured at commit `{commit[:8]}` on {said or plain(source.machine)}."
+    return f"Measured at commit {code(commit[:8])} on {said or plain(source.machine)}."
 
 
 def leaderboard(source: Source, figures: Path) -> str:
@@ -177,12 +175,16 @@ def leaderboard(source: Source, figures: Path) -> str:
         }
         for cell in cells[cells["status"] == "ok"].sort_values("value").to_dict("records")
     ]
-    return (
-        f"{_measured_with(source, cells)} Forward, sum and backward of {heads} causal heads, seq\\_len {seq_len}, "
-        f"d = {d}, bfloat16; the rules ask for the compiled call. FLOPs are {FLOPS_PER_SCORE['forward_backward']} "
-        f"T² d / 2 a head, {flops / 1e12:.3f} TFLOP. The board's best "
-        f"three, on an H100, are {', '.join(f'{one:g}' for one in BOARD_MS)} ms.\n\n{table(rows)}"
-    )
+    known = {
+        "measured": Markup(_measured_with(source, cells)),
+        "heads": heads,
+        "seq_len": seq_len,
+        "d": d,
+        "flops_per_score": FLOPS_PER_SCORE["forward_backward"],
+        "flops": flops,
+        "table": Markup(table(rows)),
+    }
+    return render("leaderboard.md", known)
 
 
 def draw(cells: "pandas.DataFrame", path: Path) -> bool:

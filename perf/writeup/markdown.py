@@ -1,4 +1,4 @@
-"""Pieces of the document: tables, text from rows that can become no markup, and parts cut from a README."""
+"""Pieces of the document: tables, and text from rows that cannot become markup."""
 
 import re
 import textwrap
@@ -8,8 +8,6 @@ from typing import Any
 from perf.printable import collapsed
 
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
-IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
-_MARK = re.compile(r"^<!-- .* -->\n", re.M)
 _LINK = re.compile(r"(?<![!\\])\[([^\]]+)\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>&|~$#@^!]|:(?=//)|(?<=www)\.", re.I)
@@ -27,39 +25,23 @@ def plain(value: Any) -> str:
     return _SPECIAL.sub(lambda found: "\\" + found[0], words)
 
 
-def code(text: Any) -> str:
+def code(text: Any) -> Markup:
     """A command or a path of a row, as code; what would end the code is left out."""
-    return f"`{' '.join(str(text).replace('`', '').split())}`"
+    return Markup(f"`{' '.join(str(text).replace('`', '').split())}`")
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """A table of GitHub's Markdown, columns of numbers to the right; a cell that a row lacks stays empty."""
-    import pandas
-
-    frame = pandas.DataFrame(list(rows), dtype=object).fillna("")
-    cells = frame.map(lambda cell: cell if isinstance(cell, Markup) else plain(cell))
-    numbers = [all(_NUMBER.match(cell) for cell in cells[name]) for name in cells]
-    return (
-        cells.to_markdown(
-            index=False,
-            tablefmt="pipe",
-            disable_numparse=True,
-            headers=[plain(name) for name in cells],
-            colalign=["right" if one else "left" for one in numbers],
-        )
-        + "\n"
-    )
+    listed = list(rows)
+    names = list(dict.fromkeys(name for row in listed for name in row))
+    lines = [[_cell(row.get(name, "")) for name in names] for row in listed]
+    numbers = [all(_NUMBER.match(cell.strip("*")) for cell in column) for column in zip(*lines, strict=True)]
+    rule = ["---:" if one else "---" for one in numbers]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [[_cell(name) for name in names], rule, *lines])
 
 
-def section(text: str, heading: str) -> str:
-    """What stands under `## heading`, up to the next of its kind. Raises `KeyError` where there is none."""
-    parts = re.split(r"^## (.+)\n", text, flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))[heading].strip() + "\n"
-
-
-def unmarked(text: str) -> str:
-    """Without the marks over the tables of a README."""
-    return _MARK.sub("", text)
+def _cell(value: Any) -> str:
+    return value if isinstance(value, Markup) else plain(value)
 
 
 def anchored(text: str) -> str:

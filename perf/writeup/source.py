@@ -1,4 +1,4 @@
-"""What the write-up is made of: asv's table, and the rows and texts of the studies, of one machine."""
+"""The material of the write-up: asv's table and the rows of the studies, of one machine."""
 
 import re
 import warnings
@@ -31,7 +31,7 @@ class Study:
 
     @property
     def rows(self) -> list[Row]:
-        """What it measured."""
+        """Its measured rows."""
         return self.document["rows"]
 
 
@@ -48,14 +48,8 @@ class Source:
     skipped: tuple[str, ...] = field(default=())
     """What could not be read, a line each."""
 
-    @property
-    def readme(self) -> str:
-        """The answers written for this machine; "" where nobody wrote any."""
-        path = self.folder / STUDIES / self.machine / "README.md"
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Those of the machine's own folder, by name: what `perf.studies.answers` makes its tables of."""
+        """Those of the machine's own folder, by name: the rows of the answers."""
         return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
 
     def named(self, name: str) -> list[Study]:

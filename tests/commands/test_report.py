@@ -241,7 +241,8 @@ def test_the_courses_script_is_the_command(tmp_path):
     assert found.stdout == f"{ROOT} -m perf report --bundle --out x\n"
 
 
-def test_the_machine_of_which_most_is_on_file_is_the_default():
+def test_the_machine_of_which_most_is_on_file_is_the_default(committed_source, monkeypatch):
+    monkeypatch.setattr(source, "load", lambda folder: committed_source.frame)
     assert source.read(ROOT / "perf", None).machine == "nvidia-h200"
 
 

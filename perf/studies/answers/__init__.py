@@ -1,1 +1,0 @@
-"""The course's questions, answered by tables of measured rows."""

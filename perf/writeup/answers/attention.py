@@ -1,0 +1,174 @@
+"""Attention beside every other implementation in PyTorch: a table for each group, and the short one of README.md."""
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from perf.studies.attention.cells import AXES, GROUPS, MASKS
+from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
+from perf.studies.ratios import best, figure, geometric_mean, known, milliseconds, speedup_of
+from perf.units import digits
+from perf.writeup.answers.rows import Answer, Documents, Row
+from perf.writeup.markdown import Markup, plain
+
+NAMES = {
+    "sdpa": "SDPA",
+    "sdpa_cudnn": "cuDNN",
+    "sdpa_flash": "SDPA flash",
+    "sdpa_efficient": "SDPA efficient",
+    "flex": "FlexAttention",
+    "reference": "eager",
+    "reference_compiled": "eager, compiled",
+}
+"""Column titles of the other implementations; "sdpa" is torch's own choice of a backend."""
+
+TOGETHER = "forward_backward"
+FRONT: tuple[dict[str, Any], ...] = (
+    {"group": "leaderboard"},
+    *({"group": "grid", "seq_len": n, "d": d, "mode": TOGETHER} for n, d in ((16384, 64), (16384, 128), (1024, 128))),
+    *({"group": "long", "d": d, "mode": mode} for d in (16, 64, 128) for mode in ("forward", "backward")),
+    {"group": "float32", "d": 64, "ours": "triton"},
+    {"group": "float32", "d": 128, "ours": "triton"},
+    {"group": "float32", "d": 128, "ours": "triton_tf32"},
+    {"group": "short", "seq_len": 1024, "d": 64},
+)
+"""The causal cells of README.md: a line each."""
+
+FRONT_COLUMNS = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
+"""The other implementations that have a column there."""
+
+HEADS = {
+    "en": ("group: batch x heads x seq_len x d", "ours, ms", "speed-up over the best of the others"),
+    "zh": ("组: batch x heads x seq_len x d", "本仓库, ms", "相对其余中最快者的加速比"),
+}
+WORDS = {
+    "en": {"forward": "forward", "backward": "backward", "gpu_wall": "wall clock", "triton_tf32": "TF32 allowed"},
+    "zh": {"forward": "前向", "backward": "反向", "gpu_wall": "墙钟时间", "triton_tf32": "允许 TF32"},
+}
+"""Labels of a cell that is not forward and backward together, by CUDA events, without TF32."""
+
+
+class Beside(Answer):
+    """Figures of `study attention`. A speed-up is the other's time over ours, with its relative half-width."""
+
+    @functools.cached_property
+    def pairs(self) -> list[Pair]:
+        """Ours with each of the others in every cell that was measured."""
+        return timed(self.documents["attention"]["rows"])
+
+    def select(self, **axes: Any) -> list[Pair]:
+        """The pairs with these values."""
+        return [pair for pair in self.pairs if all(pair[axis] == value for axis, value in axes.items())]
+
+    def cells(self, **axes: Any) -> list[list[Pair]]:
+        """The same by cell: the pairs of ours with each of the others."""
+        return [cell for _, cell in grouped(self.select(**axes), *AXES, "ours")]
+
+    def mean(self, **axes: Any) -> tuple[float, float]:
+        """The geometric mean of these speed-ups."""
+        return geometric_mean(self.select(**axes))
+
+    def speedups(self, **axes: Any) -> list[float]:
+        """Each of these speed-ups, without its interval."""
+        return [speedup_of(pair)[0] for pair in self.select(**axes)]
+
+    def worst(self, **axes: Any) -> Pair:
+        """The pair with the smallest speed-up."""
+        return min(self.select(**axes), key=lambda pair: speedup_of(pair)[0])
+
+    def top(self, **axes: Any) -> Pair:
+        """The pair with the largest speed-up."""
+        return max(self.select(**axes), key=lambda pair: speedup_of(pair)[0])
+
+    def of(self, pair: Pair) -> tuple[float, float]:
+        """The speed-up of a pair."""
+        return speedup_of(pair)
+
+    def slower(self, **axes: Any) -> list[Pair]:
+        """The pairs in which ours may be the slower: all but those whose interval lies above 1."""
+        return [pair for pair in self.select(**axes) if not _clear(speedup_of(pair))]
+
+    def to_the_best(self, **axes: Any) -> list[tuple[float, float, str]]:
+        """The speed-up over the fastest of the others and its name, each cell."""
+        return [best(cell, speedup_of) for cell in self.cells(**axes)]
+
+    def clearly_faster(self, **axes: Any) -> int:
+        """The number of cells where ours is faster than all others by more than the interval."""
+        return sum(_clear(one[:2]) for one in self.to_the_best(**axes))
+
+    def ms(self, **axes: Any) -> list[float]:
+        """Our milliseconds."""
+        return [milliseconds(pair, "ours") for pair in self.select(**axes)]
+
+    def error(self, impl: str, d: int) -> float:
+        """Relative error of the worst row of a gradient in the group float32."""
+        rows = self.documents["attention"]["rows"]
+        (error,) = (row["error"] for row in rows if (row["group"], row["impl"], row["d"]) == ("float32", impl, d))
+        return error
+
+    def processes(self) -> list[int]:
+        """The number of processes behind each time."""
+        return [len(pair[f"{arm}_s"]) for pair in self.pairs for arm in ("ours", "against")]
+
+    def clocks(self, *, short: bool) -> list[tuple[str, str]]:
+        """The clocks and caches of the group short, or of all others."""
+        return sorted({(pair["clock"], pair["cache"]) for pair in self.pairs if (pair["group"] == "short") == short})
+
+
+def beside(group: str, documents: Documents) -> list[Row]:
+    """Our time in each cell of a group, and the speed-up over each of the others."""
+    mine = [pair for pair in timed(documents["attention"]["rows"]) if pair["group"] == group]
+    axes = [axis for axis in ("is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
+    shown = []
+    for _, cell in grouped(mine, *AXES, "ours"):
+        first, ms = cell[0], milliseconds(cell[0], "ours")
+        cells: Row = {"batch x heads x seq_len x d": _spaced(first)}
+        for axis in axes:
+            cells |= {"mask": MASKS[first["is_causal"]]} if axis == "is_causal" else {axis: first[axis]}
+        cells |= {"ours, ms": digits(ms, 4), "TFLOP/s": digits(tflops(first, ms))}
+        cells |= {NAMES.get(pair["against"], pair["against"]): known(*speedup_of(pair)) for pair in cell}
+        shown.append(cells)
+    return shown
+
+
+def front(language: str, documents: Documents) -> list[Row]:
+    """Ours beside the best of the others and each of them; bold is the fastest, where the intervals leave no doubt."""
+    pairs = [pair for pair in timed(documents["attention"]["rows"]) if pair["is_causal"]]
+    shown = []
+    for line in FRONT:
+        mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
+        ((_, cell),) = grouped(mine, *AXES, "ours")
+        speedup, half, name = best(cell, speedup_of)
+        ms, over = digits(milliseconds(cell[0], "ours"), 4), f"{known(speedup, half)}, {NAMES[name]}"
+        if all(map(_clear, map(speedup_of, cell))):
+            ms = Markup(f"**{plain(ms)}**")
+        elif speedup * (1 + half) < 1:
+            over = Markup(f"**{plain(over)}**")
+        others = {pair["against"]: figure(speedup_of(pair)[0]) for pair in cell}
+        shown.append(
+            dict(zip(HEADS[language], (_named(cell[0], WORDS[language]), ms, over), strict=True))
+            | {NAMES[name]: others.get(name, "-") for name in FRONT_COLUMNS}
+        )
+    return shown
+
+
+def _clear(speedup: tuple[float, float]) -> bool:
+    value, half = speedup
+    return value / (1 + half) > 1
+
+
+def _named(pair: Pair, words: dict[str, str]) -> str:
+    """The group and the shape, and what is not as in most lines."""
+    unlike = [words[pair[axis]] for axis in ("mode", "clock", "ours") if pair[axis] in words]
+    return ", ".join([f"{pair['group']}: {_spaced(pair)}", *unlike])
+
+
+def _spaced(pair: Pair) -> str:
+    return shape(pair).replace("x", " x ")
+
+
+TABLES: dict[str, Callable[[Documents], list[Row]]] = {
+    **{f"attention-{group}": partial(beside, group) for group in GROUPS},
+    **{f"attention-front-{language}": partial(front, language) for language in HEADS},
+}

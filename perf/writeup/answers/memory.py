@@ -1,0 +1,238 @@
+"""memory_profiling: the peaks of a forward and of a step, their timelines, and what a block keeps."""
+
+import functools
+from collections.abc import Callable
+
+from perf.studies.on_file import some
+from perf.workloads import measured
+from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
+from perf.writeup.answers.steps import states
+from perf.writeup.formats import gib, mib, percent, share
+from perf.writeup.markdown import Markup, code
+
+SIZE, CONTEXT = "2.7B", 512
+"""The single model that the course looks into."""
+
+
+def memory_peaks(documents: Documents) -> list[Row]:
+    """A forward without gradients and a whole step, in both precisions."""
+    rows = by(documents["memory"]["rows"], "size", "context", "precision")
+    shown: list[Row] = []
+    for context in _contexts(documents):
+        exact, mixed = (rows[SIZE, context, precision] for precision in ("fp32", "bf16"))
+        cells: Row = {"context": context}
+        for name in ("forward", "step"):
+            before, after = exact[name]["peak_bytes"], mixed[name]["peak_bytes"]
+            cells[f"{name}, fp32"], cells[f"{name}, bf16"] = gib(before), gib(after)
+            cells[f"{name}: change"] = percent(after / before - 1)
+        shown.append(cells)
+    return shown
+
+
+def memory_phases(documents: Documents) -> list[Row]:
+    """Bytes in use at the ends of a step's phases."""
+    shown: list[Row] = []
+    for row in documents["memory"]["rows"]:
+        phases = {phase["name"]: phase for phase in row["step"]["phases"]}
+        shown.append(
+            {
+                "context, precision": f"{row['context']}, {row['precision']}",
+                "before": gib(phases["zero_grad"]["start_bytes"]),
+                "gradients freed": gib(phases["forward"]["start_bytes"]),
+                "end of forward": gib(phases["forward"]["end_bytes"]),
+                "the forward adds": gib(phases["forward"]["end_bytes"] - phases["forward"]["start_bytes"]),
+                "end of backward": gib(phases["backward"]["end_bytes"]),
+                "end of optimizer": gib(phases["optimizer"]["end_bytes"]),
+                "peak": gib(row["step"]["requested_peak_bytes"]),
+                "in the": row["step"]["peak_phase"],
+            }
+        )
+    return shown
+
+
+def memory_largest(documents: Documents) -> list[Row]:
+    """A tensor of the residual stream, and the largest blocks at the peaks."""
+    shown: list[Row] = []
+    for row in documents["memory"]["rows"]:
+        cells: Row = {
+            "context, precision": f"{row['context']}, {row['precision']}",
+            "residual stream, MiB": mib(row["residual_bytes"]),
+        }
+        for name in ("forward", "step"):
+            largest = row[name]["largest"]
+            most = [group for group in largest if group["bytes"] == largest[0]["bytes"]]
+            count = sum(one["count"] for one in most)
+            cells[f"largest at the peak of the {name}"] = f"{count} of {mib(most[0]['bytes'])} MiB"
+            cells[f"made at ({name})"] = _places(most)
+        shown.append(cells)
+    return shown
+
+
+def _places(groups: list[Row]) -> str:
+    """Lines of code, or the names of gradients."""
+    places = [group["where"].split(" < ")[0].removeprefix("cs336_systems/") for group in groups]
+    if all(place.startswith("gradient of") for place in places):
+        return Markup("gradients of `w1`, `w2`, `w3`")
+    return Markup(", ".join("the backward" if place.startswith("autograd") else code(place) for place in places))
+
+
+def memory_block(documents: Documents) -> list[Row]:
+    """Tensors that a block keeps for its backward, by closed forms whose sum is that of `cs336_systems.accounting`."""
+    some(documents["memory"]["rows"], "memory")  # closed forms stand beside what was measured
+    exact, mixed = (block_parts(precision) for precision in ("fp32", "bf16"))
+    total = {"fp32": sum(exact.values()), "bf16": sum(mixed.values())}
+    shown: list[Row] = [
+        {
+            "kept": Markup(name),
+            "fp32, MiB": mib(exact[name]),
+            "share": share(exact[name] / total["fp32"]),
+            "bf16, MiB": mib(mixed[name]),
+            "share in bf16": share(mixed[name] / total["bf16"]),
+        }
+        for name in sorted(exact, key=lambda name: -exact[name])
+    ]
+    shown.append({"kept": "sum", "fp32, MiB": mib(total["fp32"]), "bf16, MiB": mib(total["bf16"])})
+    return shown
+
+
+def block_parts(precision: str) -> dict[str, int]:
+    """Bytes by what they are; B, T, d, f, H as in `cs336_systems.accounting`."""
+    config = measured("configs", "MODEL_CONFIGS")[SIZE]
+    mixed = precision == "bf16"
+    element = 2 if mixed else 4
+    tokens = BATCH * CONTEXT
+    stream, scores = tokens * config.d_model, BATCH * config.num_heads * CONTEXT**2
+    weights = 4 * config.d_model**2 + 3 * config.d_model * config.d_ff
+    return {
+        "SwiGLU: `w1 x`, its SiLU, `w3 x`, their product": 4 * element * tokens * config.d_ff,
+        "attention's probabilities": (6 if mixed else 4) * scores,
+        "q, k, v": 3 * element * stream,
+        "outputs of the two RMSNorms": (5 * 2 if mixed else 2 * 4) * stream,  # in bf16 a cast for each of five matrices
+        "inputs of the two RMSNorms": 2 * 4 * stream,
+        "output of attention": element * stream,
+        "causal mask, scales of the RMSNorms": CONTEXT**2 + 8 * tokens,
+        "autocast's copies of the weights": 2 * weights if mixed else 0,
+    }
+
+
+def peaks(documents: Documents) -> list[Row]:
+    """The peak of a step, predicted and measured, where the activations decide and where the states do."""
+    rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
+    shown: list[Row] = []
+    for size in SIZES:
+        for context, precision in ((256, "bf16"), (512, "fp32"), (1024, "fp32"), (1024, "bf16")):
+            row = rows[size, context, precision]
+            shown.append(
+                {
+                    "size, context, precision": f"{size}, {context}, {precision}",
+                    "predicted, GiB": gib(row["predicted_bytes"]),
+                    "measured, GiB": gib(row["peak_bytes"]),
+                    "measured over predicted": percent(row["peak_bytes"] / row["predicted_bytes"] - 1),
+                    "of it not states": share(1 - states(size) / row["peak_bytes"]),
+                }
+            )
+    return shown
+
+
+def _contexts(documents: Documents) -> list[int]:
+    return sorted({row["context"] for row in documents["memory"]["rows"]})
+
+
+class Memory(Answer):
+    """Figures of `study memory`, whose model is 2.7B: by context and precision, of a "forward" or a "step"."""
+
+    @functools.cached_property
+    def rows(self) -> dict[tuple[int, str], Row]:
+        """The recorded runs."""
+        return by((row for row in self.documents["memory"]["rows"] if row["size"] == SIZE), "context", "precision")
+
+    def peaks(self, name: str, *contexts: int, precision: str = "fp32") -> list[int]:
+        """Allocated bytes at the peak."""
+        return [self.rows[context, precision][name]["peak_bytes"] for context in contexts]
+
+    def changes(self, name: str, *contexts: int) -> list[float]:
+        """Relative changes of the peak from fp32 to bf16."""
+        exact, mixed = (self.peaks(name, *contexts, precision=precision) for precision in ("fp32", "bf16"))
+        return [after / before - 1 for before, after in zip(exact, mixed, strict=True)]
+
+    def rounding(self) -> list[int]:
+        """Bytes that are allocated beyond those asked for, at every peak."""
+        parts = [row[name] for row in self.rows.values() for name in ("forward", "step")]
+        return [part["peak_bytes"] - part["requested_peak_bytes"] for part in parts]
+
+    def comb_bytes(self, precision: str) -> int:
+        """The peak of a forward alone above what is there before it."""
+        alone = self.rows[CONTEXT, precision]["forward"]
+        return alone["requested_peak_bytes"] - alone["requested_before_bytes"]
+
+    def peak_phases(self) -> list[str]:
+        """The phases in which the steps have their peaks."""
+        return sorted({row["step"]["peak_phase"] for row in self.rows.values()})
+
+    def residual(self, context: int) -> int:
+        """Bytes of a tensor of the residual stream."""
+        return self.rows[context, "fp32"]["residual_bytes"]
+
+    def largest(self, name: str, context: int, precision: str) -> int:
+        """Bytes of the largest block at the peak."""
+        return self.rows[context, precision][name]["largest"][0]["bytes"]
+
+    def events(self, precision: str) -> int:
+        """Allocations and releases of a forward alone."""
+        return self.rows[CONTEXT, precision]["forward"]["phases"][0]["events"]
+
+    def added(self, precision: str) -> int:
+        """Bytes that the forward of a step adds."""
+        (forward,) = (one for one in self.rows[CONTEXT, precision]["step"]["phases"] if one["name"] == "forward")
+        return forward["end_bytes"] - forward["start_bytes"]
+
+    def unexplained(self, precision: str) -> int:
+        """Bytes of them that the closed form of what a model keeps lacks."""
+        config = measured("configs", "MODEL_CONFIGS")[SIZE]
+        return self.added(precision) - measured("accounting.kept", "model_kept_bytes")(
+            config, BATCH, CONTEXT, precision=precision
+        )
+
+    def kept(self, precision: str) -> int:
+        """Bytes that a block keeps for its backward, autocast's copies of the weights aside."""
+        return sum(block_parts(precision).values()) - self.copies(precision)
+
+    def copies(self, precision: str) -> int:
+        """Bytes of autocast's copies of a block's weights."""
+        return block_parts(precision)["autocast's copies of the weights"]
+
+    def largest_terms(self, count: int) -> float:
+        """The share of what a block keeps in fp32 that its largest terms are."""
+        parts = sorted(block_parts("fp32").values())
+        return sum(parts[-count:]) / sum(parts)
+
+    def kept_by_course(self) -> int:
+        """Bytes that a block of the course's own model keeps."""
+        config = measured("configs", "MODEL_CONFIGS")[SIZE]
+        return measured("accounting.kept", "course_block_kept_bytes")(config, BATCH, CONTEXT)
+
+    def gradients(self) -> int:
+        """Bytes of a block's gradients."""
+        return 4 * measured("accounting.compute", "block_parameters")(measured("configs", "MODEL_CONFIGS")[SIZE])
+
+    def model_copies(self) -> int:
+        """Bytes of autocast's copies of all weights that matmuls have."""
+        return 2 * measured("accounting.compute", "matmul_weights")(measured("configs", "MODEL_CONFIGS")[SIZE])
+
+    def predicted_step(self, context: int) -> int:
+        """The predicted peak of a step in fp32."""
+        config = measured("configs", "MODEL_CONFIGS")[SIZE]
+        return measured("accounting.peak", "peak_step_bytes")(config, BATCH, context)
+
+    def card_bytes(self) -> int:
+        """Memory of the card."""
+        return self.documents["memory"]["device"]["memory_bytes"]
+
+
+TABLES: dict[str, Callable[[Documents], list[Row]]] = {
+    "memory-peaks": memory_peaks,
+    "memory-phases": memory_phases,
+    "memory-largest": memory_largest,
+    "memory-block": memory_block,
+    "peaks": peaks,
+}

@@ -1,0 +1,75 @@
+"""The fastest step on one GPU and on two, beside PyTorch's."""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+from perf.studies.on_file import some
+from perf.studies.ratios import best, bound_of, known, milliseconds, speedup_of
+from perf.studies.train_step.study import tflops
+from perf.writeup.answers.rows import Answer, Documents, Row
+
+
+class TrainStep(Answer):
+    """Figures of `study train-step`; a cell is a size and a context, a speed-up has its relative half-width."""
+
+    @functools.cached_property
+    def cells(self) -> dict[tuple[str, int], list[Row]]:
+        """The rows of each cell: ours beside each of the others."""
+        groups = itertools.groupby(self.documents["train-step"]["rows"], key=lambda row: (row["size"], row["context"]))
+        return {cell: list(rows) for cell, rows in groups}
+
+    def samples(self) -> list[tuple[int, int]]:
+        """Processes and steps in each, of every arm of ours."""
+        rows = [row["ours_s"] for mine in self.cells.values() for row in mine]
+        return sorted({(len(processes), len(one)) for processes in rows for one in processes})
+
+    def speedup(self, size: str, context: int) -> tuple[float, float]:
+        """Over the best of the others, by the wall clock."""
+        return best(self.cells[size, context], speedup_of)[:2]
+
+    def speedups(self, *cells: tuple[str, int]) -> list[float]:
+        """The same of several cells, or of all."""
+        return [self.speedup(*cell)[0] for cell in cells or self.cells]
+
+    def bounds(self) -> list[tuple[float, float]]:
+        """Over the shortest time for which one of the others keeps its GPU busy, every cell."""
+        return [best(rows, bound_of)[:2] for rows in self.cells.values()]
+
+    def ms(self, size: str, context: int) -> float:
+        """Our milliseconds."""
+        return milliseconds(self.cells[size, context][-1], "ours")
+
+    def tflops(self, size: str, context: int) -> float:
+        """TFLOP/s of ours."""
+        return tflops(self.cells[size, context][-1], self.ms(size, context))
+
+
+def parallel_speedup(rows: list[Row], ours: str) -> tuple[float, float]:
+    """Speed-up of a strategy over the best of the others in the rows of a `study parallel-step`."""
+    mine = some([row for row in rows if row["ours"] == ours and row["status"] == "ok"], ours)
+    return best(mine, speedup_of)[:2]
+
+
+def fastest_step(documents: Documents) -> list[Row]:
+    """Our fastest step beside the best of the others, and beside the time for which that keeps its GPU busy."""
+    shown = []
+    for (size, context), mine in TrainStep(documents).cells.items():
+        rows = {row["against"]: row for row in mine}
+        (speedup, half, name), (bound, bound_half, busiest) = best(mine, speedup_of), best(mine, bound_of)
+        ours = milliseconds(rows[name], "ours")
+        shown.append(
+            {
+                "size, context": f"{size}, {context}",
+                "ours, ms": f"{ours:.2f}",
+                "TFLOP/s": f"{tflops(rows[name], ours):.0f}",
+                "the best other's, ms": f"{milliseconds(rows[name], 'against'):.2f}",
+                "speed-up": known(speedup, half),
+                "its GPU busy, ms": f"{milliseconds(rows[busiest], 'against_busy'):.2f}",
+                "speed-up over that": known(bound, bound_half),
+            }
+        )
+    return shown
+
+
+TABLES: dict[str, Callable[[Documents], list[Row]]] = {"fastest-step": fastest_step}

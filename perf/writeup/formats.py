@@ -1,0 +1,103 @@
+"""Formats of the numbers in the write-up's sentences and tables; each is a filter of its templates too."""
+
+from collections.abc import Callable, Iterable
+
+from perf.studies.ratios import figure, known
+from perf.units import GIB, MIB, digits, times
+
+SCALES = {
+    "": 1.0,
+    "ms": 1e3,
+    "s": 1.0,
+    "%": 100.0,
+    "GiB": 1 / GIB,
+    "MiB": 1 / MIB,
+    "TFLOP": 1e-12,
+    "TFLOP/s": 1e-12,
+    "TB/s": 1e-12,
+}
+"""Factor from SI units and fractions to what is shown."""
+
+
+def fixed(value: float, decimals: int = 0, unit: str = "") -> str:
+    """17.4 ms: this many decimals, then the unit."""
+    return f"{value * SCALES[unit]:.{decimals}f} {unit}".rstrip()
+
+
+def span(values: Iterable[float], decimals: int = 0, unit: str = "") -> str:
+    """0.8 to 3.1 ms: the smallest and the largest value."""
+    listed = list(values)
+    return f"{min(listed) * SCALES[unit]:.{decimals}f} to {fixed(max(listed), decimals, unit)}"
+
+
+def speedups(values: Iterable[float], decimals: int = 3, to: str = " to ") -> str:
+    """0.958 to 1.019×: the smallest and the largest speed-up."""
+    listed = list(values)
+    return f"{min(listed):.{decimals}f}{to}{max(listed):.{decimals}f}\u00d7"
+
+
+def speedup(value: tuple[float, float]) -> str:
+    """1.175× ± 0.3 %: a speed-up with the relative half-width of its interval."""
+    return known(*value[:2])
+
+
+def scientific(value: float) -> str:
+    """4.5e-6."""
+    return f"{value:.1e}".replace("e-0", "e-")
+
+
+def exponent(value: float) -> str:
+    """3.3e-09."""
+    return f"{value:.1e}"
+
+
+def ms(seconds: float, decimals: int = 2) -> str:
+    """Milliseconds without their unit."""
+    return fixed(seconds * 1e3, decimals)
+
+
+def three(seconds: float) -> str:
+    """Milliseconds with three significant digits."""
+    return digits(seconds * 1e3)
+
+
+def gib(value: float) -> str:
+    """GiB without their unit."""
+    return fixed(value / GIB, 2)
+
+
+def mib(value: float) -> str:
+    """MiB without their unit, and without trailing zeros."""
+    return fixed(value / MIB, 2).rstrip("0").rstrip(".")
+
+
+def percent(fraction: float) -> str:
+    """+1.2 %: a change, with its sign."""
+    return f"{100 * fraction:+.1f} %"
+
+
+def share(fraction: float) -> str:
+    """61.2 %: a part of a whole."""
+    return fixed(fraction, 1, "%")
+
+
+def gain(before: float, after: float) -> str:
+    """1.86×: how many times as fast."""
+    return f"{before / after:.2f}\u00d7"
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "fixed": fixed,
+    "span": span,
+    "speedup": speedup,
+    "speedups": speedups,
+    "figure": figure,
+    "times": times,
+    "scientific": scientific,
+    "digits": digits,
+    "exponent": exponent,
+    "gib": gib,
+    "mib": mib,
+    "ms": ms,
+    "percent": percent,
+}

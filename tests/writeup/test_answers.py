@@ -1,0 +1,133 @@
+"""The functions behind the answers give the numbers of their rows."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+
+from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
+from cs336_systems.configs import MODEL_CONFIGS
+from perf.studies.on_file import loaded
+from perf.studies.ratios import figure, speedup_of
+from perf.writeup.answered import TABLES, measured_with
+from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, NAMES, Beside, front
+from perf.writeup.answers.memory import Memory, block_parts
+from perf.writeup.answers.rows import by
+from perf.writeup.answers.steps import Steps, WarmUp
+from perf.writeup.markdown import table
+
+FOLDER = Path(__file__).parents[2] / "perf" / "studies" / "results" / "nvidia-h200"
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return {name: loaded(FOLDER / f"{name}.json") for name in ("attention", "memory")}
+
+
+def row(**values):
+    samples = {"forward_s": [0.25, 0.75], "backward_s": [1.0, 1.0], "optimizer_s": [0.5, 0.5]}
+    return {"status": "ok", "size": "small", "context": 512, "precision": "fp32"} | samples | values
+
+
+def test_steps_are_means_and_ratios_of_their_samples():
+    half = {name: [one / 2 for one in row()[name]] for name in ("forward_s", "backward_s", "optimizer_s")}
+    near = {"peak_bytes": 104, "predicted_bytes": 100}
+    far = {"peak_bytes": 10**12, "predicted_bytes": 10**11}
+    found = Steps({"end-to-end": {"rows": [row(**near), row(precision="bf16", **half, **far)]}})
+    assert found.mean_s("forward", "small") == 0.5
+    assert found.samples_s("step", "small") == [1.75, 2.25]
+    assert found.gain("step", "small") == 2.0 and found.gains() == [2.0]
+    assert [one["precision"] for one in found.peaks_within(0.05)] == ["fp32"]
+    assert found.underestimate(found.peaks_beyond(0.05)) == 9 * 10**11
+    assert found.mostly_activations(found.peaks_beyond(0.05)) == 1
+
+
+def test_warm_up_is_the_first_step_beside_the_settled_ones():
+    times = {name: [4.0, *[1.0] * 15] for name in ("forward_s", "backward_s", "optimizer_s")}
+    found = WarmUp({"warm-up": {"rows": [row(**times)]}})
+    assert found.first_over_settled("small") == 4.0
+    assert found.excess_s() == [3.0] and found.first_forward_excess_s("small") == 3.0
+    assert (found.mean_s("small", 0), found.mean_s("small", 1)) == (1.3, 1.0)
+    assert found.error_after(1) == 0.0 and found.deviation_s("small", 1) == 0.0
+
+
+def test_two_rows_of_one_setting_are_refused():
+    with pytest.raises(ValueError, match="two rows"):
+        by([{"status": "ok", "size": "small"}] * 2, "size")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_parts_of_a_block_are_all_that_it_keeps(precision, documents):
+    config = MODEL_CONFIGS["2.7B"]
+    assert sum(block_parts(precision).values()) == block_kept_bytes(config, 4, 512, precision=precision)
+    added = Memory(documents).added(precision)
+    assert added - model_kept_bytes(config, 4, 512, precision=precision) == 4
+
+
+def select(documents, **axes):
+    return Beside(documents).select(is_causal=True, **axes)
+
+
+def lines(documents, language="en"):
+    text = table(front(language, documents))
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+
+
+def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(documents):
+    head, _, *found = lines(documents)
+    assert head[3:] == [NAMES[name] for name in FRONT_COLUMNS]
+    assert len(found) == len(FRONT)
+    for line, wanted in zip(found, FRONT, strict=True):
+        mine = {pair["against"]: figure(speedup_of(pair)[0]) for pair in select(documents, **wanted)}
+        assert line[3:] == [mine.get(name, "-") for name in FRONT_COLUMNS]
+        assert line[2].strip("*").split()[0] == min(mine.values(), key=lambda one: float(one[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("factor", "ours", "others"),
+    [
+        (lambda number: 1.0, True, False),
+        (lambda number: 2.0, False, True),
+        (lambda number: (1.0, 1.2, 1.4)[number % 3], False, False),
+        (lambda number: (0.8, 1.0, 1.2)[number % 3], False, False),
+    ],
+    ids=["faster", "slower", "perhaps slower", "perhaps faster"],
+)
+def test_bold_is_whoever_is_faster_beyond_the_interval(factor, ours, others, documents):
+    changed = {"attention": copy.deepcopy(documents["attention"])}
+    for one in changed["attention"]["rows"]:
+        if one["role"] == "ours" and one["group"] == "leaderboard":
+            one["samples_s"] = [
+                [sample * factor(number) for sample in samples] for number, samples in enumerate(one["samples_s"])
+            ]
+    line = lines(changed)[2]
+    assert [cell.startswith("**") and cell.endswith("**") for cell in line] == [False, ours, others] + [False] * 4
+
+
+def test_both_front_pages_have_the_same_cells(documents):
+    english, chinese = (re.findall(r"\*\*|\d[\d.]*", str(lines(documents, language)[2:])) for language in ("en", "zh"))
+    assert english == chinese
+
+
+HOSTILE = "<script> | `x` ![x](https://a.example/x.png)\n# y"
+
+
+def test_text_of_rows_cannot_become_markup():
+    rows = [{"part": "dtypes", "on": "cuda", "autocast": HOSTILE}]
+    names = ("parameters", "fc1", "layer norm", "logits", "cross entropy", "gradients", "mean()")
+    made = table(TABLES["dtypes"]({"precision": {"rows": [rows[0] | dict.fromkeys(names, HOSTILE)]}}))
+    assert len(made.splitlines()) == 3
+    assert not re.search(r"(?<!\\)[<>`!#]|(?<! )\|(?! )", made.splitlines()[2][1:-1].replace("\\|", ""))
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("python x", "`python x`"),
+        ("python x` and `python y", "`python x` and `python y`"),
+        ("python x --n 8`, of <b> up to 16", "`python x --n 8`, of \\<b\\> up to 16"),
+    ],
+)
+def test_backticks_of_a_command_are_balanced(command, shown):
+    assert measured_with("a", {"command": command}) == f"Measured with {shown}; rows in [a.json](a.json)."

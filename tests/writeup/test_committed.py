@@ -1,0 +1,121 @@
+"""The documents under version control are what the committed rows render to."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perf.__main__ import main
+from perf.writeup import committed
+from perf.writeup.answered import TABLES
+from perf.writeup.markdown import anchor
+from perf.writeup.templating import FOLDER
+from tests.writeup.made_up import perf_folder
+
+PERF = Path(__file__).parents[2] / "perf"
+STUDIES = Path("studies") / "results"
+H200 = STUDIES / "nvidia-h200"
+
+
+def test_the_committed_documents_are_those_of_the_committed_rows(committed_source):
+    for path, text in committed.documents(committed_source).items():
+        assert path.read_text(encoding="utf-8") == text, "run python -m perf report --answers"
+
+
+ANSWERS = (PERF / H200 / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)\)", ANSWERS))))
+def test_what_the_answers_link_to_exists_and_pictures_are_small(path):
+    file = PERF / H200 / path
+    assert file.exists()
+    assert file.suffix != ".png" or file.stat().st_size < 60_000
+
+
+def test_links_within_the_answers_lead_to_headings():
+    headings = {anchor(words) for words in re.findall(r"^## (.+)$", ANSWERS, re.M)}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", ANSWERS)) <= headings
+
+
+def test_every_table_is_shown():
+    texts = [path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.md")]
+    assert set(re.findall(r'\btable\("([\w-]+)"\)', "".join(texts))) == set(TABLES)
+
+
+def answers(folder):
+    return CliRunner().invoke(main, ["report", "--answers", "--results", str(folder)])
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A perf folder with the committed studies between two front pages; asv measured the first calls alone."""
+    folder = perf_folder(tmp_path / "perf", {})
+    for place in (PERF / STUDIES).iterdir():
+        shutil.copytree(place, folder / STUDIES / place.name, ignore=shutil.ignore_patterns("*.png", "*.md"))
+    shutil.rmtree(folder / STUDIES / "box")
+    monkeypatch.setattr(committed, "first_calls_s", lambda source: [4.0, 8.0])
+    for name, (heading, _) in committed.FRONT.items():
+        (tmp_path / name).write_text(
+            f"# title\n\nbefore\n\n{heading}\n\nwords of before\n\n## next\n\nafter\n", encoding="utf-8"
+        )
+    return folder
+
+
+def test_the_command_writes_what_changed_and_nothing_beside_the_results(checkout):
+    said = [answers(checkout) for _ in range(2)]
+    assert [one.exit_code for one in said] == [0, 0], said[0].output
+    assert said[0].output.count("rewritten") == said[1].output.count("unchanged") == 3
+    front = (checkout.parent / "README.md").read_text(encoding="utf-8")
+    assert front.startswith("# title\n\nbefore\n\n## Results\n\n") and front.endswith("\n\n## next\n\nafter\n")
+    assert "words of before" not in front and "4.0-8.0 s" in front
+    assert (checkout / H200 / "README.md").is_file()
+
+
+def test_other_rows_make_other_documents(checkout):
+    answers(checkout)
+    path = checkout / H200 / "warm-up.json"
+    document = json.loads(path.read_text())
+    document["rows"][1]["optimizer_s"][0] += 1.0
+    path.write_text(json.dumps(document))
+    assert answers(checkout).output.splitlines() == [
+        "perf/studies/results/nvidia-h200/README.md: rewritten",
+        "README.md: unchanged",
+        "README.zh.md: unchanged",
+    ]
+
+
+def slower_attention(folder):
+    path = folder / H200 / "attention.json"
+    document = json.loads(path.read_text())
+    for row in document["rows"]:
+        if row["group"] == "grid" and row["impl"] == "flex":
+            row["samples_s"] = [[sample / 2 for sample in samples] for samples in row["samples_s"]]
+    path.write_text(json.dumps(document))
+    return "FlexAttention"
+
+
+def no_attention(folder):
+    (folder / H200 / "attention.json").unlink()
+    return "'attention' is not on file"
+
+
+def no_heading(folder):
+    (folder.parent / "README.md").write_text("# title\n")
+    return "README.md has no heading '## Results'"
+
+
+@pytest.mark.parametrize("spoil", [slower_attention, no_attention, no_heading])
+def test_what_cannot_be_rendered_is_one_line_and_writes_nothing(spoil, checkout):
+    reason = spoil(checkout)
+    before = {path: path.read_bytes() for path in checkout.parent.rglob("*.md")}
+    done = answers(checkout)
+    assert done.exit_code == 1 and reason in done.output and done.output.count("\n") == 1, done.output
+    assert {path: path.read_bytes() for path in checkout.parent.rglob("*.md")} == before
+
+
+def test_a_bundle_and_the_documents_are_not_made_together():
+    done = CliRunner().invoke(main, ["report", "--answers", "--bundle"])
+    assert done.exit_code == 2 and "allowed: one of them" in done.output

@@ -1,0 +1,66 @@
+"""Templates: values are text, claims are checked, and without sentences the tables remain."""
+
+import jinja2
+import pytest
+
+from perf.studies.on_file import NotOnFile
+from perf.writeup import formats, templating
+from perf.writeup.markdown import Markup
+from perf.writeup.templating import DoesNotHold, render, without_sentences
+
+
+@pytest.fixture
+def template(tmp_path, monkeypatch):
+    """A function that writes one."""
+    monkeypatch.setattr(templating, "FOLDER", tmp_path)
+    return (tmp_path / "one.md").write_text
+
+
+def test_a_value_is_text_and_a_table_is_markup(template):
+    template("{{ reason }}: {{ table }}\n")
+    made = render("one.md", {"reason": "<b> `x`\n# y", "table": Markup("| a |\n")})
+    assert made == "\\<b\\> \\`x\\` \\# y: | a |\n\n"
+
+
+def test_a_claim_that_the_rows_do_not_bear_out_is_refused(template):
+    template('{% do holds("it is faster", speedup > 1) %}\nIt is faster.\n')
+    assert render("one.md", {"speedup": 1.1}) == "It is faster.\n"
+    with pytest.raises(DoesNotHold, match="it is faster"):
+        render("one.md", {"speedup": 0.9})
+
+
+def test_a_name_that_nothing_has_is_refused(template):
+    template("{{ unknown }}")
+    with pytest.raises(jinja2.UndefinedError, match="unknown"):
+        render("one.md", {})
+
+
+def test_without_sentences_the_tables_that_have_rows_remain(template):
+    def table(name):
+        if name == "absent":
+            raise NotOnFile(name)
+        return Markup(f"| {name} |\n")
+
+    template('{{ number }} words\n\n{{ table("absent") }}\n{{ table("there") }}\ncaption\n\n{{ picture("a") }}\n')
+    made = without_sentences("one.md", {"table": table, "picture": lambda name: Markup(f"![{name}](x.png)")})
+    assert made == "| there |\n\n![a](x.png)\n"
+    template('{{ table("absent") }}\n')
+    with pytest.raises(NotOnFile, match="no table"):
+        without_sentences("one.md", {"table": table})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (formats.fixed(0.0174, 1, "ms"), "17.4 ms"),
+        (formats.fixed(2.5), "2"),
+        (formats.span([0.02, 0.001], 0, "%"), "0 to 2 %"),
+        (formats.speedups([1.5, 0.9], 2), "0.90 to 1.50\u00d7"),
+        (formats.speedup((1.1751, 0.003)), "1.175\u00d7 ± 0.3 %"),
+        (formats.scientific(4.51e-6), "4.5e-6"),
+        (formats.mib(20 * 2**20), "20"),
+        (formats.percent(-0.0321), "-3.2 %"),
+    ],
+)
+def test_formats(text, shown):
+    assert text == shown
