@@ -1,7 +1,7 @@
-"""The one place where a number is made: clocks, memory, device identity, the worker and its supervisor."""
+"""All measurement: clocks, memory, device identity, the worker and its supervisor."""
 
 HARNESS_VERSION = "3"
-"""Bumped by hand whenever a change under this folder can move a number; stored with every record."""
+"""Incremented by hand whenever a change in this folder can move a number; stored with every record."""
 
-HARNESS_DIGEST = "f6e3968b5b2d9830"
-"""Of this folder's code at that version; test_harness_version.py asks for a new one after every change."""
+HARNESS_DIGEST = "1db3950139038737"
+"""Digest of this folder's code at that version; after a change test_harness_version.py prints the new one."""

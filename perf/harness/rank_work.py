@@ -1,4 +1,4 @@
-"""What one rank of a case does when it is asked: build, run, check, sample, weigh."""
+"""One rank of a case: it builds, runs, checks, samples and weighs on request."""
 
 import time
 import traceback
@@ -13,16 +13,16 @@ from perf.workloads import build
 from perf.workloads.workload import Workload
 
 SHORT_S, CALLS = 1e-3, 20
-"""Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
+"""Calls shorter than SHORT_S are timed CALLS at a time: ranks leave a barrier some microseconds apart."""
 
 COLLECTIVES = ("nccl", "gloo:")
-"""How the names of NCCL's kernels and of gloo's events begin."""
+"""Prefixes of the names of NCCL's kernels and of gloo's events."""
 
 RUNS_BEFORE = 2
-"""Runs right before the one whose spans are told: a GPU that has just idled computes at a higher clock."""
+"""Runs right before the run whose spans are returned: a GPU computes at a higher clock after a pause."""
 
 MARK = "spin_kernel"
-"""What `torch.cuda._sleep` is called in a profile."""
+"""Name of `torch.cuda._sleep` in a profile."""
 
 
 class RankWork:
@@ -37,14 +37,14 @@ class RankWork:
         self._calls = 1
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """`{"do": name, ...}`: never raises; what goes wrong is the reply's status and reason."""
+        """Answer `{"do": name, ...}`. Never raises: an error becomes the reply's status and reason."""
         try:
             return {"status": "ok"} | getattr(self, f"_{request.pop('do')}")(**request)
         except Exception as error:
-            found = failure(error)
-            if found["status"] == "error":
+            reply = failure(error)
+            if reply["status"] == "error":
                 traceback.print_exc()
-            return found
+            return reply
 
     def _build(self, case: dict[str, Any], injection: dict[str, Any] | None = None) -> dict[str, Any]:
         self._work = None
@@ -55,7 +55,7 @@ class RankWork:
         return {"floor": vars(self._work.floor), "is_difference": self._work.without is not None}
 
     def _slow_down(self, seconds: float) -> dict[str, Any]:
-        """By the injection's share of `seconds`, on every rank, from now on."""
+        """Slow every further run down by the injection's share of `seconds`."""
         if self._injection:
             self._work = self._injection.slowed(self._held, seconds, self._device)
         return {}
@@ -70,28 +70,28 @@ class RankWork:
         return {"error": self._held.check()}
 
     def _memory(self) -> dict[str, Any]:
-        """Like any case's, of this rank; on a CPU nothing. What was built is gone: build again."""
+        """Measure this rank's peak memory; {} on a CPU. The work is discarded and has to be built again."""
         if self._device == "cpu":
             return {}
         self._work = None
         return peak_memory(self._new_work, self._leftovers)
 
     def _spans(self) -> dict[str, Any]:
-        """Of one run, after a barrier: when this rank computed and communicated, seconds from its first work."""
+        """Return when this rank computed and communicated in one run after a barrier, seconds from its first work."""
         if self._device == "cpu":
             self._meet()
             activities = host_activity(self._held.run)
-            # Of the host's events these are work, and the others wait or hold them.
-            activities = [one for one in activities if one.name.startswith(("aten::", *COLLECTIVES))]
+            # The host's other events wait, or contain these.
+            activities = [activity for activity in activities if activity.name.startswith(("aten::", *COLLECTIVES))]
         else:
             activities = device_activity(self._run_at_the_clock_of_work)
-            marks = [number for number, one in enumerate(activities) if MARK in one.name]
+            marks = [number for number, activity in enumerate(activities) if MARK in activity.name]
             activities = activities[marks[-1] + 1 :] if marks else []
-        begin = min((one.start_s for one in activities), default=0.0)
+        begin = min((activity.start_s for activity in activities), default=0.0)
         spans: dict[str, list[list[float]]] = {"compute": [], "communication": []}
-        for one in activities:
-            kind = "communication" if one.name.startswith(COLLECTIVES) else "compute"
-            start, end = one.start_s - begin, one.end_s - begin
+        for activity in activities:
+            kind = "communication" if activity.name.startswith(COLLECTIVES) else "compute"
+            start, end = activity.start_s - begin, activity.end_s - begin
             if spans[kind] and start <= spans[kind][-1][1]:
                 spans[kind][-1][1] = max(spans[kind][-1][1], end)
             else:
@@ -99,7 +99,7 @@ class RankWork:
         return spans
 
     def _run_at_the_clock_of_work(self) -> None:
-        """Some runs, then a mark, then one more."""
+        """Run `RUNS_BEFORE` times, launch the mark, run once more."""
         import torch
 
         for _ in range(RUNS_BEFORE):
@@ -113,7 +113,7 @@ class RankWork:
         return {"facts": self._held.facts()}
 
     def _warm_up(self, seconds: float) -> dict[str, Any]:
-        """At least twice; the ranks agree on how many calls make a sample."""
+        """Run at least twice; agree with the other ranks on the number of calls in a sample."""
         import torch.distributed as dist
 
         self._take(1)
@@ -126,13 +126,13 @@ class RankWork:
         return {"call_s": max(slowest) * self._calls}
 
     def _take(self, count: int) -> dict[str, Any]:
-        """`count` samples, each from a barrier to the end of this rank's work; and of the work without, in turn."""
+        """Take `count` samples, each from a barrier to the end of this rank's work, and of `without`, in turn."""
         samples: list[float] = []
         without: list[float] = []
         arms = [(self._held.run, samples)] + ([(self._held.without, without)] if self._held.without else [])
         for number in range(count):
-            for run, found in arms if number % 2 == 0 else reversed(arms):
-                found.append(self._time(run))
+            for run, times_s in arms if number % 2 == 0 else reversed(arms):
+                times_s.append(self._time(run))
         return {"samples_s": samples, "without_s": without}
 
     def _time(self, run: Callable[[], Any]) -> float:
@@ -153,7 +153,7 @@ class RankWork:
         return start.elapsed_time(end) * 1e-3 / self._calls
 
     def _meet(self) -> None:
-        """All ranks are ready for a run, and their devices have nothing left to do."""
+        """Wait until all ranks are ready for a run and their devices are idle."""
         import torch.distributed as dist
 
         self._held.prepare()

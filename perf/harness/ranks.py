@@ -1,4 +1,4 @@
-"""ranks: a case on several processes at once, one for each rank, timed by its slowest."""
+"""ranks: a case on several processes, one for each rank, timed by the slowest rank."""
 
 import contextlib
 import dataclasses
@@ -22,17 +22,17 @@ from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
 SCRIPT = Path(__file__).parent / "workers" / "rank.py"
 LIMIT_S = 60.0
-"""Of a collective: a rank that waits longer gives up, long before the visit counts as hung."""
+"""Timeout of a collective: a rank gives up long before the visit counts as hung."""
 
 CAUSE_S = 1.0
-"""After a bad answer: what the death of a rank means to others may be noticed before the death itself."""
+"""Time to wait for further replies after a bad reply: other ranks may notice a rank's death before its pipe closes."""
 
 
 class Ranks:
-    """Processes that take one case after the other; every question goes to all, the first bad answer ends them all.
+    """Processes that run one case after the other; every request goes to all, and the first bad reply ends them all.
 
-    Raises what the answer says, or that a rank has died: `Unavailable`, `WrongResult`, `torch.OutOfMemoryError`, else
-    `RuntimeError`, each with the rank. They die with this process, however it ends.
+    A bad reply raises `Unavailable`, `WrongResult`, `torch.OutOfMemoryError` or else `RuntimeError`, with the rank; the
+    death of a rank raises `RuntimeError`. The processes die with this process.
     """
 
     def __init__(self, device: str, world_size: int, checkout: Path):
@@ -45,7 +45,7 @@ class Ranks:
         for rank in range(world_size):
             log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             arguments = [device, str(checkout), str(rank), str(world_size), str(self._folder), str(LIMIT_S)]
-            # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.
+            # Without -P, because the script imports its neighbour by their common folder, which holds nothing else.
             process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
@@ -53,7 +53,7 @@ class Ranks:
             self._processes.append(process)
 
     def build(self, case: Case, injection: Injection | None = None) -> Workload:
-        """The case's work, as the rest of the harness sees it; of an injection only bytes are held from the start."""
+        """Build the case's work on all ranks; an injection of bytes takes effect now, another after `slow_down`."""
         planted = dataclasses.asdict(injection) if injection else None
         reply = self.ask("build", case=case.to_json(), injection=planted)[0]
         return Workload(
@@ -65,7 +65,7 @@ class Ranks:
         )
 
     def ask(self, do: str, *, meanwhile: Callable[[], Any] = lambda: None, **arguments: Any) -> list[dict[str, Any]]:
-        """One reply a rank, in order of rank; `meanwhile` is called once all ranks have the question."""
+        """Return one reply a rank, in order of rank; call `meanwhile` once all ranks have the request."""
         line = (json.dumps({"do": do, **arguments}) + "\n").encode()
         for process in self._processes:
             assert process.stdin is not None
@@ -92,7 +92,7 @@ class Ranks:
                         bad.append(rank)
         if bad:
             self.close()
-            cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # else the first to say so
+            cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # without a crash the first reply
             raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
 
@@ -101,20 +101,20 @@ class Ranks:
         self.ask("slow_down", seconds=seconds)
 
     def memory(self) -> dict[str, Any]:
-        """`memory.peak_memory` of the rank that needs most; nothing on a CPU."""
-        most = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
-        return {name: value for name, value in most.items() if name != "status"}
+        """Return `memory.peak_memory` of the rank with the highest peak; {} on a CPU."""
+        highest = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
+        return {name: value for name, value in highest.items() if name != "status"}
 
     def spans(self) -> list[dict[str, list[list[float]]]]:
-        """Of one run, when each rank computed and when it communicated: [start, end], seconds.
+        """Return when each rank computed and when it communicated in one run: [start, end], seconds.
 
-        A run before it is thrown away: in the first the profiler spends time of its own.
+        A run before it is discarded, because the first includes the profiler's own start.
         """
         self.ask("spans")
         return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans")]
 
     def close(self) -> None:
-        """End them all, now: some may wait for others in a collective."""
+        """Kill all processes: some may wait for others in a collective."""
         self.alive = False
         for process in self._processes:
             process.kill()
@@ -127,26 +127,26 @@ class Ranks:
 
     def _death_of(self, rank: int) -> dict[str, Any]:
         code = self._processes[rank].wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         log = self._logs[rank]
         log.seek(0)
-        words = _last_words(log.read().decode(errors="replace"))
-        return {"status": "crashed", "reason": f"its process died ({how}){f': {words}' if words else ''}"}
+        cause = _cause_of_death(log.read().decode(errors="replace"))
+        return {"status": "crashed", "reason": f"its process died ({ended}){f': {cause}' if cause else ''}"}
 
 
 class RankClock:
-    """ranks: from a barrier until the slowest rank has finished; very short calls many at a time."""
+    """ranks: from a barrier until the slowest rank has finished; very short calls in groups."""
 
     name: ClockName = "ranks"
     call_s = 0.0
     whole_s: float | None = None
-    """Median of the last batch's whole calls, where its samples are what these take more than others."""
+    """Median of the last batch's whole calls, if its samples are differences."""
 
     def __init__(self, ranks: Ranks):
         self._ranks = ranks
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
-        """On every rank; the state is read while all take a sample more."""
+        """Warm up on every rank; read the state while all take one more sample."""
         self.call_s = self._ranks.ask("warm_up", seconds=WARM_UP_S)[0]["call_s"]
         state: dict[str, Any] = {}
         if read_state:
@@ -156,7 +156,7 @@ class RankClock:
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples: of each the slowest rank's, less that without what is asked about."""
+        """Take `count` samples, each of the slowest rank; of a difference, in each arm."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; ranks are timed 'warm' only")
         replies = self._ranks.ask("take", count=count, meanwhile=while_busy)
@@ -170,11 +170,11 @@ class RankClock:
         return [time - other for time, other in zip(slowest, without, strict=True)]
 
 
-def _last_words(log: str) -> str:
-    """Why a process died, from what it wrote: of C++ errors, which end in a list of frames, what they say."""
-    said = re.search(r"Watchdog caught .*", log) or re.search(r"(?<=what\(\):).*", log)  # NCCL's timeout; any other
-    words = said[0] if said else (log.strip().splitlines() or [""])[-1]
-    return words.strip()[:200]
+def _cause_of_death(log: str) -> str:
+    """Return the message of a C++ error, which ends in a list of frames, or else the last line of the log."""
+    error = re.search(r"Watchdog caught .*", log) or re.search(r"(?<=what\(\):).*", log)  # NCCL's timeout; any other
+    cause = error[0] if error else (log.strip().splitlines() or [""])[-1]
+    return cause.strip()[:200]
 
 
 def _require_devices(device: str, world_size: int) -> None:

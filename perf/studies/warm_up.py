@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perf.harness import working_tree
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.end_to_end import mean_and_deviation
 from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
@@ -66,7 +66,7 @@ def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
             cells = {"size": row["size"], "context": row["context"], "warm-up": count}
             if row["status"] == "ok":
                 cells |= {phase: mean_and_deviation(row[f"{phase}_s"][count : count + steps]) for phase in PHASES}
-            shown.append(cells | ({} if row["status"] == "ok" else {"forward": told(row)}))
+            shown.append(cells | ({} if row["status"] == "ok" else {"forward": describe(row)}))
     return tabulate(shown, headers="keys", disable_numparse=True)
 
 

@@ -1,4 +1,4 @@
-"""One kernel of ours in tiles that are given, past the tables and autograd: what the tables are tuned by."""
+"""A kernel of ours with given tiles, without the tables and autograd, for tuning the tables."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from perf.workloads.workload import Floor, Unavailable, Workload
 
 
 class Tensors(NamedTuple):
-    """What the kernels read: (batch, heads, seq_len, d), and float32 (batch, heads, seq_len)."""
+    """Inputs of the kernels: (batch, heads, seq_len, d), and float32 (batch, heads, seq_len)."""
 
     q: Any
     k: Any
@@ -28,21 +28,21 @@ class Tensors(NamedTuple):
 
 
 Run = Callable[[], Answer]
-"""Launches, and returns what was written: some of out, dq, dk, dv."""
+"""Launch the kernel; return its outputs, some of out, dq, dk, dv."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """How one is launched, and the least that it has to do."""
+    """A kernel's launch and its minimum work."""
 
     make: Callable[[Problem, Tensors, tuple[int, ...]], Run]
     """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
 
     products: int
-    """Of matrices, a tile."""
+    """Number of matrix products for each tile."""
 
     read: int
-    """Tensors of q's size; so is `written`."""
+    """Number of tensors of q's size that are read; likewise `written`."""
 
     written: int
 
@@ -50,7 +50,7 @@ class Kernel:
 def build(params: dict[str, Any], device: str) -> Workload:
     """`params`: kernel (one of `KERNELS`), tiles (numbers, as "64x64x4x3"), and those of `attention.problem_of`.
 
-    All of a problem share their inputs, so that a hundred of them fit. On the device "meta" it is for a process that
+    All kernels of a problem share their inputs, so that a hundred of them fit. The device "meta" serves a process that
     only compiles.
     """
     kernel, problem = KERNELS[params["kernel"]], problem_of(params)
@@ -68,7 +68,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 
 def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None:
-    """Which entry of the tables `kernel` goes by here, and its numbers; None where it does not run."""
+    """Return the table entry that `kernel` uses for the problem, and its numbers; None if the kernel does not apply."""
     import torch
 
     tables = measured_module("attention.tile_choices")
@@ -232,7 +232,7 @@ def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> 
 
 
 def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """All of its launches; with the registers of the table, which are those of the head dimension's kernel."""
+    """Plan all launches of the backward, with the table's registers for the head dimension."""
     q_tile, stages, ds_stages = numbers
     how = (
         measured_module("attention.tile_choices")
@@ -245,14 +245,14 @@ def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) ->
 
 
 def _float32_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """With its splitting."""
+    """Plan the forward with its splitting into pieces."""
     launchers = measured_module("attention.flash_float32")
     plan = launchers.plan_forward(on.q, on.k, on.v, _options(problem, on.q), _three_pieces(numbers))
     return _forward_run(plan, on)
 
 
 def _float32_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """All of its launches."""
+    """Plan all launches of the backward."""
     launchers, options = measured_module("attention.flash_float32"), _options(problem, on.q)
     plan = launchers.plan_backward(on.q, on.k, on.v, on.out, on.do, options, _three_pieces(numbers))
     return _backward_run(plan, on)
@@ -265,7 +265,7 @@ def _in_gluon(mode: str, problem: Problem, on: Tensors) -> Run:
 
 
 def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """As the tables have it, with its splitting: over pieces of float32, or of the keys among programs."""
+    """Plan the forward by the tables, with its splitting: of float32 into pieces, or of the keys over programs."""
     if numbers == (1,):
         return _in_gluon("forward", problem, on)
     chunk = measured_module("attention.tile_choices").split_keys(on.q, on.k, False)
@@ -278,7 +278,7 @@ def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> R
 
 
 def _gluon_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """All of its launches, as the tables have it."""
+    """Plan all launches of the backward by the tables."""
     if numbers == (1,):
         return _in_gluon("backward", problem, on)
     plan = _plain().plan_backward(on.q, on.k, on.v, on.out, on.do, _options(problem, on.q))
@@ -316,7 +316,7 @@ def _floor(kernel: Kernel, problem: Problem) -> Floor:
 
 @contextlib.contextmanager
 def _poisoned() -> Iterator[None]:
-    """What torch leaves uninitialized is NaN meanwhile: it may be what another one, which was right, has given back."""
+    """Fill torch's uninitialized memory with NaN inside the block: it may hold an earlier kernel's correct output."""
     import torch
 
     before = torch.are_deterministic_algorithms_enabled()

@@ -1,4 +1,4 @@
-"""Two ways to do one thing, in turn in the same processes: what a study compares, not a case of the suite."""
+"""Two workloads that a study samples in turn in the same processes; not a case of the suite."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from perf.workloads.workload import Workload
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: first and second, each [workload, params]; other names are for both. Both are held at once."""
+    """Build both. `params`: first and second, each [workload, params]; all other names apply to both."""
     common = {name: value for name, value in params.items() if name not in ("first", "second")}
     first, second = (build_one(workload, common | own, device) for workload, own in (params["first"], params["second"]))
     return Workload(

@@ -157,8 +157,8 @@ frame #0: clone + 0x44 (0x7f01)
         ("", r""),
     ],
 )
-def test_last_words_say_why_and_not_where(log, words):
-    assert re.fullmatch(words, ranks._last_words(log))
+def test_cause_of_death_say_why_and_not_where(log, words):
+    assert re.fullmatch(words, ranks._cause_of_death(log))
 
 
 KINDS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.answers.rows import BATCH, GIB, MIB, SIZES, Documents, Row, by, gib, markdown, mib, percent, share
 from perf.workloads import measured
 
@@ -160,7 +160,7 @@ def attention_memory(found: Documents) -> str:
             size = row["measured"].get(name)
             cells[title] = "-" if size is None else f"{size / GIB:.3f}"
         cells["peak, predicted"] = f"{row['predicted']['backward'] / GIB:.3f}"
-        shown.append(cells | {"status": told(row)})
+        shown.append(cells | {"status": describe(row)})
     return markdown(shown)
 
 

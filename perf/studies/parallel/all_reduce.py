@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
@@ -76,7 +76,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "busbw, GB/s": f"{bus / 1e9:.2f}",
             }
         else:
-            cells["ms"] = told(row)
+            cells["ms"] = describe(row)
         found.append(cells)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.options import Finite
 from perf.studies.document import document, heading, kept, out_option, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
@@ -93,7 +93,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "peak, GiB": f"{row['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in row else "-",
             }
         else:
-            cells["step"] = told(row)
+            cells["step"] = describe(row)
         found.append(cells)
     return found
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.case import Case
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.lm import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 from perf.workloads.workload import Floor, Workload
@@ -95,7 +95,7 @@ def test_a_failed_mode_is_a_failed_row():
     ok = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
     failed = {"strategy": "naive", "mode": "exposed", "status": "error", "reason": "rank 1: its process died (SIGKILL)"}
     (row,) = ddp.paired([ok, failed])
-    assert told(row) == "error: rank 1: its process died (SIGKILL)"
+    assert describe(row) == "error: rank 1: its process died (SIGKILL)"
 
 
 def test_ddp_equivalence_holds_and_says_so(tmp_path):
@@ -194,7 +194,7 @@ def test_ranks_serve_all_cases_of_their_number_until_one_ends_them(monkeypatch):
     monkeypatch.setattr(Ended, "made", [])
     settings = [{"world_size": n, "megabytes": size} for n, size in ((2, 1), (2, 2), (2, 13), (2, 3), (3, 1))]
     rows = list(ranked.measured_rows("collectives", settings, "cpu"))
-    assert [told(row) for row in rows] == ["ok", "ok", "error: RuntimeError: rank 1: its process died", "ok", "ok"]
+    assert [describe(row) for row in rows] == ["ok", "ok", "error: RuntimeError: rank 1: its process died", "ok", "ok"]
     assert [made.world_size for made in Ended.made] == [2, 2, 3]
     assert not any(made.alive for made in Ended.made)
 
@@ -221,4 +221,4 @@ def test_a_case_is_checked_timed_and_weighed():
 @pytest.mark.skipif(not ON_CPU, reason="this machine may have them")
 def test_more_ranks_than_gpus_is_a_row():
     (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
-    assert told(row) == "unavailable: needs 2 GPUs; this machine has 0"
+    assert describe(row) == "unavailable: needs 2 GPUs; this machine has 0"
