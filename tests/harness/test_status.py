@@ -1,4 +1,4 @@
-"""What became of something is told in one vocabulary, and files from before it are read into it."""
+"""All statuses are of one vocabulary, and older files are read into it."""
 
 import pytest
 import torch

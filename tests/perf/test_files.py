@@ -1,4 +1,4 @@
-"""Folders and files of a command that may be killed, or that nobody may write."""
+"""Files and scratch folders of commands that are killed or may not write."""
 
 import os
 import signal
