@@ -85,7 +85,7 @@ def test_a_pair_of_our_own_and_a_peer_from_elsewhere(tmp_path):
     ("name", "said"),
     [
         ("other_weights", "wrong: the loss differs from float64"),
-        ("without_gradients", "wrong: what a step takes off the loss differs"),
+        ("without_gradients", "wrong: the decrease of the loss"),
         ("silent", "returned NoneType; allowed: its loss, one number"),
     ],
 )
