@@ -1,15 +1,15 @@
-"""Named model sizes, for users. Benchmarks keep literals of their own, so that an edit here moves no axis."""
+"""Named model sizes for users. Benchmarks keep their own literals, so an edit here changes no axis."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only Transformer: everything but its context length and its attention."""
+    """Sizes of a decoder-only Transformer, without its context length and its attention."""
 
     d_model: int
     d_ff: int
-    """Width of the SwiGLU's hidden layer; it has three matrices of d_model x d_ff."""
+    """Hidden width of the SwiGLU, which has three matrices of d_model x d_ff."""
 
     num_layers: int
     num_heads: int
@@ -20,12 +20,12 @@ class ModelConfig:
         if self.d_model % (2 * self.num_heads):
             raise ValueError(
                 f"d_model={self.d_model} and num_heads={self.num_heads} were given; allowed: an even number of "
-                "dimensions for every head, since RoPE turns them in pairs"
+                "dimensions per head, since RoPE rotates them in pairs"
             )
 
     @property
     def head_dim(self) -> int:
-        """Dimensions of one head."""
+        """Number of dimensions of a head."""
         return self.d_model // self.num_heads
 
 
@@ -38,7 +38,4 @@ MODEL_CONFIGS = {
     "2.7B": ModelConfig(d_model=2560, d_ff=10240, num_layers=32, num_heads=32),
     "10B": ModelConfig(d_model=4608, d_ff=12288, num_layers=50, num_heads=36),
 }
-"""The course's sizes of 2025, and the 10B of 2026."""
-
-EDITION_2026 = {"small": "small", "medium": "medium", "large": "large", "xl": "2.7B", "10B": "10B"}
-"""What the course of 2026 calls its sizes -> the same model here: its xl is the 2.7B of 2025."""
+"""Sizes of the course of 2025, and the 10B of 2026. The xl of 2026 is the 2.7B here; the other names are the same."""

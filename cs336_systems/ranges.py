@@ -1,9 +1,9 @@
-"""Named ranges for profilers, which cost an attribute lookup while nobody records them.
+"""Named ranges for profilers. They cost a global lookup while no profiler records them.
 
-with recorded():           # by whoever profiles
-    step()
-with range_("softmax"):    # in the code that is profiled
+with range_("softmax"):    # in the profiled code
     ...
+with recorded():           # in the profiler
+    step()
 """
 
 import contextlib
@@ -18,13 +18,13 @@ _open: Callable[[str], AbstractContextManager[object]] | None = None
 
 
 def range_(name: str) -> AbstractContextManager[object]:
-    """A range of this name where ranges are recorded, else nothing."""
+    """Open a range of this name if ranges are recorded."""
     return NOTHING if _open is None else _open(name)
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
-    """Record ranges meanwhile: for torch.profiler and, on a GPU, as NVTX ranges for nsys and ncu."""
+    """Record ranges inside, for torch.profiler and, on a GPU, as NVTX ranges for nsys and ncu."""
     global _open
     before, _open = _open, _record
     try:

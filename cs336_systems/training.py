@@ -1,12 +1,12 @@
-"""One training step: precision, loss, optimizer, and the ways to run it, as plain functions over any model.
+"""One training step: precision, loss, optimizer and execution variants, as plain functions over any model.
 
-A model is a `torch.nn.Module` that turns ids (batch, seq_len) into logits (batch, seq_len, vocab_size).
+A model is a `torch.nn.Module` that maps ids (batch, seq_len) to logits (batch, seq_len, vocab_size).
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -16,25 +16,29 @@ from cs336_systems.optimizer.master_weights import master_weight_adamw
 from cs336_systems.ranges import range_
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
-"""fp32: IEEE products. tf32: ten bits of mantissa in products. bf16, fp16: autocast; fp16 with loss scaling.
+"""fp32: IEEE matmuls. tf32: matmuls with a 10-bit mantissa. bf16, fp16: autocast; fp16 scales the loss.
 
-bf16_weights: the numbers of bf16, with the matrices held in bfloat16 and their float32 masters in the optimizer.
+bf16_weights: same arithmetic as bf16, but the model stores its matrices in bfloat16 and the optimizer keeps float32
+master weights.
 """
 
 VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
-"""compiled_blocks: each layer by itself; compiled: the whole model; both with the loss. cuda_graph: the whole step,
-without a host; compiled_cuda_graph: of compiled layers, since without a host the whole model is no faster."""
+"""compiled_blocks: compile each layer and the loss. compiled: compile the whole model and the loss.
+
+cuda_graph: capture the whole step. compiled_cuda_graph: capture a step of compiled layers; without host time to save,
+compiling the whole model is no faster.
+"""
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16_weights": torch.bfloat16}
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all positions, in float32: logits (batch, seq_len, vocab_size), targets (batch, seq_len) int64."""
+    """Mean cross-entropy in float32 of logits (batch, seq_len, vocab_size) against int64 targets (batch, seq_len)."""
     return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The forward's casts in one of `PRECISIONS`; the backward follows them by itself."""
+    """Cast the forward's operations as this precision of `PRECISIONS` requires; the backward needs no context."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} was given; allowed: {', '.join(PRECISIONS)}")
     if precision not in _AUTOCAST:
@@ -44,16 +48,16 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Float32 products inside are IEEE for fp32, and may take TF32 for every other precision.
+    """Set the precision of float32 matmuls: IEEE for fp32, TF32 allowed for every other precision.
 
-    Afterwards torch's older flag and its newer one are what they were, which need not agree.
+    Restores both of torch's flags on exit, the older and the newer one, which need not agree.
     """
     newer = torch.backends.cuda.matmul.fp32_precision
     try:
         older = torch.get_float32_matmul_precision()
-    except RuntimeError:  # torch does not read it while the newer flag says otherwise
+    except RuntimeError:  # torch refuses to read the older flag while the newer one contradicts it
         older = "highest" if newer == "tf32" else "high"
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # both
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # sets both flags
     try:
         yield
     finally:
@@ -63,9 +67,9 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 @dataclass
 class TrainStep:
-    """The phases of a step on one batch; `step()` is all of them.
+    """One training step on a fixed batch, whole (`step()`) or by phase.
 
-    Gradients are freed before the forward (`set_to_none`), so that at its end only activations have been added.
+    Gradients are freed (`set_to_none`) before the forward, so at the end of the forward only activations were added.
     """
 
     model: nn.Module
@@ -74,27 +78,32 @@ class TrainStep:
     targets: Tensor
     precision: str = "fp32"
     scaler: torch.amp.GradScaler | None = None
-    """Scales the loss of fp16, so that small gradients do not vanish; skips steps whose gradients overflowed."""
+    """Loss scaler for fp16: keeps small gradients from underflowing and skips steps whose gradients overflow."""
 
     run: Callable[[Tensor], Tensor] | None = None
-    """What calls the model: the model itself if None, or a compiled form of it."""
+    """Callable used for the model's forward, for example its compiled form. None calls the model itself."""
 
     loss_function: Callable[[Tensor, Tensor], Tensor] = cross_entropy
-    """Logits and targets to the loss: `cross_entropy`, or a compiled form of it."""
+    """Maps logits and targets to the loss: `cross_entropy` or its compiled form."""
+
+    is_captured: bool = False
+    """Whether `step()` is one CUDA graph. The phases always run uncaptured."""
+
+    _replay: Callable[[], Tensor] | None = field(default=None, init=False, repr=False)
 
     def forward(self) -> Tensor:
-        """The loss, with its graph."""
+        """Return the loss with its graph."""
         device, run = self.ids.device, self.model if self.run is None else self.run
         with range_("forward"), matmul_precision(self.precision), autocast(self.precision, device):
             return self.loss_function(run(self.ids), self.targets)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of all parameters."""
+        """Compute the gradients of all parameters."""
         with range_("backward"), matmul_precision(self.precision):
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def optimizer_step(self) -> None:
-        """Parameters and the optimizer's state."""
+        """Update the parameters and the optimizer's state."""
         with range_("optimizer"):
             if self.scaler:
                 self.scaler.step(self.optimizer)
@@ -103,7 +112,17 @@ class TrainStep:
                 self.optimizer.step()
 
     def step(self) -> Tensor:
-        """zero_grad, forward, backward, optimizer; returns the detached loss."""
+        """Run zero_grad, forward, backward and the optimizer; return the detached loss.
+
+        If `is_captured`, the first call captures (see `Captured`) and every call replays the graph.
+        """
+        if not self.is_captured:
+            return self._all_phases()
+        if self._replay is None:
+            self._replay = Captured(self._all_phases)
+        return self._replay()
+
+    def _all_phases(self) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.forward()
         self.backward(loss)
@@ -114,9 +133,9 @@ class TrainStep:
 def adamw(
     model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.01, *, capturable: bool = False
 ) -> torch.optim.AdamW:
-    """torch's AdamW, fused: one kernel for all parameters, and no temporary of their size.
+    """Build torch's fused AdamW: one kernel for all parameters and no temporaries of their size.
 
-    `capturable`: its step count lives on the device, so that a CUDA graph can hold it.
+    `capturable` keeps the step count on the device, which a CUDA graph requires.
     """
     return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True, capturable=capturable)
 
@@ -124,25 +143,25 @@ def adamw(
 def make_train_step(
     model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
 ) -> TrainStep:
-    """A `TrainStep` of `model` on this batch, compiled as `variant` says; the first call compiles.
+    """Build the `TrainStep` of a variant. The first step compiles and captures, as far as the variant does either.
 
-    Changes `model` in place: its layers' `compile`, and for bf16_weights the dtype of its linear weights.
+    Changes `model` in place: compiles its layers, and for bf16_weights rounds its linear weights to bfloat16.
 
-    Raises `ValueError` for an unknown variant, and for what no CUDA graph can hold: it needs a GPU, and loss scaling
-    asks the host whether a gradient overflowed.
+    Raises `ValueError` for an unknown variant and for a CUDA graph without a CUDA device or with fp16, whose loss
+    scaling synchronizes with the host.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} was given; allowed: {', '.join(VARIANTS)}")
-    graphed = variant.endswith("cuda_graph")
-    if graphed and not ids.is_cuda:
+    is_captured = variant.endswith("cuda_graph")
+    if is_captured and not ids.is_cuda:
         raise ValueError(f"variant={variant!r} was given with ids on {ids.device}; allowed: a CUDA device")
-    if graphed and precision == "fp16":
+    if is_captured and precision == "fp16":
         allowed = ", ".join(name for name in PRECISIONS if name != "fp16")
         raise ValueError(f"variant={variant!r} was given with precision='fp16'; allowed: {allowed}")
     scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
-    masters = precision == "bf16_weights"
-    optimizer = master_weight_adamw(model) if masters else adamw(model, capturable=graphed)
-    train = TrainStep(model, optimizer, ids, targets, precision, scaler)
+    has_masters = precision == "bf16_weights"
+    optimizer = master_weight_adamw(model) if has_masters else adamw(model, capturable=is_captured)
+    train = TrainStep(model, optimizer, ids, targets, precision, scaler, is_captured=is_captured)
     if variant == "compiled":
         train.run = torch.compile(model, dynamic=False)
     elif variant.startswith("compiled"):
@@ -156,13 +175,12 @@ def make_train_step(
 def make_step(
     model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
 ) -> Callable[[], Tensor]:
-    """The whole step of `make_train_step`, captured if `variant` says so: call it to train; it returns the loss."""
-    train = make_train_step(model, ids, targets, precision=precision, variant=variant)
-    return Captured(train.step) if variant.endswith("cuda_graph") else train.step
+    """Build `make_train_step(...).step`: each call trains on the batch once and returns the loss."""
+    return make_train_step(model, ids, targets, precision=precision, variant=variant).step
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
-    """The layers of any Transformer: its longest `ModuleList`. Raises `ValueError` if it has none."""
+    """Return the layers of any Transformer: its longest `ModuleList`. Raises `ValueError` if it has none."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         raise ValueError(f"{type(model).__name__} was given; allowed: a model with its layers in an nn.ModuleList")
@@ -170,13 +188,14 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
 
 
 class Captured:
-    """`step` as a CUDA graph: the same kernels on the same memory, launched at once. Runs three steps to get there.
+    """A step as a CUDA graph: the same kernels on the same memory, in one launch.
 
-    Calling it takes a step and returns what `step` returned, overwritten by the next call.
+    Construction runs the step three times as warm-up and then records it. A call replays the recorded step and returns
+    its result, which the next call overwrites.
     """
 
     def __init__(self, step: Callable[[], Tensor]):
-        self.step = step  # a graph knows addresses: what lives there (weights, batch, moments) must stay alive
+        self.step = step  # the graph holds raw addresses, so the weights, batch and moments behind them must stay alive
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -188,6 +207,6 @@ class Captured:
             self._loss = step()
 
     def __call__(self) -> Tensor:
-        """Replay, on the current stream."""
+        """Replay the graph on the current stream."""
         self._graph.replay()
         return self._loss

@@ -1,7 +1,7 @@
-"""A decoder-only Transformer language model, to be read from top to bottom.
+"""Decoder-only Transformer language model, written to be read from top to bottom.
 
-RMSNorm before each sublayer, rotary positions, SwiGLU, an untied head, no biases: the model of the course, with the
-parameter names of its `BasicsTransformerLM`. Attention is injected; the model knows no kernel.
+The course's model, with the parameter names of its `BasicsTransformerLM`: RMSNorm before each sublayer, rotary
+positions, SwiGLU, an untied head, no biases. Attention is injected; the model does not choose a kernel.
 """
 
 from collections.abc import Callable
@@ -16,24 +16,24 @@ from cs336_systems.configs import ModelConfig
 from cs336_systems.ranges import range_
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Causal attention: q, k, v of (batch, num_heads, seq_len, head_dim) and one dtype -> out, shaped like q."""
+"""Causal attention that maps q, k, v (batch, num_heads, seq_len, head_dim) of one dtype to out, shaped like q."""
 
 RMS_NORM_EPS = 1e-5
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Eager causal attention, the default; `partial(flash_attention, is_causal=True, impl="triton")` is another."""
+    """Eager causal attention, the default. Alternative: `partial(flash_attention, is_causal=True, impl="triton")`."""
     return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class TransformerLM(nn.Module):
-    """`forward(ids)`: (batch, seq_len) int64 -> logits (batch, seq_len, vocab_size).
+    """Language model that maps ids (batch, seq_len), int64, to logits (batch, seq_len, vocab_size).
 
     Args:
         config: sizes; see `MODEL_CONFIGS`.
-        context_length: the longest seq_len; sets the table of rotations and nothing else.
-        attention: what every layer attends with.
-        checkpointed: keep only each layer's input for the backward, and compute the layer again there.
+        context_length: maximum seq_len; determines only the size of the rotation table.
+        attention: attention function of every layer.
+        checkpointed: keep only each layer's input for the backward, which recomputes the layer.
     """
 
     cos: Tensor
@@ -59,7 +59,7 @@ class TransformerLM(nn.Module):
         self.apply(initialize)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Raises `ValueError` for a sequence longer than `context_length`."""
+        """Compute logits. Raises `ValueError` for a sequence longer than `context_length`."""
         seq_len = ids.shape[-1]
         if seq_len > self.context_length:
             raise ValueError(f"a sequence of {seq_len} was given; allowed: up to context_length={self.context_length}")
@@ -71,7 +71,7 @@ class TransformerLM(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)); x is (batch, seq_len, d_model)."""
+    """Pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x)), for x (batch, seq_len, d_model)."""
 
     def __init__(self, config: ModelConfig, attention: Attention):
         super().__init__()
@@ -81,7 +81,7 @@ class TransformerBlock(nn.Module):
         self.ffn = SwiGLU(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`cos`, `sin`: (seq_len, head_dim / 2)."""
+        """Apply the layer; `cos` and `sin` have shape (seq_len, head_dim / 2)."""
         with range_("attention"):
             x = x + self.attn(self.ln1(x), cos, sin)
         with range_("feed-forward"):
@@ -99,7 +99,7 @@ class SelfAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """(batch, seq_len, d_model) -> the same."""
+        """Attend within each sequence of x (batch, seq_len, d_model)."""
         q, k, v = (
             projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -110,7 +110,7 @@ class SelfAttention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """w2(silu(w1 x) * w3 x)."""
+    """Gated feed-forward: w2(silu(w1 x) * w3 x)."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -119,29 +119,29 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(config.d_model, config.d_ff, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., d_model) -> the same."""
+        """Transform x (..., d_model)."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 def rotations(head_dim: int, context_length: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin of every position's angle for every pair of dimensions: (context_length, head_dim / 2) each."""
+    """Return cos and sin of the angle of each position and pair of dimensions, (context_length, head_dim / 2) each."""
     frequencies = theta ** -(torch.arange(0, head_dim, 2) / head_dim)
     angles = torch.outer(torch.arange(context_length), frequencies)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding (Su et al. 2021) of x, (..., seq_len, head_dim), in float32.
+    """Apply rotary position embedding (Su et al. 2021) to x (..., seq_len, head_dim), in float32.
 
-    Dimension i turns with dimension i + head_dim / 2, as in the course of 2026; that of 2025 pairs neighbours, which is
-    the same model with its heads' dimensions in another order.
+    Dimension i is paired with dimension i + head_dim / 2, as in the course of 2026. The course of 2025 pairs
+    neighbours, which is the same model with the dimensions of each head permuted.
     """
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
 
 
 def initialize(module: nn.Module) -> None:
-    """The course's: linear weights of variance 2 / (in + out), embeddings of variance 1, both cut off at 3 sigma."""
+    """Initialize linear weights with variance 2 / (in + out) and embeddings with 1, truncated at 3 sigma."""
     if isinstance(module, nn.Linear):
         std = (2 / (module.in_features + module.out_features)) ** 0.5
         nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)

@@ -24,10 +24,10 @@ def replace_file(path: Path, content: bytes) -> None:
         temporary.replace(path)
 
 
-def write_aside(path: Path, text: str) -> None:
-    """Call `replace_file` with `text` in UTF-8. Raises `click.ClickException` with one line if it fails."""
+def write_aside(path: Path, content: str | bytes) -> None:
+    """Call `replace_file`, with text in UTF-8. Raises `click.ClickException` with one line if it fails."""
     with _click_errors(path):
-        replace_file(path, text.encode())
+        replace_file(path, content.encode() if isinstance(content, str) else content)
 
 
 def write_measured(files: Mapping[Path, str]) -> None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+MIB, GIB = 2**20, 2**30
+
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_BYTES = ((GIB, "GiB"), (MIB, "MiB"), (2**10, "KiB"), (1, "B"))
 _RATE = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 
 
@@ -31,6 +33,16 @@ def memory(value: float) -> str:
     """Format a size: 12.3 MiB (2^20 bytes)."""
     scale, unit = _pick(value, _BYTES)
     return f"{digits(value / scale)} {unit}"
+
+
+def gib(value: float, decimals: int = 2) -> str:
+    """12 GiB, whatever the size."""
+    return f"{value / GIB:,.{decimals}f} GiB"
+
+
+def mib(value: float, decimals: int = 0) -> str:
+    """12 MiB, whatever the size."""
+    return f"{value / MIB:,.{decimals}f} MiB"
 
 
 def rate_unit(values: Sequence[float]) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""The course's interface to this package: its tests call these names and nothing else."""
+"""The course's interface to this package: its tests call only these names."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,61 +7,61 @@ import torch
 
 
 def get_flashattention_autograd_function_pytorch() -> type:
-    """The class (not its apply) of FlashAttention-2 in PyTorch."""
+    """Return the class (not its apply) of FlashAttention-2 in PyTorch."""
     from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
 
     return FlashAttentionPyTorch
 
 
 def get_flashattention_autograd_function_triton() -> type:
-    """The class (not its apply) of FlashAttention-2 in Triton."""
+    """Return the class (not its apply) of FlashAttention-2 in Triton."""
     from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
     return FlashAttentionTriton
 
 
 def get_ddp_individual_parameters(module: torch.nn.Module) -> torch.nn.Module:
-    """`module` with one overlapped all-reduce for each parameter."""
+    """Wrap `module` for one overlapped all-reduce per parameter."""
     from cs336_systems.distributed.ddp import OverlappedDDP
 
     return OverlappedDDP(module)
 
 
 def ddp_individual_parameters_on_after_backward(ddp_model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Called between the backward and the optimizer's step."""
+    """Finish the synchronization between the backward and the optimizer's step."""
     ddp_model.finish_gradient_synchronization()
 
 
 def get_ddp_bucketed(module: torch.nn.Module, bucket_size_mb: float) -> torch.nn.Module:
-    """`module` with one overlapped all-reduce for each bucket."""
+    """Wrap `module` for one overlapped all-reduce per bucket."""
     from cs336_systems.distributed.ddp import BucketedDDP
 
     return BucketedDDP(module, bucket_size_mb)
 
 
 def ddp_bucketed_on_train_batch_start(ddp_model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Called before a batch: nothing to do."""
+    """Do nothing before a batch."""
 
 
 def ddp_bucketed_on_after_backward(ddp_model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Called between the backward and the optimizer's step."""
+    """Finish the synchronization between the backward and the optimizer's step."""
     ddp_model.finish_gradient_synchronization()
 
 
 def get_ddp(module: torch.nn.Module) -> torch.nn.Module:
-    """The course of 2026's name of `get_ddp_individual_parameters`."""
+    """Call `get_ddp_individual_parameters`, under its name of 2026."""
     return get_ddp_individual_parameters(module)
 
 
 def ddp_on_after_backward(ddp_model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """The course of 2026's name of `ddp_individual_parameters_on_after_backward`."""
+    """Call `ddp_individual_parameters_on_after_backward`, under its name of 2026."""
     ddp_individual_parameters_on_after_backward(ddp_model, optimizer)
 
 
 def get_sharded_optimizer(
     params: Iterable[Any], optimizer_cls: type[torch.optim.Optimizer], **kwargs: Any
 ) -> torch.optim.Optimizer:
-    """ZeRO stage 1 over the default process group."""
+    """Build ZeRO stage 1 over the default process group."""
     from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
 
     return ShardedOptimizer(params, optimizer_cls, **kwargs)

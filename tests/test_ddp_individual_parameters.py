@@ -1,4 +1,4 @@
-"""Data parallelism with one all-reduce for each parameter, through the course's interface of 2025 and of 2026."""
+"""Data parallelism with one all-reduce per parameter, through the course's interfaces of 2025 and 2026."""
 
 import pytest
 

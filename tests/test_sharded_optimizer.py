@@ -1,4 +1,4 @@
-"""The sharded optimizer of the course: through the adapters, ten steps beside the optimizer that is not sharded."""
+"""Ten steps of the sharded optimizer against the unsharded one, through the course's interface."""
 
 import copy
 
@@ -8,35 +8,8 @@ import torch
 from torch import nn
 
 from tests.adapters import get_sharded_optimizer
+from tests.distributed.models import Tied, Toy
 from tests.distributed.ranks import spawn
-
-
-class ToyModel(nn.Module):
-    """Some of its parameters are frozen."""
-
-    def __init__(self):
-        super().__init__()
-        self.fixed = nn.Parameter(torch.tensor([2.0, 2.0]), requires_grad=False)
-        self.fc1, self.fc2, self.fc3 = (nn.Linear(10, 10, bias=False), nn.Linear(10, 50), nn.Linear(50, 5, bias=False))
-        self.fc2.bias.requires_grad_(False)
-
-    def forward(self, x):
-        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
-
-
-class TiedModel(nn.Module):
-    """One weight is used by two layers."""
-
-    def __init__(self):
-        super().__init__()
-        sizes = [(10, 10), (10, 50), (50, 10), (10, 50), (50, 5)]
-        self.layers = nn.ModuleList(nn.Linear(*size, bias=False) for size in sizes)
-        self.layers[3].weight = self.layers[1].weight
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return x
 
 
 def train_ten_steps(rank, make_model):
@@ -49,9 +22,9 @@ def train_ten_steps(rank, make_model):
     before = [value.detach().clone() for value in model.parameters()]
     for _ in range(10):
         x, y = torch.rand(32, 10), torch.rand(32, 5)
-        for one, optimizer in ((model, sharded), (twin, plain)):
+        for net, optimizer in ((model, sharded), (twin, plain)):
             optimizer.zero_grad()
-            nn.functional.mse_loss(one(x), y).backward()
+            nn.functional.mse_loss(net(x), y).backward()
             optimizer.step()
         for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
             numpy.testing.assert_allclose(ours.detach().cpu(), theirs.detach().cpu(), rtol=1e-7)
@@ -59,7 +32,7 @@ def train_ten_steps(rank, make_model):
         assert torch.equal(old, new) != new.requires_grad
 
 
-@pytest.mark.parametrize("make_model", [ToyModel, TiedModel])
+@pytest.mark.parametrize("make_model", [Toy, Tied])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ten_steps_equal_those_of_the_unsharded_optimizer(make_model, world_size):
     spawn(train_ten_steps, world_size, make_model)

@@ -1,10 +1,10 @@
-"""Parameters and floating-point operations."""
+"""Number of parameters, floating-point operations, and the optimizer's memory traffic."""
 
 from cs336_systems.configs import ModelConfig
 
 
 def parameters(config: ModelConfig) -> int:
-    """P = 2Vd + L(4d^2 + 3df + 2d) + d, exact: embedding and head apart, two RMSNorms a block and one after them.
+    """Exact number of parameters: P = 2Vd + L(4d^2 + 3df + 2d) + d, for an untied head and 2L + 1 RMSNorms.
 
     Source: the course's model (Spring 2025, section 1.1.2), which has no biases.
     """
@@ -13,32 +13,32 @@ def parameters(config: ModelConfig) -> int:
 
 
 def block_parameters(config: ModelConfig) -> int:
-    """4d^2 + 3df + 2d: four projections, three matrices of the SwiGLU, two RMSNorms."""
+    """Parameters of a block: 4d^2 + 3df + 2d, for four projections, three SwiGLU matrices and two RMSNorms."""
     return attention_weights(config) + ffn_weights(config) + 2 * config.d_model
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """4d^2: the projections of q, k, v and out."""
+    """Weights of the q, k, v and output projections: 4d^2."""
     return 4 * config.d_model**2
 
 
 def ffn_weights(config: ModelConfig) -> int:
-    """3df: w1, w2 and w3."""
+    """Weights of the SwiGLU, w1, w2 and w3: 3df."""
     return 3 * config.d_model * config.d_ff
 
 
 def matmul_weights(config: ModelConfig) -> int:
-    """P - Vd - (2L + 1)d: the parameters that multiply every token, so neither the embedding's nor the RMSNorms'."""
+    """Weights that multiply every token, all but the embedding and the RMSNorms: P - Vd - (2L + 1)d."""
     d, blocks = config.d_model, config.num_layers
     return parameters(config) - config.vocab_size * d - (2 * blocks + 1) * d
 
 
 def forward_flops(config: ModelConfig, batch: int, seq_len: int) -> int:
-    """2(P - Vd - (2L + 1)d)BT + 4BT^2 dL floating-point operations of one forward, head included.
+    """FLOPs of one forward, head included: 2(P - Vd - (2L + 1)d)BT + 4BT^2 dL.
 
-    A multiplication and an addition for each weight and token, and the two products with the n x n matrices of
-    attention. All T^2 scores count, since that is what eager attention computes; a causal kernel may skip almost half.
-    Norms, softmax, SiLU, RoPE and the loss are left out (below 1 % at the course's sizes).
+    Counts a multiplication and an addition per weight and token, and the two matmuls with the T x T matrices of
+    attention. All T^2 scores count, as eager attention computes them; a causal kernel may skip almost half. Norms,
+    softmax, SiLU, RoPE and the loss are left out (below 1 % at the course's sizes).
     """
     tokens = batch * seq_len
     scores = 4 * tokens * seq_len * config.d_model * config.num_layers
@@ -46,13 +46,18 @@ def forward_flops(config: ModelConfig, batch: int, seq_len: int) -> int:
 
 
 def step_flops(config: ModelConfig, batch: int, seq_len: int, *, checkpointed: bool = False) -> int:
-    """3 forwards: each product has two in the backward, for its two inputs. The optimizer's ~10P are left out.
+    """FLOPs of a step: three forwards, since each matmul has two in the backward. The optimizer's ~10P are left out.
 
-    `checkpointed` computes every block twice, but not the head: what the device does, of which the model's own share
-    (MFU) is the figure without it.
+    `checkpointed` adds a second forward of every block, but not of the head. The device computes that; MFU counts the
+    figure without it.
     """
-    again = 0
+    recomputed = 0
     if checkpointed:
         head = 2 * config.vocab_size * config.d_model * batch * seq_len
-        again = forward_flops(config, batch, seq_len) - head
-    return 3 * forward_flops(config, batch, seq_len) + again
+        recomputed = forward_flops(config, batch, seq_len) - head
+    return 3 * forward_flops(config, batch, seq_len) + recomputed
+
+
+def optimizer_bytes(num_parameters: int) -> int:
+    """Bytes that float32 AdamW reads (parameters, gradients, two moments) and writes (all but the gradients): 28P."""
+    return 28 * num_parameters

@@ -1,8 +1,8 @@
 """The course's XXL on a torus of TPUs: memory of its training, and the batch that hides its communication.
 
-A stack of L feed-forwards of two matrices d x f, nothing else; states in float32, activations in bfloat16. X devices
-share the batch and the weights (FSDP), Y share each product (tensor parallelism), over M_X and M_Y axes of the torus,
-each of W bytes/s. Source: the course (Spring 2025, communication_accounting); "How to Scale Your Model", chapter 5.
+The model is a stack of L feed-forwards of two matrices d x f, with float32 states and bfloat16 activations. X devices
+share the batch and the weights (FSDP) and Y share each matmul (tensor parallelism), over M_X and M_Y axes of the torus
+with W bytes/s each. Source: the course (Spring 2025, communication_accounting); "How to Scale Your Model", chapter 5.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stack:
-    """Feed-forwards one after the other."""
+    """Stack of feed-forwards."""
 
     d_model: int
     d_ff: int
@@ -19,51 +19,51 @@ class Stack:
 
     @property
     def parameters(self) -> int:
-        """P = 2dfL."""
+        """Number of parameters: P = 2dfL."""
         return 2 * self.d_model * self.d_ff * self.num_layers
 
     @property
     def state_bytes(self) -> int:
-        """16P: master weights 4P, accumulated gradients 4P, Adam's moments 8P."""
+        """Size of master weights (4P), accumulated gradients (4P) and Adam's moments (8P): 16P."""
         return 16 * self.parameters
 
     def kept_bytes(self, tokens: int) -> int:
-        """2(d + f)L bytes a token: the inputs of the two matrices; the activation in between is left out."""
+        """Size of the inputs of the two matrices, 2(d + f)L per token, without the activation in between."""
         return 2 * (self.d_model + self.d_ff) * self.num_layers * tokens
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """X x Y devices."""
+    """Mesh of X x Y devices."""
 
     fsdp: int
-    """X."""
+    """X, the devices of an FSDP group."""
 
     tensor: int
-    """Y."""
+    """Y, the devices of a tensor-parallel group."""
 
     fsdp_axes: int
-    """M_X."""
+    """M_X, the axes of the torus for FSDP."""
 
     tensor_axes: int
-    """M_Y."""
+    """M_Y, the axes of the torus for tensor parallelism."""
 
     flops_per_s: float
-    """C, of a device."""
+    """C, the rate of one device."""
 
     bandwidth: float
-    """W, of an axis, both directions."""
+    """W, the bandwidth of one axis in both directions."""
 
     memory_bytes: float
 
     @property
     def devices(self) -> int:
-        """N = XY."""
+        """Number of devices: N = XY."""
         return self.fsdp * self.tensor
 
     @property
     def intensity(self) -> float:
-        """C/W, FLOPs a byte of one axis."""
+        """FLOPs per byte of one axis: C/W."""
         return self.flops_per_s / self.bandwidth
 
 
@@ -72,13 +72,13 @@ TPU_V5P = Mesh(fsdp=16, tensor=4, fsdp_axes=2, tensor_axes=1, flops_per_s=4.6e14
 
 
 def device_bytes(stack: Stack, tokens: int, num_devices: float) -> float:
-    """(16P + A/2)/N + A/2, where A is `kept_bytes`: FSDP divides the states and half of the activations."""
+    """Memory of a device: (16P + A/2)/N + A/2 with A = `kept_bytes`; FSDP divides states and half the activations."""
     half = stack.kept_bytes(tokens) / 2
     return (stack.state_bytes + half) / num_devices + half
 
 
-def least_devices(stack: Stack, tokens: int, memory_bytes: float) -> int | None:
-    """The fewest with `device_bytes` below this; None where the half of the activations that all hold is too much."""
+def min_devices(stack: Stack, tokens: int, memory_bytes: float) -> int | None:
+    """Minimum number of devices whose `device_bytes` fit; None if the undivided half of the activations does not."""
     half = stack.kept_bytes(tokens) / 2
     if half >= memory_bytes:
         return None
@@ -86,7 +86,7 @@ def least_devices(stack: Stack, tokens: int, memory_bytes: float) -> int | None:
 
 
 def layer_seconds(stack: Stack, tokens: float, mesh: Mesh) -> dict[str, float]:
-    """A layer's forward: math 4 Bdf/(XYC), FSDP's all-gather 4 df/(Y W M_X), tensor parallelism's 4 Bd/(X W M_Y)."""
+    """Times of a layer's forward: math 4 Bdf/(XYC), FSDP 4 df/(Y W M_X), tensor parallelism 4 Bd/(X W M_Y)."""
     d, f = stack.d_model, stack.d_ff
     return {
         "math": 4 * tokens * d * f / (mesh.devices * mesh.flops_per_s),
@@ -95,27 +95,27 @@ def layer_seconds(stack: Stack, tokens: float, mesh: Mesh) -> dict[str, float]:
     }
 
 
-def least_d_ff(mesh: Mesh) -> float:
-    """Y (C/W)/M_Y: a wider layer hides its tensor parallelism, whatever the batch."""
+def min_d_ff(mesh: Mesh) -> float:
+    """Minimum width of a layer that hides its tensor parallelism at any batch: Y (C/W)/M_Y."""
     return mesh.tensor * mesh.intensity / mesh.tensor_axes
 
 
-def least_tokens(mesh: Mesh) -> float:
-    """X (C/W)/M_X tokens in all hide FSDP on this mesh, where both communications overlap with the math."""
+def min_tokens(mesh: Mesh) -> float:
+    """Minimum tokens that hide FSDP on this mesh if both communications overlap with the math: X (C/W)/M_X."""
     return mesh.fsdp * mesh.intensity / mesh.fsdp_axes
 
 
-def least_tokens_in_turn(stack: Stack, mesh: Mesh) -> float:
-    """Tokens in all that hide both communications one after the other: math >= fsdp + tensor."""
-    one = layer_seconds(stack, 1, mesh)
-    return one["fsdp"] / (one["math"] - one["tensor"])
+def min_tokens_in_sequence(stack: Stack, mesh: Mesh) -> float:
+    """Minimum tokens that hide both communications in sequence: math >= fsdp + tensor."""
+    per_token = layer_seconds(stack, 1, mesh)
+    return per_token["fsdp"] / (per_token["math"] - per_token["tensor"])
 
 
-def least_tokens_on_the_best_mesh(stack: Stack, mesh: Mesh) -> float:
-    """N (C/W)^2/(M_X M_Y f): where X and Y may be chosen for the batch, as the book does; overlapping."""
+def min_tokens_on_the_best_mesh(stack: Stack, mesh: Mesh) -> float:
+    """Minimum tokens if X and Y are chosen for the batch, as in the book: N (C/W)^2/(M_X M_Y f); overlapping."""
     return mesh.devices * mesh.intensity**2 / (mesh.fsdp_axes * mesh.tensor_axes * stack.d_ff)
 
 
 def best_fsdp(stack: Stack, tokens: float, mesh: Mesh) -> float:
-    """X = sqrt(B M_X N/(f M_Y)), at which FSDP and tensor parallelism take equally long."""
+    """X at which FSDP and tensor parallelism take equally long: sqrt(B M_X N/(f M_Y))."""
     return math.sqrt(tokens * mesh.fsdp_axes * mesh.devices / (stack.d_ff * mesh.tensor_axes))

@@ -1,8 +1,8 @@
-"""Memory of a whole training step, and of a forward alone, and which model fits into it.
+"""Peak memory of a training step and of a forward, and the largest model that fits.
 
-The fused AdamW has no temporaries; gradients are None before the forward; the optimizer's moments exist, as after the
-first step. Not counted: workspaces of libraries (cuBLAS: 32 MiB on Hopper), rounding to 512 bytes and fragmentation,
-the CUDA context. So this is torch's `requested_bytes`, not what nvidia-smi shows.
+Assumes the fused AdamW, which has no temporaries, gradients that are None before the forward, and existing optimizer
+moments, as after the first step. Counts torch's `requested_bytes`: no library workspaces (cuBLAS: 32 MiB on Hopper), no
+rounding to 512 bytes, no fragmentation and no CUDA context.
 """
 
 from cs336_systems.accounting.compute import block_parameters, ffn_weights, parameters
@@ -18,13 +18,7 @@ from cs336_systems.accounting.kept import (
 from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
 
 
-def state_bytes(config: ModelConfig) -> dict[str, int]:
-    """parameters, gradients and moments: 4P, 4P and 8P, all float32, also under autocast; 16P in all."""
-    single = 4 * parameters(config)
-    return {"parameters": single, "gradients": single, "moments": 2 * single}
-
-
-def step_moments(
+def bytes_by_phase(
     config: ModelConfig,
     batch: int,
     seq_len: int,
@@ -33,11 +27,11 @@ def step_moments(
     precision: str = "fp32",
     checkpointed: bool = False,
 ) -> dict[str, int]:
-    """Bytes allocated at each moment of a step that can be its peak, in order: a name -> bytes.
+    """Map each phase of a step that can be its peak to the bytes allocated then, in order.
 
-    During the backward every block frees what it kept and adds its gradients, a fixed difference; so the highest block
-    is at the first or at the last one, where its SwiGLU or its attention holds most. At each of them: what the blocks
-    below keep, what this block still keeps, the gradients of everything above, and the operation's own temporaries.
+    In the backward every block frees its activations and adds its gradients, a constant difference, so the peak is in
+    the first or the last block, in its SwiGLU or its attention. Each of these phases holds the activations of the
+    blocks below and the rest of this block's, the gradients of everything above, and the operation's temporaries.
     """
     autocast = is_autocast(precision)
     element = 2 if autocast else 4
@@ -46,7 +40,8 @@ def step_moments(
     logits = batch * seq_len * config.vocab_size  # elements
     scores = batch * config.num_heads * seq_len**2
 
-    base = _lasting_bytes(config, batch, seq_len) + state_bytes(config)["moments"]
+    gradients, moments = 4 * parameters(config), 8 * parameters(config)
+    base = _lasting_bytes(config, batch, seq_len) + moments
     kept = model_kept_bytes(config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed)
     block = block_kept_bytes(config, batch, seq_len, attention=attention, precision=precision)
     first_half = attention_kept_bytes(config, batch, seq_len, precision, attention)
@@ -55,32 +50,32 @@ def step_moments(
 
     # Forward. logits.float() is a second tensor under autocast; log_softmax's output is kept.
     loss = (2 + 4 if autocast else 4) * logits
-    casts = blocks_cast_bytes(config, precision) if checkpointed else 0  # otherwise kept for the backward anyway
-    moments = {"forward: loss": base + kept + loss + casts}
+    casts = blocks_cast_bytes(config, precision) if checkpointed else 0  # otherwise part of `kept`
+    phases = {"forward: loss": base + kept + loss + casts}
 
-    # Backward. log_softmax's: the gradient of its output, and of its input.
-    moments["backward: loss"] = base + kept + 2 * 4 * logits
-    # SwiGLU, at its product: gradients of both factors beside the product's own, with the product itself gone; w2's
-    # gradient, with w2's cast gone.
+    # Backward of log_softmax: the gradients of its output and of its input.
+    phases["backward: loss"] = base + kept + 2 * 4 * logits
+    # SwiGLU, at its elementwise product: the gradients of both factors and of the product, which is freed; the gradient
+    # of w2, whose cast is freed.
     swiglu = block + 2 * hidden + stream + (2 if autocast else 4) * config.d_model * config.d_ff
-    # Attention: the gradients of SwiGLU, its norm and output_proj (whose cast is gone), and of the block's output.
+    # Attention: the gradients of SwiGLU, its norm and output_proj (whose cast is freed), and of the block's output.
     rest = first_half + 4 * (ffn_weights(config) + config.d_model) + stream
     rest += (2 if autocast else 4) * config.d_model**2
-    if attention == "reference":  # at softmax: gradients of its output and its input in float32, and of v; v, out gone
-        rest += (
-            8 * scores - (2 * scores if autocast else 0) - vectors
-        )  # the product's own copy of the probabilities too
+    if attention == "reference":
+        # At softmax: float32 gradients of its output and input, and of v; v, out and the matmul's half-precision copy
+        # of the probabilities are freed.
+        rest += 8 * scores - (2 * scores if autocast else 0) - vectors
     else:  # dq, dk and dv; never the peak at the course's sizes, whose SwiGLU is wider
         rest += 3 * vectors
     above = 4 * (config.vocab_size + 1) * config.d_model
     others = 4 * (config.num_layers - 1) * block_parameters(config)
-    moments["backward: last block's SwiGLU"] = base + below + above + swiglu
-    moments["backward: last block's attention"] = base + below + above + rest
-    moments["backward: first block's SwiGLU"] = base + above + others + swiglu
-    moments["backward: first block's attention"] = base + above + others + rest
-    moments["backward: embedding"] = base + state_bytes(config)["gradients"] + stream
-    moments["optimizer"] = base + state_bytes(config)["gradients"]
-    return moments
+    phases["backward: last block's SwiGLU"] = base + below + above + swiglu
+    phases["backward: last block's attention"] = base + below + above + rest
+    phases["backward: first block's SwiGLU"] = base + above + others + swiglu
+    phases["backward: first block's attention"] = base + above + others + rest
+    phases["backward: embedding"] = base + gradients + stream
+    phases["optimizer"] = base + gradients
+    return phases
 
 
 def peak_step_bytes(
@@ -92,21 +87,18 @@ def peak_step_bytes(
     precision: str = "fp32",
     checkpointed: bool = False,
 ) -> int:
-    """The highest of `step_moments`: about max(12P + activations, 16P). An estimate; its tests say how good."""
-    return max(
-        step_moments(
-            config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed
-        ).values()
-    )
+    """Peak of a training step, about max(12P + activations, 16P); the tests hold it to 0.5 % of a real step."""
+    phases = bytes_by_phase(config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed)
+    return max(phases.values())
 
 
 def peak_forward_bytes(
     config: ModelConfig, batch: int, seq_len: int, *, attention: str = "reference", precision: str = "fp32"
 ) -> int:
-    """The peak of a forward with its loss under no_grad, with neither gradients nor optimizer.
+    """Peak of a forward with its loss under no_grad, without gradients and optimizer.
 
-    4P, what the widest block or the loss holds, and under autocast the cache of cast weights, which fills without
-    gradients too: 2(P - Vd - (2L + 1)d).
+    It holds 4P, the tensors of the widest block or of the loss, and under autocast the cache of cast weights, which
+    fills under no_grad too: 2(P - Vd - (2L + 1)d).
     """
     autocast = is_autocast(precision)
     logits = batch * seq_len * config.vocab_size
@@ -126,7 +118,7 @@ def fits(
     precision: str = "fp32",
     checkpointed: bool = False,
 ) -> bool:
-    """Whether a training step's peak is at most `memory_bytes`: leave room for what this module does not count."""
+    """Whether a training step's peak is at most `memory_bytes`. Leave room for the memory that is not counted."""
     peak = peak_step_bytes(config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed)
     return peak <= memory_bytes
 
@@ -140,7 +132,7 @@ def largest_size_that_fits(
     precision: str = "fp32",
     checkpointed: bool = False,
 ) -> str | None:
-    """The name in `MODEL_CONFIGS` with the most parameters that `fits`, or None."""
+    """Return the name of the largest model in `MODEL_CONFIGS` that `fits`, or None."""
     names = [
         name
         for name, config in MODEL_CONFIGS.items()
@@ -158,22 +150,22 @@ def largest_size_that_fits(
 
 
 def _lasting_bytes(config: ModelConfig, batch: int, seq_len: int) -> int:
-    """Parameters, RoPE's tables for a context of `seq_len`, ids and targets (int64)."""
+    """Size of parameters, RoPE's tables for a context of `seq_len`, and int64 ids and targets."""
     return 4 * parameters(config) + 4 * seq_len * config.head_dim + 16 * batch * seq_len
 
 
 def _block_forward_bytes(
     config: ModelConfig, batch: int, seq_len: int, attention: str, precision: str
 ) -> tuple[int, int]:
-    """What a block that keeps nothing holds at most, in its attention and in its SwiGLU, its input included."""
+    """Peaks of a block that keeps nothing, in its attention and in its SwiGLU, including its input."""
     autocast = is_autocast(precision)
     element = 2 if autocast else 4
     stream = residual_stream_bytes(config, batch, seq_len)
     vectors, hidden = (element * batch * seq_len * width for width in (config.d_model, config.d_ff))
     rows = batch * config.num_heads * seq_len
-    weights = (2 if autocast else 0) * config.d_model  # casts that the cache does not hold yet, in the last block
-    # The block's input and the norm's output; q, k and v, and those that RoPE turned: q, and k while it turns (in
-    # float32, halves that are summed from products and then joined).
+    weights = (2 if autocast else 0) * config.d_model  # casts that are not in the cache yet, in the last block
+    # The block's input and the norm's output; q, k and v; the rotated q, and k during its rotation (in float32: halves
+    # that are summed from products and then concatenated).
     before = 2 * stream + 3 * vectors
     in_rope = before + vectors + (3 if autocast else 2) * stream
     if attention == "reference":  # masked and unmasked scores with the mask; autocast: masked scores, float32, softmax

@@ -1,7 +1,6 @@
-"""Training with states divided over N ranks: memory of a rank, and elements that it exchanges in a step.
+"""Training with states divided over N ranks (ZeRO, Rajbhandari et al. 2020): memory and traffic of a rank.
 
-float32 parameters, gradients and Adam's two moments, 4P each, as the course trains; `zero_bytes` has the mixed
-precision of the paper (Rajbhandari et al. 2020, "ZeRO").
+Parameters, gradients and Adam's two moments are float32, 4P each, as the course trains.
 """
 
 from typing import Literal
@@ -11,19 +10,19 @@ Divided = Literal["nothing", "moments", "gradients", "parameters"]
 
 
 def state_bytes(num_parameters: int, num_ranks: int, divided: Divided) -> float:
-    """Bytes of a rank after its first step: 16P, 8P + 8P/N, 4P + 12P/N or 16P/N; each divides what is before it too.
+    """Size of a rank's states after its first step: 16P, 8P + 8P/N, 4P + 12P/N or 16P/N.
 
-    FSDP's is without the RMSNorms' weights, which stay whole, and the buffers that gather others.
+    Each choice of `divided` also divides the ones before it. For FSDP the RMSNorm weights, which stay whole, and the
+    all-gather buffers are left out.
     """
     whole = {"nothing": 16, "moments": 8, "gradients": 4, "parameters": 0}[divided]
     return num_parameters * (whole + (16 - whole) / num_ranks)
 
 
-def moments_of_memory(num_parameters: int, num_ranks: int, divided: Divided) -> dict[str, float]:
-    """Bytes of a rank in its first step: when the model is made, before the optimizer's step, and after it.
+def states_by_phase(num_parameters: int, num_ranks: int, divided: Divided) -> dict[str, float]:
+    """Size of a rank's states in its first step: after init (4P), before (8P) and after the optimizer's step.
 
-    4P; 8P; then `state_bytes`. For what the course measures: divided is "nothing" or "moments".
-    Source: the course, optimizer_state_sharding_accounting.
+    `divided` is "nothing" or "moments". Source: the course, optimizer_state_sharding_accounting.
     """
     return {
         "after init": 4 * num_parameters,
@@ -33,20 +32,11 @@ def moments_of_memory(num_parameters: int, num_ranks: int, divided: Divided) -> 
 
 
 def exchanged_elements(num_parameters: int, divided: Divided, *, reduces_gradients: bool = True) -> int:
-    """Elements a step: 2P, and 3P for FSDP; each as a ring's reduce-scatter or all-gather counts P.
+    """Elements that a rank exchanges in a step: 2P, or 3P for FSDP. A ring's reduce-scatter or all-gather counts P.
 
-    Without `reduces_gradients` divided moments take 3P: an all-reduce of gradients that most ranks then drop, and the
-    broadcast of parameters, as the course has it.
+    Without `reduces_gradients`, as in the course, divided moments need 3P: an all-reduce of gradients, which most ranks
+    then drop, and the broadcast of parameters.
     """
     if divided == "parameters":
         return 3 * num_parameters
     return (2 if reduces_gradients or divided != "moments" else 3) * num_parameters
-
-
-def zero_bytes(num_parameters: float, num_ranks: int, stage: int) -> float:
-    """Bytes of a rank in the paper's mixed precision: half-precision parameters and gradients, and 12 bytes of states.
-
-    Stage 0: 16P. 1: 4P + 12P/N. 2: 2P + 14P/N. 3: 16P/N.
-    """
-    whole = (16, 4, 2, 0)[stage]
-    return num_parameters * (whole + (16 - whole) / num_ranks)

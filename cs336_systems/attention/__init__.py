@@ -1,1 +1,3 @@
-"""Scaled dot-product attention: a reference and FlashAttention-2 in plain PyTorch and in Triton."""
+"""Scaled dot-product attention: an eager reference, and FlashAttention-2 in PyTorch, Triton and Gluon."""
+
+from cs336_systems.attention.api import flash_attention as flash_attention

@@ -1,4 +1,4 @@
-"""The one entry point: checks its inputs, then hands them to the implementation that was asked for."""
+"""Entry points of attention, which check their arguments and call the requested implementation."""
 
 import torch
 from torch import Tensor
@@ -21,38 +21,36 @@ def flash_attention(
     dropout_p: float = 0.0,
     deterministic: bool = False,
 ) -> Tensor:
-    """softmax(q k^T * softmax_scale) v, without the score matrix unless `impl` says otherwise.
+    """Compute softmax(q k^T * softmax_scale) v, without a score matrix unless `impl` is "reference".
 
     Args:
         q: (..., seq_len_q, head_dim), float32, bfloat16 or float16 (float64 too, except for "triton").
-        k: (..., seq_len_k, head_dim), leading dimensions, dtype and device as q. Grouped queries: of
-            (batch, num_kv_heads, seq_len_k, head_dim) each head serves num_heads / num_kv_heads in a row of q's.
-        v: (..., seq_len_k, head_dim), as k. Strides are free in all three.
+        k: (..., seq_len_k, head_dim), leading dimensions, dtype and device as q. With grouped queries, each head of
+            (batch, num_kv_heads, seq_len_k, head_dim) serves num_heads / num_kv_heads consecutive heads of q.
+        v: (..., seq_len_k, head_dim), as k. All three may have any strides.
         is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
         impl: "reference" (eager), "pytorch" (tiled, any device), "triton" (CUDA, or CPU under Triton's
-            interpreter), "sdpa" (torch's own, whichever backend it picks); "auto" is "triton" on CUDA and
+            interpreter), "sdpa" (torch's own, with the backend that torch chooses); "auto" is "triton" on CUDA and
             "pytorch" elsewhere. A named implementation runs or raises; it never falls back to another.
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
-        fp32_precision: of float32 products on a GPU: "ieee" (24 bits), "tf32" (10 bits, or the 16 of "bf16x3" where
-            these take less time) or "bf16x3"; as torch multiplies matrices if None
-            (`torch.backends.cuda.matmul.fp32_precision`, or what was set before there was that). Only "triton" can be
-            told; the others multiply as torch does.
-        dropout_p: probability, from 0 up to but not 1, with which each softmax probability becomes 0; the others are
-            divided by 1 - dropout_p, and the backward drops the same. For training: a model in eval mode passes 0,
-            which costs and changes nothing. `torch.manual_seed` repeats a call, and on one device "reference",
-            "pytorch" and "triton" then drop the same (the mask is `attention.dropout.keep_mask`); "sdpa" drops as
-            torch does.
-        deterministic: of "triton" on Hopper: gradients that two calls repeat to the bit, from kernels that are slower.
-            The result itself always is, and so are the gradients of "reference" and "pytorch", and of "triton" on
-            other GPUs; "sdpa" goes by torch's own setting. `torch.use_deterministic_algorithms(True)` asks for the
-            same.
+        fp32_precision: precision of float32 matmuls on the GPU: "ieee" (24 bits), "tf32" (10 bits, or the 16 of
+            "bf16x3" where that is faster) or "bf16x3". None follows torch's setting
+            (`torch.backends.cuda.matmul.fp32_precision` or its predecessors). Only for "triton"; the other
+            implementations follow torch.
+        dropout_p: probability in [0, 1) with which each softmax probability becomes 0, forward and backward; the others
+            are divided by 1 - dropout_p. A model in eval mode passes 0, which costs nothing. `torch.manual_seed`
+            repeats a call. On one device "reference", "pytorch" and "triton" use the same mask
+            (`attention.dropout.keep_mask`); "sdpa" uses torch's.
+        deterministic: make "triton" on Hopper return bitwise repeatable gradients, from slower kernels. Its outputs,
+            its gradients on other GPUs, "reference" and "pytorch" always are repeatable; "sdpa" follows torch's
+            setting. `torch.use_deterministic_algorithms(True)` has the same effect.
 
     Returns:
-        (..., seq_len_q, head_dim) in q's dtype; under `torch.autocast` in its dtype, as torch's own attention. An empty
-        batch, no heads or no queries give an empty result and empty or zero gradients.
+        (..., seq_len_q, head_dim) in q's dtype, or in autocast's under `torch.autocast`, as torch's own attention. An
+        empty batch, no heads or no queries give an empty result and empty or zero gradients.
 
     Raises:
-        ValueError: unknown impl or fp32_precision; a dropout_p that is no such number; mismatched or unsupported
+        ValueError: unknown impl or fp32_precision; dropout_p out of range; mismatched or unsupported
             shapes, dtypes or devices; head_dim outside 16 to 128 for "pytorch" and "triton".
     """
     if impl not in IMPLS:
@@ -66,13 +64,12 @@ def flash_attention(
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
-    if impl == "triton":  # which checks them where it plans, once for each layout
-        from cs336_systems.attention import flash_triton  # a name from the module would take twice as long
+    if impl == "triton":  # planning checks inputs, once for each layout
+        from cs336_systems.attention.flash_triton import FlashAttentionTriton
 
-        apply = flash_triton.FlashAttentionTriton.apply
-        if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:
-            return apply(q, k, v, is_causal)  # torch looks at each argument, for 0.4 us
-        return apply(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic)
+        return FlashAttentionTriton.apply(
+            q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic
+        )
     check_inputs(q, k, v, impl)
     if impl == "reference":
         from cs336_systems.attention.dropout import dropout_of_call
@@ -99,16 +96,16 @@ def flash_attention_triton(
     dropout_p: float = 0.0,
     deterministic: bool = False,
 ) -> Tensor:
-    """`flash_attention(impl="triton")` of tensors with their heads inside.
+    """Call `flash_attention(impl="triton")` for tensors in (batch, seq_len, num_heads, head_dim) layout.
 
     Args:
-        query: (batch, seq_len_q, num_heads, head_dim), as a linear layer leaves it; nothing is copied.
+        query: (batch, seq_len_q, num_heads, head_dim), as a linear layer returns it; nothing is copied.
         key: (batch, seq_len_k, num_kv_heads, head_dim).
-        value: likewise.
+        value: (batch, seq_len_k, num_kv_heads, head_dim).
         causal: `flash_attention`'s is_causal.
-        softmax_scale: as there.
-        dropout_p: as there.
-        deterministic: as there.
+        softmax_scale: see `flash_attention`.
+        dropout_p: see `flash_attention`.
+        deterministic: see `flash_attention`.
 
     Returns:
         (batch, seq_len_q, num_heads, head_dim), contiguous if query is.
@@ -124,7 +121,7 @@ def flash_attention_pytorch(
     softmax_scale: float | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """`flash_attention_triton` in plain PyTorch, on any device; it always is deterministic."""
+    """Call `flash_attention(impl="pytorch")` in the layout of `flash_attention_triton`; always deterministic."""
     return _heads_inside(query, key, value, causal, "pytorch", softmax_scale, dropout_p, False)
 
 
@@ -149,9 +146,9 @@ def _heads_inside(
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    """Cast as torch casts what it multiplies: all but float64."""
+    """Cast as autocast casts the operands of a matmul: all but float64."""
     device = "cuda" if q.is_cuda else q.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):  # of which torch 2.11's compiler knows both
+    if device == "meta" or not torch.is_autocast_enabled(device):  # torch 2.11's compiler traces both calls
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))

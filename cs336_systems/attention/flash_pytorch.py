@@ -1,6 +1,6 @@
 """FlashAttention-2 in plain PyTorch: Algorithms 1 and 2 of Dao (2023), tile by tile, on any device.
 
-Written to be read beside the paper, and to run where Triton does not. No n x n matrix exists at any time.
+The code follows the paper and runs where Triton does not. No n x n matrix exists at any time.
 """
 
 import functools
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from cs336_systems.attention.dropout import Dropout, dropout_of_call, keep_mask
 
-# The time is launches, not arithmetic, so the tiles are as large as the paper's; any size is right.
+# Launches dominate the time, not arithmetic, so tiles are as large as the paper's; results hold for any size.
 Q_TILE_SIZE = 128
 K_TILE_SIZE = 128
 
@@ -25,7 +25,7 @@ class FlashAttentionPyTorch(torch.autograd.Function):
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), of one floating dtype, with any
     strides; out is shaped like q. Matrix products take the inputs' dtype; their sums, scores and softmax are
     float32 (float64 for float64 inputs). With dropout_p the backward drops what the forward dropped, by
-    `dropout_seed`, (1,) and int64, or a new one. Saved for the backward: q, k, v, out, the natural-log
+    `dropout_seed`, (1,) and int64, or a new seed. Saved for the backward: q, k, v, out, the natural-log
     log-sum-exp, (..., seq_len_q), and the seed if there is one. `flash_attention` of `api.py` checks its inputs;
     this class does not.
     """
@@ -41,9 +41,9 @@ class FlashAttentionPyTorch(torch.autograd.Function):
         dropout_p: float = 0.0,
         dropout_seed: Tensor | None = None,
     ) -> Tensor:
-        """Algorithm 1."""
+        """Run Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-        with torch.autocast(q.device.type, enabled=False):  # it would round what is summed in float32
+        with torch.autocast(q.device.type, enabled=False):  # it would round float32 sums
             dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
             out, lse = tiled_forward(q, k, v, is_causal, scale, dropout)
         ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
@@ -53,7 +53,7 @@ class FlashAttentionPyTorch(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        """Algorithm 2."""
+        """Run Algorithm 2."""
         q, k, v, out, lse, *seed = ctx.saved_tensors
         dropout = Dropout(ctx.dropout_p, *seed) if seed else None
         with torch.autocast(q.device.type, enabled=False):
@@ -62,10 +62,10 @@ class FlashAttentionPyTorch(torch.autograd.Function):
 
 
 class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
-    """The same forward; the backward recomputes all scores at once, through `torch.compile`.
+    """FlashAttention-2 with a backward that recomputes all scores at once, through `torch.compile`.
 
-    Needs memory for several n x n matrices and skips nothing when causal: the course's default, kept to
-    measure against, which knows no dropout.
+    The course's default, kept as a baseline. It needs memory for several n x n matrices, skips no causal tile and
+    takes no dropout.
     """
 
     @staticmethod
@@ -78,7 +78,7 @@ class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
         softmax_scale: float | None = None,
         dropout_p: float = 0.0,
     ) -> Tensor:
-        """Algorithm 1. Raises ValueError for any dropout."""
+        """Run Algorithm 1, or raise ValueError for any dropout."""
         if dropout_p != 0:
             raise ValueError(f"dropout_p is {dropout_p}; allowed for FlashAttentionCompiledBackward: 0")
         return FlashAttentionPyTorch.forward(ctx, q, k, v, is_causal, softmax_scale)
@@ -86,8 +86,8 @@ class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        """Equations 13 to 19 of the course's handout, fused as far as the compiler goes."""
-        # Detached, because the compiler asks each tensor for its .grad and out, a non-leaf, answers with a warning.
+        """Run equations 13 to 19 of the course's handout, fused by torch's compiler."""
+        # Detached, because the compiler reads .grad of each tensor, which warns for out, a non-leaf.
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
         with torch.autocast(q.device.type, enabled=False):
             return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None, None
@@ -96,7 +96,7 @@ class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
 def tiled_forward(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float, dropout: Dropout | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1: returns out like q, and lse (..., seq_len_q) in float32 (float64 for float64 inputs)."""
+    """Run Algorithm 1: return out like q, and lse (..., seq_len_q) in float32 (float64 for float64 inputs)."""
     seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
     sum_dtype = torch.promote_types(q.dtype, torch.float32)
     out = torch.empty_like(q)
@@ -107,7 +107,7 @@ def tiled_forward(
         q_tile = q[..., q_start:q_end, :]
         acc = torch.zeros(q_tile.shape, dtype=sum_dtype, device=q.device)
         row_sum = torch.zeros(q_tile.shape[:-1], dtype=sum_dtype, device=q.device)
-        # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
+        # The minimum finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
         row_max = torch.full_like(row_sum, torch.finfo(sum_dtype).min)
         for k_start in range(0, min(seq_len_k, q_end) if is_causal else seq_len_k, K_TILE_SIZE):
             k_end = min(k_start + K_TILE_SIZE, seq_len_k)
@@ -116,7 +116,7 @@ def tiled_forward(
             new_max = torch.maximum(row_max, scores.amax(dim=-1))
             rescale = torch.exp(row_max - new_max)
             p = torch.exp(scores - new_max[..., None])
-            row_sum = rescale * row_sum + p.sum(dim=-1)  # of what is dropped too: it is the softmax's denominator
+            row_sum = rescale * row_sum + p.sum(dim=-1)  # with dropped probabilities: it is the softmax's denominator
             if dropout is not None:
                 p = p * _z(dropout, q.shape[:-2], range(q_start, q_end), range(k_start, k_end), p.dtype)
             acc = rescale[..., None] * acc + _product(p.to(v.dtype), v_tile)
@@ -137,7 +137,7 @@ def tiled_backward(
     scale: float,
     dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 2: returns dq, dk, dv, shaped like q, k, v."""
+    """Run Algorithm 2: return dq, dk, dv, shaped like q, k, v."""
     seq_len_q, seq_len_k = q.shape[-2], k.shape[-2]
     delta = _delta(out, grad_out, lse.dtype)
     dq = torch.zeros(q.shape, dtype=lse.dtype, device=q.device)
@@ -172,7 +172,7 @@ def tiled_backward(
 def recompute_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The backward as one tile that covers everything: what `compiled_backward` compiles."""
+    """Compute the backward as one tile that covers all scores."""
     delta = _delta(out, grad_out, lse.dtype)
     dq, dk, dv = _tile_gradients(q, k, v, grad_out, lse, delta, 0, is_causal, scale)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
@@ -180,16 +180,16 @@ def recompute_backward(
 
 @functools.cache
 def compiled_backward() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """`recompute_backward` through `torch.compile`, built once; each new shape compiles anew (1 to 2 s).
+    """Compile `recompute_backward` with `torch.compile`, once; each new shape compiles anew (1 to 2 s).
 
-    Static shapes, because that is what a benchmark of one shape should see. torch stops compiling after 8
-    shapes in a process (`torch._dynamo.config.recompile_limit`) and says so.
+    Shapes are static, as a benchmark of one shape requires. torch stops compiling after 8 shapes in a process
+    (`torch._dynamo.config.recompile_limit`), with a warning.
     """
     return torch.compile(recompute_backward, dynamic=False)
 
 
 def _masked_scores(q: Tensor, k: Tensor, offset: int, is_causal: bool, scale: float) -> Tensor:
-    """Scores of one tile; `offset` is the index of its first query less that of its first key."""
+    """Compute scores of one tile; `offset` is the index of its first query minus that of its first key."""
     scores = _product(q, k.transpose(-1, -2)) * scale
     if not is_causal or offset >= k.shape[-2] - 1:
         return scores
@@ -199,7 +199,7 @@ def _masked_scores(q: Tensor, k: Tensor, offset: int, is_causal: bool, scale: fl
 
 
 def _delta(out: Tensor, grad_out: Tensor, dtype: torch.dtype) -> Tensor:
-    """rowsum(out * grad_out), which equals rowsum(p * dp) without the n x n matrices."""
+    """Return rowsum(out * grad_out), which equals rowsum(p * dp) without the n x n matrices."""
     return (out.to(dtype) * grad_out.to(dtype)).sum(dim=-1)
 
 
@@ -215,7 +215,7 @@ def _tile_gradients(
     scale: float,
     z: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What one tile of scores contributes to dq, dk and dv; `z` is its dropout."""
+    """Return the contributions of one tile of scores to dq, dk and dv; `z` is its dropout."""
     p = torch.exp(_masked_scores(q, k, offset, is_causal, scale) - lse[..., None])
     kept_p = p if z is None else p * z
     dv = _product(kept_p.to(q.dtype).transpose(-1, -2), grad_out)
@@ -226,12 +226,12 @@ def _tile_gradients(
 
 
 def _z(dropout: Dropout, leading: torch.Size, rows: range, columns: range, dtype: torch.dtype) -> Tensor:
-    """The factors of a tile's probabilities: 0 or 1 / (1 - p), the Z of the FlashAttention paper's Algorithm 4."""
+    """Return the factors of a tile's probabilities, 0 or 1 / (1 - p): Z in the FlashAttention paper's Algorithm 4."""
     return keep_mask(dropout, leading, rows, columns).to(dtype) / dropout.keep_probability
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, summed and returned in at least float32: dp - delta cancels, and dp in bfloat16 has nothing left then."""
+    """Return a @ b in at least float32: dp - delta cancels, which leaves no correct bits of a bfloat16 dp."""
     if a.dtype not in (torch.bfloat16, torch.float16):
         return a @ b
     if not a.is_cuda:

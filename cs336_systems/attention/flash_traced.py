@@ -1,57 +1,48 @@
-"""FlashAttention-2 in Triton as `torch.compile` takes it into its graphs."""
+"""FlashAttention-2 in the graphs of `torch.compile`: Triton kernels traced, Gluon kernels as opaque operators."""
 
 import torch
 from torch import Tensor
 
-from cs336_systems.attention.dropout import Dropout
-from cs336_systems.attention.flash_plain import like
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.attention.plans import as_4d, plan_backward, plan_forward, plan_of
-from cs336_systems.attention.tile_choices import hopper_takes
+from cs336_systems.attention.launch import like
+from cs336_systems.attention.planning import as_4d, backward_request, choose_backward, choose_forward, plan_for
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import hopper_takes
 
 
 class TracedPlan:
-    """A `Plan` of one call, while its graph is traced."""
+    """Stand-in for a `Plan` while a graph is traced."""
 
-    def __init__(self, is_causal: bool, scale: float | None, fp32_products: str, dropout: Dropout | None):
-        self._asked = is_causal, scale, fp32_products
-        self._dropout = dropout
+    def __init__(self, request: Request):
+        self.request = request
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As `Plan`'s."""
+        """Return out and lse, as `Plan.forward`."""
         check_inputs(q, k, v, "triton")
-        if hopper_takes(q, seed is not None):
-            return _opaque_forward(q, k, v, *self._asked)
-        return plan_forward(q, k, v, *self._asked, self._dropout)(q, k, v, seed)
+        if hopper_takes(self.request, q):
+            return _opaque_forward(q, k, v, *self.request[:3])
+        return choose_forward(self.request, q, k, v)(q, k, v, seed)
 
     def backward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
-        dropout: Dropout | None,
-        deterministic: bool,
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Plan`'s."""
-        if not deterministic and hopper_takes(q, dropout is not None):
-            return _opaque_backward(q, k, v, out, lse, grad_out, *self._asked)
-        plan = plan_backward(q, k, v, out, grad_out, *self._asked, dropout, deterministic)
-        return plan(q, k, v, out, lse, grad_out, None if dropout is None else dropout.seed)
+        """Return dq, dk, dv, as `Plan.backward`."""
+        request = backward_request(self.request)
+        if not request.deterministic and hopper_takes(request, q):
+            return _opaque_backward(q, k, v, out, lse, grad_out, *request[:3])
+        return choose_backward(request, q, k, v, out, grad_out)(q, k, v, out, lse, grad_out, seed)
 
 
-# torch.compile writes plain Triton kernels into its own code, and cannot write those in Gluon: to it they are an
-# operator whose shapes it knows. Named after the module, since two checkouts may be imported side by side.
+# torch.compile traces plain Triton kernels into its own code, which it cannot do for Gluon: it gets an operator with
+# known shapes. The operator is named after the module, since two checkouts may be imported side by side.
 _OPERATORS = __name__.replace(".", "_")
 
 
 @torch.library.custom_op(f"{_OPERATORS}::forward", mutates_args=())
 def _opaque_forward(
-    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, fp32_products: str
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, products: str
 ) -> tuple[Tensor, Tensor]:
-    return plan_of(q, k, v, is_causal, scale, fp32_products).forward(q, k, v, None)
+    return plan_for(Request(is_causal, scale, products), q, k, v, None).forward(q, k, v, None)
 
 
 @_opaque_forward.register_fake
@@ -70,10 +61,10 @@ def _opaque_backward(
     grad_out: Tensor,
     is_causal: bool,
     scale: float | None,
-    fp32_products: str,
+    products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    plan = plan_of(q, k, v, is_causal, scale, fp32_products)
-    return plan.backward(q, k, v, out, lse, grad_out, None, deterministic=False)
+    plan = plan_for(Request(is_causal, scale, products), q, k, v, None)
+    return plan.backward(q, k, v, out, lse, grad_out, None)
 
 
 @_opaque_backward.register_fake

@@ -1,18 +1,18 @@
-"""Which q, k and v attention takes."""
+"""Checks of q, k and v."""
 
 import torch
 from torch import Tensor
 
-HEAD_DIMS = (16, 128)  # of the flash kernels: tl.dot needs 16, and beyond 128 the tiles leave the registers
+HEAD_DIMS = (16, 128)  # range of the flash kernels: tl.dot needs 16, and tiles beyond 128 do not fit in registers
 
 _HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
-# float64 is for checking: everything but the tensor cores' tl.dot takes it.
+# float64 is for checks; tl.dot on tensor cores does not take it.
 _DTYPES = {"triton": _HALF_AND_SINGLE}
 _ANY_FLOAT = (*_HALF_AND_SINGLE, torch.float64)
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
-    """Raises ValueError, in one line, unless attention's `impl` takes these: what they are and what is allowed."""
+    """Raise ValueError, with one line that says what is allowed, unless attention's `impl` takes these."""
     if q.ndim < 2 or q.ndim != k.ndim or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"{_shapes(q, k, v)}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)"

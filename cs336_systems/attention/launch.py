@@ -1,7 +1,10 @@
-"""Relaunch compiled Triton kernels without repeating Triton's argument inspection and our own planning."""
+"""Relaunch compiled Triton kernels without repeating Triton's argument inspection and our own planning.
+
+Also what all plans of launches share: types, outputs and sizes. Tensors in plans are (batch, heads, seq_len, d) with
+contiguous head vectors, and so are outputs.
+"""
 
 import contextlib
-import functools
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -10,21 +13,27 @@ import torch
 import triton
 from torch import Tensor
 
-from cs336_systems.private.kernels import DirectLaunch, direct_launch
+from cs336_systems.attention.private import DirectLaunch, direct_launch
 
 _hooks = triton.knobs.runtime
 
 T = TypeVar("T")
 
-MOST_PLANS = 4096
+MAX_PLANS = 4096
+
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""(q, k, v, seed of the dropout) -> out, lse in float32."""
+
+Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+"""(q, k, v, out, lse, gradient of out, seed of the dropout) -> dq, dk, dv."""
 
 
 class Launch:
-    """kernel[(num_programs,)](*tensors, *scalars, **constants) when called with the tensors; fast from the second on.
+    """kernel[(num_programs,)](*tensors, *scalars, **constants) when called with tensors; fast from the second call on.
 
-    Triton compiles for what it sees of its arguments (dtypes, alignment of pointers, whether an integer is 1, divisible
-    by 16, beyond 32 bits). A second launch skips that inspection (`private.direct_launch`), so all tensors of all calls
-    must agree in what `layout_of` tells of them. It launches where they are, whatever the current device is.
+    Triton specializes on its arguments: dtypes, alignment of pointers, whether an integer is 1, divisible by 16, or
+    beyond 32 bits. Later launches skip that inspection (`private.direct_launch`), so the tensors of all calls must
+    agree in `kinds_of` and `layout_of`. A launch runs on the device of its tensors, whatever the current device is.
     """
 
     def __init__(self, kernel: Any, num_programs: int, scalars: tuple[Any, ...], constants: dict[str, Any]):
@@ -32,44 +41,34 @@ class Launch:
         self.scalars, self.constants = scalars, constants
         self._is_compiled = False
         self._direct: DirectLaunch | None = None
-        self._on_stream: dict[int, Callable[..., None]] = {}
 
     @property
     def is_new(self) -> bool:
-        """Whether the next call compiles; under Triton's interpreter none does."""
+        """Whether the next call compiles; under Triton's interpreter no call does."""
         return not self._is_compiled and isinstance(self.kernel, triton.runtime.JITFunction)
 
     def compile(self, *tensors: Any) -> None:
-        """Compile for a call with these, without launching."""
+        """Compile for a call with these tensors, without launching."""
         with _on_device_of(tensors[0]):
             self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants)
 
     def __call__(self, *tensors: Any) -> None:
-        """All that the kernel takes first: tensors, None for one that it does without, or tensor descriptors."""
+        """Launch with the kernel's first arguments: tensors, tensor descriptors, or None for an absent tensor."""
         direct = self._direct
         if direct is None:
-            self._through_triton(tensors)
+            self._launch_with_triton(tensors)
             return
-        gpu = direct.gpu
-        device = gpu.get_current_device()
+        device = direct.gpu.get_current_device()
         enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook  # a profiler's; a chain of hooks may be empty
         if device != direct.device or getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
             with _on_device_of(tensors[0]):
                 direct.compiled[self.grid](*tensors, *direct.rest)
             return
-        stream = gpu.get_current_stream(device)
-        run = self._on_stream.get(stream) or self._bind(direct, stream)
-        if direct.as_one_tuple:
-            run((*tensors, *direct.rest))
-        else:
-            run(*tensors, *direct.rest)
+        arguments: tuple[Any, ...] = (*tensors, *direct.rest)
+        stream = direct.gpu.get_current_stream(device)
+        direct.run(*self.grid, stream, *direct.fixed, *((arguments,) if direct.as_one_tuple else arguments))
 
-    def _bind(self, direct: DirectLaunch, stream: int) -> Callable[..., None]:
-        """Return a launch on `stream`, which lacks only what is given to the kernel."""
-        self._on_stream[stream] = run = functools.partial(direct.run, *self.grid, stream, *direct.fixed)
-        return run
-
-    def _through_triton(self, tensors: tuple[Any, ...]) -> None:
+    def _launch_with_triton(self, tensors: tuple[Any, ...]) -> None:
         with _on_device_of(tensors[0]):
             compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
             # None where torch's compiler, Triton's interpreter or a hook of Triton's has taken the call.
@@ -79,10 +78,10 @@ class Launch:
 
 
 def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
-    """Compile what these launches of those tensors need, each in a thread of its own: in float32 one may take 3 s.
+    """Compile the kernels of these launches in a thread each: in float32 one kernel may take 3 s.
 
-    It raises what a compilation raises, and leaves nothing of it behind. Triton's own AsyncCompileMode would: it stays
-    set where a compilation fails, and keeps the failed one in the kernel's cache.
+    Raise what a compilation raises, and leave nothing of it behind. Triton's own AsyncCompileMode would: it stays set
+    where a compilation fails, and keeps the failed one in the kernel's cache.
     """
     if torch.compiler.is_compiling() or not all(launch.is_new for launch, _ in calls):
         return
@@ -91,51 +90,55 @@ def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
             compilation.result()
 
 
-class Plans(dict[Hashable, T]):
-    """Those that were made, by all that each was made for."""
+class PlanCache(dict[Hashable, T]):
+    """Plans by everything that each was made for; emptied when it has MAX_PLANS, of shapes that come once."""
 
     def keep(self, key: Hashable, plan: T) -> T:
-        """Returns the plan."""
-        if len(self) >= MOST_PLANS:  # of shapes that come once
+        """Store and return the plan."""
+        if len(self) >= MAX_PLANS:
             self.clear()
         self[key] = plan
         return plan
 
 
-def layout_of(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
-    """What Triton may see of these, and of others that torch allocates like them."""
-    contiguous = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
-    aligned = not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
-    return (
-        contiguous or (q.stride(), k.stride(), v.stride()),
-        aligned or _alignments(q, k, v),
-        (q.device, q.dtype, q.shape),
-        (k.device, k.dtype, k.shape),
-        (v.device, v.dtype, v.shape),
-    )
+def kinds_of(*tensors: Tensor) -> Hashable:
+    """Return device, dtype and shape of each tensor."""
+    return tuple([(x.device, x.dtype, x.shape) for x in tensors])
 
 
-def layout_of_saved(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor) -> Hashable:
-    """What it may see in the backward of a call whose `layout_of` is known."""
-    contiguous = q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
-    contiguous = contiguous and out.is_contiguous() and lse.is_contiguous() and grad_out.is_contiguous()
-    pointers = q.data_ptr() | k.data_ptr() | v.data_ptr() | out.data_ptr() | lse.data_ptr() | grad_out.data_ptr()
-    return (
-        contiguous or (q.stride(), k.stride(), v.stride(), out.stride(), lse.stride(), grad_out.stride()),
-        not pointers % 16 or _alignments(q, k, v, out, lse, grad_out),
-    )
+def layout_of(*tensors: Tensor) -> Hashable:
+    """Return what Triton may specialize on in tensors of known kinds, and in others that torch allocates like them."""
+    return tuple([(x.stride(), x.data_ptr() % 16) for x in tensors])
 
 
-def _alignments(*tensors: Tensor) -> tuple[int, ...]:
-    return tuple(x.data_ptr() % 16 for x in tensors)
+def like(x: Tensor) -> Tensor:
+    """Allocate a tensor with x's strides, or contiguous where these would scatter head vectors."""
+    empty = torch.empty_like(x)
+    return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def new_lse(q: Tensor) -> Tensor:
+    """Allocate the log-sum-exp of q's rows."""
+    return torch.empty(*q.shape[:-1], dtype=torch.float32, device=q.device)
+
+
+def strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Return the strides of batch, heads and seq_len of each tensor; that of d is 1."""
+    return tuple(stride for x in tensors for stride in x.stride()[:-1])
+
+
+def num_tiles(x: Tensor, rows: int) -> int:
+    """Return the number of tiles of so many rows in all heads."""
+    batch, num_heads, seq_len, _ = x.shape
+    return cdiv(seq_len, rows) * batch * num_heads
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b rounded up, in a twentieth of the time of Triton's, which is for kernels too."""
+    """Return a / b rounded up."""
     return -(-a // b)
 
 
 def _on_device_of(x: Any) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device, whatever device its pointers are on. Of a tensor or a descriptor."""
+    """Make the device of a tensor or descriptor current: Triton launches there, wherever its pointers are."""
     device = x.device if isinstance(x, Tensor) else x.base.device
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Eager attention, written for reading: the specification that every other implementation is held to."""
+"""Eager attention, the specification against which every other implementation is tested."""
 
 import torch
 from torch import Tensor
@@ -15,19 +15,19 @@ def attention(
     softmax_scale: float | None = None,
     dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the log-sum-exp of its scores, with every intermediate materialized.
+    """Compute attention and the log-sum-exp of its scores, with every intermediate materialized.
 
     Args:
         q: (..., seq_len_q, head_dim), any floating dtype.
         k: (..., seq_len_k, head_dim).
-        v: (..., seq_len_k, head_dim). Of the dimension before, the heads, k and v may have fewer: see `repeat_heads`.
+        v: (..., seq_len_k, head_dim). k and v may have fewer heads, the dimension before: see `repeat_heads`.
         is_causal: query i sees keys 0 .. i (top-left aligned, also when the lengths differ).
         softmax_scale: factor on the scores; head_dim ** -0.5 if None.
-        dropout: which probabilities become 0, and the seed by which; the others are divided by 1 - p.
+        dropout: probability and seed of the mask; kept probabilities are divided by 1 - p.
 
     Returns:
         out: (..., seq_len_q, head_dim) in q's dtype.
-        lse: (..., seq_len_q), the natural log of the softmax denominators, which count what is dropped; float32
+        lse: (..., seq_len_q), the natural log of the softmax denominators, dropped probabilities included; float32
             (float64 for float64 input).
     """
     k, v = repeat_heads(q, k, v)
@@ -36,20 +36,20 @@ def attention(
     p = torch.softmax(scores, dim=-1)
     if dropout is not None:
         keep = keep_mask(dropout, p.shape[:-2], range(p.shape[-2]), range(p.shape[-1]))
-        p = p * keep / dropout.keep_probability  # a product, so that a NaN stays one
+        p = p * keep / dropout.keep_probability  # a product, so that NaN stays NaN
     return p @ v, lse
 
 
 def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, *, softmax_scale: float | None = None
 ) -> Tensor:
-    """The output of `attention` alone: what eager PyTorch costs, without the price of a log-sum-exp."""
+    """Compute the output of `attention` alone, the eager baseline: a log-sum-exp would add to its time."""
     k, v = repeat_heads(q, k, v)
     return torch.softmax(_scores(q, k, is_causal, softmax_scale), dim=-1) @ v
 
 
 def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """k and v with as many heads as q: each of theirs serves as many in a row of q's (grouped-query attention)."""
+    """Repeat the heads of k and v for grouped-query attention, where each serves as many consecutive heads of q."""
     if q.ndim < 3 or q.shape[-3] == k.shape[-3]:
         return k, v
     heads_per_kv_head = q.shape[-3] // k.shape[-3]

@@ -1,1 +1,1 @@
-"""Data parallelism four ways, and ZeRO stage 1, over torch.distributed: gloo on CPUs and NCCL on GPUs, one code."""
+"""Data parallelism in four forms and ZeRO stage 1, over torch.distributed: gloo on CPUs, NCCL on GPUs."""

@@ -1,4 +1,4 @@
-"""Which gradients travel together: pure functions of parameters, without a process group."""
+"""Assignment of gradients to collectives and of parameters to ranks: pure functions, no process group."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -8,27 +8,27 @@ import torch
 from torch import Tensor
 
 MIB = 2**20
-LAST_PART, MOST_BYTES = 1 / 256, 1024 * MIB
-"""Of `grown`: the least part of all bytes that travels last, and after how many bytes a bucket closes."""
+MIN_LAST_FRACTION, MAX_GROUP_BYTES = 1 / 256, 1024 * MIB
+"""Limits of `merged_groups`: the smallest share of all bytes in the last group, and the size that closes a group."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters that are reduced in one call: of one dtype and one device."""
+    """Parameters of one dtype and device whose gradients are reduced in one call."""
 
     indices: tuple[int, ...]
-    """Into the list of parameters, in the order in which their gradients are expected."""
+    """Indices into the list of parameters, in the order in which their gradients are expected."""
 
     num_bytes: int
-    """Of all their gradients."""
+    """Size of all their gradients."""
 
 
 def buckets_of(parameters: Sequence[Tensor], bucket_size_mb: float | None) -> list[Bucket]:
-    """Buckets of at most `bucket_size_mb` MiB (None: no limit), from the last parameter to the first.
+    """Fill buckets of at most `bucket_size_mb` MiB (None: no limit), from the last parameter to the first.
 
-    A backward makes gradients in about the reverse of the order in which modules were registered. A bucket closes
-    before a parameter that would exceed its size, so a larger parameter has a bucket of its own; torch's DDP closes
-    after, so the same number there makes another partition.
+    A backward produces gradients in roughly the reverse order of module registration. A bucket closes before a
+    parameter that would exceed its size, so a larger parameter gets a bucket of its own. torch's DDP closes after that
+    parameter, so the same size there gives other buckets.
 
     Raises `ValueError` for a size that is not positive.
     """
@@ -36,60 +36,86 @@ def buckets_of(parameters: Sequence[Tensor], bucket_size_mb: float | None) -> li
         raise ValueError(f"bucket_size_mb={bucket_size_mb} was given; allowed: a number above 0, or None")
     limit = float("inf") if bucket_size_mb is None else bucket_size_mb * MIB
     open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    closed: list[Bucket] = []
-
-    def close(kind: tuple[torch.dtype, torch.device]) -> None:
-        indices = open_buckets.pop(kind)
-        closed.append(Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)))
-
+    closed: list[list[int]] = []
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
-        kind = _kind(parameter)
-        held = sum(parameters[other].nbytes for other in open_buckets.get(kind, ()))
-        if held and held + parameter.nbytes > limit:
-            close(kind)
-        open_buckets.setdefault(kind, []).append(index)
-    for kind in list(open_buckets):
-        close(kind)
-    return _in_order(closed)
+        key = _dtype_and_device(parameter)
+        size = sum(parameters[other].nbytes for other in open_buckets.get(key, ()))
+        if size and size + parameter.nbytes > limit:
+            closed.append(open_buckets.pop(key))
+        open_buckets.setdefault(key, []).append(index)
+    return _in_launch_order([*closed, *open_buckets.values()], parameters)
 
 
-def _in_order(buckets: Iterable[Bucket]) -> list[Bucket]:
-    """By when the last gradient of each is expected."""
+def backward_groups(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
+    """Group `parameters` by the node of `output`'s graph that produces their gradients, from the last to the first.
+
+    In eager mode few nodes produce the gradients of two parameters; a compiled block is one node, whose gradients
+    arrive together. A parameter that has several such nodes (tied weights) or none that can be found (a reentrant
+    checkpoint, an output inside a user's class) stays alone.
+    """
+    producers: dict[int, list[Any]] = {}
+    seen = {tensor.grad_fn for tensor in _tensors_in(output) if tensor.grad_fn is not None}
+    pending = list(seen)
+    while pending:
+        node = pending.pop()
+        for following, _ in node.next_functions:
+            if (leaf := getattr(following, "variable", None)) is not None:
+                producers.setdefault(id(leaf), []).append(node)
+            elif following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+    groups: dict[Any, list[int]] = {}
+    for index in reversed(range(len(parameters))):
+        parameter = parameters[index]
+        nodes = producers.get(id(parameter), [])
+        key = (nodes[0], _dtype_and_device(parameter)) if len(nodes) == 1 else index
+        groups.setdefault(key, []).append(index)
+    return _in_launch_order(groups.values(), parameters)
+
+
+def merged_groups(groups: Sequence[Bucket], parameters: Sequence[Tensor]) -> list[Bucket]:
+    """Merge neighbours of one dtype and device so that each group has about twice the bytes of the next.
+
+    Nothing hides the last group, so it is small; each earlier group overlaps with the rest of the backward. A long
+    all-reduce occupies the GPU less than many short ones, each of which starts with ranks waiting for each other.
+    """
+    wanted = MIN_LAST_FRACTION * sum(group.num_bytes for group in groups)
+    merged: list[Bucket] = []
+    for group in reversed(groups):
+        key = _dtype_and_device(parameters[group.indices[0]])
+        fits = merged and key == _dtype_and_device(parameters[merged[-1].indices[0]])
+        if fits and merged[-1].num_bytes < wanted:
+            after = merged.pop()
+            group = Bucket(group.indices + after.indices, group.num_bytes + after.num_bytes)
+        elif merged:
+            wanted = min(2 * merged[-1].num_bytes, MAX_GROUP_BYTES)
+        merged.append(group)
+    return merged[::-1]
+
+
+def partition(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:
+    """Assign each of `sizes` to a rank whose load is in `loads`: the largest first, to the least loaded rank.
+
+    The maximum load is within 4/3 of the optimum (Graham 1969); for a Transformer's tensors within 1 % of even.
+    """
+    totals = list(loads)
+    owners = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        owner = min(range(len(totals)), key=totals.__getitem__)
+        owners[index] = owner
+        totals[owner] += sizes[index]
+    return owners
+
+
+def _in_launch_order(groups: Iterable[Sequence[int]], parameters: Sequence[Tensor]) -> list[Bucket]:
+    """Make buckets and sort them by when their last gradient is expected."""
+    buckets = [Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in groups]
     return sorted(buckets, key=lambda bucket: -bucket.indices[-1])
 
 
-def made_together(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
-    """A bucket for each node of `output`'s graph that hands on gradients of `parameters`, from the last to the first.
-
-    In eager mode hardly two parameters share one; a compiled block is a single node, whose gradients arrive at once. A
-    parameter with several such nodes (tied weights), or with none in sight (a reentrant checkpoint, or an output inside
-    a class of the user's), stands alone.
-    """
-    makers: dict[int, list[Any]] = {}
-    found = {tensor.grad_fn for tensor in _tensors_in(output) if tensor.grad_fn is not None}
-    waiting = list(found)
-    while waiting:
-        node = waiting.pop()
-        for following, _ in node.next_functions:
-            if (leaf := getattr(following, "variable", None)) is not None:
-                makers.setdefault(id(leaf), []).append(node)
-            elif following is not None and following not in found:
-                found.add(following)
-                waiting.append(following)
-    buckets: dict[Any, list[int]] = {}
-    for index in reversed(range(len(parameters))):
-        parameter = parameters[index]
-        made_by = makers.get(id(parameter), [])
-        key = (made_by[0], _kind(parameter)) if len(made_by) == 1 else index
-        buckets.setdefault(key, []).append(index)
-    return _in_order(
-        Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in buckets.values()
-    )
-
-
 def _tensors_in(output: Any) -> Iterator[Tensor]:
-    """Those in lists, tuples, mappings and dataclasses, however deep, as torch's own data parallelism finds them."""
+    """Yield the tensors in nested lists, tuples, mappings and dataclasses, the containers that torch's DDP searches."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
@@ -103,39 +129,5 @@ def _tensors_in(output: Any) -> Iterator[Tensor]:
             yield from _tensors_in(getattr(output, field.name))
 
 
-def grown(buckets: Sequence[Bucket], parameters: Sequence[Tensor]) -> list[Bucket]:
-    """Neighbours of one dtype and device joined, each bucket about twice the next, from the last, which is small.
-
-    The last one is waited for; each before it has the rest of the backward for its journey, and one long all-reduce
-    holds less of the GPU than many short ones: every one of them begins with ranks waiting for each other.
-    """
-    wanted = LAST_PART * sum(bucket.num_bytes for bucket in buckets)
-    joined: list[Bucket] = []
-    for bucket in reversed(buckets):
-        alike = joined and _kind(parameters[bucket.indices[0]]) == _kind(parameters[joined[-1].indices[0]])
-        if alike and joined[-1].num_bytes < wanted:
-            after = joined.pop()
-            bucket = Bucket(bucket.indices + after.indices, bucket.num_bytes + after.num_bytes)
-        elif joined:
-            wanted = min(2 * joined[-1].num_bytes, MOST_BYTES)
-        joined.append(bucket)
-    return joined[::-1]
-
-
-def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
-    """Gradients of one travel together."""
+def _dtype_and_device(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
     return parameter.dtype, parameter.device
-
-
-def partition(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:
-    """The rank that owns each of `sizes`, which come on top of `loads`: the largest first, to the least loaded rank.
-
-    Within 4/3 of the best partition (Graham 1969); for a Transformer's tensors within 1 % of even.
-    """
-    totals = list(loads)
-    owners = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        owner = min(range(len(totals)), key=totals.__getitem__)
-        owners[index] = owner
-        totals[owner] += sizes[index]
-    return owners

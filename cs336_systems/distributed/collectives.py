@@ -1,4 +1,4 @@
-"""Collectives over any backend and device: the fast ones where a backend has them, the plain ones elsewhere."""
+"""Collectives over any backend and device: fast calls where the backend has them, plain calls elsewhere."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,60 +9,60 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cs336_systems.private import training as private
+from cs336_systems.distributed import private
 
 
-class Fast(NamedTuple):
-    """What a backend does with tensors of a device beyond the plain calls."""
+class FastCalls(NamedTuple):
+    """Features that a backend has for tensors of a device, beyond the plain calls."""
 
     averages: bool = False
-    """`ReduceOp.AVG`."""
+    """Supports `ReduceOp.AVG`."""
 
     coalesces_all_reduces: bool = False
-    """One call for many tensors where they lie."""
+    """Reduces many tensors in place in one call."""
 
     launches_together: bool = False
-    """One launch for collectives of any kind."""
+    """Combines collectives of any kind into one launch."""
 
 
-FAST = {
-    ("nccl", "cuda"): Fast(averages=True, coalesces_all_reduces=True, launches_together=True),
-    ("gloo", "cpu"): Fast(coalesces_all_reduces=True),
+FAST_CALLS = {
+    ("nccl", "cuda"): FastCalls(averages=True, coalesces_all_reduces=True, launches_together=True),
+    ("gloo", "cpu"): FastCalls(coalesces_all_reduces=True),
 }
-"""By backend and type of device. All others have the plain calls alone, such as gloo with CUDA tensors: torch 2.11 to
-2.15 refuses `allreduce_coalesced` for them."""
+"""Fast calls by backend and device type. All other pairs have plain calls only; torch 2.11 to 2.15 refuses
+`allreduce_coalesced` for gloo with CUDA tensors."""
 
 
 @dataclass
 class Traffic:
-    """Collectives that were called, and the bytes handed to them."""
+    """Number of collective calls, and the bytes passed to them."""
 
     calls: int = 0
     num_bytes: int = 0
 
     def add(self, num_bytes: int, calls: int = 1) -> None:
-        """What these calls sent together."""
+        """Add calls that pass `num_bytes` in total."""
         self.calls += calls
         self.num_bytes += num_bytes
 
 
 @dataclass(frozen=True)
 class Average:
-    """Tensors on their way to their average over the ranks."""
+    """An average over the ranks that is under way."""
 
     works: Sequence[Any]
-    """One of each call."""
+    """One work per call."""
 
     divisor: int
-    """What the tensors are still to be divided by after the journey."""
+    """Number that the tensors must still be divided by after `wait`."""
 
     def wait(self) -> None:
-        """Until the journey is over, or on CUDA let the current stream wait for it."""
+        """Wait for all calls; on CUDA make the current stream wait."""
         _wait(self.works)
 
 
-def fast_calls(group: dist.ProcessGroup | None, device: torch.device) -> Fast:
-    """What the backend that a group has for a device does beyond the plain calls."""
+def fast_calls(group: dist.ProcessGroup | None, device: torch.device) -> FastCalls:
+    """Return the fast calls of the backend that the group uses for this device."""
     return _fast_calls(dist.get_backend_config(group), device.type)
 
 
@@ -81,7 +81,7 @@ def start_average(tensors: list[Tensor], group: dist.ProcessGroup | None) -> Ave
 
 
 def average_at(gradients: Sequence[tuple[Tensor, int]], group: dist.ProcessGroup | None) -> None:
-    """Average each tensor over the ranks, for the (global) rank beside it alone; elsewhere it is then undefined."""
+    """Average each tensor over the ranks at its destination, a global rank; elsewhere it becomes undefined."""
     for device in _devices(gradients):
         here = [(gradient, owner) for gradient, owner in gradients if gradient.device == device]
         operation, divisor = _operation(fast_calls(group, device), group)
@@ -95,13 +95,13 @@ def average_at(gradients: Sequence[tuple[Tensor, int]], group: dist.ProcessGroup
 def run_together(
     collective: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], group: dist.ProcessGroup | None, **kwargs: Any
 ) -> None:
-    """`collective(*one, group=group, **kwargs)` for each of `arguments`, a tensor first, at once; then wait."""
+    """Launch `collective(*args, group=group, **kwargs)` for all of `arguments`, each with a tensor first, and wait."""
     works = []
     for device in _devices(arguments):
 
         def start(device: torch.device = device) -> list[Any]:
-            here = [one for one in arguments if one[0].device == device]
-            return [collective(*one, group=group, async_op=True, **kwargs) for one in here]
+            here = [args for args in arguments if args[0].device == device]
+            return [collective(*args, group=group, async_op=True, **kwargs) for args in here]
 
         together = fast_calls(group, device).launches_together
         works += private.start_together(start, group, device) if together else start()
@@ -109,25 +109,25 @@ def run_together(
 
 
 @functools.cache
-def _fast_calls(backends: str, device_type: str) -> Fast:
-    """Of torch's "cpu:gloo,cuda:nccl"."""
-    of_devices = dict(one.split(":", 1) for one in backends.split(",") if ":" in one)
-    return FAST.get((of_devices.get(device_type, ""), device_type), Fast())
+def _fast_calls(backends: str, device_type: str) -> FastCalls:
+    """Look up torch's backend description, for example "cpu:gloo,cuda:nccl"."""
+    by_device = dict(entry.split(":", 1) for entry in backends.split(",") if ":" in entry)
+    return FAST_CALLS.get((by_device.get(device_type, ""), device_type), FastCalls())
 
 
-def _operation(fast: Fast, group: dist.ProcessGroup | None) -> tuple[dist.ReduceOp.RedOpType, int]:
-    """The operation, and what its result is to be divided by."""
+def _operation(fast: FastCalls, group: dist.ProcessGroup | None) -> tuple[dist.ReduceOp.RedOpType, int]:
+    """Return the reduction and the divisor that makes its result an average."""
     return (dist.ReduceOp.AVG, 1) if fast.averages else (dist.ReduceOp.SUM, dist.get_world_size(group))
 
 
 def _overflows(tensor: Tensor, divisor: int) -> bool:
-    """Whether a sum may be infinite where its average is not: such tensors are divided first, as NCCL's AVG does."""
+    """Whether the sum may overflow although the average does not. Divide such tensors first, as NCCL's AVG does."""
     return tensor.dtype == torch.float16 and divisor > 1
 
 
 def _devices(arguments: Sequence[tuple[Any, ...]]) -> list[torch.device]:
-    """In the order of their first tensors, which is the same on every rank."""
-    return list(dict.fromkeys(one[0].device for one in arguments))
+    """Return the devices in the order of their first tensors, which is the same on every rank."""
+    return list(dict.fromkeys(args[0].device for args in arguments))
 
 
 def _wait(works: Sequence[Any]) -> None:

@@ -1,17 +1,16 @@
-"""Data parallelism four ways: every rank has the whole model and its part of the batch; gradients are averaged.
+"""Data parallelism four ways: every rank holds the whole model and a share of the batch; gradients are averaged.
 
-    NaiveDDP       after the backward, one all-reduce for each parameter, one after the other
-    FlatDDP        after the backward, one all-reduce of everything (for each dtype), flattened
-    OverlappedDDP  during the backward, one all-reduce for each parameter, from the last to the first; those of
-                   compiled blocks launched together, as many as the rest of the backward hides
-    BucketedDDP    during the backward, one all-reduce for each bucket of parameters
+    NaiveDDP       after the backward: one all-reduce per parameter, each waited for
+    FlatDDP        after the backward: one all-reduce per dtype of all gradients, flattened
+    OverlappedDDP  during the backward: one all-reduce per parameter, or per group of gradients that arrive together
+    BucketedDDP    during the backward: one all-reduce per bucket of parameters
 
-They differ in what is reduced together and when it is launched, and in nothing else:
+They differ only in what is reduced together and when it is launched. A step has three phases:
 
-    loss = net(batch)                           # checks that the last step was finished
-    loss.backward()                             # a hook for each gradient; overlapping ones launch from it
-    net.finish_gradient_synchronization()       # launches what is left, waits, averages
-    optimizer.step()
+    Phase 1   loss = net(batch)                          checks that the previous step was finished
+    Phase 2   loss.backward()                            a hook per gradient; overlapping strategies launch from it
+    Phase 3   net.finish_gradient_synchronization()      launches the rest, waits, averages
+              optimizer.step()
 """
 
 import contextlib
@@ -24,10 +23,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cs336_systems.distributed.buckets import Bucket, buckets_of, grown, made_together
+from cs336_systems.distributed import private
+from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
 from cs336_systems.distributed.collectives import Average, Traffic, start_average
 from cs336_systems.distributed.replicas import broadcast, verify_same_model
-from cs336_systems.private import training as private
 
 
 @dataclass
@@ -35,30 +34,30 @@ class _Launched:
     bucket: Bucket
     average: Average
     flat: Tensor | None
-    """The buffer that was reduced in place of the gradients."""
+    """Flattened copy that is reduced in place of the gradients."""
 
     is_complete: bool = False
-    """The gradients hold the average."""
+    """Whether the gradients hold the average."""
 
 
 class DataParallel(nn.Module):
-    """What all four share. At the start it checks that all ranks hold the same model, and takes rank 0's values.
+    """Base of the four strategies. Construction checks that all ranks hold the same model and broadcasts rank 0's.
 
-    Parameters and buffers are broadcast once, frozen ones too. Collectives are launched in one order on every rank,
-    whatever the order in which gradients arrive: a bucket waits for those before it.
+    Parameters, also frozen ones, and buffers are broadcast once. Every rank launches its collectives in the same order,
+    whatever the order in which gradients arrive: a bucket waits for all buckets before it.
 
     Args:
-        module: the same on every rank but for its values; reachable as `.module`.
-        process_group: whose ranks average; all if None.
-        broadcast_buffers: take rank 0's buffers before every forward in training too.
-        find_unused_parameters: parameters may get no gradient in a step, and others on other ranks; a rank that did not
-            use one counts as zero, and one that nobody used keeps None. One more call a step.
-        communication_dtype: what gradients are rounded to for the journey, e.g. torch.bfloat16.
+        module: the same on every rank except for its values; available as `.module`.
+        process_group: the ranks that average; None means all.
+        broadcast_buffers: also broadcast rank 0's buffers before every forward in training mode.
+        find_unused_parameters: allow parameters without a gradient, which may differ between ranks. A rank that did
+            not use a parameter contributes zero; a parameter that no rank used keeps None. Costs one more all-reduce.
+        communication_dtype: dtype that gradients are rounded to for the all-reduce, e.g. torch.bfloat16.
 
     Raises:
-        RuntimeError: different models; a forward, `state_dict()` or second backward before the last step was finished;
-            a parameter without gradient, unless it may; parameters frozen or thawed since; a collective that failed or
-            timed out, with its rank and parameters.
+        RuntimeError: the ranks hold different models; a forward, `state_dict()` or second backward before the last step
+            was finished; a parameter without gradient, unless allowed; a parameter frozen or unfrozen after wrapping;
+            a collective that failed or timed out (the message names rank and parameters).
         ValueError: a sparse gradient.
     """
 
@@ -77,7 +76,7 @@ class DataParallel(nn.Module):
         super().__init__()
         self.module, self.process_group = module, process_group
         self.traffic = Traffic()
-        """Of the last synchronization."""
+        """Traffic of the last synchronization."""
 
         self._broadcast_buffers, self._find_unused = broadcast_buffers, find_unused_parameters
         self._communication_dtype = communication_dtype
@@ -85,20 +84,20 @@ class DataParallel(nn.Module):
         self._names, self._trained = [name for name, _ in trained], [value for _, value in trained]
         self._frozen = [value for value in module.parameters() if not value.requires_grad]
         self._synchronizing, self._accumulated = True, False
-        self._take(self._buckets(self._trained))
+        self._use_buckets(self._buckets(self._trained))
         verify_same_model(module, process_group)
         broadcast([*module.parameters(), *module.buffers()], process_group)
-        on_gradient = weakref.WeakMethod(self._on_gradient)  # else the parameters held this wrapper, and it them
+        on_gradient = weakref.WeakMethod(self._on_gradient)  # a strong reference would be a cycle through parameters
         for index, parameter in enumerate(self._trained):
-            parameter.register_post_accumulate_grad_hook(lambda _, index=index: (on_gradient() or _nothing)(index))
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: (on_gradient() or _ignore)(index))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's."""
+        """Run the module. Phase 1 of a step."""
         self._require_finished("forward")
         if not all(value.requires_grad for value in self._trained) or any(
             value.requires_grad for value in self._frozen
         ):
-            raise RuntimeError("a parameter was frozen or thawed after the model was wrapped; allowed: wrap it again")
+            raise RuntimeError("a parameter was frozen or unfrozen after the model was wrapped; allowed: wrap it again")
         self._forwarded |= torch.is_grad_enabled() and self._synchronizing
         if self._broadcast_buffers and self.module.training:
             broadcast(self.module.buffers(), self.process_group)
@@ -106,7 +105,7 @@ class DataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backwards inside only accumulate; the first one outside sends the sum."""
+        """Only accumulate gradients inside; the first backward outside sends the sum."""
         before, self._synchronizing = self._synchronizing, False
         try:
             yield
@@ -114,7 +113,10 @@ class DataParallel(nn.Module):
             self._synchronizing = before
 
     def finish_gradient_synchronization(self) -> None:
-        """Average what the last backward left; call it before `optimizer.step()`. A second call does nothing."""
+        """Average the gradients of the last backward. Call it before `optimizer.step()`; a second call does nothing.
+
+        Phase 3 of a step. A call after one that was interrupted finishes the synchronization.
+        """
         if not self._arrived and not self._forwarded:
             if self._accumulated:
                 raise RuntimeError(
@@ -122,7 +124,7 @@ class DataParallel(nn.Module):
                 )
             return
         unused = [index for index, parameter in enumerate(self._trained) if parameter.grad is None]
-        for index in unused:  # a zero from this rank, so that every rank makes the same calls
+        for index in unused:  # every rank must make the same calls, so this one contributes zero
             self._trained[index].grad = torch.zeros_like(self._trained[index])
         for number in range(len(self.buckets)):
             if number == len(self._launched):
@@ -131,27 +133,31 @@ class DataParallel(nn.Module):
                 self._complete(self._launched[number])
         for launched in self._launched:
             self._complete(launched)
-        users = self._count_users(unused) if self._find_unused and self._trained else None
+        num_users = self._count_users(unused) if self._find_unused and self._trained else None
         self.traffic, self._accumulated = self._sent, False
         self._start_step()
-        self._forget(unused, users)
+        self._synchronized()
+        self._drop_unused(unused, num_users)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own, without a prefix: it loads into the plain module."""
+        """Return the module's state without a prefix, which the plain module can load."""
         self._require_finished("state_dict()")
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own; load the same on every rank."""
+        """Load the module's state; load the same on every rank."""
         return self.module.load_state_dict(*args, **kwargs)
 
     def _buckets(self, parameters: list[nn.Parameter]) -> list[Bucket]:
-        """One for each parameter, from the last to the first."""
+        """Make one bucket per parameter, from the last to the first."""
         return [Bucket((index,), parameters[index].nbytes) for index in reversed(range(len(parameters)))]
 
-    def _take(self, buckets: list[Bucket]) -> None:
+    def _synchronized(self) -> None:
+        """Run after every synchronization, on every rank of the group."""
+
+    def _use_buckets(self, buckets: list[Bucket]) -> None:
         self.buckets = buckets
-        """In the order of their launch."""
+        """Buckets in the order of their launch."""
 
         self._bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket.indices}
         self._start_step()
@@ -159,11 +165,12 @@ class DataParallel(nn.Module):
     def _start_step(self) -> None:
         self._forwarded = False
         self._arrived: set[int] = set()
-        self._missing_in = [len(bucket.indices) for bucket in self.buckets]
+        self._num_missing = [len(bucket.indices) for bucket in self.buckets]
         self._launched: list[_Launched] = []
         self._sent = Traffic()
 
     def _on_gradient(self, index: int) -> None:
+        """Note that a gradient has arrived and launch every bucket that is now complete. Phase 2 of a step."""
         if index in self._arrived:
             raise RuntimeError(
                 f"a second gradient of {self._names[index]} arrived before finish_gradient_synchronization(); "
@@ -173,13 +180,13 @@ class DataParallel(nn.Module):
             self._accumulated = True
             return
         self._arrived.add(index)
-        self._missing_in[self._bucket_of[index]] -= 1
+        self._num_missing[self._bucket_of[index]] -= 1
         if self.overlaps:
-            while len(self._launched) < len(self.buckets) and not self._missing_in[len(self._launched)]:
+            while len(self._launched) < len(self.buckets) and not self._num_missing[len(self._launched)]:
                 self._launch(len(self._launched))
 
     def _launch(self, number: int) -> None:
-        """Start to average the gradients of a bucket over the ranks: in place, or in a flat copy."""
+        """Start to average a bucket's gradients over the ranks, in place or in a flattened copy."""
         bucket = self.buckets[number]
         gradients = [self._gradient(index) for index in bucket.indices]
         flat: Tensor | None = None
@@ -192,7 +199,7 @@ class DataParallel(nn.Module):
         self._launched.append(_Launched(bucket, average, flat))
 
     def _complete(self, launched: _Launched) -> None:
-        """Wait, and bring the average back into the gradients; once, even if an earlier call was interrupted."""
+        """Wait for a bucket and write the average into its gradients, once."""
         if launched.is_complete:
             return
         with self._naming(launched.bucket):
@@ -210,59 +217,59 @@ class DataParallel(nn.Module):
         gradient = self._trained[index].grad
         assert gradient is not None
         if gradient.is_sparse:
-            raise ValueError(f"{self._names[index]} has a sparse gradient; allowed: dense ones")
+            raise ValueError(f"{self._names[index]} has a sparse gradient; allowed: dense gradients")
         if not gradient.is_contiguous():
             gradient = self._trained[index].grad = gradient.contiguous()
         return gradient
 
     def _count_users(self, unused: list[int]) -> Tensor:
-        """How many ranks have a gradient of each parameter."""
-        users = torch.ones(len(self._trained), device=self._trained[0].device)
-        users[unused] = 0
-        dist.all_reduce(users, group=self.process_group)
-        self._sent.add(users.nbytes)
-        return users
+        """Count the ranks that have a gradient of each parameter."""
+        num_users = torch.ones(len(self._trained), device=self._trained[0].device)
+        num_users[unused] = 0
+        dist.all_reduce(num_users, group=self.process_group)
+        self._sent.add(num_users.nbytes)
+        return num_users
 
-    def _forget(self, unused: list[int], users: Tensor | None) -> None:
-        """Take back the zeros of what nobody used; raise if nothing may be unused."""
+    def _drop_unused(self, unused: list[int], num_users: Tensor | None) -> None:
+        """Reset the zeros of parameters that no rank used to None; raise if unused parameters are not allowed."""
         for index in unused:
-            if users is None or not users[index]:
+            if num_users is None or not num_users[index]:
                 self._trained[index].grad = None
-        if unused and users is None:
+        if unused and num_users is None:
             names = ", ".join(self._names[index] for index in unused)
             raise RuntimeError(
                 f"rank {dist.get_rank()}: no gradient for {names}; "
                 "allowed: a backward that reaches every parameter, or find_unused_parameters=True"
             )
 
-    def _require_finished(self, what: str) -> None:
+    def _require_finished(self, call: str) -> None:
         if self._arrived:
             raise RuntimeError(
-                f"{what} before finish_gradient_synchronization() of the last backward; allowed: after it"
+                f"{call} before finish_gradient_synchronization() of the last backward; allowed: after it"
             )
 
     @contextlib.contextmanager
     def _naming(self, bucket: Bucket) -> Iterator[None]:
-        """Errors inside say which rank and which all-reduce."""
+        """Add the rank and the all-reduce to the message of an error raised inside."""
         try:
             yield
         except RuntimeError as error:
             where = f"rank {dist.get_rank()}: all-reduce {self.buckets.index(bucket) + 1} of {len(self.buckets)}"
             names = ", ".join(self._names[index] for index in bucket.indices)
-            why = (str(error).strip().splitlines() or [""])[0]
-            raise RuntimeError(f"{where} ({bucket.num_bytes} bytes: {names}) failed: {why}") from error
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise RuntimeError(f"{where} ({bucket.num_bytes} bytes: {names}) failed: {reason}") from error
 
 
-def _nothing(_: int) -> None:
-    """What is left of a hook whose wrapper is gone."""
+def _ignore(_: int) -> None:
+    """Replace the hook of a wrapper that was deleted."""
 
 
 class NaiveDDP(DataParallel):
-    """After the backward, one all-reduce for each parameter, each waited for."""
+    """After the backward, one all-reduce per parameter, each waited for."""
 
 
 class FlatDDP(DataParallel):
-    """After the backward, one all-reduce of all gradients of a dtype, flattened: one call, one copy in and out."""
+    """After the backward, one all-reduce per dtype of all gradients, flattened: one copy in and one out."""
 
     flattens = True
 
@@ -271,54 +278,43 @@ class FlatDDP(DataParallel):
 
 
 class OverlappedDDP(DataParallel):
-    """During the backward, one all-reduce for each parameter as soon as its gradient and those before it are there.
+    """During the backward, one all-reduce per parameter as soon as its gradient and all gradients before it exist.
 
-    From the second step on those are launched together that one node of the graph makes, which arrive at once: all of a
-    compiled block. Where most come so, they are joined with their neighbours too (`buckets.grown`), the fewer the
-    nearer the backward is to its end. No gradient is copied. The ranks compare their graphs for it once; where they
-    differ, or parameters may be unused, every parameter stays by itself.
+    The gradients of a compiled block arrive at once, so they travel at once. The first step finds such groups:
+        Phase 1  the forward's graph shows which gradients one node produces
+        Phase 2  the backward launches one all-reduce per parameter
+        Phase 3  the ranks compare their groups and, if all agree, later steps launch one all-reduce per group
+    If most gradients arrive in groups, neighbouring groups are merged too (`buckets.merged_groups`). No gradient is
+    copied. With find_unused_parameters every parameter stays alone.
     """
 
     overlaps = True
 
     def __init__(self, module: nn.Module, **kwargs: Any):
-        self._together: list[Bucket] | None = None
-        self._synchronized = self._compared = False
         super().__init__(module, **kwargs)
+        self._groups: list[Bucket] | None = None
+        self._is_first_step = not self._find_unused
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's."""
-        is_trained = torch.is_grad_enabled() and self._synchronizing and not self._find_unused
-        if self._compared or not is_trained:
-            return super().forward(*inputs, **kwargs)
-        if self._synchronized:
-            self._require_finished("forward")
-            self._compare()
+        """Run the module; in the first step, group its parameters by the output's graph."""
         output = super().forward(*inputs, **kwargs)
-        if not self._compared:
-            self._together = made_together(output, self._trained)
+        if self._is_first_step and self._synchronizing and torch.is_grad_enabled():
+            self._groups = backward_groups(output, self._trained)
         return output
 
-    def finish_gradient_synchronization(self) -> None:
-        """As every strategy's."""
-        is_first = self._together is not None and (self._forwarded or bool(self._arrived))
-        try:
-            super().finish_gradient_synchronization()
-        finally:
-            self._synchronized |= is_first
-
-    def _compare(self) -> None:
-        """Every rank comes here at its first forward after its first synchronization."""
-        self._compared = True
+    def _synchronized(self) -> None:
+        if not self._is_first_step:
+            return
+        self._is_first_step = False
         every: list[list[Bucket] | None] = [None] * dist.get_world_size(self.process_group)
-        dist.all_gather_object(every, self._together, group=self.process_group)
-        if self._together is not None and all(one == self._together for one in every):
-            most_come_together = 2 * len(self._together) <= len(self._trained)
-            self._take(grown(self._together, self._trained) if most_come_together else self._together)
+        dist.all_gather_object(every, self._groups, group=self.process_group)
+        if self._groups is not None and all(groups == self._groups for groups in every):
+            is_mostly_grouped = 2 * len(self._groups) <= len(self._trained)
+            self._use_buckets(merged_groups(self._groups, self._trained) if is_mostly_grouped else self._groups)
 
 
 class BucketedDDP(DataParallel):
-    """During the backward, one all-reduce for each bucket of at most `bucket_size_mb` MiB."""
+    """During the backward, one all-reduce per bucket of at most `bucket_size_mb` MiB."""
 
     overlaps = True
 

@@ -1,4 +1,4 @@
-"""Process groups: a function on ranks of this host, each in a process of its own; and who is who in a sub-group."""
+"""Process groups: run a function on ranks of this host, one process each, and translate ranks of sub-groups."""
 
 import contextlib
 import datetime
@@ -18,21 +18,21 @@ import torch.multiprocessing as mp
 def spawn(
     function: Callable[..., Any], world_size: int, *args: Any, backend: str = "gloo", timeout_s: float = 60.0
 ) -> list[Any]:
-    """`function(rank, *args)` on `world_size` ranks with a default process group; their results in order of rank.
+    """Run `function(rank, *args)` on `world_size` ranks with a default process group; return results by rank.
 
     The first rank that raises ends the others, and its traceback is raised here (`ProcessRaisedException`). No rank
-    outlives this call, even if that is interrupted or killed. Ranks meet through a file: any number of calls may run
-    at once. `function` is importable; its result can be saved by torch. Ranks have the variables of the shell as
-    they were at the first call.
+    outlives this call, even if the call is interrupted or killed. Ranks rendezvous through a file, so calls may run
+    concurrently. `function` must be importable and its result one that `torch.save` can write. Ranks see the
+    shell's variables as of the first call.
     """
-    get_context("forkserver").set_forkserver_preload([__name__])  # torch is imported once, not by every rank
+    get_context("forkserver").set_forkserver_preload([__name__])  # import torch once instead of in every rank
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         rank_args = (function, world_size, args, backend, timeout_s, folder)
         ranks = mp.start_processes(_run_rank, rank_args, nprocs=world_size, join=False, start_method="forkserver")
         try:
             while not ranks.join():
                 pass
-        finally:  # Ctrl-C reaches no rank that is blocked in a collective
+        finally:  # Ctrl-C does not reach a rank that is blocked in a collective
             for process in ranks.processes:
                 process.kill()
                 process.join()
@@ -41,39 +41,38 @@ def spawn(
 
 @contextlib.contextmanager
 def process_group(rank: int, world_size: int, store: dist.Store, backend: str, timeout_s: float) -> Iterator[None]:
-    """The default process group, and this rank's GPU as the current device for NCCL; gone at the end.
+    """Create the default process group, with this rank's GPU as current device for NCCL, and destroy it on exit.
 
-    An error leaves it: gloo is destroyed only when its collectives end, which others may never enter.
+    An error leaves the group as it is: destroying gloo waits for collectives that other ranks may never enter.
     """
     device = torch.device("cuda", rank) if "nccl" in backend else None
     if device is not None:
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=device)
-    dist.barrier()  # a rank that ends at once would close connections that others are still making
+    dist.barrier()  # a rank that ended at once would close connections that others are still opening
     yield
     dist.destroy_process_group()
 
 
 def global_rank(group: dist.ProcessGroup | None, rank: int) -> int:
-    """Of rank `rank` of a group: what torch.distributed takes as a source or destination."""
+    """Translate a rank of a group to the global rank that torch.distributed takes as source or destination."""
     return rank if group is None else dist.get_global_rank(group, rank)
 
 
 @contextlib.contextmanager
 def failing_together(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """What some ranks raise inside becomes the same `RuntimeError` on all of the group, with the first one's words."""
+    """Raise the same `RuntimeError` on all ranks of the group if any rank raises inside, with the first message."""
     error: Exception | None = None
     try:
         yield
     except Exception as raised:
         error = raised
-    every = [""] * dist.get_world_size(group)
-    dist.all_gather_object(
-        every, f"rank {dist.get_rank()}: {type(error).__name__}: {error}" if error else "", group=group
-    )
-    if any(every):
-        raise RuntimeError(next(filter(None, every))) from error
+    message = f"rank {dist.get_rank()}: {type(error).__name__}: {error}" if error else ""
+    messages = [""] * dist.get_world_size(group)
+    dist.all_gather_object(messages, message, group=group)
+    if any(messages):
+        raise RuntimeError(next(filter(None, messages))) from error
 
 
 def _run_rank(
@@ -93,13 +92,13 @@ def _run_rank(
         with process_group(rank, world_size, store, backend, timeout_s):
             torch.save(function(rank, *args), _result(folder, rank))
     except Exception:
-        if store.add("raised", 1) > 1:  # perhaps only because the first one left: that one is to be reported
-            threading.Event().wait(timeout_s)  # spawn ends this rank
+        if store.add("raised", 1) > 1:  # perhaps a consequence of the first error, which is the one to report
+            threading.Event().wait(timeout_s)  # until spawn ends this rank
         raise
 
 
 def _leave_with_parent() -> None:
-    """Even if this rank is blocked in a collective, where no signal reaches Python."""
+    """End this process when its parent ends, even while it is blocked in a collective, where no signal arrives."""
     parent = parent_process()
     assert parent is not None
     parent.join()

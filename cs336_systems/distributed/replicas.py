@@ -1,4 +1,4 @@
-"""The same model on every rank: checked, then made so."""
+"""Identical models on all ranks: verification and broadcast."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ Specification = tuple[str, tuple[int, ...], str, bool]
 
 
 def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Raises the same `RuntimeError` on every rank, naming rank and tensor, if the ranks hold different models."""
+    """Raise the same `RuntimeError`, naming rank and tensor, on every rank if the ranks hold different models."""
     every: list[list[Specification]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(every, _specifications(module), group=group)
     first = global_rank(group, 0)
@@ -27,17 +27,17 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
         for ours, theirs in zip(every[0], other, strict=True):
             if ours != theirs:
                 raise RuntimeError(
-                    f"rank {rank} holds {_in_words(theirs)}, rank {first} {_in_words(ours)}; "
+                    f"rank {rank} holds {_description(theirs)}, rank {first} {_description(ours)}; "
                     "allowed: the same model on every rank"
                 )
 
 
 def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """The values of the group's rank 0, into everybody's tensors."""
+    """Copy the values of the group's rank 0 into the tensors of every rank."""
     with torch.no_grad():
         for tensor in tensors:
             dense = tensor.detach().contiguous()
-            as_bytes = dense.view(-1).view(torch.uint8)  # gloo knows no int16 and no float8
+            as_bytes = dense.view(-1).view(torch.uint8)  # gloo supports neither int16 nor float8
             dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)
@@ -48,6 +48,6 @@ def _specifications(module: nn.Module) -> list[Specification]:
     return [(name, tuple(value.shape), str(value.dtype), value.requires_grad) for name, value in named]
 
 
-def _in_words(specification: Specification) -> str:
+def _description(specification: Specification) -> str:
     name, shape, dtype, requires_grad = specification
     return f"{name} {list(shape)} of {dtype}{'' if requires_grad else ' without gradient'}"

@@ -1,4 +1,4 @@
-"""ZeRO stage 1 (Rajbhandari et al. 2020): every rank keeps the optimizer's state of its share of the parameters."""
+"""ZeRO stage 1 (Rajbhandari et al. 2020): every rank keeps the optimizer state of its share of the parameters."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -8,39 +8,39 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together
 from cs336_systems.distributed.process_group import failing_together, global_rank
-from cs336_systems.private import training as private
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """Any optimizer, its state divided over the ranks by whole parameters.
+    """Shard the state of any optimizer over the ranks, by whole parameters.
 
     A step has three phases:
         Phase 1  average every gradient at its owner (`reduces_gradients` only)
         Phase 2  every owner updates its parameters
-        Phase 3  every owner broadcasts them
+        Phase 3  every owner broadcasts its parameters
 
-    Gradients are those that data parallelism has averaged: an all-reduce (2P elements) and the broadcasts (P) make 3P.
-    With `reduces_gradients` they are each rank's own: reductions to the owners (P) and the broadcasts (P) make 2P, and
-    a rank drops the gradients that others own. A `torch.amp.GradScaler` works with both: a gradient that overflowed on
-    one rank skips the step on all. With `reduces_gradients` each rank's scale is its own.
+    By default data parallelism has averaged the gradients: its all-reduce (2P elements) and the broadcasts (P) add up
+    to 3P. With `reduces_gradients` each rank brings its own gradients: reductions to the owners (P) and broadcasts (P)
+    add up to 2P, and a rank drops the gradients that others own. Both work with `torch.amp.GradScaler`: an overflow on
+    one rank skips the step on all ranks. With `reduces_gradients` every rank has a loss scale of its own.
 
-    All ranks of the group make it, add groups of parameters to it and call its step together.
+    All ranks of the group must construct it, add parameter groups and call `step` together.
 
     Args:
-        params: as every optimizer takes them: parameters, or groups with options of their own.
-        optimizer_cls: e.g. `torch.optim.AdamW`; it sees this rank's parameters alone, and no closure.
-        process_group: whose ranks share the state; all if None.
-        reduces_gradients: take each rank's own gradients; wrap the model in no data parallelism then.
-        **kwargs: the optimizer's.
+        params: parameters or parameter groups, as for every torch optimizer.
+        optimizer_cls: e.g. `torch.optim.AdamW`; it gets only this rank's parameters, and no closure.
+        process_group: the ranks that share the state; None means all.
+        reduces_gradients: average the gradients here; do not wrap the model in data parallelism then.
+        **kwargs: arguments of the optimizer.
 
     Raises:
-        RuntimeError: a parameter that the optimizer refuses, on every rank, whoever owns it; `state_dict()` on a rank
-            that has not consolidated it since the last step; with `reduces_gradients`, a parameter without gradient, or
-            a backward between clipping and the step.
-        ValueError: a parameter that has gaps or overlaps in memory; an optimizer whose step needs a closure; a sparse
+        RuntimeError: on every rank, if the optimizer refuses a parameter on any; `state_dict()` on a rank that has not
+            consolidated it since the last step; with `reduces_gradients`, a parameter without gradient or a backward
+            between clipping and the step.
+        ValueError: a parameter with gaps or overlaps in memory; an optimizer whose step needs a closure; a sparse
             gradient with `reduces_gradients`; a process group without this rank.
     """
 
@@ -58,15 +58,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self.rank < 0:
             raise ValueError("a process_group without this rank was given; allowed: on its own ranks alone")
         self.owners: dict[nn.Parameter, int] = {}
-        """Parameter -> the rank of the group that keeps its state."""
+        """Maps a parameter to the rank of the group that keeps its state."""
 
         self.traffic = Traffic()
-        """Of the last step."""
+        """Traffic of the last step."""
 
         self._sent, self._reduced = Traffic(), False
         setattr(self, private.STEP_SUPPORTS_AMP_SCALING, reduces_gradients)
         self._consolidated: dict[int, Any] | None = None
-        empty = optimizer_cls([{"params": []}], **kwargs)  # it refuses no group, but takes an empty one
+        empty = optimizer_cls([{"params": []}], **kwargs)  # an empty group, because optimizers refuse to have none
         closure = inspect.signature(empty.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
             raise ValueError(
@@ -79,7 +79,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.state = self._local.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, on every rank; the new parameters go to the ranks that have least."""
+        """Add parameters on every rank; the least loaded ranks own them."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for parameter in group["params"]:
@@ -88,25 +88,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     f"a parameter of shape {list(parameter.shape)} with strides {parameter.stride()} was given; "
                     "allowed: any order of dimensions, without gaps or overlaps"
                 )
-        for trained in (True, False):  # apart, since what is frozen has no state
-            ours = [parameter for parameter in group["params"] if parameter.requires_grad == trained]
+        for trained in (True, False):  # balanced separately, since frozen parameters have no state
+            added = [parameter for parameter in group["params"] if parameter.requires_grad == trained]
             loads = [0] * self.world_size
             for parameter, owner in self.owners.items():
                 loads[owner] += parameter.numel() if parameter.requires_grad == trained else 0
-            owners = partition([parameter.numel() for parameter in ours], loads)
-            self.owners |= dict(zip(ours, owners, strict=True))
+            owners = partition([parameter.numel() for parameter in added], loads)
+            self.owners |= dict(zip(added, owners, strict=True))
         if hasattr(self, "_local"):
             with failing_together(self.process_group):
                 self._local.add_param_group(self._share_of(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's, for all parameters; a step may be given up after `clip_grad_norm_` by it."""
+        """Reset the gradients of all parameters, which also abandons a step after `clip_grad_norm_`."""
         super().zero_grad(set_to_none)
         self._sent, self._reduced = Traffic(), False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """One update of all parameters on all ranks; returns what `closure` returns."""
+        """Update all parameters on all ranks; return the closure's result."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -118,21 +118,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return loss
         self._reduce_gradients()
 
-        # Phase 2: update what this rank owns, by the options as they are now (a scheduler edits them).
+        # Phase 2: update the parameters of this rank, with the current options (a scheduler may have edited them).
         for group, local in zip(self.param_groups, self._local.param_groups, strict=True):
             local.update({name: option for name, option in group.items() if name != "params"})
         self._local.step(**kwargs)
 
-        # Phase 3: everybody takes the owners' parameters.
+        # Phase 3: every owner broadcasts its parameters.
         self._broadcast_parameters()
         self.traffic, self._sent, self._reduced = self._sent, Traffic(), False
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their norm over all parameters is at most `max_norm`; returns the norm before.
+        """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
 
-        After data parallelism `torch.nn.utils.clip_grad_norm_` does the same. With `reduces_gradients` the gradients
-        are averaged at their owners here, and the next step takes them as they are.
+        After data parallelism this equals `torch.nn.utils.clip_grad_norm_`. With `reduces_gradients` it runs phase 1,
+        which the next step then skips.
         """
         if not self.reduces_gradients:
             return nn.utils.clip_grad_norm_(list(self._parameters()), max_norm)
@@ -140,26 +140,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
         owned = [parameter for parameter in self._owned(self._parameters()) if parameter.grad is not None]
         device = next(self._parameters()).device
         norm = nn.utils.get_total_norm([parameter.grad for parameter in owned])  # type: ignore[misc]
-        square = norm.to(device, torch.float32) ** 2  # one dtype on all ranks, whatever each of them owns
+        square = norm.to(device, torch.float32) ** 2  # the same dtype on all ranks, whatever they own
         dist.all_reduce(square, group=self.process_group)
         self._sent.add(square.nbytes)
         nn.utils.clip_grads_with_norm_(owned, max_norm, square.sqrt())
         return square.sqrt()
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Bring the whole state to rank `to` of the group, on the CPU; called by all ranks."""
-        mine = {
+        """Gather the whole state on the CPU of rank `to` of the group. Every rank must call it."""
+        owned = {
             number: {name: _on_cpu(value) for name, value in self.state[parameter].items()}
             for number, parameter in enumerate(self._parameters())
             if self._owns(parameter) and parameter in self.state
         }
-        every: list[Any] | None = [None] * self.world_size if self.rank == to else None
-        dist.gather_object(mine, every, dst=global_rank(self.process_group, to), group=self.process_group)
-        if every is not None:
-            self._consolidated = {number: state for one in every for number, state in one.items()}
+        shares: list[Any] | None = [None] * self.world_size if self.rank == to else None
+        dist.gather_object(owned, shares, dst=global_rank(self.process_group, to), group=self.process_group)
+        if shares is not None:
+            self._consolidated = {number: state for share in shares for number, state in share.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the optimizer would have without sharding, which loads into it, or here on any number of ranks."""
+        """Return the state of the unsharded optimizer, which can load it, as can this class on any number of ranks."""
         if self._consolidated is None:
             raise RuntimeError(
                 f"state_dict() on rank {self.rank}, which holds a part of the state; "
@@ -173,31 +173,32 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {"state": dict(sorted(self._consolidated.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The whole state, on every rank, of which each keeps its share."""
+        """Load the whole state on every rank; each keeps its share."""
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
         owned = self._owned(self._parameters())
-        whole = {numbers[parameter]: index for index, parameter in enumerate(owned)}
+        local_number = {numbers[parameter]: index for index, parameter in enumerate(owned)}
         local = self._local.state_dict()["param_groups"]
-        for group, mine in zip(state_dict["param_groups"], local, strict=True):
-            mine.update({name: option for name, option in group.items() if name != "params"})
-        state = {whole[number]: value for number, value in state_dict["state"].items() if number in whole}
+        for group, local_group in zip(state_dict["param_groups"], local, strict=True):
+            local_group.update({name: option for name, option in group.items() if name != "params"})
+        whole = state_dict["state"]
+        state = {local_number[number]: value for number, value in whole.items() if number in local_number}
         self._local.load_state_dict({"state": state, "param_groups": local})
         self.state, self._consolidated = self._local.state, None
 
     def _overflowed(self) -> bool:
-        """Whether a `GradScaler` found an overflow on any rank; if not, the gradients are no longer scaled."""
-        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        if not isinstance(found, Tensor):  # no scaler; or no gradient at all, which the reduction refuses
+        """Whether a `GradScaler` found an overflow on any rank. If none did, unscale the gradients."""
+        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if not isinstance(found_inf, Tensor):  # no scaler, or no gradient at all, which phase 1 refuses
             return False
-        dist.all_reduce(found, group=self.process_group)
-        self._sent.add(found.nbytes)
-        if found.item():
+        dist.all_reduce(found_inf, group=self.process_group)
+        self._sent.add(found_inf.nbytes)
+        if found_inf.item():
             return True
-        if scale is not None:  # else the user has called the scaler's `unscale_`
+        if scale is not None:  # otherwise the user has called the scaler's `unscale_`
             gradients = [value.grad for value in self._parameters() if value.grad is not None]
             for device in {gradient.device for gradient in gradients}:
-                private.divide_each([one for one in gradients if one.device == device], scale.to(device))
+                private.divide_each([grad for grad in gradients if grad.device == device], scale.to(device))
         return False
 
     @torch.no_grad()
@@ -227,7 +228,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._reduced = True
 
     def _broadcast_parameters(self) -> None:
-        """Also what was frozen after its backward: an optimizer goes by the gradient."""
+        # A parameter that was frozen after its backward still has a gradient, and so the optimizer updated it.
         changed = [value for value in self._parameters() if value.requires_grad or value.grad is not None]
         sources = [(_contiguous(parameter), self._owner(parameter)) for parameter in changed]
         run_together(dist.broadcast, sources, self.process_group)
@@ -256,16 +257,16 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
-    """The same memory with its dimensions in the order of their strides: NCCL takes it no other way."""
+    """View the memory with its dimensions sorted by stride, which NCCL requires."""
     return tensor.detach().permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """Contiguous, and laid out as the parameter is, which is the same on every rank."""
+    """Return the gradient as a contiguous view, in the parameter's memory layout, which is the same on every rank."""
     gradient = parameter.grad
     assert gradient is not None
     if gradient.is_sparse:
-        raise ValueError(f"a sparse gradient of shape {list(gradient.shape)} was given; allowed: dense ones")
+        raise ValueError(f"a sparse gradient of shape {list(gradient.shape)} was given; allowed: dense gradients")
     if gradient.stride() != parameter.stride():
         gradient = parameter.grad = torch.empty_like(parameter).copy_(gradient)
     return _contiguous(gradient)

@@ -1,1 +1,1 @@
-"""Optimizers that torch does not have."""
+"""Optimizers that torch lacks."""

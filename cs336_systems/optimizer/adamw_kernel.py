@@ -1,4 +1,4 @@
-"""AdamW's update of one parameter as one Triton kernel: every number is read and written once."""
+"""Update one parameter by AdamW in one Triton kernel that reads and writes every element once."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from cs336_systems.optimizer.adamw import AdamWRule
 
 BLOCK = 2048
-"""Elements of a program: 16 of each tensor a thread, so that enough loads are in flight to be bound by memory."""
+"""Elements per program: 16 of each tensor per thread, enough loads in flight to saturate memory bandwidth."""
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def adamw_kernel(
     step_ptr,
     n,
     lr,
-    keep,  # 1 - lr * weight_decay; differences from 1 are taken on the host, in float64
+    keep,  # 1 - lr * weight_decay; the host subtracts from 1 in float64
     one_minus_beta1,
     beta2,
     one_minus_beta2,
@@ -32,16 +32,16 @@ def adamw_kernel(
     HAS_MASTER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """All of float32 but `weight` and `gradient`, which are bfloat16 where there is a master."""
+    """Update one block. All tensors are float32, except `weight` and `gradient` in bfloat16 if there is a master."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     gradient = tl.load(gradient_ptr + offsets, mask=inside).to(tl.float32)
-    held_ptr = master_ptr if HAS_MASTER else weight_ptr
-    held = tl.load(held_ptr + offsets, mask=inside)
+    value_ptr = master_ptr if HAS_MASTER else weight_ptr
+    value = tl.load(value_ptr + offsets, mask=inside)
     exp_avg = tl.load(exp_avg_ptr + offsets, mask=inside)
     exp_avg_sq = tl.load(exp_avg_sq_ptr + offsets, mask=inside)
 
-    # 1 - beta^step cancels at the first steps: in float64.
+    # Computed in float64, because 1 - beta^step cancels in the first steps.
     step = tl.load(step_ptr).to(tl.float64)
     correction1 = (1.0 - tl.exp2(step * log2_beta1)).to(tl.float32)
     correction2 = (1.0 - tl.exp2(step * log2_beta2)).to(tl.float32)
@@ -49,17 +49,17 @@ def adamw_kernel(
     exp_avg += (gradient - exp_avg) * one_minus_beta1
     exp_avg_sq = exp_avg_sq * beta2 + gradient * gradient * one_minus_beta2
     root = tl.sqrt(exp_avg_sq) / tl.sqrt(correction2) + eps
-    held = held * keep - lr / correction1 * exp_avg / root
+    value = value * keep - lr / correction1 * exp_avg / root
 
     tl.store(exp_avg_ptr + offsets, exp_avg, mask=inside)
     tl.store(exp_avg_sq_ptr + offsets, exp_avg_sq, mask=inside)
-    tl.store(held_ptr + offsets, held, mask=inside)
+    tl.store(value_ptr + offsets, value, mask=inside)
     if HAS_MASTER:
-        tl.store(weight_ptr + offsets, held.to(weight_ptr.dtype.element_ty), mask=inside)
+        tl.store(weight_ptr + offsets, value.to(weight_ptr.dtype.element_ty), mask=inside)
 
 
 def adamw_update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:
-    """`adamw.adamw_update` on the device; the step is read there, so that a CUDA graph can hold it."""
+    """Run `adamw.adamw_update` as a kernel. It reads the step on the device, so it can be captured in a CUDA graph."""
     beta1, beta2 = rule.betas
     n = weight.numel()
     adamw_kernel[(triton.cdiv(n, BLOCK),)](

@@ -1,8 +1,8 @@
-"""AdamW over float32 master weights, for a model that holds its matrices in bfloat16 (Micikevicius et al. 2018).
+"""AdamW with float32 master weights, for a model with bfloat16 matrices (Micikevicius et al. 2018).
 
-Autocast rounds every float32 matrix to bfloat16 in every forward, and widens every gradient to float32 for the
-optimizer. Here the optimizer reads the bfloat16 gradient and writes the bfloat16 weight beside its float32 one: 12
-bytes less for every weight and step. The numbers are those of autocast: products see the same bfloat16 operands.
+Autocast rounds every float32 matrix to bfloat16 in every forward and widens every gradient to float32 for the
+optimizer. Here the optimizer reads the bfloat16 gradient and writes the bfloat16 weight next to its float32 master,
+which moves 12 bytes less per weight and step. Matmuls see the same bfloat16 operands as under autocast.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cs336_systems.distributed import private
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
-from cs336_systems.private import training as private
 
 
 class MasterWeightAdamW(torch.optim.Optimizer):
-    """AdamW whose parameters may be bfloat16; everything it keeps is float32.
+    """AdamW for float32 and bfloat16 parameters, with all of its state in float32.
 
-    On CUDA one Triton kernel a parameter; elsewhere PyTorch. It can be captured in a CUDA graph.
+    Runs one Triton kernel per parameter on CUDA and PyTorch elsewhere. It can be captured in a CUDA graph.
 
     Args:
-        params: float32 or bfloat16 parameters, or groups of them.
-        lr: a number: a CUDA graph holds the value that it was captured with.
+        params: float32 or bfloat16 parameters, or parameter groups.
+        lr: learning rate; a CUDA graph keeps the value with which it was captured.
         betas, eps, weight_decay: see `AdamWRule`.
 
     Raises:
@@ -40,7 +40,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         super().__init__(params, AdamWRule(lr, betas, eps, weight_decay)._asdict())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; checks the parameters."""
+        """Check and add parameters."""
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
             if parameter.dtype not in (torch.float32, torch.bfloat16):
@@ -50,7 +50,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient; returns what `closure` returns."""
+        """Update every parameter that has a gradient; return the closure's result."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -58,7 +58,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if any(parameter.grad.is_sparse for parameter in parameters):
-                raise ValueError("a sparse gradient was given; allowed: dense ones")
+                raise ValueError("a sparse gradient was given; allowed: dense gradients")
             states = [self._state_of(parameter) for parameter in parameters]
             private.add_to_each([state["step"] for state in states], 1)
             rule = AdamWRule(*(group[name] for name in AdamWRule._fields))
@@ -68,7 +68,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, which would round what is kept for a bfloat16 parameter to bfloat16."""
+        """Load without rounding the state of bfloat16 parameters to bfloat16, as torch would."""
         super().load_state_dict(state_dict)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
@@ -88,10 +88,10 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
 
 def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.01) -> MasterWeightAdamW:
-    """Rounds `model`'s linear weights to bfloat16, in place, and keeps what they were as master weights.
+    """Round `model`'s linear weights to bfloat16 in place and keep the originals as the optimizer's master weights.
 
-    What a linear layer shares with another kind of layer (tied embeddings) stays float32, like norms and embeddings:
-    the residual stream keeps its precision. Run the model under bfloat16 autocast.
+    Norms, embeddings and weights that a linear layer shares with another kind of layer (tied embeddings) stay float32,
+    so the residual stream keeps its precision. Run the model under bfloat16 autocast.
     """
     others = {
         parameter
@@ -111,6 +111,6 @@ def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float 
 
 
 def _update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:
-    from cs336_systems.optimizer.adamw_kernel import adamw_update_triton  # Triton is not everywhere
+    from cs336_systems.optimizer.adamw_kernel import adamw_update_triton  # imported here because Triton may be missing
 
     adamw_update_triton(weight, gradient, state, rule)

@@ -69,8 +69,7 @@ class Pages:
         )
         html_dir = Path(conf.html_dir)
         try:
-            offline.adopt(html_dir, LINKS)
-            offline.fill_grid(html_dir, benchmarks)
+            offline.adopt(html_dir, LINKS, benchmarks)
             for name, page in cls.rendered(conf, site).items():
                 offline.replace_text(html_dir / pages.file(name), page)
         except offline.UnknownPage as error:

@@ -1,4 +1,4 @@
-"""`python -m perf accept`: what a gate calls worse, accepted with a reason."""
+"""`python -m perf accept`: accept the regressions of a gate's report with a reason."""
 
 import json
 from pathlib import Path
@@ -11,25 +11,25 @@ from perf.gate.wording import name
 
 @click.command("accept")
 @click.argument("report", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--reason", required=True, help="Why it is worth it, for whoever reads the report and the site.")
+@click.option("--reason", required=True, help="Why the regression is worth it; shown in reports and on the site.")
 def command(report: Path, reason: str) -> None:
-    """Accept what a gate's report calls worse, for its commit and with a reason.
+    """Accept the regressions of a gate's report for its commit, with a reason.
 
     \b
     python -m perf gate main my-branch --json report.json
     python -m perf accept report.json --reason "The sum is now exact: 3 % of the backward is worth it"
 
-    Adds to perf/accepted.json: commit it with the change. A gate whose HEAD holds it names the reason at these rows and
-    does not end with 1 because of them, as long as they are not worse still. No threshold moves.
+    Adds an entry to perf/accepted.json; commit it with the change. A gate whose HEAD contains the entry shows the
+    reason at these rows, and does not exit with 1 because of them unless they become still worse. No threshold moves.
     """
     if not reason.strip():
         raise click.UsageError("--reason was empty; allowed: a sentence")
     try:
         new = acceptance.of_report(json.loads(report.read_text()), reason.strip())
     except (ValueError, TypeError, KeyError) as error:
-        raise click.ClickException(f"{report} is no report of a gate: {type(error).__name__}: {error}") from None
+        raise click.ClickException(f"{report} is not a gate's report: {type(error).__name__}: {error}") from None
     acceptance.write([*acceptance.in_checkout(), new])
     for row in new.rows:
-        most = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
-        click.echo(f"{row.word}{most}: {name(row.key, row.quantity)}")
+        limit = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
+        click.echo(f"{row.word}{limit}: {name(row.key, row.quantity)}")
     click.echo(f"{len(new.rows)} rows of {new.commit[:8]} are accepted in {acceptance.FILE}: commit it.")

@@ -1,13 +1,11 @@
 """`python -m perf gate`: is HEAD slower than BASE, and may that be believed?
 
-measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, report: what measures, what judges and what
-shows share plain data and nothing else.
+measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, report: measuring, judging and formatting
+share plain data and nothing else.
 """
 
 import contextlib
-import dataclasses
 import datetime
-import functools
 import os
 import re
 import shlex
@@ -24,7 +22,7 @@ from perf.files import refuse_unwritable, write_measured
 from perf.gate import checkouts
 from perf.gate import report as reports
 from perf.gate.compare import compare
-from perf.gate.evidence import Arm, Evidence
+from perf.gate.evidence import Evidence
 from perf.gate.rows import every_row, rows
 from perf.harness import device
 from perf.harness.case import case_key
@@ -34,7 +32,7 @@ from perf.options import Finite
 from perf.selection import SETS
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
-"""--set -> name in `perf.selection.SETS`."""
+"""Values of --set and their names in `perf.selection.SETS`."""
 
 
 class _NotJudged(click.ClickException):
@@ -42,15 +40,15 @@ class _NotJudged(click.ClickException):
 
 
 class _Gate(click.Command):
-    """Whatever ends this command before a verdict has its own exit status: 1 would say that something is slower."""
+    """Command whose errors exit with 2, since 1 means a regression."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except click.UsageError:  # has it already
+        except click.UsageError:  # already exits with 2
             raise
         except SystemExit as error:
-            if isinstance(error.code, str):  # a measuring process that does not start
+            if isinstance(error.code, str):  # a measuring process failed to start
                 raise _NotJudged(error.code) from None
             raise
         except click.ClickException as error:
@@ -61,39 +59,39 @@ class _Gate(click.Command):
 @click.argument("base", required=False)
 @click.argument("head", required=False)
 @click.option("--set", "chosen", type=click.Choice(list(NAMES)), help="Rows; default: pr on a GPU machine, else smoke.")
-@click.option("-b", "--bench", "pattern", metavar="REGEX", help="Rows by name instead, as asv run -b selects them.")
+@click.option("-b", "--bench", "pattern", metavar="REGEX", help="Select rows by name instead, as asv run -b does.")
 @click.option(
     "--env",
     "environments",
     nargs=2,
     type=click.Path(exists=True, path_type=Path),
     metavar="A B",
-    help="One commit in two virtual environments: BASE, or the working tree, in A as base and in B as head.",
+    help="Compare two virtual environments on one commit (BASE, or the working tree): A is base, B is head.",
 )
 @click.option("--budget", default=10.0, show_default=True, type=Finite(min=0.1), help="Minutes to measure.")
 @click.option(
     "--gpus",
     type=click.IntRange(1),
     metavar="N",
-    help="Use the first N GPUs, and of the cases on several ranks those on N. Default: all of both.",
+    help="Use the first N GPUs, and of the multi-GPU cases those on N. Default: all of both.",
 )
 @click.option(
-    "--tests/--no-tests", default=True, show_default=True, help="Run HEAD's tests first; red means no timing."
+    "--tests/--no-tests", default=True, show_default=True, help="Run HEAD's tests first; time nothing if they fail."
 )
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON."
 )
-@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write it as a comment.")
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as a comment.")
 @click.option("--keep", is_flag=True, help="Also keep the report, without samples, under perf/records.")
-@click.option("--self-test", is_flag=True, help="Prove the gate itself: BASE (or HEAD) against itself.")
+@click.option("--self-test", is_flag=True, help="Test the gate itself: compare BASE (or HEAD) with itself.")
 @click.option(
     "--plant",
     multiple=True,
     type=Finite(min=0, max=100, min_open=True),
     metavar="PERCENT",
-    help="Plant only a slow-down of so much in the self-test; may be given several times.",
+    help="Size of the slow-down planted in the self-test, instead of the default set; repeatable.",
 )
-@click.option("--simulate", is_flag=True, help="Prove its rules on noise recorded on an H200: 5 minutes, no GPU.")
+@click.option("--simulate", is_flag=True, help="Test the rules on noise recorded on an H200: 5 minutes, no GPU.")
 def command(
     base: str | None,
     head: str | None,
@@ -110,7 +108,7 @@ def command(
     plant: tuple[float, ...],
     simulate: bool,
 ) -> None:
-    """Is HEAD slower than BASE? Both commits in one process, in turn, sample by sample.
+    """Is HEAD slower than BASE? Alternate both commits in one process, sample by sample.
 
     \b
     python -m perf gate main                   # the working tree against main
@@ -118,23 +116,23 @@ def command(
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
     python -m perf gate --env ~/torch-2.11 ~/torch-2.13 --keep
 
-    HEAD's tests run first, GPU tests included. Then every row is checked, weighed and timed in three processes, what
-    is still open in up to eight, and what may be slower or faster in twelve, until the budget ends. A row is SLOWER
-    only if these show a change beyond what its class calls negligible, with false discoveries held at 0.5 % over the
-    whole report; AMBIGUOUS rows say how small a slow-down they would have shown. Rows without project code, the
-    controls, say whether the machine held still.
+    HEAD's tests run first, GPU tests included. Then every row is checked, its memory measured and its time sampled in
+    three processes; undecided rows get up to eight, and rows that may be slower or faster twelve, within the budget. A
+    row is SLOWER only if its change exceeds what its class calls negligible, at a false discovery rate of 0.5 % over
+    the whole report. AMBIGUOUS rows state their minimum detectable slow-down. Controls, rows without project code, show
+    whether the machine held still.
 
-    --self-test measures one commit against itself, as it is and with slow-downs of 0.5 to 5 % and a MiB planted in one
-    arm, each within the budget: how often the gate is wrong here, and how often it finds what is there, in a row that
-    is the only one that changed. What it found is kept under perf/records. --simulate puts the same rules to thousands
-    of reports drawn from recorded noise, beside asv's rule and a plain t-test.
+    --self-test compares one commit with itself, as it is and with slow-downs of 0.5 to 5 % and 1 MiB planted in one
+    arm, each within the budget. It reports the gate's false alarms here, and its detection rate for a row that is the
+    only changed one, and keeps both under perf/records. --simulate applies the same rules to thousands of reports drawn
+    from recorded noise, beside asv's rule and a plain t-test.
 
-    --env compares two versions of torch, Triton or Python instead of two commits: a process for each, in turn. Kept
-    with --keep, it tells a change of the environment from one of the code in a series that goes over both.
+    --env compares two versions of torch, Triton or Python instead of two commits, with alternating processes. With
+    --keep, the site can tell a change of the environment from a change of the code in a series that spans both.
 
-    What is worse on purpose is accepted with a reason: python -m perf accept --help.
+    Intended regressions are accepted with a reason: python -m perf accept --help.
 
-    Exit status: 0 nothing is worse, 1 something is slower, larger or broken, 2 nothing could be judged.
+    Exit status: 0 no regression, 1 something is slower, larger or broken, 2 nothing could be judged.
     """
     if simulate:
         _simulate()
@@ -145,10 +143,12 @@ def command(
         raise click.UsageError(f"--env and {'HEAD' if head else '--self-test'} were both given; allowed: one of them")
     if plant and not self_test:
         raise click.UsageError("--plant was given; allowed: with --self-test")
+    if chosen and pattern:
+        raise click.UsageError("--set and -b were both given; allowed: one of them")
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # of every measuring process
-    click.echo("Reading the commits, this machine and its rows: some seconds", err=True)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # inherited by measuring processes
+    click.echo("Reading the commits, this machine and its rows: a few seconds", err=True)
     kind: reports.Kind = "self-test" if self_test else "environment" if environments else "gate"
     kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep or self_test else []
     for path in filter(None, (json_file, markdown, *kept)):
@@ -158,13 +158,9 @@ def command(
     try:
         with _ending_on_sigterm(), measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
             if self_test:
-                from perf.gate.self_test import planting, prove
-
-                choose = functools.partial(_selected, chosen, pattern, gpus)
-                parts = planting([percent / 100 for percent in plant])
-                prove(checkouts.resolve(base or "HEAD"), choose, parts, budget_s=60 * budget)
+                _self_test(base or "HEAD", chosen, pattern, gpus, plant, budget)
                 return
-            arms = _arms(base, head, environments)
+            arms = checkouts.resolve_arms(base, head, environments)
             evidence = _selected(chosen, pattern, gpus)
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
@@ -186,9 +182,33 @@ def command(
     sys.exit(report.exit_status)
 
 
+def _self_test(
+    commit: str,
+    chosen: str | None,
+    pattern: str | None,
+    gpus: int | None,
+    plant: tuple[float, ...],
+    budget: float,
+) -> None:
+    from perf.gate.self_test import planting, prove
+
+    cases = planting([percent / 100 for percent in plant])
+    prove(checkouts.resolve(commit), lambda: _selected(chosen, pattern, gpus), cases, budget_s=60 * budget)
+
+
+def _simulate() -> None:
+    from tabulate import tabulate
+
+    from perf.gate.proof import tables
+
+    click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
+    for title, lines in tables():
+        click.echo(f"\n{title}\n{tabulate(lines, headers='keys', disable_numparse=True)}")
+
+
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """As on Ctrl-C: what was started is stopped, and what was written for the time being removed."""
+    """Exit on SIGTERM as on Ctrl-C: child processes are stopped and scratch folders removed."""
 
     def end(*_: Any) -> None:
         sys.exit(128 + signal.SIGTERM)
@@ -200,53 +220,25 @@ def _ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _simulate() -> None:
-    from tabulate import tabulate
-
-    from perf.gate.proof import tables
-
-    click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
-    for title, found in tables():
-        click.echo(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
-
-
-def _arms(base: str | None, head: str | None, environments: tuple[Path, Path] | None) -> tuple[Arm, Arm]:
-    if environments:
-        arm = checkouts.resolve(base) if base else checkouts.working_tree()
-        first, second = (dataclasses.replace(arm, python=_python(path)) for path in environments)
-        return first, second
-    return checkouts.resolve(base or ""), checkouts.resolve(head) if head else checkouts.working_tree()
-
-
-def _python(path: Path) -> str:
-    """The executable in a virtual environment, or the one that was given itself."""
-    executable = path / "bin" / "python" if path.is_dir() else path
-    if not os.access(executable, os.X_OK):
-        raise click.UsageError(f"--env {path} was given; allowed: a virtual environment, or its Python")
-    return str(executable.absolute())  # not resolved: a link's place tells Python its environment
-
-
 def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list[Evidence]:
-    if chosen and pattern:
-        raise click.UsageError("--set and -b were both given; allowed: one of them")
     name = chosen or ("pr" if device.machine()["gpu"] else "smoke")
     try:
-        found = rows(pattern or SETS[NAMES[name]], gpus)
+        selected = rows(pattern or SETS[NAMES[name]], gpus)
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
-    if not found:
-        if any(re.search(pattern or "", case_key(one.case.benchmark, one.case.params.values())) for one in every_row()):
+    if not selected:
+        if any(re.search(pattern or "", case_key(row.case.benchmark, row.case.params.values())) for row in every_row()):
             raise click.ClickException(
-                f"{pattern!r} matches controls alone, which say how far others may be believed; allowed: with a row of "
-                "project code"
+                f"{pattern!r} matches controls alone, which only tell whether other rows may be believed; allowed: a "
+                "pattern that also matches a row of project code"
             )
         raise click.ClickException(f"no case matches {pattern!r}; python -m perf case --list prints the names of all")
-    return found
+    return selected
 
 
 def _command() -> str:
-    """What repeats this, but for the files of one machine."""
-    arguments = [one for one in sys.argv[1:] if one != "--keep"]
+    """Return the command line without the options that name files of this machine."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--keep"]
     for option in ("--json", "--markdown"):
         if option in arguments:
             at = arguments.index(option)

@@ -1,1 +1,1 @@
-"""Two arms, taken in turn: evidence, statistics, verdicts, their explanation and the comment."""
+"""Compare two commits: evidence, statistics, verdicts, their explanation and the comment."""

@@ -1,6 +1,6 @@
-"""Regressions that somebody meant: a written reason, bound to a commit, its rows and how much worse they may be.
+"""Accept intended regressions: a written reason, bound to a commit, its rows and their maximum change.
 
-They lie in `perf/accepted.json`, which is read from HEAD, so that a pull request shows its reason among its changes.
+Acceptances are stored in `perf/accepted.json`, which is read from HEAD, so a pull request shows its reason in its diff.
 """
 
 import dataclasses
@@ -20,51 +20,51 @@ FILE = "perf/accepted.json"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row that may be worse."""
+class AcceptedRow:
+    """One row that is allowed to be worse."""
 
     key: str
     quantity: Quantity
     word: Word
-    """SLOWER, LARGER or BROKEN: one does not stand for another."""
+    """SLOWER, LARGER or BROKEN; one does not imply another."""
 
     at_most: float | None
-    """Largest accepted change, head / base - 1; None of a row that is BROKEN."""
+    """Maximum accepted change, head / base - 1; None for a BROKEN row."""
 
     def covers(self, verdict: Verdict) -> bool:
-        """Whether this is the row, and its change, or what noise may have made of it, lies within what was accepted."""
+        """Whether this is the verdict's row and its change, or its confidence interval, reaches down to `at_most`."""
         same = (self.key, self.quantity, self.word) == (verdict.key, verdict.quantity, verdict.word)
         return same and (self.at_most is None or verdict.low is None or verdict.low <= self.at_most)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What one commit was allowed, and why."""
+    """Regressions accepted for one commit, with the reason."""
 
     commit: str
     reason: str
-    rows: tuple[Row, ...]
+    rows: tuple[AcceptedRow, ...]
 
 
 def read(text: str) -> list[Acceptance]:
-    """The acceptances in the text of `perf/accepted.json`. Raises `click.ClickException` if it is not of its form."""
+    """Parse the text of `perf/accepted.json`. Raises `click.ClickException` if it is malformed."""
     try:
         return [
-            Acceptance(one["commit"], _words(one["reason"]), tuple(_row(row) for row in one["rows"]))
-            for one in json.loads(text)
+            Acceptance(entry["commit"], _text(entry["reason"]), tuple(_row(row) for row in entry["rows"]))
+            for entry in json.loads(text)
         ]
     except (ValueError, TypeError, KeyError) as error:
         raise click.ClickException(f"{FILE} cannot be read: {type(error).__name__}: {error}") from None
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"reason is {value!r}; allowed: text")
     return value
 
 
-def _row(fields: dict[str, Any]) -> Row:
-    row = Row(**fields)
+def _row(fields: dict[str, Any]) -> AcceptedRow:
+    row = AcceptedRow(**fields)
     if not isinstance(row.at_most, float | int | None):
         raise TypeError(f"at_most is {row.at_most!r}; allowed: a number or null")
     for field, allowed in (("quantity", get_args(Quantity)), ("word", BAD)):
@@ -74,51 +74,57 @@ def _row(fields: dict[str, Any]) -> Row:
 
 
 def in_checkout() -> list[Acceptance]:
-    """Those in the file as it lies in this checkout; none without a file. Raises as `read`."""
+    """Read this checkout's file; an absent file holds no acceptances. Raises like `read`."""
     path = ROOT / FILE
     return read(path.read_text()) if path.exists() else []
 
 
 def between(base: Arm, head: Arm) -> list[Acceptance]:
-    """Those that HEAD's own file holds for commits that HEAD has and BASE has not."""
+    """Return the acceptances in HEAD's file for commits that HEAD contains and BASE does not."""
     if head.commit == WORKING_TREE:
-        tip, found = "HEAD", in_checkout()
+        tip, acceptances = "HEAD", in_checkout()
     else:
         tip = head.commit
-        found = read(git("show", f"{tip}:{FILE}").stdout.decode(errors="replace") or "[]")
+        acceptances = read(git("show", f"{tip}:{FILE}").stdout.decode(errors="replace") or "[]")
     commits = set(git("rev-list", f"{base.commit}..{tip}").stdout.decode().split())
-    return [one for one in found if one.commit in commits]
+    return [acceptance for acceptance in acceptances if acceptance.commit in commits]
 
 
 def applied(judgement: Judgement, acceptances: Iterable[Acceptance]) -> Judgement:
-    """The judgement with the reason at each worse row that is covered; the words and the numbers stay."""
-    reasons = [(row, one.reason) for one in acceptances for row in one.rows]
+    """Add the reason to each covered verdict; words and numbers stay."""
+    reasons = [(row, acceptance.reason) for acceptance in acceptances for row in acceptance.rows]
     return dataclasses.replace(
         judgement,
         verdicts=tuple(
-            dataclasses.replace(one, accepted=next((reason for row, reason in reasons if row.covers(one)), ""))
-            for one in judgement.verdicts
+            dataclasses.replace(verdict, accepted=next((reason for row, reason in reasons if row.covers(verdict)), ""))
+            for verdict in judgement.verdicts
         ),
     )
 
 
 def of_report(document: dict[str, Any], reason: str) -> Acceptance:
-    """What accepts every row of a report that is worse and not accepted yet, as far as it may be believed.
+    """Accept every regression of a report that is believed and not yet accepted.
 
-    Raises `click.ClickException` with one line if there is none, or no commit to bind it to.
+    Raises `click.ClickException` with one line if there is none, or no commit to bind the reason to.
     """
     commit = document["head"]["commit"]
     if commit == WORKING_TREE:
-        raise click.ClickException("the report is of a working tree; allowed: one of a commit, to bind the reason to")
+        raise click.ClickException("the report is of a working tree; allowed: a report of a commit")
     judgement = Judgement(
-        tuple(Verdict(**one) for one in document["judgement"]["verdicts"]), document["judgement"]["contaminated"]
+        tuple(Verdict(**verdict) for verdict in document["judgement"]["verdicts"]),
+        document["judgement"]["contaminated"],
     )
-    rows = tuple(Row(one.key, one.quantity, one.word, one.high) for one in judgement.believed if one.is_bad)
+    rows = tuple(
+        AcceptedRow(verdict.key, verdict.quantity, verdict.word, verdict.high)
+        for verdict in judgement.believed
+        if verdict.is_bad
+    )
     if not rows:
-        raise click.ClickException("no row of the report is worse, or may be believed to be: nothing to accept")
+        raise click.ClickException("the report has no believed regression: nothing to accept")
     return Acceptance(commit, reason, rows)
 
 
 def write(acceptances: Sequence[Acceptance]) -> None:
     """Replace the file."""
-    write_aside(ROOT / FILE, json.dumps([dataclasses.asdict(one) for one in acceptances], indent=1) + "\n")
+    text = json.dumps([dataclasses.asdict(acceptance) for acceptance in acceptances], indent=1) + "\n"
+    write_aside(ROOT / FILE, text)

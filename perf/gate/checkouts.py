@@ -1,6 +1,8 @@
-"""The two commits of a gate: what their names mean, and each one's package in a folder of its own."""
+"""Resolve the two arms of a gate and check out each one's package into a folder of its own."""
 
+import dataclasses
 import io
+import os
 import shutil
 import subprocess
 import tarfile
@@ -16,32 +18,44 @@ from perf.workloads import PACKAGE
 WORKING_TREE = "working tree"
 
 
+def resolve_arms(base: str | None, head: str | None, environments: tuple[Path, Path] | None) -> tuple[Arm, Arm]:
+    """Return base and head: two commits, or one commit in two environments; the working tree if none is named.
+
+    Raises `click.ClickException` with one line for an unknown commit or environment.
+    """
+    if environments:
+        arm = resolve(base) if base else working_tree()
+        first, second = (dataclasses.replace(arm, python=_python(path)) for path in environments)
+        return first, second
+    return resolve(base or ""), resolve(head) if head else working_tree()
+
+
 def resolve(name: str) -> Arm:
-    """The commit that git knows by this name. Raises `click.ClickException` with one line if it knows none."""
-    found = git("log", "-1", "--format=%H%n%s", "--end-of-options", name, "--")
-    if found.returncode != 0 or not found.stdout.strip():
+    """Return the commit of this name. Raises `click.ClickException` with one line if git knows none."""
+    log = git("log", "-1", "--format=%H%n%s", "--end-of-options", name, "--")
+    if log.returncode != 0 or not log.stdout.strip():
         raise click.ClickException(
-            f"{name!r} was given; allowed: a commit that this repository holds (of a shallow clone, git fetch "
-            f"--unshallow brings the others)"
+            f"{name!r} was given; allowed: a commit of this repository (in a shallow clone, git fetch --unshallow "
+            "fetches the others)"
         )
-    commit, _, subject = found.stdout.decode(errors="replace").strip().partition("\n")
+    commit, _, subject = log.stdout.decode(errors="replace").strip().partition("\n")
     return Arm(commit, shortened(subject))
 
 
 def working_tree() -> Arm:
-    """The package as it lies in the checkout, uncommitted changes and all."""
+    """Return the package of the checkout, uncommitted changes included."""
     return Arm(WORKING_TREE, "uncommitted changes" if is_dirty() else resolve("HEAD").subject)
 
 
 def is_dirty() -> bool:
-    """Whether the package differs from HEAD's; files that git ignores do not count."""
+    """Whether the package differs from HEAD's; ignored files do not count."""
     return bool(git("status", "--porcelain", "--", PACKAGE).stdout.strip())
 
 
 def export(arm: Arm, folder: Path) -> None:
-    """The arm's package, and nothing else, into `folder`; nothing if that commit has none.
+    """Copy the arm's package into `folder`; copy nothing if the commit lacks it.
 
-    A copy, also of the working tree: what is edited during the run is not measured.
+    The working tree is copied too, so edits during the run are not measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if arm.commit == WORKING_TREE:
@@ -51,12 +65,12 @@ def export(arm: Arm, folder: Path) -> None:
     archive = git("archive", arm.commit, PACKAGE)
     if archive.returncode == 0:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # available from Python 3.11.4 on
             tar.extractall(folder)
 
 
 def clone(arm: Arm, folder: Path) -> Path:
-    """The whole checkout, where the arm's tests can run: of a commit a clone, else the working tree itself."""
+    """Clone the arm's commit for its tests; the working tree is used in place."""
     if arm.commit == WORKING_TREE:
         return ROOT
     for command in (
@@ -70,8 +84,16 @@ def clone(arm: Arm, folder: Path) -> Path:
 
 
 def git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
-    """git in this checkout, whatever becomes of it. Raises `click.ClickException` where there is no git."""
+    """Run git in this checkout, whatever its status. Raises `click.ClickException` if git is not installed."""
     try:
         return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
     except FileNotFoundError:
         raise click.ClickException("git is not installed; a gate compares commits, so it needs git") from None
+
+
+def _python(path: Path) -> str:
+    """Return the Python of a virtual environment, or `path` itself if it is an executable."""
+    executable = path / "bin" / "python" if path.is_dir() else path
+    if not os.access(executable, os.X_OK):
+        raise click.UsageError(f"--env {path} was given; allowed: a virtual environment, or its Python")
+    return str(executable.absolute())  # not resolved: Python finds its environment by the link's location

@@ -1,41 +1,30 @@
-"""The report as a comment on a pull request: GitHub's Markdown, in which nothing but we can write Markdown or HTML.
+"""Format a report as a comment on a pull request, in GitHub's Markdown and safe against injection.
 
-Names, subjects and failures come from the commits under test, so every character of theirs that means anything to
-Markdown or to HTML is written as a numeric character reference, which CommonMark takes as text, never as structure; and
+Names, subjects and failures come from the commits under test. Every character of theirs that means something to
+Markdown or HTML is written as a numeric character reference, which CommonMark treats as text and never as structure;
 all of it is set as code, in which GitHub makes no mentions, references or links.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from perf.gate.verdicts import Report, Verdict
-from perf.gate.wording import (
-    change,
-    commit,
-    conditions,
-    different_results,
-    headline,
-    in_order,
-    negligible,
-    to_do,
-    values,
-    visible,
-)
+from perf.gate.wording import COLUMNS, cells, commit, conditions, different_results, headline, in_order, to_do
 from perf.printable import collapsed
 
 MARKER = "<!-- perf gate -->"
-"""First line of every comment, by which a later one finds it and takes its place."""
+"""First line of every comment, by which a later gate recognises and replaces it."""
 
 MAX_CHARACTERS = 60_000
-"""GitHub refuses comments of more than 65536."""
+"""Maximum length; GitHub refuses comments of more than 65536 characters."""
 
 ICONS = {0: "\u2705", 1: "\u274c", 2: "\u2754"}
-_HEADER = "| verdict | row | base | head | change (95 %) | negligible | visible from |\n|---|---|--:|--:|--:|--:|--:|"
+_HEADER = f"| verdict | row | {' | '.join(COLUMNS)} |\n|---|---|{'--:|' * len(COLUMNS)}"
 _FOLDED = ("AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME")
 
 
 def comment(report: Report) -> str:
-    """What is worse lies open, the rest folded; at most `MAX_CHARACTERS`, with a word on what was left out."""
+    """Show regressions openly and fold the rest; drop whole parts beyond `MAX_CHARACTERS` and say so."""
     verdicts = in_order(report.judgement.verdicts)
     parts = [
         MARKER,
@@ -44,15 +33,15 @@ def comment(report: Report) -> str:
         f"base {_code(commit(report.base))} {_code(report.base['subject'])}<br>"
         f"head {_code(commit(report.head))} {_code(report.head['subject'])}",
     ]
-    if worse := [one for one in verdicts if one.is_bad]:
+    if worse := [verdict for verdict in verdicts if verdict.is_bad]:
         parts.append(_table(worse))
     if report.differences:
-        lines = "\n".join(f"- {_code(key)}: {_code(how)}" for key, how in report.differences)
+        lines = "\n".join(f"- {_code(key)}: {_code(clause)}" for key, clause in report.differences)
         parts.append(_folded(f"Warning: {different_results(report)}", lines))
-    if accepted := [one for one in verdicts if one.accepted]:
+    if accepted := [verdict for verdict in verdicts if verdict.accepted]:
         parts.append(_folded(f"accepted ({len(accepted)})", _table(accepted)))
     for word in _FOLDED:
-        if rows := [one for one in verdicts if one.word == word]:
+        if rows := [verdict for verdict in verdicts if verdict.word == word]:
             parts.append(_folded(f"{word} ({len(rows)})", _table(rows)))
     facts = "\n".join(f"- {name}: {_code(value)}" for name, value in conditions(report))
     parts.append(_folded("How this was measured, and how to repeat it", facts))
@@ -60,18 +49,15 @@ def comment(report: Report) -> str:
 
 
 def _table(rows: Sequence[Verdict]) -> str:
-    return "\n".join([_HEADER, *_lines(rows)])
-
-
-def _lines(rows: Iterable[Verdict]) -> Iterable[str]:
-    for one in rows:
-        what = _code(one.key) + (" memory" if one.quantity == "peak_memory" else "")
-        if one.reason:
-            what += f"<br>{_code(one.reason)}"
-        if one.accepted:
-            what += f"<br>accepted: {_code(one.accepted)}"
-        cells = [one.word, what, *map(_plain, (*values(one), change(one), negligible(one), visible(one)))]
-        yield f"| {' | '.join(cells)} |"
+    lines = [_HEADER]
+    for verdict in rows:
+        row = _code(verdict.key) + (" memory" if verdict.quantity == "peak_memory" else "")
+        if verdict.reason:
+            row += f"<br>{_code(verdict.reason)}"
+        if verdict.accepted:
+            row += f"<br>accepted: {_code(verdict.accepted)}"
+        lines.append(f"| {' | '.join([verdict.word, row, *map(_plain, cells(verdict))])} |")
+    return "\n".join(lines)
 
 
 def _folded(title: str, text: str) -> str:
@@ -79,17 +65,17 @@ def _folded(title: str, text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """`text` as text: no character of it is read as anything else, and it stays on its line."""
-    return re.sub(r"[^A-Za-z0-9 ,%()]", lambda found: f"&#{ord(found[0])};", collapsed(text))
+    """Escape `text` so that no character has a meaning to Markdown or HTML, on one line."""
+    return re.sub(r"[^A-Za-z0-9 ,%()]", lambda match: f"&#{ord(match[0])};", collapsed(text))
 
 
 def _code(text: str) -> str:
-    """The same, in a fixed width; GitHub links no names and numbers in there."""
+    """Escape `text` and set it as code, in which GitHub links no names and numbers."""
     return f"<code>{_plain(text)}</code>"
 
 
 def _shortened(parts: list[str]) -> str:
-    """As many whole parts as fit."""
+    """Join as many whole parts as fit."""
     kept: list[str] = []
     for part in parts:
         if sum(map(len, kept)) + len(part) > MAX_CHARACTERS:

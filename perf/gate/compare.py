@@ -1,4 +1,4 @@
-"""A gate from end to end: HEAD's tests, both arms measured, every row judged, one report."""
+"""Run a gate from end to end: HEAD's tests, both arms measured, every row judged, one report."""
 
 import dataclasses
 import time
@@ -9,7 +9,7 @@ import click
 
 from perf.files import scratch_folder
 from perf.gate import acceptance, checkouts
-from perf.gate.correctness import Tests, run_tests
+from perf.gate.correctness import SKIPPED, run_tests
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
 from perf.gate.rows import draw
@@ -17,30 +17,44 @@ from perf.gate.verdicts import Judgement, Report
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, objection
 from perf.harness.progress import TerminalBar
-from perf.printable import printable_lines
-
-IsOpen = Callable[[Sequence[Evidence]], Sequence[Evidence]]
 
 
 def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool, command: str) -> Report:
-    """Test, measure, judge; `command` is what repeats it."""
-    from perf.gate.judge import judge, visits
-
+    """Test, measure and judge; `command` is the command line that repeats it."""
     begin = time.monotonic()
-    accepted = acceptance.between(*arms)
-    if any(one.case.device == "cuda" for one in evidence):
+    base, head = arms
+    accepted = acceptance.between(base, head)
+    if any(row.case.device == "cuda" for row in evidence):
         click.echo("Are the GPUs free and sound?", err=True)
         if reason := objection(asked_apart()):
-            raise click.ClickException(reason)  # before tests of minutes; every measuring process asks again
+            raise click.ClickException(reason)  # before minutes of tests; every measuring process checks again
     click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
-    ended = _tested(arms[1]) if tests else Tests(True, "not run: --no-tests", "")
-    if not ended.passed:
-        return _report(arms, Judgement((), ""), (), ended, command, begin)
-    draw(evidence, f"{arms[0].commit} {arms[1].commit}")
-    run = measure(arms, evidence, budget_s=budget_s)
-    judgement = acceptance.applied(judge(evidence), accepted)
-    report = _report(arms, judgement, _without(evidence), ended, command, begin, run, _differences(evidence))
-    return dataclasses.replace(report, visits=visits(evidence))
+    tested = run_tests(head) if tests else SKIPPED
+    from perf.gate.judge import judge, open_rows, visits  # scipy takes a second to load, after any refusal
+
+    run, judgement = None, Judgement((), "")
+    if tested.passed:
+        draw(evidence, f"{base.commit} {head.commit}")
+        run = measure(arms, evidence, budget_s=budget_s, is_open=open_rows)
+        judgement = acceptance.applied(judge(evidence), accepted)
+    greeting = run.greeting if run else {}
+    return Report(
+        base={"commit": base.commit, "subject": base.subject},
+        head={"commit": head.commit, "subject": head.subject},
+        judgement=judgement,
+        without=_missing_rows(evidence) if run else (),
+        device=greeting.get("device", {}),
+        software=greeting.get("software", {}),
+        head_software=greeting.get("head_software", {}),
+        command=command,
+        seconds=round(time.monotonic() - begin, 1),
+        spent_s={purpose: round(s, 1) for purpose, s in run.spent_s.most_common()} if run else {},
+        processes=run.processes if run else 0,
+        tests_passed=tested.passed,
+        tests=tested.summary,
+        differences=_differences(evidence),
+        visits=visits(evidence),
+    )
 
 
 def measure(
@@ -48,91 +62,53 @@ def measure(
     evidence: list[Evidence],
     *,
     budget_s: float,
+    is_open: Callable[[Sequence[Evidence]], Sequence[Evidence]],
     injection: Injection | None = None,
-    is_open: IsOpen | None = None,
 ) -> Measuring:
-    """Fill the evidence: both arms side by side, until nothing is open (`judge.open_rows`) or the budget has ended."""
-    from perf.gate.judge import open_rows
+    """Fill the evidence with both arms alternating, until no row `is_open` or the budget has ended."""
     from perf.gate.statistics import LOOKS
 
-    for one in evidence:
-        one.planted = injection is not None and not one.is_control
-    with scratch_folder("perf-gate-") as folder:
+    for row in evidence:
+        row.planted = injection is not None and not row.is_control
+    with scratch_folder("perf-gate-") as folder, TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
         places = folder / "base", folder / "head"
         for arm, place in zip(arms, places, strict=True):
             checkouts.export(arm, place)
-        with TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
-            run = Measuring(
-                evidence,
-                places,
-                budget_s=budget_s,
-                looks=LOOKS,
-                is_open=is_open or open_rows,
-                step=bar.step,
-                pythons=(arms[0].python, arms[1].python) if arms[0].python and arms[1].python else None,
-                injection=dataclasses.asdict(injection) if injection else None,
-            )
-            run.until_settled()
+        run = Measuring(
+            evidence,
+            places,
+            budget_s=budget_s,
+            looks=LOOKS,
+            is_open=is_open,
+            step=bar.step,
+            pythons=(arms[0].python, arms[1].python) if arms[0].python and arms[1].python else None,
+            injection=dataclasses.asdict(injection) if injection else None,
+        )
+        run.until_settled()
     return run
 
 
-def _tested(head: Arm) -> Tests:
-    click.echo("HEAD's tests first; --no-tests leaves them out.", err=True)
-    ended = run_tests(head)
-    if not ended.passed:
-        click.echo(printable_lines(ended.output), err=True)
-    return ended
-
-
-def _without(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
+def _missing_rows(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
+    """Count the rows without a verdict by reason."""
     reasons: Counter[str] = Counter()
-    for one in evidence:
-        if not one.outcomes:
+    for row in evidence:
+        if not row.outcomes:
             reasons["the budget ended before the first visit"] += 1
-        elif all(outcome.status != "ok" for outcome in one.outcomes.values()):
-            reasons[one.outcomes["head"].reason] += 1
+        elif all(outcome.status != "ok" for outcome in row.outcomes.values()):
+            reasons[row.outcomes["head"].reason] += 1
     return tuple(reasons.most_common())
 
 
 def _differences(evidence: Sequence[Evidence]) -> tuple[tuple[str, str], ...]:
-    """Key and words of every case whose arms computed something else."""
+    """List the rows whose results differ between the arms by more than rounding, each with a clause."""
     return tuple(
         (
-            one.case.key,
+            row.case.key,
             ", ".join(
-                f"{name} by {found:.1e}, rounding allows {allowed:.1e}" for name, found, allowed in one.differences
+                f"{name} by {difference:.1e}, rounding allows {allowed:.1e}"
+                for name, difference, allowed in row.differences
             ),
         )
-        for one in evidence
-        if one.differences
-    )
-
-
-def _report(
-    arms: Sequence[Arm],
-    judgement: Judgement,
-    without: tuple[tuple[str, int], ...],
-    tests: Tests,
-    command: str,
-    begin: float,
-    run: Measuring | None = None,
-    differences: tuple[tuple[str, str], ...] = (),
-) -> Report:
-    seconds = time.monotonic() - begin
-    base, head = ({"commit": arm.commit, "subject": arm.subject} for arm in arms)
-    return Report(
-        base=base,
-        head=head,
-        judgement=judgement,
-        without=without,
-        device=run.greeting.get("device", {}) if run else {},
-        software=run.greeting.get("software", {}) if run else {},
-        head_software=run.greeting.get("head_software", {}) if run else {},
-        command=command,
-        seconds=round(seconds, 1),
-        spent_s={what: round(s, 1) for what, s in run.spent_s.most_common()} if run else {},
-        processes=run.processes if run else 0,
-        tests_passed=tests.passed,
-        tests=tests.summary,
-        differences=differences,
+        for row in evidence
+        if row.differences
     )

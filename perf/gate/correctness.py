@@ -1,4 +1,4 @@
-"""HEAD's own tests, before anything is timed: a wrong answer has no speed."""
+"""Run HEAD's tests before timing: incorrect code is not timed."""
 
 import ctypes
 import os
@@ -8,27 +8,34 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import click
+
 from perf.files import scratch_folder
 from perf.gate.checkouts import clone
 from perf.gate.evidence import Arm
+from perf.printable import printable_lines
 
 LIMIT_S = 1800.0
 
 
 @dataclass(frozen=True)
-class Tests:
-    """How they ended."""
+class PytestResult:
+    """Result of a pytest run."""
 
     passed: bool
     summary: str
     """pytest's last line: "1766 passed, 391 skipped in 371.33s"."""
 
     output: str
-    """The end of what pytest printed."""
+    """End of pytest's output."""
 
 
-def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> Tests:
-    """Run pytest in HEAD's checkout; all its tests, or those under `paths`."""
+SKIPPED = PytestResult(True, "not run: --no-tests", "")
+
+
+def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> PytestResult:
+    """Run pytest in HEAD's checkout, on all tests or on `paths`; print its output if it fails."""
+    click.echo("Running HEAD's tests; --no-tests skips them", err=True)
     with scratch_folder("perf-gate-tests-") as folder:
         checkout = clone(head, folder / "head")
         command = [head.python or sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *paths]
@@ -40,20 +47,22 @@ def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> Tests:
             start_new_session=True,
             preexec_fn=_end_with_parent,
         ) as pytest:
-            is_late = False
+            timed_out = False
             try:
-                said, _ = pytest.communicate(timeout=LIMIT_S)
+                stdout, _ = pytest.communicate(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
-                is_late = True
+                timed_out = True
                 os.killpg(pytest.pid, signal.SIGKILL)
-                said, _ = pytest.communicate()
-            except BaseException:  # Ctrl-C, SIGTERM: neither pytest nor a worker of its goes on
+                stdout, _ = pytest.communicate()
+            except BaseException:  # on Ctrl-C and SIGTERM, pytest and its workers end too
                 os.killpg(pytest.pid, signal.SIGKILL)
                 raise
-    output = said.decode(errors="replace")
-    if is_late:
-        return Tests(False, f"no end within {LIMIT_S:.0f} s", output[-4000:])
-    return Tests(pytest.returncode == 0, _summary(output, pytest.returncode), output[-4000:])
+    output = stdout.decode(errors="replace")
+    summary = f"no end within {LIMIT_S:.0f} s" if timed_out else _summary(output, pytest.returncode)
+    result = PytestResult(not timed_out and pytest.returncode == 0, summary, output[-4000:])
+    if not result.passed:
+        click.echo(printable_lines(result.output), err=True)
+    return result
 
 
 def _end_with_parent() -> None:

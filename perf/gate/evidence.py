@@ -1,4 +1,4 @@
-"""What a gate measured, before anybody judges it: plain data, as the measuring processes give it."""
+"""Evidence of a gate: plain data that the measuring processes fill and that nobody has judged yet."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -8,90 +8,100 @@ from perf.harness.case import ARMS, ArmName, Case
 from perf.harness.status import Status
 
 DEVICE_CLOCKS = ("cuda_events", "cuda_graph", "device_busy")
-"""Those that leave out what the host does."""
+"""Clocks that exclude the host's share of the time."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the two commits."""
+    """One of the two commits under comparison."""
 
     commit: str
     """40 hex digits, or "working tree"."""
 
     subject: str
-    """First line of its message."""
+    """First line of the commit message."""
 
     python: str = ""
-    """Executable of the environment that it is measured in; "" is this one."""
+    """Python executable of the arm's own environment; "" means the running interpreter."""
 
 
 @dataclass(frozen=True)
 class PairedVisit:
-    """One stay at a row, in one process: both arms in turn, sample by sample (A B B A ...)."""
+    """Samples of one visit to a case in one process; the arms alternate sample by sample (A B B A ...)."""
 
     process: int
     visit: int
     base_s: tuple[float, ...]
-    """Seconds, in the order taken; `head_s[i]` was taken next to `base_s[i]`."""
+    """Seconds in sampling order; `head_s[i]` was sampled next to `base_s[i]`."""
 
     head_s: tuple[float, ...]
     base_mhz: float | None = None
-    """Mean SM clock while the arm's samples ran; None where the device does not say."""
+    """Mean SM clock during the arm's samples; None if the device does not report it."""
 
     head_mhz: float | None = None
     whole_s: float | None = None
-    """Where samples are differences, which may be negative: median seconds of what they are a part of."""
+    """Median seconds of the enclosing step, for samples that are differences and may be negative; else None."""
 
     throttled: int = 0
-    """How many pairs were dropped, because the device said that it was slowing itself down."""
+    """Number of pairs dropped because the device reported throttling."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one arm, times apart."""
+    """Result of one arm apart from its times: status, memory, kernels."""
 
     status: Status
 
     reason: str = ""
     peak_bytes: int | None = None
     kernels: tuple[tuple[str, int, float], ...] = ()
-    """Of one call: name, count, microseconds; longest first."""
+    """Kernels of one call, longest first: name, launch count, microseconds."""
 
     triton_kernels: tuple[dict[str, Any], ...] = ()
-    """Of ours: name, registers, spills, shared_bytes, num_warps, num_stages, sass (digest of the machine code)."""
+    """Compiled Triton kernels: name, registers, spills, shared_bytes, num_warps, num_stages, sass (a digest)."""
 
     largest_allocations: tuple[tuple[int, str], ...] = ()
-    """At the peak: bytes, where."""
+    """Largest live allocations at the memory peak: bytes, source location."""
+
+    @property
+    def works(self) -> bool:
+        """Whether the arm ran correctly; a throttled arm did, although it has no times."""
+        return self.status in ("ok", "throttled")
+
+    @property
+    def failure(self) -> str:
+        """Status and reason in one clause."""
+        return f"{self.status}: {self.reason}" if self.reason else self.status
 
 
 @dataclass
 class Evidence:
-    """Everything known of one case."""
+    """Everything measured for one case."""
 
     case: Case
     negligible: tuple[float, float]
-    """Changes of a time up to this share, or up to these seconds, are of no interest; the class says so."""
+    """Share of the time and seconds below which a change is ignored; declared by the benchmark class."""
 
     is_control: bool
     outcomes: dict[ArmName, Outcome] = field(default_factory=dict)
     visits: list[PairedVisit] = field(default_factory=list)
     trouble: str = ""
-    """Why there are no times, or too few, though both arms are good."""
+    """Reason for missing or too few times although both arms work."""
 
     differences: tuple[tuple[str, float, float], ...] = ()
-    """Results in which the arms differ by more than rounding: name, by which share of base's norm, allowed."""
+    """Results that differ between the arms by more than rounding: name, share of base's norm, tolerance."""
 
     more_peaks: list[tuple[float, float]] = field(default_factory=list)
-    """Peak bytes of base and head in later processes; only where those of the first differ."""
+    """Peak bytes of base and head in later processes; recorded only if the first process's peaks differ."""
 
     planted: bool = False
-    """One arm was slowed down or enlarged on purpose, around the code."""
+    """Whether the self-test slowed down or enlarged one arm around the code."""
 
     margin: float | None = None
-    """A smaller share that identical code of this very row has shown to be negligible (`perf.gate.identical`)."""
+    """Negligible share derived from A/A runs of this very case (`perf.gate.identical`)."""
 
     is_drawn: bool = False
-    """Drawn at random to be measured in all processes, even if it is the SAME in fewer: was that word right?"""
+    """Whether the case was drawn at random to be measured in all processes, to check an early SAME."""
 
     @property
     def is_timed(self) -> bool:
@@ -100,31 +110,31 @@ class Evidence:
 
     @property
     def more_peaks_wanted(self) -> bool:
-        """Whether the arms' peaks differ, and too few processes have weighed them to say so."""
+        """Whether the arms' peaks differ and fewer than three processes have measured them."""
         peaks = {outcome.peak_bytes for outcome in self.outcomes.values()}
         return len(self.outcomes) == len(ARMS) and None not in peaks and len(peaks) > 1 and len(self.more_peaks) < 2
 
     @property
     def same_code(self) -> bool:
-        """Whether both arms ran the same machine code: every kernel of one call by name, count and, of ours, SASS.
+        """Whether both arms ran the same machine code: kernel names, launch counts and Triton SASS digests agree.
 
-        False where nothing is known, as on a CPU, and where an arm ran more than the code.
+        False if kernels are unknown, as on a CPU, and if the self-test planted a change around the code.
         """
         if self.planted:
             return False
         base, head = (self.outcomes.get(arm) for arm in ARMS)
         if base is None or head is None or not base.kernels or not head.kernels:
             return False
-        return _code_of(base) == _code_of(head)
+        return _machine_code(base) == _machine_code(head)
 
     def to_json(self) -> dict[str, Any]:
-        """As it lies in the report."""
+        """Return the form that the report stores."""
         return dataclasses.asdict(self)
 
 
-def _code_of(outcome: Outcome) -> tuple[Any, ...]:
-    named = sorted((name, count) for name, count, _ in outcome.kernels)
-    ours = sorted(sorted(kernel.items()) for kernel in outcome.triton_kernels)
+def _machine_code(outcome: Outcome) -> tuple[Any, ...]:
+    launches = sorted((name, count) for name, count, _ in outcome.kernels)
+    compiled = sorted(sorted(kernel.items()) for kernel in outcome.triton_kernels)
     if any(not kernel.get("sass") for kernel in outcome.triton_kernels):
-        return (object(),)  # equal to nothing
-    return named, ours
+        return (object(),)  # unknown code equals nothing
+    return launches, compiled

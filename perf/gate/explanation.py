@@ -1,4 +1,4 @@
-"""One line on why a row is slower or larger, from what is known of its two arms."""
+"""Explain a slower or larger row in one line, from the kernels and allocations of its two arms."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -6,16 +6,19 @@ from typing import Any
 
 from perf.gate.evidence import Outcome
 
-MOST = 160  # characters
-LONGEST_NAME = 48
-SAME_KERNEL = 0.75  # similarity of names, above which one gone and one new are one kernel renamed
-SHOWN = 0.2  # of the change: of less, one profiled call says nothing
+MAX_LINE = 160  # characters
+MAX_NAME = 48
+MIN_SIMILARITY = 0.75
+"""Similarity of a removed and a new kernel name from which the kernel counts as renamed."""
+
+MIN_SHARE = 0.2
+"""Share of the change that the kernels must explain; below it, one profiled call is no evidence."""
 
 
 def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
-    """The kernel of one call whose time moved most the way that the row's did (by `change_s`), and what it became.
+    """Name the kernel whose time moved most in the direction of the row's change (`change_s`), and its new properties.
 
-    "" where nothing is known of the kernels.
+    Returns "" if the kernels are unknown.
     """
     if not base.kernels or not head.kernels or not change_s:
         return ""
@@ -26,31 +29,31 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
         for name in [*after, *(name for name in before if name not in after and name not in renamed.values())]
     }
     sign = 1 if change_s > 0 else -1
-    if sign * sum(moves.values()) < SHOWN * abs(change_s) * 1e6:
+    if sign * sum(moves.values()) < MIN_SHARE * abs(change_s) * 1e6:
         total = f"{sum(before.values()):.1f} -> {sum(after.values()):.1f} us"
-        return f"the kernels of one call do not show it: {total}"
-    name = max(moves, key=lambda one: sign * moves[one])
+        return f"the kernels of one call do not explain it: {total}"
+    name = max(moves, key=lambda kernel: sign * moves[kernel])
     share = moves[name] / sum(moves.values())
-    parts = [f"{_what(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change)"]
+    parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change)"]
     parts += _compiled(base.triton_kernels, head.triton_kernels, name, renamed.get(name, name))
     return _short(", ".join(parts))
 
 
 def is_of_the_clock(base: Outcome, head: Outcome, change_s: float) -> bool:
-    """Whether a call has the same kernels as before, and these took as long: what changed is between or around them."""
-    before, after = ([(name, count) for name, count, _ in sorted(one.kernels)] for one in (base, head))
+    """Whether the kernels and their times are unchanged, so that the change lies between or around them."""
+    before, after = ([(name, count) for name, count, _ in sorted(arm.kernels)] for arm in (base, head))
     moved_us = sum(_times(head).values()) - sum(_times(base).values())
-    return bool(before) and before == after and abs(moved_us) < SHOWN * abs(change_s) * 1e6
+    return bool(before) and before == after and abs(moved_us) < MIN_SHARE * abs(change_s) * 1e6
 
 
 def why_larger(base: Outcome, head: Outcome) -> str:
-    """The allocation at the peak that moved most the way that the peak did; "" where none is known."""
+    """Name the allocation at the peak that moved most in the peak's direction; "" if none is known."""
     if base.peak_bytes is None or head.peak_bytes is None:
         return ""
-    before, after = _held(base), _held(head)
+    before, after = _allocated(base), _allocated(head)
     sign = 1 if head.peak_bytes > base.peak_bytes else -1
     moves = {where: sign * (after.get(where, 0) - before.get(where, 0)) for where in [*after, *before]}
-    where = max(moves, key=lambda one: moves[one], default="")
+    where = max(moves, key=lambda place: moves[place], default="")
     if not moves or moves[where] <= 0:
         return ""
     old, new = before.get(where, 0), after.get(where, 0)
@@ -63,28 +66,28 @@ def _times(outcome: Outcome) -> dict[str, float]:
     return {name: us for name, _, us in outcome.kernels}
 
 
-def _held(outcome: Outcome) -> dict[str, int]:
-    held: dict[str, int] = {}
+def _allocated(outcome: Outcome) -> dict[str, int]:
+    allocated: dict[str, int] = {}
     for size, where in outcome.largest_allocations:
-        held[where] = held.get(where, 0) + size
-    return held
+        allocated[where] = allocated.get(where, 0) + size
+    return allocated
 
 
 def _renamed(before: dict[str, float], after: dict[str, float]) -> dict[str, str]:
-    """New name -> old name, of kernels that are gone and came back under a similar one."""
+    """Map new to old names of kernels that were removed and reappeared under a similar name."""
     gone = [name for name in before if name not in after]
     pairs = {}
     for name in after:
         if name in before or not gone:
             continue
-        nearest = max(gone, key=lambda one: difflib.SequenceMatcher(None, one, name).ratio())
-        if difflib.SequenceMatcher(None, nearest, name).ratio() >= SAME_KERNEL:
+        nearest = max(gone, key=lambda old: difflib.SequenceMatcher(None, old, name).ratio())
+        if difflib.SequenceMatcher(None, nearest, name).ratio() >= MIN_SIMILARITY:
             pairs[name] = nearest
             gone.remove(nearest)
     return pairs
 
 
-def _what(name: str, before: dict[str, float], after: dict[str, float], renamed: dict[str, str]) -> str:
+def _described(name: str, before: dict[str, float], after: dict[str, float], renamed: dict[str, str]) -> str:
     if name in renamed:
         return f"{_name(renamed[name], 30)}, now {_name(name, 30)},"
     if name not in before:
@@ -93,10 +96,10 @@ def _what(name: str, before: dict[str, float], after: dict[str, float], renamed:
 
 
 def _compiled(base: Sequence[dict[str, Any]], head: Sequence[dict[str, Any]], name: str, old: str) -> list[str]:
-    """What the compiler made of one of ours, before and after, as far as it differs."""
+    """List the compiled properties of a Triton kernel that differ between the arms."""
     before = [kernel for kernel in base if kernel["name"] == old]
     after = [kernel for kernel in head if kernel["name"] == name]
-    if len(before) != 1 or len(after) != 1:  # launched in several versions: which one was slow is not known
+    if len(before) != 1 or len(after) != 1:  # compiled in several versions: the slow one is unknown
         return []
     shown: dict[str, Callable[[Any], str]] = {
         "registers": str,
@@ -116,7 +119,7 @@ def _compiled(base: Sequence[dict[str, Any]], head: Sequence[dict[str, Any]], na
     return changed
 
 
-def _name(name: str, longest: int = LONGEST_NAME) -> str:
+def _name(name: str, longest: int = MAX_NAME) -> str:
     name = name.removeprefix("void ")
     return name if len(name) <= longest else f"{name[: longest - 3]}..."
 
@@ -130,4 +133,4 @@ def _size(count: int) -> str:
 
 def _short(line: str) -> str:
     line = " ".join(line.split())
-    return line if len(line) <= MOST else f"{line[: MOST - 3]}..."
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3]}..."

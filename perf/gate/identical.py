@@ -1,9 +1,9 @@
-"""What identical code did on a machine, as its self-tests and its gates of a commit against itself have kept it.
+"""Read A/A runs from the records (self-tests, and gates of a commit against itself) and derive per-case margins.
 
-Of that, a row's margin: the least change of it that means anything. A class calls 1 % negligible because it does not
-know its rows; twelve processes that alternate both arms know a kernel of a millisecond to 0.05 %. Twice what identical
-code moved by so far, at the far end of its 95 % interval, is the row's margin, and never less than `LEAST`. Every A/A
-that is kept moves the margins of its rows, so one that contradicts them widens them.
+A margin is the smallest change of a case that means anything. A class calls 1 % negligible because it does not know its
+cases; twelve processes that alternate both arms measure a kernel of 1 ms to 0.05 %. The margin is twice the change that
+identical code has shown so far, at the far end of its 95 % confidence interval, and at least `MIN_MARGIN`. Every A/A
+run on record counts, so a run that contradicts a margin widens it.
 """
 
 import json
@@ -18,105 +18,108 @@ from perf.gate.report import RECORDS
 from perf.gate.verdicts import Visits
 from perf.harness.intervals import of_mean
 
-LEAST = 0.003
-"""Share of the time: margins are no smaller."""
+MIN_MARGIN = 0.003
+"""Minimum margin, as a share of the time."""
 
 SAFETY = 2.0
-"""Times what identical code moved by, since tomorrow's may move more."""
+"""Factor between the change that identical code has shown and the margin, since later runs may show more."""
 
-SHORTEST_S = 50e-6
-"""Seconds, below which a row keeps what its class calls negligible."""
+MIN_BASE_S = 50e-6
+"""Time below which a case keeps its class's negligible share."""
 
-FEWEST = 3
-"""Processes behind a margin."""
+MIN_PROCESSES = 3
+"""Minimum number of processes behind a margin."""
 
 
 @dataclass(frozen=True)
-class Sitting:
-    """One A/A whose controls held."""
+class AARun:
+    """One run of identical code whose controls held."""
 
     when: str
-    """UTC, as its file is named: 20261122T100207Z."""
+    """File name in UTC: 20261122T100207Z."""
 
     visits: Visits
     base_s: dict[str, float]
     words: dict[str, str]
-    """Of times, what the gate said."""
+    """Verdicts on times, by case key."""
 
     seconds: float
-    """That it took."""
+    """Wall time of the run."""
 
     def processes(self, key: str) -> list[list[float]]:
-        """The row's visits, by process."""
-        found: dict[int, list[float]] = {}
+        """Group the case's changes by process."""
+        changes: dict[int, list[float]] = {}
         for process, change in self.visits.get(key, ()):
-            found.setdefault(process, []).append(change)
-        return list(found.values())
+            changes.setdefault(process, []).append(change)
+        return list(changes.values())
 
 
-def sittings(machine: str, records: Path | None = None) -> list[Sitting]:
-    """Those on file, oldest first; what cannot be read, or keeps no visits, is none (the trust page names it)."""
+def aa_runs(machine: str, records: Path | None = None) -> list[AARun]:
+    """Read the A/A runs of a machine, oldest first; skip unreadable files, which the trust page lists."""
     folder = (records or RECORDS) / machine
-    found = []
+    runs = []
     for path in sorted([*folder.glob("gate/*.json"), *folder.glob("self-test/*.json")], key=lambda path: path.name):
         try:
-            sitting = _sitting(path.stem, json.loads(path.read_text(encoding="utf-8")))
+            run = _aa_run(path.stem, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
-        if sitting:
-            found.append(sitting)
-    return found
+        if run:
+            runs.append(run)
+    return runs
 
 
-def _sitting(when: str, document: dict[str, Any]) -> Sitting | None:
+def _aa_run(when: str, document: dict[str, Any]) -> AARun | None:
     if "parts" in document:
-        part = next((one for one in document["parts"] if one["injection"] is None), None)
-        verdicts, contaminated = (part["verdicts"], part["contaminated"]) if part else ((), "none")
+        run = next((part for part in document["parts"] if part["injection"] is None), None)
+        if run is None:
+            return None
+        verdicts, contaminated = run["verdicts"], run["contaminated"]
     else:
-        part, (verdicts, contaminated) = document, (document["judgement"][of] for of in ("verdicts", "contaminated"))
         if document["base"]["commit"] != document["head"]["commit"] or document["head_software"]:
             return None
-    if part is None or contaminated or not part.get("visits"):
+        run, judgement = document, document["judgement"]
+        verdicts, contaminated = judgement["verdicts"], judgement["contaminated"]
+    if contaminated or not run.get("visits"):
         return None
-    times = [one for one in verdicts if one["quantity"] == "time" and one["base"]]
-    return Sitting(
+    times = [verdict for verdict in verdicts if verdict["quantity"] == "time" and verdict["base"]]
+    return AARun(
         when,
-        {key: [(int(process), float(change)) for process, change in of] for key, of in part["visits"].items()},
-        {one["key"]: float(one["base"]) for one in times},
-        {one["key"]: str(one["word"]) for one in times},
-        float(part["seconds"]),
+        {key: [(int(process), float(change)) for process, change in of] for key, of in run["visits"].items()},
+        {verdict["key"]: float(verdict["base"]) for verdict in times},
+        {verdict["key"]: str(verdict["word"]) for verdict in times},
+        float(run["seconds"]),
     )
 
 
-def seconds_each(found: Sequence[Sitting]) -> float | None:
-    """What a process of a row has taken: its visits, and its share of what processes take to start."""
-    count = sum(len(one.processes(key)) for one in found for key in one.visits)
-    return sum(one.seconds for one in found) / count if count else None
+def seconds_per_process(runs: Sequence[AARun]) -> float | None:
+    """Return the mean seconds of one case in one process, its share of the start-up included."""
+    count = sum(len(run.processes(key)) for run in runs for key in run.visits)
+    return sum(run.seconds for run in runs) / count if count else None
 
 
-def margins(found: Iterable[Sitting]) -> dict[str, float]:
-    """By row, as a share: so many times what identical code moved by at most, and at least `LEAST`."""
-    return {key: widened(float(np.expm1(most))) for key, most in moved(found).items()}
+def margins(runs: Iterable[AARun]) -> dict[str, float]:
+    """Return each case's margin as a share of its time."""
+    return {key: margin(float(np.expm1(change))) for key, change in moved(runs).items()}
 
 
-def moved(found: Iterable[Sitting]) -> dict[str, float]:
-    """How far each row moved at most, as a log ratio: the `furthest` of its process means of all sittings together.
+def moved(runs: Iterable[AARun]) -> dict[str, float]:
+    """Return the `max_change` of each case over the process means of all runs, as a log ratio.
 
-    A row of fewer than `FEWEST` processes is left out.
+    Leaves out cases with fewer than `MIN_PROCESSES` processes.
     """
     means: dict[str, list[float]] = {}
-    for one in found:
-        for key in one.visits:
-            means.setdefault(key, []).extend(float(np.mean(visits)) for visits in one.processes(key))
-    return {key: furthest(of) for key, of in means.items() if len(of) >= FEWEST}
+    for run in runs:
+        for key in run.visits:
+            means.setdefault(key, []).extend(float(np.mean(visits)) for visits in run.processes(key))
+    return {key: max_change(of) for key, of in means.items() if len(of) >= MIN_PROCESSES}
 
 
-def furthest(means: Sequence[float]) -> float:
-    """The far end of the 95 % interval of a mean."""
-    known = of_mean(means)
-    return abs(known.value) + known.half
+def max_change(means: Sequence[float]) -> float:
+    """Return the far end of the 95 % confidence interval of the mean, as an absolute value."""
+    mean = of_mean(means)
+    return abs(mean.value) + mean.half
 
 
-def widened(share: Any) -> Any:
-    """The margin of rows that moved by so much at most."""
-    return np.maximum(LEAST, SAFETY * share)
+def margin(share: Any) -> Any:
+    """Return the margin of cases whose identical code moved by up to `share`."""
+    return np.maximum(MIN_MARGIN, SAFETY * share)

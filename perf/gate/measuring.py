@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import click
 from perf.gate.evidence import Evidence, Outcome, PairedVisit
 from perf.harness.alternating import AlternatingProcesses
 from perf.harness.case import ARMS, ArmName
+from perf.harness.comparison import Looks, compare
 from perf.harness.preflight import objection
 from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
 
 VISITS = 6
-"""Of each process to each row: where visits scatter by 0.7 %, half of all slow-downs of 2 % show with 3, and 95 %
-with 6 (`python -m perf gate --simulate`)."""
+"""Number of visits of each process to each row. Where visits scatter by 0.7 %, 3 show half of all slow-downs of 2 %,
+and 6 show 95 % (`python -m perf gate --simulate`)."""
 
 LIMIT_S = 180.0
 """After which a visit has hung."""
@@ -69,18 +70,21 @@ class Measuring:
         then stays. Where the budget is too short for all open rows, the first of them get all processes. Raises
         `click.ClickException` with one line before the first visit if `preflight` objects.
         """
+        until = Looks(
+            self._looks,
+            still_open=lambda evidence: self._affordable(self._is_open(evidence)),
+            can_go_on=lambda rows: _any_open(rows) and not self._is_over(),
+        )
         try:
-            rows: Sequence[Evidence] = self.evidence
-            for look in self._looks:
-                while self.processes < look and _any_open(rows) and not self._is_over():
-                    self._one_process(rows)
-                rows = self._affordable(self._is_open(self.evidence))
+            for _ in compare(self.evidence, until, self._one_process):
+                pass
         finally:
             for worker in self._workers.values():
                 worker.stop()
 
-    def _one_process(self, rows: Sequence[Evidence]) -> None:
-        number, self.processes = self.processes, self.processes + 1
+    def _one_process(self, rows: Sequence[Evidence], number: int) -> Iterator[None]:
+        """Visit these rows in a fresh process of each device."""
+        self.processes = number + 1
         begin = time.monotonic()
         self._row_s = defaultdict(float)
         for device, worker in self._workers.items():
@@ -106,6 +110,7 @@ class Measuring:
                         self._visit_s[one.case.key] = time.monotonic() - visit_begin
                         self._row_s[one.case.key] += self._visit_s[one.case.key]
                         self._step(1, one.case.key)
+                        yield
         self._start_s = time.monotonic() - begin - sum(self._row_s.values())
 
     def _greet(self, worker: Process) -> str:
@@ -168,7 +173,7 @@ class Measuring:
         return worker.ask(request, self._limit_s)
 
     def _affordable(self, rows: Sequence[Evidence]) -> Sequence[Evidence]:
-        """Of the open rows, in their order, those that can have all processes within the budget; one at least.
+        """Select the open rows, in their order, that can have all processes within the budget; one at least.
 
         A little more of each would leave none of many slower rows confirmed. Controls stay.
         """
@@ -196,7 +201,7 @@ def _any_open(rows: Sequence[Evidence]) -> bool:
 
 
 def _goes_on(one: Evidence) -> bool:
-    """Whether another visit can bring anything: both arms are good so far, and no visit went wrong."""
+    """Return whether another visit can add anything: both arms are good so far, and no visit failed."""
     good = all(outcome.status == "ok" for outcome in one.outcomes.values())
     return good and not one.trouble and (one.case.timed or not one.outcomes or one.more_peaks_wanted)
 

@@ -1,50 +1,52 @@
-"""The gate's own proof, by simulation: how often it is wrong, how often it finds what is there, and who does worse."""
+"""Tabulate the simulated error and detection rates of the gate beside those of other rules."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from perf.gate import identical, sequential, simulation
+from perf.gate import identical, recorded_noise, sequential, simulation
+from perf.gate.disturbances import STRUCTURES
 from perf.gate.evidence import DEVICE_CLOCKS
 from perf.gate.rate import Rate
-from perf.gate.simulation import STRUCTURES, VISITS, Found, Noise
-from perf.gate.statistics import Floats
+from perf.gate.recorded_noise import VISITS, Noise
+from perf.gate.simulation import Detection
+from perf.gate.variance import Floats
 
 Table = tuple[str, list[dict[str, str]]]
-"""A title, and rows: column -> text."""
+"""Title, and rows that map column to text."""
 
 REPORTS = 1000
-MOST_KINDS = 12
-"""That have a line each."""
+MAX_KINDS = 12
+"""Maximum number of kinds with a line each; more are grouped."""
 
 SLOW_DOWNS = (0.005, 0.01, 0.02, 0.05)
 
 
 def tables(reports: int = REPORTS, visits: int = VISITS, seed: int = 0) -> list[Table]:
-    """All of it, in five minutes: `reports` of 200 rows for every line, `visits` of each process."""
+    """Simulate all tables in about five minutes: `reports` of 200 rows per line, `visits` per process."""
     fewer = max(reports // 5, 1)
-    noises = [("noise study", simulation.tuned_on()), ("another day", simulation.another_day())]
-    if on_file := simulation.on_file():
+    noises = [("noise study", recorded_noise.noise_study()), ("another day", recorded_noise.another_day())]
+    if on_file := recorded_noise.on_file():
         noises.append(("all on file", on_file))
-    found = [(day, noise, _Detection.simulated(noise, reports, visits, seed)) for day, noise in noises]
+    slowed = [(day, noise, _SlowDowns.simulated(noise, reports, visits, seed)) for day, noise in noises]
     return [
         (
-            f"Identical code: reports of {simulation.ROWS} rows with a false SLOWER, of {reports}",
+            f"Identical code: {reports} reports of {simulation.ROWS} rows, and those with a row falsely reported",
             [row for day, noise in noises for row in _false_alarms(day, noise, reports, visits, seed)],
         ),
         (
-            f"One slower row in a report of {simulation.FEWER_ROWS}: how often it is called SLOWER",
-            [row for day, noise, detection in found for row in detection.rows(day, noise)],
+            f"One slower row in a report of {simulation.PR_ROWS}: rate at which it is reported as SLOWER",
+            [row for day, noise, detected in slowed for row in detected.rows(day, noise)],
         ),
         (
-            f"What such a report of {simulation.FEWER_ROWS} rows costs",
-            [row for day, _, detection in found for row in detection.costs(day)],
+            f"Cost of such a report of {simulation.PR_ROWS} rows",
+            [row for day, _, detected in slowed for row in detected.costs(day)],
         ),
         (
-            f"Others, who see one process of each commit after the other: of {fewer} reports",
+            f"Other rules on one process per commit, one after the other: {fewer} reports",
             _others(fewer, seed),
         ),
-        ("Identical code on file, beside what is promised above", _on_file()),
+        ("A/A runs on record, beside the rates above", _on_record()),
     ]
 
 
@@ -61,43 +63,43 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
             {
                 "noise": day,
                 "structure": structure.name,
-                "false SLOWER": _at_most(judged.false_alarms),
-                "false FASTER": _at_most(judged.false_gains),
-                "with floors of 0": _at_most(strict.false_alarms) if strict else "",
+                "false SLOWER": _at_most(judged.slower),
+                "false FASTER": _at_most(judged.faster),
+                "with floors of 0": _at_most(strict.slower) if strict else "",
                 "rows SAME": f"{100 * judged.same:.1f} %",
-                "processes a row": f"{judged.processes:.1f}",
+                "processes per row": f"{judged.processes:.1f}",
             }
         )
     naive = simulation.identical_code(
-        noise, reports, STRUCTURES[1], rule=simulation.every_row_for_itself, visits=visits, seed=seed
+        noise, reports, STRUCTURES[1], rule=simulation.t_test_per_row, visits=visits, seed=seed
     )
     rows.append(
         {
             "noise": day,
-            "structure": "a t-test a row instead, beyond the floor",
-            "false SLOWER": _at_most(naive.false_alarms),
+            "structure": "instead a t-test per row, beyond the floor",
+            "false SLOWER": _at_most(naive.slower),
         }
     )
     return rows
 
 
 @dataclass(frozen=True)
-class _Detection:
-    """Of slow-downs, what is found, and at what cost."""
+class _SlowDowns:
+    """Detection rates and costs of slow-downs by size."""
 
-    by_size: dict[float, Found]
-    visible: Floats
+    by_size: dict[float, Detection]
+    detectable: Floats
 
     @staticmethod
-    def simulated(noise: Noise, reports: int, visits: int, seed: int) -> "_Detection":
-        return _Detection(
-            {by: simulation.found(noise, reports, by, visits=visits, seed=seed) for by in SLOW_DOWNS},
-            simulation.visible(noise, visits=visits, seed=seed),
+    def simulated(noise: Noise, reports: int, visits: int, seed: int) -> "_SlowDowns":
+        return _SlowDowns(
+            {by: simulation.detection(noise, reports, by, visits=visits, seed=seed) for by in SLOW_DOWNS},
+            simulation.min_detectable(noise, visits=visits, seed=seed),
         )
 
     def rows(self, day: str, noise: Noise) -> list[dict[str, str]]:
-        """A line for each kind; of many kinds, for those of each clock and each margin together."""
-        if len(noise.kinds) <= MOST_KINDS:
+        """Return a line per kind, or per clock and margin if there are many kinds."""
+        if len(noise.kinds) <= MAX_KINDS:
             groups = {kind: [i] for i, kind in enumerate(noise.kinds)}
         else:
             groups = {name: [i for i in range(len(noise.kinds)) if _group(noise, i) == name] for name in _groups(noise)}
@@ -107,7 +109,7 @@ class _Detection:
                 "kind of row": name,
                 "SD of a visit": _percents([noise.visit_sd[i] for i in of]),
                 "negligible": _percents([np.expm1(noise.floors()[i]) for i in of]),
-                "visible from": _percents([self.visible[i] for i in of]),
+                "min. detectable": _percents([self.detectable[i] for i in of]),
             }
             | {f"{100 * by:g} %": _at_least(self._rate(by, [noise.kinds[i] for i in of])) for by in self.by_size}
             for name, of in groups.items()
@@ -115,26 +117,26 @@ class _Detection:
 
     def _rate(self, by: float, kinds: list[str]) -> Rate:
         rates = [self.by_size[by].rates[kind] for kind in kinds]
-        return Rate(sum(one.hits for one in rates), sum(one.of for one in rates))
+        return Rate(sum(rate.hits for rate in rates), sum(rate.of for rate in rates))
 
     def costs(self, day: str) -> list[dict[str, str]]:
-        """Processes a row, and minutes by what one has taken in the A/A on file."""
-        seconds = identical.seconds_each(identical.sittings(simulation.MACHINE))
+        """Return processes per row, and minutes at the cost of a process in the A/A runs on record."""
+        seconds = identical.seconds_per_process(identical.aa_runs(recorded_noise.MACHINE))
         return [
             {
                 "noise": day,
                 "slower by": f"{100 * by:g} %",
-                "processes a row": f"{found.processes:.1f}",
-                "minutes": f"{found.processes * simulation.FEWER_ROWS * seconds / 60:.1f}" if seconds else "",
+                "processes per row": f"{detected.processes:.1f}",
+                "minutes": f"{detected.processes * simulation.PR_ROWS * seconds / 60:.1f}" if seconds else "",
             }
-            for by, found in self.by_size.items()
+            for by, detected in self.by_size.items()
         ]
 
 
 def _group(noise: Noise, kind: int) -> str:
     clock = "host-bound" if noise.clocks[kind] not in DEVICE_CLOCKS else "on the device"
-    if noise.base_s[kind] < identical.SHORTEST_S:
-        return f"{clock}, below {1e6 * identical.SHORTEST_S:g} us"
+    if noise.base_s[kind] < identical.MIN_BASE_S:
+        return f"{clock}, below {1e6 * identical.MIN_BASE_S:g} us"
     return f"{clock}, {'with' if np.isfinite(noise.moved[kind]) else 'without'} a margin of its own"
 
 
@@ -143,23 +145,23 @@ def _groups(noise: Noise) -> list[str]:
 
 
 def _percents(shares: list[float]) -> str:
-    """ "0.7 %", or from the least to the most."""
+    """Format shares as "0.7 %", or as a range."""
     low, high = (f"{100 * of(shares):.2f}" for of in (min, max))
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def _on_file() -> list[dict[str, str]]:
-    """Of every A/A that keeps its visits: rows called slower or faster, which none is."""
+def _on_record() -> list[dict[str, str]]:
+    """Return a line per A/A run on record: rows falsely reported as SLOWER or FASTER."""
     return [
         {
-            "A/A of": one.when,
-            "rows": str(len(one.words)),
-            "false SLOWER": _at_most(Rate(sum(word == "SLOWER" for word in one.words.values()), len(one.words))),
-            "false FASTER": str(sum(word == "FASTER" for word in one.words.values())),
-            "": "contradicts" if {"SLOWER", "FASTER"} & set(one.words.values()) else "",
+            "A/A run": run.when,
+            "rows": str(len(run.words)),
+            "false SLOWER": _at_most(Rate(sum(word == "SLOWER" for word in run.words.values()), len(run.words))),
+            "false FASTER": str(sum(word == "FASTER" for word in run.words.values())),
+            "": "contradicts" if {"SLOWER", "FASTER"} & set(run.words.values()) else "",
         }
-        for one in identical.sittings(simulation.MACHINE)
-        if one.words
+        for run in identical.aa_runs(recorded_noise.MACHINE)
+        if run.words
     ]
 
 
@@ -173,14 +175,14 @@ def _others(reports: int, seed: int) -> list[dict[str, str]]:
             ("t-test at 5 %", sequential.t_test),
             ("t-test at 5 %, beyond 1 %", sequential.t_test_beyond_one_percent),
         ):
-            found = {by: sequential.found_one_after_another(noise, reports, by, rule, seed) for by in SLOW_DOWNS}
+            rates = {by: sequential.detected_one_after_another(noise, reports, by, rule, seed) for by in SLOW_DOWNS}
             rows.append(
                 {
                     "rule": rule_name,
                     "rows": name,
                     "false SLOWER": _at_most(sequential.one_after_another(noise, reports, rule, seed=seed)),
                 }
-                | {f"{100 * by:g} %": _of_all(found[by]) for by in SLOW_DOWNS}
+                | {f"{100 * by:g} %": _of_all(rates[by]) for by in SLOW_DOWNS}
             )
     return rows
 

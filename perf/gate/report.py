@@ -1,4 +1,4 @@
-"""The report as a file: everything that was measured and said, for machines."""
+"""Serialise a report, and keep it beside the records."""
 
 import dataclasses
 import datetime
@@ -13,17 +13,17 @@ from perf.gate.verdicts import Report
 from perf.harness import device
 
 VERSION = 1
-"""Of the file's form."""
+"""Version of the file format."""
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 
 
 def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
-    """One document: `version`, `exit_status`, the fields of `Report`, and `evidence`, with raw samples, if given."""
+    """Return `version`, `exit_status`, the fields of `Report`, and `evidence` with raw samples if given."""
     document: dict[str, Any] = {"version": VERSION, "exit_status": report.exit_status}
     document |= dataclasses.asdict(report)
     if evidence is not None:
-        document["evidence"] = [one.to_json() for one in evidence]
+        document["evidence"] = [row.to_json() for row in evidence]
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
@@ -36,7 +36,7 @@ def place(kind: Kind, when: datetime.datetime) -> Path:
 
 
 def keep(kind: Kind, text: str, when: datetime.datetime) -> Path:
-    """Write a document beside the records of this machine, named by `when`, in UTC; returns its path.
+    """Write a document to this machine's records, named by `when` in UTC, and return its path.
 
     Raises `click.ClickException` if it cannot be written, and says where it is instead.
     """

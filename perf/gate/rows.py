@@ -1,4 +1,4 @@
-"""Which rows a gate measures."""
+"""Select the cases that a gate measures."""
 
 import random
 from collections.abc import Iterable
@@ -11,34 +11,33 @@ from perf.harness.suite import cases_of, is_selected
 from perf.selection import asv_classes, is_control
 
 ALWAYS = r"^(controls\.Controls|smoke\.SmokeControls)\."
-"""Controls of every gate: whatever they show came from the machine. Others come along where they are selected."""
+"""Controls of every gate: their code is the same in both arms. Other controls are measured if they are selected."""
 
-DRAWN = 0.05
+DRAWN_SHARE = 0.05
 
 
 def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
-    """One for each case that `pattern` selects as asv does, and one for each control of their devices in `ALWAYS`.
+    """Return empty evidence for each case that `pattern` selects as asv does, and for each control in `ALWAYS`.
 
-    With `gpus`, of the cases on several GPUs those on so many: they use all that the gate was given. Each has the
-    margin that identical code has shown on this machine.
+    With `gpus`, multi-GPU cases are limited to those on that many. Each case carries its margin on this machine.
     """
-    margins = identical.margins(identical.sittings(device.machine()["machine"]))
-    found: list[Evidence] = []
+    margins = identical.margins(identical.aa_runs(device.machine()["machine"]))
+    selected: list[Evidence] = []
     controls: list[Evidence] = []
     for name, cls, _ in asv_classes():
         if cls is None:
             continue
         benchmark = cls()
-        mine, patterns = (controls, [pattern, ALWAYS]) if is_control(name) else (found, [pattern])
+        group, patterns = (controls, [pattern, ALWAYS]) if is_control(name) else (selected, [pattern])
         for case in cases_of(benchmark):
             if is_selected(case, benchmark, patterns) and _uses_all(case, gpus):
-                mine.append(Evidence(case, benchmark.negligible, is_control(name), margin=margins.get(case.key)))
-    devices = {one.case.device for one in found}
-    return found + [one for one in controls if one.case.device in devices]
+                group.append(Evidence(case, benchmark.negligible, is_control(name), margin=margins.get(case.key)))
+    devices = {row.case.device for row in selected}
+    return selected + [row for row in controls if row.case.device in devices]
 
 
 def every_row() -> list[Evidence]:
-    """All cases of all classes, controls included, without margins."""
+    """Return empty evidence for all cases of all classes, controls included, without margins."""
     return [
         Evidence(case, benchmark.negligible, is_control(name))
         for name, cls, _ in asv_classes()
@@ -49,10 +48,10 @@ def every_row() -> list[Evidence]:
 
 
 def draw(evidence: Iterable[Evidence], seed: str) -> None:
-    """Mark one row in twenty to be measured in all processes: what SAME after fewer is worth, only that can tell."""
+    """Mark 5 % of the rows to be measured in all processes, which checks how often an early SAME is right."""
     chance = random.Random(seed)
-    for one in evidence:
-        one.is_drawn = chance.random() < DRAWN and not one.is_control
+    for row in evidence:
+        row.is_drawn = chance.random() < DRAWN_SHARE and not row.is_control
 
 
 def _uses_all(case: Case, gpus: int | None) -> bool:

@@ -1,7 +1,7 @@
-"""What others would have said of the same machine: asv's comparison, and a t-test at 5 %.
+"""Rules of other tools on the same machine: `asv compare`, and a t-test at 5 %.
 
-They see the samples of two processes, one after the other, so they take for a change of the code what the process and
-the hour did: identical code moves by 2 to 6 % between two processes, and by 34 % where the host is the limit.
+They compare two processes that ran one after the other, so they mistake effects of the process and of the time of day
+for a change of the code: identical code moves by 2 to 6 % between two processes, and by 34 % if it is host-bound.
 """
 
 import json
@@ -12,15 +12,16 @@ import numpy as np
 from scipy import stats
 
 from perf.gate.rate import Rate
-from perf.gate.simulation import ANOTHER_DAY, ROWS, Bools, chunks
-from perf.gate.statistics import Floats
+from perf.gate.recorded_noise import ANOTHER_DAY
+from perf.gate.simulation import ROWS, chunks
+from perf.gate.variance import Bools, Floats
 
-SAMPLES = 60  # of a process
+SAMPLES = 60  # per process
 
 
 @dataclass(frozen=True)
 class OneArm:
-    """What processes of one commit, one after another, read: medians and interquartile ranges, [kind, process]."""
+    """Medians and interquartile ranges of consecutive processes of one commit, [kind, process]."""
 
     kinds: tuple[str, ...]
     median_s: Floats
@@ -28,21 +29,21 @@ class OneArm:
 
     @staticmethod
     def recorded() -> "OneArm":
-        """Eight cases, 14 processes each."""
-        one = json.loads(ANOTHER_DAY.read_text())["one_arm"]
+        """Read eight cases of 14 processes each."""
+        cases = json.loads(ANOTHER_DAY.read_text())["one_arm"]
         return OneArm(
-            tuple(one),
-            np.array([case["median_s"] for case in one.values()]),
-            np.array([case["iqr_s"] for case in one.values()]),
+            tuple(cases),
+            np.array([case["median_s"] for case in cases.values()]),
+            np.array([case["iqr_s"] for case in cases.values()]),
         )
 
     def without(self, word: str) -> "OneArm":
-        """All kinds but those whose name holds this."""
+        """Drop the kinds whose name contains `word`."""
         kept = [word not in kind for kind in self.kinds]
         return OneArm(tuple(kind for kind in self.kinds if word not in kind), self.median_s[kept], self.iqr_s[kept])
 
     def draw(self, reports: int, rows: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Log samples of two different processes, [reports, rows, samples]: normal around a recorded median."""
+        """Draw log samples of two different processes, [reports, rows, samples], normal around a recorded median."""
         kinds, processes = self.median_s.shape
         kind = np.arange(rows) % kinds
         base = rng.integers(processes, size=(reports, rows))
@@ -56,7 +57,7 @@ class OneArm:
 
 
 def asv_compare(base: Floats, head: Floats, factor: float = 1.1) -> Bools:
-    """`asv compare` of two commits with their samples: medians apart by the factor, and Mann-Whitney's p < 0.002."""
+    """Apply `asv compare`: medians differ by more than the factor, and the Mann-Whitney test gives p < 0.002."""
     apart = np.median(head, axis=-1) - np.median(base, axis=-1) > np.log(factor)
     if apart.any():
         apart[apart] = stats.mannwhitneyu(base[apart], head[apart], axis=-1, method="asymptotic").pvalue < 0.002
@@ -64,17 +65,17 @@ def asv_compare(base: Floats, head: Floats, factor: float = 1.1) -> Bools:
 
 
 def asv_compare_at_one_percent(base: Floats, head: Floats) -> Bools:
-    """`asv compare --factor 1.01`, for who would find 2 %."""
+    """Apply `asv compare --factor 1.01`, the setting for detecting 2 %."""
     return asv_compare(base, head, factor=1.01)
 
 
 def t_test(base: Floats, head: Floats) -> Bools:
-    """Slower by Student's t-test at 5 %, two-sided."""
+    """Apply Student's two-sided t-test at 5 %."""
     return _t_test(base, head, 0.0)
 
 
 def t_test_beyond_one_percent(base: Floats, head: Floats) -> Bools:
-    """The same, with what we call negligible: slower by more than 1 %."""
+    """Apply the t-test to a slow-down of more than 1 %."""
     return _t_test(base, head, np.log(1.01))
 
 
@@ -86,15 +87,15 @@ def _t_test(base: Floats, head: Floats, floor: float) -> Bools:
 def one_after_another(
     noise: OneArm, reports: int, rule: Callable[[Floats, Floats], Bools], rows: int = ROWS, seed: int = 0
 ) -> Rate:
-    """Reports of identical code in which `rule` calls a row slower, a process of each commit after the other."""
+    """Simulate reports of identical code, one process per commit; count those with a slow-down by `rule`."""
     drawn = (noise.draw(count, rows, rng) for count, rng in chunks(reports, seed))
     return Rate(sum(int(rule(base, head).any(-1).sum()) for base, head in drawn), reports)
 
 
-def found_one_after_another(
+def detected_one_after_another(
     noise: OneArm, reports: int, slow_down: float, rule: Callable[[Floats, Floats], Bools], seed: int = 0
 ) -> dict[str, Rate]:
-    """Of each kind, how often `rule` calls a row slower that is, by this share."""
+    """Return the rate at which `rule` detects a slow-down by this share, by kind."""
     base, head = noise.draw(reports, len(noise.kinds), np.random.default_rng(seed))
     hits = rule(base, head + np.log1p(slow_down)).sum(0)
     return {name: Rate(int(hits[i]), reports) for i, name in enumerate(noise.kinds)}

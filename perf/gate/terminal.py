@@ -1,50 +1,38 @@
-"""The report in a terminal."""
+"""Format a report for the terminal."""
 
 from perf.gate.verdicts import Report
-from perf.gate.wording import (
-    change,
-    commit,
-    conditions,
-    different_results,
-    headline,
-    in_order,
-    name,
-    negligible,
-    to_do,
-    values,
-    visible,
-)
+from perf.gate.wording import COLUMNS, cells, commit, conditions, different_results, headline, in_order, name, to_do
 from perf.printable import printable
 
 
 def text(report: Report) -> str:
-    """A sentence, a table of everything that is not the SAME, a line for what is, and the conditions."""
+    """Return the headline, a table of every row that is not SAME, the number of SAME rows, and the conditions."""
     from tabulate import tabulate
 
     verdicts = in_order(report.judgement.verdicts)
-    shown = [one for one in verdicts if one.word != "SAME"]
-    same = [one for one in verdicts if one.word == "SAME"]
-    parts = [headline(report), f"To do: {to_do(report)}", ""]
-    parts.append(f"base {commit(report.base)}  {report.base['subject']}")
-    parts.append(f"head {commit(report.head)}  {report.head['subject']}")
+    shown = [verdict for verdict in verdicts if verdict.word != "SAME"]
+    same = len(verdicts) - len(shown)
+    lines = [headline(report), f"To do: {to_do(report)}", ""]
+    lines.append(f"base {commit(report.base)}  {report.base['subject']}")
+    lines.append(f"head {commit(report.head)}  {report.head['subject']}")
     if shown:
-        rows = [[one.word, *values(one), change(one), negligible(one), visible(one)] for one in shown]
-        headers = ["verdict", "base", "head", "change (95 %)", "negligible", "visible from"]
-        lines = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 5)).splitlines()
-        parts += ["", *lines[:2]]
-        for one, line in zip(shown, lines[2:], strict=True):
-            parts += [line, f"  {_unquoted(name(one.key, one.quantity))}"]
-            if one.reason:
-                parts.append(f"    {one.reason}")
-            if one.accepted:
-                parts.append(f"    accepted: {one.accepted}")
+        rows = [[verdict.word, *cells(verdict)] for verdict in shown]
+        alignment = ("left", *["right"] * len(COLUMNS))
+        table = tabulate(rows, ["verdict", *COLUMNS], disable_numparse=True, colalign=alignment).splitlines()
+        lines += ["", *table[:2]]
+        for verdict, line in zip(shown, table[2:], strict=True):
+            lines += [line, f"  {_unquoted(name(verdict.key, verdict.quantity))}"]
+            if verdict.reason:
+                lines.append(f"    {verdict.reason}")
+            if verdict.accepted:
+                lines.append(f"    accepted: {verdict.accepted}")
     if same:
-        parts += ["", f"{len(same)} rows are the SAME: their changes lie within what is negligible."]
+        lines += ["", f"{same} rows are SAME: their changes are negligible."]
     if report.differences:
-        parts += ["", f"Warning: {different_results(report)}."]
-        parts += [f"  {_unquoted(key)}: {how}" for key, how in report.differences]
-    parts += ["", *(f"{name}: {value}" for name, value in conditions(report))]
-    return "\n".join(map(printable, parts))
+        lines += ["", f"Warning: {different_results(report)}."]
+        lines += [f"  {_unquoted(key)}: {clause}" for key, clause in report.differences]
+    lines += ["", *(f"{condition}: {value}" for condition, value in conditions(report))]
+    return "\n".join(map(printable, lines))
 
 
 def _unquoted(key: str) -> str:

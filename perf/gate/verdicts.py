@@ -1,103 +1,104 @@
-"""What a gate says: a word a row, the numbers behind it, and whether the whole may be believed."""
+"""Verdicts of a gate, the numbers behind them, and whether the report as a whole may be believed."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Quantity = Literal["time", "peak_memory"]
 Word = Literal["SLOWER", "FASTER", "LARGER", "SMALLER", "SAME", "AMBIGUOUS", "BROKEN", "FIXED", "NEW", "GONE"]
-"""SLOWER, FASTER: of times. LARGER, SMALLER: of bytes. BROKEN: was a number, now a failure; FIXED: the reverse. NEW,
-GONE: only one of the commits has it."""
+"""SLOWER and FASTER describe times, LARGER and SMALLER bytes. BROKEN: base has a number and head fails; FIXED: the
+reverse. NEW and GONE: only one of the commits has the case."""
 
 BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
-"""What turns a report red, unless it was accepted."""
+"""Words that fail a report unless they were accepted."""
 
 LOOKS = (3, 5, 8, 12)
 """Judge a row after these numbers of processes. Only the last can confirm SLOWER or FASTER."""
 
 Visits = dict[str, list[tuple[int, float]]]
-"""By row, of each visit its process and its change: log(head / base), or a difference's share of the whole."""
+"""Process and change of each visit, by case key. A change is log(head / base), or a difference's share of its step."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One row of a report."""
+    """Verdict on the time or the peak memory of one case."""
 
     key: str
-    """The case's name, as asv writes it."""
+    """Case name as asv writes it."""
 
     quantity: Quantity
     word: Word
     base: float | None
-    """Median seconds, or peak bytes; None where the arm has none."""
+    """Median seconds or peak bytes; None if the arm has no number."""
 
     head: float | None
     change: float | None
     """head / base - 1."""
 
     low: float | None
-    """Of the 95 % interval of `change`; both ends equal it for bytes, which are exact."""
+    """Lower end of the 95 % confidence interval of `change`; bytes are exact, so both ends equal it."""
 
     high: float | None
     smallest_visible: float | None
-    """The smallest slow-down that would be called SLOWER with a probability of 95 %, by twelve processes whose visits
-    scatter as the row's did; None for bytes, and where none below 1000 times would be, or too little was seen."""
+    """Minimum detectable slow-down: reported as SLOWER with 95 % probability by twelve processes with this row's
+    scatter. None for bytes, for more than a factor of 1000, and for too few visits."""
 
     same_code: bool
-    """Both arms ran the same machine code: whatever this row says is noise."""
+    """Whether both arms ran the same machine code, so that any change is noise."""
 
     reason: str
-    """Why it has no number, or what explains the change; "" if nothing is known."""
+    """Explanation of the change or of a missing number; "" if unknown."""
 
     accepted: str = ""
-    """The reason that somebody gave for being worse (`perf.gate.acceptance`); "" if nobody did."""
+    """Reason given for accepting a regression (`perf.gate.acceptance`); "" if it was not accepted."""
 
     negligible: float | None = None
-    """The change, as a share, beyond which SLOWER and within which SAME is said; None for bytes, which are exact."""
+    """Share beyond which a change is SLOWER or FASTER, and within which it is SAME; None for bytes."""
 
     was_same: bool = False
-    """It was the SAME after fewer processes, had been drawn at random, and was measured in all: this is what became."""
+    """Whether the row was SAME after fewer processes and was measured on because it had been drawn."""
 
     @property
     def is_bad(self) -> bool:
-        """Whether it turns the report red."""
+        """Whether the verdict fails the report."""
         return self.word in BAD and not self.accepted
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """All rows of one gate, judged together."""
+    """Verdicts of one gate, judged together."""
 
     verdicts: tuple[Verdict, ...]
     contaminated: str
-    """What the controls did, if they moved between the arms: then no time above means anything. "" if they held."""
+    """Description of how the controls moved between the arms, which invalidates every time; "" if they held."""
 
     unwatched: str = ""
-    """Controls that have no time, and why: whether the machine held still, they cannot say. "" if all have."""
+    """Controls without a time, with reasons; they cannot tell whether the machine held still. "" if all have one."""
 
     cut_short: int = 0
-    """Rows whose measuring the budget ended: none of them could have been called slower, by however much."""
+    """Number of rows that the budget ended before SLOWER could be reported."""
 
     @property
     def believed(self) -> tuple[Verdict, ...]:
-        """What may be believed: everything that was decided, but no times beside controls that moved."""
+        """Verdicts to act on: all but AMBIGUOUS, and no times if the controls moved."""
         return tuple(
-            one
-            for one in self.verdicts
-            if one.word != "AMBIGUOUS" and not (self.contaminated and one.word in ("SLOWER", "FASTER", "SAME"))
+            verdict
+            for verdict in self.verdicts
+            if verdict.word != "AMBIGUOUS" and not (self.contaminated and verdict.word in ("SLOWER", "FASTER", "SAME"))
         )
 
     @property
     def exit_status(self) -> int:
-        """0: nothing worse; 1: something is; 2: nothing could be judged, or times were asked for and none was."""
-        if any(one.is_bad for one in self.believed):
+        """0: no regression; 1: a regression; 2: nothing could be judged, or times were requested and none was."""
+        if any(verdict.is_bad for verdict in self.believed):
             return 1
-        asked = {one.quantity for one in self.verdicts}
-        return 2 if self.contaminated or asked - {one.quantity for one in self.believed} or not asked else 0
+        requested = {verdict.quantity for verdict in self.verdicts}
+        judged = {verdict.quantity for verdict in self.believed}
+        return 2 if self.contaminated or requested - judged or not requested else 0
 
 
 @dataclass(frozen=True)
 class Report:
-    """A judgement with everything that a reader needs to believe it or to repeat it."""
+    """A judgement with everything needed to believe it or to repeat it."""
 
     base: dict[str, Any]
     """commit, subject"""
@@ -105,36 +106,36 @@ class Report:
     head: dict[str, Any]
     judgement: Judgement
     without: tuple[tuple[str, int], ...]
-    """Why rows are missing, and how many: what neither commit can do here, and what the budget did not reach."""
+    """Reasons for missing rows with counts: cases that neither commit can run, and cases beyond the budget."""
 
     device: dict[str, Any]
     software: dict[str, Any]
     head_software: dict[str, Any]
-    """Of head, if it was measured in an environment of its own; else empty."""
+    """Versions of head's own environment; empty if both arms share one."""
 
     command: str
-    """What repeats it."""
+    """Command that repeats the gate."""
 
     seconds: float
-    """Wall time of the whole."""
+    """Wall time of the whole gate."""
 
     spent_s: dict[str, float]
-    """Of that, seconds by what they were for; {} where each arm had a process of its own."""
+    """Seconds of it by purpose; {} if each arm had a process of its own."""
 
     processes: int
-    """Most processes that a row was measured in."""
+    """Maximum number of processes that measured a row."""
 
     tests_passed: bool
     tests: str
-    """How HEAD's tests ended, in one line: "1766 passed, 391 skipped"; or why they were not run."""
+    """Summary of HEAD's tests, such as "1766 passed, 391 skipped", or the reason for not running them."""
 
     differences: tuple[tuple[str, str], ...] = ()
-    """Cases whose results differ by more than rounding though both arms are right, and how: a warning."""
+    """Warnings: cases whose results differ by more than rounding although both arms pass their checks."""
 
     visits: Visits = field(default_factory=dict)
-    """What the words were drawn from, controls included."""
+    """Visits behind the verdicts, controls included."""
 
     @property
     def exit_status(self) -> int:
-        """0: nothing is worse; 1: something is, or HEAD's tests fail; 2: nothing could be judged."""
+        """0: no regression; 1: a regression, or HEAD's tests fail; 2: nothing could be judged."""
         return self.judgement.exit_status if self.tests_passed else 1

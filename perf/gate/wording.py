@@ -1,4 +1,4 @@
-"""A report in words: the sentence on top, what to do, and a row's numbers as a person reads them."""
+"""Put a report into words: the headline, what to do, the numbers of a row and the conditions of the run."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,99 +9,124 @@ from perf.gate.verdicts import BAD, LOOKS, Quantity, Report, Verdict, Word
 ORDER: tuple[Word, ...] = (
     "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",
 )  # fmt: skip
-"""What needs a person comes first."""
+"""Words by urgency."""
+
+COLUMNS = ("base", "head", "change (95 %)", "negligible", "min. detectable")
+"""Headers of `cells`."""
+
+PURPOSES = {
+    "sample": "sampling",
+    "warm_up": "warm-up",
+    "build": "building",
+    "first_run": "first calls",
+    "check": "checks",
+    "explain": "explanations",
+    "memory": "memory passes",
+}
+"""Labels of the purposes in `Report.spent_s`."""
 
 
 def headline(report: Report) -> str:
-    """The verdict on the whole, in one line."""
+    """Summarise the report in one line."""
     judgement = report.judgement
     if not report.tests_passed:
         return f"HEAD's tests fail, so nothing was timed: {report.tests}"
-    counts = Counter(one.word for one in judgement.believed if one.is_bad)
+    counts = Counter(verdict.word for verdict in judgement.believed if verdict.is_bad)
     bad = ", ".join(f"{counts[word]} {word.lower()}" for word in BAD if counts[word])
     if judgement.contaminated:
         return f"{bad}{'; ' if bad else ''}CONTAMINATED, no verdict on times: {judgement.contaminated}"
-    counts = Counter(one.word for one in judgement.verdicts if not one.accepted)
-    accepted = sum(one.word in BAD for one in judgement.verdicts if one.accepted)
+    counts = Counter(verdict.word for verdict in judgement.verdicts if not verdict.accepted)
     if report.exit_status == 2:
-        times = [one.word for one in judgement.verdicts if one.quantity == "time"]
-        what = "No time" if times and len(times) < len(judgement.verdicts) else "Nothing"
-        return f"{what} could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
-    named = [bad or "Nothing is worse", f"{accepted} worse and accepted" if accepted else "", _others(counts)]
-    different = f"; {different_results(report)}" if report.differences else ""
-    unwatched = "; controls without a time" if judgement.unwatched else ""
-    short = f"; {judgement.cut_short} cut short" if judgement.cut_short else ""
-    return ", ".join(filter(None, named)) + different + unwatched + short
+        times = [verdict for verdict in judgement.verdicts if verdict.quantity == "time"]
+        subject = "No time" if times and len(times) < len(judgement.verdicts) else "Nothing"
+        return f"{subject} could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
+    accepted = sum(verdict.word in BAD for verdict in judgement.verdicts if verdict.accepted)
+    others = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
+    clauses = [
+        ", ".join(
+            [
+                bad or "Nothing is worse",
+                *([f"{accepted} worse and accepted"] if accepted else []),
+                *(others or ["no other rows"]),
+            ]
+        ),
+        different_results(report) if report.differences else "",
+        "controls without a time" if judgement.unwatched else "",
+        f"{judgement.cut_short} cut short" if judgement.cut_short else "",
+    ]
+    return "; ".join(filter(None, clauses))
 
 
 def to_do(report: Report) -> str:
-    """What that asks of a person."""
+    """Tell the author what to do about the report."""
     if not report.tests_passed:
-        return "Make the tests pass; a wrong answer has no speed."
+        return "Make the tests pass; incorrect code is not timed."
     if report.judgement.contaminated:
-        return "Measure again when nothing else runs on the machine."
+        return "Measure again on an idle machine."
     if report.exit_status == 2:
-        return "Give it more time (--budget), or fewer rows (-b)."
+        return "Allow more time (--budget), or select fewer rows (-b)."
     if report.exit_status == 1:
-        return "Mend what is worse, or accept it with a reason: python -m perf accept --help."
+        return "Fix the regression, or accept it with a reason: python -m perf accept --help."
     if report.differences:
         return "Explain why the results differ: both are within the checks' bounds."
     return "Nothing."
 
 
 def different_results(report: Report) -> str:
-    """How many cases compute something else, as a clause."""
+    """Count the cases with different results, as a clause."""
     count = len(report.differences)
     return f"the results of {count} case{'s' if count > 1 else ''} differ by more than rounding"
 
 
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What needs a person first; of one word, the greatest change first."""
-    return sorted(verdicts, key=lambda one: (ORDER.index(one.word), -abs(one.change or 0.0)))
+    """Sort verdicts by urgency, then by size of the change."""
+    return sorted(verdicts, key=lambda verdict: (ORDER.index(verdict.word), -abs(verdict.change or 0.0)))
 
 
 def name(key: str, quantity: Quantity) -> str:
-    """A row as it is called: its case, and what is compared if that is not the time."""
+    """Name a row: its case, and the quantity if that is not the time."""
     return f"{key}, memory" if quantity == "peak_memory" else key
 
 
-def values(one: Verdict) -> tuple[str, str]:
-    """Base and head, with units; "-" for what has no number."""
-    form = units.seconds if one.quantity == "time" else units.memory
-    return tuple("-" if value is None else form(value) for value in (one.base, one.head))  # type: ignore[return-value]
+def cells(verdict: Verdict) -> tuple[str, ...]:
+    """Format the numbers of a row, one for each of `COLUMNS`; "-" for no number."""
+    negligible = "-" if verdict.negligible is None else f"{100 * verdict.negligible:.2g} %"
+    return (*values(verdict), change(verdict), negligible, detectable(verdict))
 
 
-def change(one: Verdict) -> str:
-    """ "+3.2 % (+2.9 .. +3.5)"; of bytes, which are exact, the difference."""
-    if one.change is None or one.base is None or one.head is None:
+def values(verdict: Verdict) -> tuple[str, str]:
+    """Format base and head with units."""
+    form = units.seconds if verdict.quantity == "time" else units.memory
+    base, head = ("-" if value is None else form(value) for value in (verdict.base, verdict.head))
+    return base, head
+
+
+def change(verdict: Verdict) -> str:
+    """Format a change of time as "+3.2 % (+2.9 .. +3.5)", one of memory as the difference in bytes."""
+    if verdict.change is None or verdict.base is None or verdict.head is None:
         return "-"
-    if one.quantity == "peak_memory":
-        more = one.head - one.base
+    if verdict.quantity == "peak_memory":
+        more = verdict.head - verdict.base
         return "0" if more == 0 else f"{'+' if more > 0 else '-'}{units.memory(abs(more))}"
-    if one.low is None or one.high is None:
-        return f"{100 * one.change:+.1f} %"
-    return f"{100 * one.change:+.2f} % ({100 * one.low:+.2f} .. {100 * one.high:+.2f})"
+    if verdict.low is None or verdict.high is None:
+        return f"{100 * verdict.change:+.1f} %"
+    return f"{100 * verdict.change:+.2f} % ({100 * verdict.low:+.2f} .. {100 * verdict.high:+.2f})"
 
 
-def negligible(one: Verdict) -> str:
-    """The change beyond which the row is slower or faster; "-" of bytes."""
-    return "-" if one.negligible is None else f"{100 * one.negligible:.2g} %"
-
-
-def visible(one: Verdict) -> str:
-    """The smallest slow-down that the row would have shown."""
-    if one.smallest_visible is None:
+def detectable(verdict: Verdict) -> str:
+    """Format the minimum detectable slow-down."""
+    if verdict.smallest_visible is None:
         return "-"
-    return units.visible(one.smallest_visible, lambda share: f"{100 * share:.1f} %")
+    return units.visible(verdict.smallest_visible, lambda share: f"{100 * share:.1f} %")
 
 
 def commit(arm: dict[str, str]) -> str:
-    """Its first eight digits, or "working tree"."""
+    """Shorten a commit to eight digits; "working tree" stays."""
     return arm["commit"][:8] if len(arm["commit"]) == 40 else arm["commit"]
 
 
 def conditions(report: Report) -> list[tuple[str, str]]:
-    """Name and value of what the numbers depend on."""
+    """Return name and value of everything that the numbers depend on."""
     software = _versions(report.software)
     if report.head_software:
         software = f"base {software}; head {_versions(report.head_software)}"
@@ -110,7 +135,7 @@ def conditions(report: Report) -> list[tuple[str, str]]:
     device = str(report.device.get("name", ""))
     if driver := report.device.get("driver"):
         device += f", driver {driver}"
-    found = [
+    known = [
         ("HEAD's tests", report.tests),
         ("Device", device),
         ("Software", software),
@@ -122,22 +147,11 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
         ("Command", report.command),
     ]
-    return [(name, value) for name, value in found if value]
-
-
-PURPOSES = {
-    "sample": "sampling",
-    "warm_up": "warm-up",
-    "build": "building",
-    "first_run": "first calls",
-    "check": "checks",
-    "explain": "explanations",
-    "memory": "memory passes",
-}
+    return [(name, value) for name, value in known if value]
 
 
 def _took(report: Report) -> str:
-    parts = [f"{s / report.seconds:.0%} {PURPOSES.get(what, what)}" for what, s in report.spent_s.items()]
+    parts = [f"{s / report.seconds:.0%} {PURPOSES.get(purpose, purpose)}" for purpose, s in report.spent_s.items()]
     return f"{report.seconds / 60:.1f} min{': ' if parts else ''}{', '.join(parts)}".replace("%", " %")
 
 
@@ -148,7 +162,7 @@ def _versions(software: dict[str, str]) -> str:
 def _processes(report: Report) -> str:
     if not report.processes:
         return ""
-    how = "pairs, one of each environment, in turn" if report.head_software else "each with both commits in turn"
+    how = "pairs, one per environment, alternating" if report.head_software else "each alternating both commits"
     return f"up to {report.processes}, {how}"
 
 
@@ -156,18 +170,13 @@ def _cut_short(report: Report) -> str:
     if not (rows := report.judgement.cut_short):
         return ""
     return (
-        f"{rows} row{'s' if rows > 1 else ''}, by the budget: SLOWER takes {LOOKS[-1]} processes, and a slow-down in "
-        "these, however large, could not be called so"
+        f"{rows} row{'s' if rows > 1 else ''}, by the budget: SLOWER needs {LOOKS[-1]} processes, so no slow-down in "
+        "these could be reported, however large"
     )
 
 
 def _drawn(report: Report) -> str:
-    """What became of rows that were the SAME and measured on."""
-    rows = [one for one in report.judgement.verdicts if one.was_same]
-    stayed = sum(one.word == "SAME" for one in rows)
-    return f"{len(rows)} rows that were the SAME, by chance, for all processes: {stayed} stayed so" if rows else ""
-
-
-def _others(counts: Counter[Word]) -> str:
-    rest = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
-    return ", ".join(rest) or "no other rows"
+    """Count the rows that were measured on after SAME, and those that stayed SAME."""
+    rows = [verdict for verdict in report.judgement.verdicts if verdict.was_same]
+    stayed = sum(verdict.word == "SAME" for verdict in rows)
+    return f"{len(rows)} SAME rows, drawn at random for all processes: {stayed} stayed SAME" if rows else ""

@@ -2,13 +2,13 @@
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from perf.harness import ceilings, clock, device
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop
-from perf.harness.measure import Worker
+from perf.harness.comparison import Comparer, Held
 from perf.harness.working_tree import ROOT
 from perf.workloads.workload import Floor, Workload
 
@@ -18,10 +18,10 @@ class Laps(NamedTuple):
 
     seconds: list[dict[str, float]]
     peak_bytes: int | None
-    """Allocated at most during all of them; None on a CPU."""
+    """Peak of the allocated bytes during all steps; None on a CPU."""
 
 
-class Bench(Worker):
+class Bench(Comparer):
     """A measuring process for questions that are no case of the suite.
 
     Work is checked with `check`, before its first sample; `first_visit` and `laps`, which ask about first calls, check
@@ -35,34 +35,34 @@ class Bench(Worker):
             self._l2_bytes = device.identity(device_kind)["l2_bytes"]
 
     def said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `do` found, with status and reason; never raises."""
+        """Return what `do` returns, with status and reason; never raise."""
         return self._said(do)
 
     def check(self, work: Workload) -> float:
         """Run the work once and compare it with its oracle; returns the error found."""
-        work.prepare()
-        work.run()
-        self._synchronize()
-        error = work.check()
+        self._run_once(work)
+        return self._check(work)
+
+    def _check(self, work: Workload) -> float:
+        error = super()._check(work)
         self._checked.append(weakref.ref(work))
         return error
 
     def batch(self, clock_: Clock, work: Workload, cache: Cache, count: int) -> list[float]:
-        """As `Clock.batch`, of checked work."""
+        """Call `Clock.batch` on checked work."""
         self._require_checked(work)
         return self.hold(clock_.batch(work, cache, count), work, cache)
 
     def visit(self, clock_: Clock, work: Workload, cache: Cache, stop: Stop) -> list[float]:
-        """As `clock.visit`, of checked work."""
+        """Call `clock.visit` on checked work."""
         self._require_checked(work)
         return self.hold(clock.visit(clock_, work, cache, stop).samples_s, work, cache)
 
-    def alternate(self, arms: Sequence[tuple[Clock, Workload]], cache: Cache, count: int) -> list[list[float]]:
-        """As `clock.alternate`, of checked work."""
-        for _, work in arms:
+    def sample_in_turn(self, held: Held, cache: Cache, count: int) -> dict[str, list[float]]:
+        """Take `count` samples of each arm in turn, of checked work."""
+        for _, work in held.values():
             self._require_checked(work)
-        taken = clock.alternate(arms, cache, count)
-        return [self.hold(samples_s, work, cache) for samples_s, (_, work) in zip(taken, arms, strict=True)]
+        return self._sample_in_turn(held, cache, count).samples_s
 
     def first_visit(
         self, make: Callable[[], Workload], clock_: Clock, cache: Cache, stop: Stop
@@ -107,13 +107,16 @@ class Bench(Worker):
     def hold(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> list[float]:
         """`samples_s`, if none of them is below the floor; of a difference of two times there is none."""
         floor = to.floor if isinstance(to, Workload) else to
-        if (floor.flops or cache == "cold") and not (isinstance(to, Workload) and to.without):
+        if samples_s and (floor.flops or cache == "cold") and not (isinstance(to, Workload) and to.without):
             self.measure_ceilings()
             self._hold_samples(samples_s, floor, cache)
         return samples_s
 
+    def _hold_arm(self, samples_s: list[float], work: Workload, cache: Cache) -> None:
+        self.hold(samples_s, work, cache)
+
     def measure_ceilings(self) -> None:
-        """Once a process, with 3 GiB on a GPU: ask before the memory is full, or after what a first call finds."""
+        """Measure once a process, in 3 GiB of a GPU: before its memory is full, or after a first call that is timed."""
         if not self._ceilings:
             self._leftovers.release()
             self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))

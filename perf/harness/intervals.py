@@ -14,7 +14,7 @@ _NORMAL = statistics.NormalDist()
 
 
 @dataclass(frozen=True)
-class Known:
+class Interval:
     """A value, and half the width of its interval; infinite where one number alone cannot say."""
 
     value: float
@@ -31,17 +31,17 @@ class Known:
         return self.value + self.half
 
 
-def of_mean(values: Sequence[float], level: float = LEVEL) -> Known:
+def of_mean(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the mean and its interval by Student's t. Raises `ValueError` without values."""
     if not values:
         raise ValueError("no values were given; allowed: one or more")
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return Known(mean, math.inf)
-    return Known(mean, student(len(values) - 1, level) * statistics.stdev(values) / math.sqrt(len(values)))
+        return Interval(mean, math.inf)
+    return Interval(mean, student(len(values) - 1, level) * statistics.stdev(values) / math.sqrt(len(values)))
 
 
-def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = LEVEL) -> Known:
+def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = LEVEL) -> Interval:
     """Return the mean without the `share` at either end, which resists outliers; `of_mean` for fewer than five values.
 
     The interval is Tukey and McLaughlin's (1963), from the winsorized standard deviation. For normal values (n = 5 to
@@ -56,10 +56,10 @@ def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = 
     kept = ordered[cut : n - cut]
     winsorized = [*[kept[0]] * cut, *kept, *[kept[-1]] * cut]
     error = statistics.stdev(winsorized) * math.sqrt(n) / len(kept)
-    return Known(statistics.fmean(kept), student((len(kept) - 1) * math.sqrt(len(kept) / n), level) * error)
+    return Interval(statistics.fmean(kept), student((len(kept) - 1) * math.sqrt(len(kept) / n), level) * error)
 
 
-def of_median(values: Sequence[float], level: float = LEVEL) -> Known:
+def of_median(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the median and its interval from the quartiles; half the range of fewer than four values.
 
     For normal values the interval at 95 % is 1.82 IQR / sqrt(n), which covers 95 % from n = 8 on. The notches of
@@ -69,10 +69,10 @@ def of_median(values: Sequence[float], level: float = LEVEL) -> Known:
     if not values:
         raise ValueError("no values were given; allowed: one or more")
     if len(values) < 4:
-        return Known(statistics.median(values), (max(values) - min(values)) / 2)
+        return Interval(statistics.median(values), (max(values) - min(values)) / 2)
     lower, middle, upper = statistics.quantiles(values, n=4)
     deviation = (upper - lower) / (2 * _NORMAL.inv_cdf(0.75))
-    return Known(middle, normal(level) * math.sqrt(math.pi / 2 / len(values)) * deviation)
+    return Interval(middle, normal(level) * math.sqrt(math.pi / 2 / len(values)) * deviation)
 
 
 def student(dof: float, level: float = LEVEL) -> float:

@@ -5,18 +5,17 @@ import gc
 import hashlib
 import importlib.util
 import platform
-import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from perf.harness import ceilings, device
 from perf.harness.case import Cache, Case
 from perf.harness.ceilings import hold_to_floor
-from perf.harness.clock import Clock, Stop, WallClock, alternate, visit
+from perf.harness.clock import Clock, Stop, WallClock, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
@@ -42,19 +41,6 @@ class Spent:
         now = time.perf_counter()
         self.ms[what] = round(self.ms.get(what, 0.0) + (now - self._since) * 1e3, 1)
         self._since = now
-
-
-class Turns(NamedTuple):
-    """Samples of several arms, taken in turn."""
-
-    samples_s: list[list[float]]
-    """Samples of each arm, round by round."""
-
-    mhz: list[float | None]
-    """Mean SM clock while the samples of each arm ran; None where the device does not say."""
-
-    slow: dict[int, list[str]]
-    """Rounds during which the device reported throttling, and its reasons."""
 
 
 class Worker:
@@ -186,25 +172,11 @@ class Worker:
         except Exception as error:
             return {"unexplained": f"{type(error).__name__}: {one_line(error)}"}
 
-    def _alternate(self, arms: Sequence[tuple[Clock, Workload]], cache: Cache, count: int) -> Turns:
-        """`clock.alternate`, with an eye on the GPU."""
-        mhz: list[list[int]] = [[] for _ in arms]
-        slow: dict[int, list[str]] = {}
-
-        def look(arm: int, number: int) -> None:
-            if self._nvml:
-                mhz[arm].append(self._nvml.sm_mhz())
-                if reasons := self._nvml.throttling():
-                    slow.setdefault(number, []).extend(reasons)
-
-        samples_s = alternate(arms, cache, count, look)
-        return Turns(samples_s, [round(statistics.fmean(clocks), 1) if clocks else None for clocks in mhz], slow)
-
     def _sample(self, case: Case, clock: Clock, work: Workload, stop: Stop) -> dict[str, Any]:
         throttling = self._nvml.throttling if self._nvml else lambda: []
         taken = visit(clock, work, case.cache, stop, throttling)
         if work.without is None:
-            self._hold_to_floor(taken.samples_s, case, work.floor)
+            self._hold_samples(taken.samples_s, work.floor, case.cache)
         sampled: dict[str, Any] = {"samples_ns": [round(sample * 1e9) for sample in taken.samples_s]}
         if taken.throttled:
             sampled |= {"throttled": taken.throttled, "reason": f"the GPU throttled: {', '.join(taken.reasons)}"}
@@ -231,23 +203,24 @@ class Worker:
     def _clock_of(self, case: Case) -> Clock:
         if case.clock == "first_call":
             return FirstCallClock(case, self._checkout)
-        if case.clock not in self._makers:
-            raise ValueError(f"clock={case.clock!r} was given; allowed on {self._device}: {', '.join(self._makers)}")
         return self._clock(case.clock)
 
     def _clock(self, name: str) -> Clock:
         if name not in self._clocks:
-            self._clocks[name] = self._makers[name]()
+            self._clocks[name] = self.new_clock(name)
         return self._clocks[name]
+
+    def new_clock(self, name: str) -> Clock:
+        """Return a clock of its own for an arm. Raises `ValueError` for a clock that this device does not have."""
+        if name not in self._makers:
+            raise ValueError(f"clock={name!r} was given; allowed on {self._device}: {', '.join(self._makers)}")
+        return self._makers[name]()
 
     def _synchronize(self) -> None:
         if self._device == "cuda":
             import torch
 
             torch.cuda.synchronize()
-
-    def _hold_to_floor(self, samples: list[float], case: Case, floor: Floor) -> None:
-        self._hold_samples(samples, floor, case.cache)
 
     def _hold_samples(self, samples: list[float], floor: Floor, cache: Cache) -> None:
         """Raise `TooFast` for a sample below the floor, after measuring the violated ceilings again.

@@ -1,4 +1,4 @@
-"""One visit to a case of two commits at once, in one process: build both, check both, then sample them in turn.
+"""Visit a case of two commits at once, in one process: build both, check both, then sample them in turn.
 
 Drift in time is most of the noise of a GPU. Two arms that alternate sample by sample see the same drift, so their ratio
 is known ten times better than either time (`perf.studies.noise`).
@@ -14,9 +14,10 @@ from typing import Any
 from perf import workloads
 from perf.harness.case import ARMS, Case
 from perf.harness.clock import Clock
+from perf.harness.comparison import Comparer, Rounds
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
-from perf.harness.measure import Spent, Worker, package_digest
+from perf.harness.measure import Spent, package_digest
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.records import best_ceilings
 from perf.harness.side_by_side import load
@@ -24,19 +25,7 @@ from perf.workloads import PACKAGE
 from perf.workloads.workload import Workload
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-    """How many pairs of samples a visit takes: as many as fit into its seconds, up to `most`, and never below 2."""
-
-    most: int = 40
-    seconds: float = 0.25
-
-    def number(self, pair_s: float) -> int:
-        """For pairs that take `pair_s` each; even, so that either arm is first as often as the other."""
-        return max(2, 2 * int(min(self.most, self.seconds / pair_s) / 2))
-
-
-class PairWorker(Worker):
+class PairWorker(Comparer):
     """A measuring process that holds two checkouts: {"base": folder, "head": folder}."""
 
     def __init__(self, device_kind: str, checkouts: dict[str, Path]):
@@ -57,9 +46,9 @@ class PairWorker(Worker):
         """Visit `request["case"]` of `request["arms"]`, in this order; of both, take pairs of samples.
 
         `first`: check the output, take the peak memory and the kernels of each arm, alone. `pairs` overrides fields of
-        `Pairs`. `injection`, if any, slows the head down by a known share (see `injection`). Returns what each arm said
-        under its name, and of two good arms `base_ns` and `head_ns`, pair by pair; with `first`, `differences` of what
-        they computed, as `_differences` has them; `spent_ms` as `Spent` has it. Never raises.
+        `Rounds`. `injection`, if any, slows the head down by a known share (see `injection`). Returns the reply of each
+        arm under its name, and of two good arms `base_ns` and `head_ns`, pair by pair; with `first`, `differences`
+        between their results, as `_differences` has them; `spent_ms` as `Spent` has it. Never raises.
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
@@ -79,7 +68,7 @@ class PairWorker(Worker):
             spent.on("check")
         if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
-        pairs = Pairs(**request["pairs"])
+        pairs = Rounds(**request["pairs"])
         taken = self._said(lambda: self._take_turns(case, arms, pairs, injection, spent))
         if taken["status"] == "out_of_memory":  # each alone fits
             self._leftovers.release()
@@ -87,7 +76,7 @@ class PairWorker(Worker):
         return reply | taken
 
     def _look(self, case: Case, arm: str, first: bool, injection: Injection | None, spent: Spent) -> dict[str, Any]:
-        """What one arm gives by itself, and only once: is it right, how much memory, which kernels."""
+        """Examine one arm alone, on the first visit only: its error, peak memory and kernels."""
         if not first:
             return {}
         with self._arm(case, arm) as ranks:
@@ -109,29 +98,25 @@ class PairWorker(Worker):
         return sorted(found)
 
     def _take_turns(
-        self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None, spent: Spent
+        self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
-        """Both arms built, warmed up and sampled: A B B A."""
+        """Build both arms, warm them up and sample them: A B B A."""
         held = {arm: self._hold(case, arm, injection if arm == "head" else None, spent) for arm in arms}
         count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
-        turns = self._alternate([held[arm] for arm in arms], case.cache, count)
+        turns = self._sample_in_turn(held, case.cache, count)
         spent.on("sample")
         found: dict[str, Any] = {"throttled": len(turns.slow)}
         wholes = [clock.whole_s for clock, _ in held.values() if isinstance(clock, RankClock) and clock.whole_s]
         if wholes:
             found["whole_ns"] = round(statistics.fmean(wholes) * 1e9)
-        for arm, samples_s, mhz in zip(arms, turns.samples_s, turns.mhz, strict=True):
-            _, work = held[arm]
-            if work.without is None:
-                self._hold_to_floor(samples_s, case, work.floor)
-            found[f"{arm}_ns"] = [round(s * 1e9) for number, s in enumerate(samples_s) if number not in turns.slow]
-            found[f"{arm}_mhz"] = mhz
+        for arm in arms:
+            found |= {f"{arm}_ns": _nanoseconds(turns.samples_s[arm]), f"{arm}_mhz": turns.mhz[arm]}
         return found
 
     def _one_after_the_other(
-        self, case: Case, arms: Sequence[str], pairs: Pairs, injection: Injection | None, spent: Spent
+        self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
-        """For arms that do not fit into the memory together: A, B, B, A, of each half the samples at a stay."""
+        """Sample arms that do not fit into memory together: A, B, B, A, half of an arm's samples at each stay."""
         samples: dict[str, list[float]] = {arm: [] for arm in arms}
         half = 0
         for arm in (*arms, *reversed(arms)):
@@ -139,14 +124,13 @@ class PairWorker(Worker):
             half = half or max(1, pairs.number(2 * clock.call_s) // 2)
             samples[arm] += clock.batch(work, case.cache, half)
             spent.on("sample")
-            if work.without is None:
-                self._hold_to_floor(samples[arm], case, work.floor)
+            self._hold_arm(samples[arm], work, case.cache)
             del work
             self._leftovers.release()
-        return {"throttled": 0} | {f"{arm}_ns": [round(s * 1e9) for s in samples[arm]] for arm in arms}
+        return {"throttled": 0} | {f"{arm}_ns": _nanoseconds(samples[arm]) for arm in arms}
 
     def _hold(self, case: Case, arm: str, injection: Injection | None, spent: Spent) -> tuple[Clock, Workload]:
-        """One arm, built and warmed up, with the slow-down that was asked for."""
+        """Build and warm up one arm, with the requested slow-down."""
         with self._arm(case, arm) as ranks:
             work = self._maker(case, arm, ranks, injection)()
         spent.on("build")
@@ -199,13 +183,16 @@ class PairWorker(Worker):
         return dataclasses.replace(work, check=check_then_keep)
 
     def _new_clock(self, case: Case, arm: str, ranks: Ranks | None) -> Clock:
-        """One for each arm: a clock knows the work that it has warmed up."""
+        """Return a clock of the arm's own: a clock knows the work that it has warmed up."""
         if ranks:
             return RankClock(ranks)
         if case.clock == "first_call":
             return FirstCallClock(case, self._checkouts[arm])
-        self._clock_of(case)  # or say why not
-        return self._makers[case.clock]()
+        return self.new_clock(case.clock)
+
+
+def _nanoseconds(samples_s: Sequence[float]) -> list[int]:
+    return [round(sample * 1e9) for sample in samples_s]
 
 
 def _name_of(arm: str) -> str:

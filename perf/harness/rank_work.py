@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.injection import Injection
@@ -25,21 +26,36 @@ MARK = "spin_kernel"
 """Name of `torch.cuda._sleep` in a profile."""
 
 
+@dataclass
+class Built:
+    """One arm of a comparison, or the only one."""
+
+    work: Workload | None = None
+    case: dict[str, Any] | None = None
+    injection: Injection | None = None
+    calls: int = 1
+
+
 class RankWork:
     """The rank's side of `perf.harness.ranks.Ranks`."""
 
     def __init__(self, device: str):
         self._device = device
         self._leftovers = Leftovers()
-        self._case: dict[str, Any] = {}
-        self._injection: Injection | None = None
-        self._work: Workload | None = None
-        self._calls = 1
+        self._arms = [Built()]
+        self._arm = self._arms[0]
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer `{"do": name, ...}`. Never raises: an error becomes the reply's status and reason."""
+        """Answer `{"do": name, "arm": number, ...}`. Never raises: what goes wrong is the reply's status and reason.
+
+        Building arm 0, which is meant where none is given, forgets all others.
+        """
         try:
-            return {"status": "ok"} | getattr(self, f"_{request.pop('do')}")(**request)
+            do, arm = request.pop("do"), request.pop("arm", 0)
+            if do == "build":
+                self._arms[arm:] = [Built()]
+            self._arm = self._arms[arm]
+            return {"status": "ok"} | getattr(self, f"_{do}")(**request)
         except Exception as error:
             reply = failure(error)
             if reply["status"] == "error":
@@ -47,17 +63,16 @@ class RankWork:
             return reply
 
     def _build(self, case: dict[str, Any], injection: dict[str, Any] | None = None) -> dict[str, Any]:
-        self._work = None
         self._leftovers.release()
-        self._case, self._calls = case, 1
-        self._injection = Injection(**injection) if injection else None
-        self._work = self._new_work()
-        return {"floor": vars(self._work.floor), "is_difference": self._work.without is not None}
+        self._arm.case = case
+        self._arm.injection = Injection(**injection) if injection else None
+        self._arm.work = self._new_work()
+        return {"floor": vars(self._held.floor), "is_difference": self._held.without is not None}
 
     def _slow_down(self, seconds: float) -> dict[str, Any]:
         """Slow every further run down by the injection's share of `seconds`."""
-        if self._injection:
-            self._work = self._injection.slowed(self._held, seconds, self._device)
+        if self._arm.injection:
+            self._arm.work = self._arm.injection.slowed(self._held, seconds, self._device)
         return {}
 
     def _run(self) -> dict[str, Any]:
@@ -73,7 +88,7 @@ class RankWork:
         """Measure this rank's peak memory; {} on a CPU. The work is discarded and has to be built again."""
         if self._device == "cpu":
             return {}
-        self._work = None
+        self._arm.work = None
         return peak_memory(self._new_work, self._leftovers)
 
     def _spans(self) -> dict[str, Any]:
@@ -120,10 +135,10 @@ class RankWork:
         (call_s,) = self._take(1)["samples_s"]
         slowest: list[float] = [0.0] * dist.get_world_size()
         dist.all_gather_object(slowest, call_s)
-        self._calls = CALLS if max(slowest) < SHORT_S else 1
-        for _ in range(min(1000, int(seconds / max(slowest) / self._calls))):
+        self._arm.calls = CALLS if max(slowest) < SHORT_S else 1
+        for _ in range(min(1000, int(seconds / max(slowest) / self._arm.calls))):
             self._take(1)
-        return {"call_s": max(slowest) * self._calls}
+        return {"call_s": max(slowest) * self._arm.calls}
 
     def _take(self, count: int) -> dict[str, Any]:
         """Take `count` samples, each from a barrier to the end of this rank's work, and of `without`, in turn."""
@@ -141,16 +156,16 @@ class RankWork:
         self._meet()
         if self._device == "cpu":
             begin = time.perf_counter()
-            for _ in range(self._calls):
+            for _ in range(self._arm.calls):
                 run()
-            return (time.perf_counter() - begin) / self._calls
+            return (time.perf_counter() - begin) / self._arm.calls
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        for _ in range(self._calls):
+        for _ in range(self._arm.calls):
             run()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / self._calls
+        return start.elapsed_time(end) * 1e-3 / self._arm.calls
 
     def _meet(self) -> None:
         """Wait until all ranks are ready for a run and their devices are idle."""
@@ -163,12 +178,13 @@ class RankWork:
 
     @property
     def _held(self) -> Workload:
-        assert self._work is not None
-        return self._work
+        assert self._arm.work is not None
+        return self._arm.work
 
     def _new_work(self) -> Workload:
-        work = build(self._case["workload"], self._case["params"], self._device)
-        return self._injection.enlarged(work, self._device) if self._injection else work
+        assert self._arm.case is not None
+        work = build(self._arm.case["workload"], self._arm.case["params"], self._device)
+        return self._arm.injection.enlarged(work, self._device) if self._arm.injection else work
 
     def _synchronize(self) -> None:
         if self._device == "cuda":

@@ -52,16 +52,19 @@ class Ranks:
             self._logs.append(log)
             self._processes.append(process)
 
-    def build(self, case: Case, injection: Injection | None = None) -> Workload:
-        """Build the case's work on all ranks; an injection of bytes takes effect now, another after `slow_down`."""
+    def build(self, case: Case, injection: Injection | None = None, arm: int = 0) -> Workload:
+        """Build the case's work as the rest of the harness sees it; of an injection only bytes are held at first.
+
+        With `arm` it is built beside arms 0 to `arm` - 1; arm 0 takes the place of all that was built before.
+        """
         planted = dataclasses.asdict(injection) if injection else None
-        reply = self.ask("build", case=case.to_json(), injection=planted)[0]
+        reply = self.ask("build", arm=arm, case=case.to_json(), injection=planted)[0]
         return Workload(
-            run=lambda: self.ask("run"),
-            check=lambda: max(reply["error"] for reply in self.ask("check")),
+            run=lambda: self.ask("run", arm=arm),
+            check=lambda: max(reply["error"] for reply in self.ask("check", arm=arm)),
             floor=Floor(**reply["floor"]),
             without=(lambda: None) if reply["is_difference"] else None,
-            facts=lambda: self.ask("facts")[0]["facts"],
+            facts=lambda: self.ask("facts", arm=arm)[0]["facts"],
         )
 
     def ask(self, do: str, *, meanwhile: Callable[[], Any] = lambda: None, **arguments: Any) -> list[dict[str, Any]]:
@@ -105,13 +108,13 @@ class Ranks:
         highest = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
         return {name: value for name, value in highest.items() if name != "status"}
 
-    def spans(self) -> list[dict[str, list[list[float]]]]:
+    def spans(self, arm: int = 0) -> list[dict[str, list[list[float]]]]:
         """Return when each rank computed and when it communicated in one run: [start, end], seconds.
 
-        A run before it is discarded, because the first includes the profiler's own start.
+        A run before it is thrown away: in the first the profiler spends time of its own.
         """
-        self.ask("spans")
-        return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans")]
+        self.ask("spans", arm=arm)
+        return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans", arm=arm)]
 
     def close(self) -> None:
         """Kill all processes: some may wait for others in a collective."""
@@ -142,15 +145,15 @@ class RankClock:
     whole_s: float | None = None
     """Median of the last batch's whole calls, if its samples are differences."""
 
-    def __init__(self, ranks: Ranks):
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, arm: int = 0):
+        self._ranks, self._arm = ranks, arm
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
         """Warm up on every rank; read the state while all take one more sample."""
-        self.call_s = self._ranks.ask("warm_up", seconds=WARM_UP_S)[0]["call_s"]
+        self.call_s = self._ranks.ask("warm_up", arm=self._arm, seconds=WARM_UP_S)[0]["call_s"]
         state: dict[str, Any] = {}
         if read_state:
-            self._ranks.ask("take", count=1, meanwhile=lambda: state.update(read_state()))
+            self._ranks.ask("take", arm=self._arm, count=1, meanwhile=lambda: state.update(read_state()))
         return state
 
     def batch(
@@ -159,7 +162,7 @@ class RankClock:
         """Take `count` samples, each of the slowest rank; of a difference, in each arm."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; ranks are timed 'warm' only")
-        replies = self._ranks.ask("take", count=count, meanwhile=while_busy)
+        replies = self._ranks.ask("take", arm=self._arm, count=count, meanwhile=while_busy)
         slowest, without = (
             [max(sample) for sample in zip(*(reply[name] for reply in replies), strict=True)]
             for name in ("samples_s", "without_s")

@@ -240,7 +240,7 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
         params=first["params"],
         status=status,
         reason=reason,
-        visits_s=tuple(map(_counting, kept)) if status == "ok" else (),
+        visits_s=tuple(map(counted_samples, kept)) if status == "ok" else (),
         peak_bytes=next((v["peak_bytes"] for v in visits if v.get("peak_bytes") is not None), None),
         facts=first.get("facts", {}),
         cache=first["cache"],
@@ -252,8 +252,8 @@ def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
     )
 
 
-def _counting(visit: dict[str, Any]) -> tuple[float, ...]:
-    """Samples of a visit, seconds, without those during which the device was throttled."""
+def counted_samples(visit: dict[str, Any]) -> tuple[float, ...]:
+    """Return the samples of a visit, seconds, without those during which the device was throttled."""
     throttled = set(visit.get("throttled", ()))
     return tuple(ns * 1e-9 for index, ns in enumerate(visit["samples_ns"]) if index not in throttled)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 
 class LogAxis:
-    """A logarithmic axis from tick to tick that holds all of these values, which are positive."""
+    """Logarithmic axis, from tick to tick, that contains all values, which are positive."""
 
     def __init__(self, values: Iterable[float], digits: Sequence[int] = (1, 2, 5)):
         inside = list(values)
@@ -16,13 +16,13 @@ class LogAxis:
         self.ticks = [step for step in steps if self.low <= step <= self.high]
 
     def at(self, value: float) -> float:
-        """Where it lies; at the end, if it lies outside."""
+        """Return the position of a value, clamped to the ends."""
         place = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return round(100 * min(place, 1.0), 2)
 
 
 class LinearAxis:
-    """A linear axis from tick to tick that holds zero and all of these values."""
+    """Linear axis, from tick to tick, that contains zero and all values."""
 
     def __init__(self, values: Iterable[float]):
         from matplotlib.ticker import MaxNLocator
@@ -35,5 +35,5 @@ class LinearAxis:
         self.low, self.high = self.ticks[0], self.ticks[-1]
 
     def at(self, value: float) -> float:
-        """Where it lies; at the end, if it lies outside."""
+        """Return the position of a value, clamped to the ends."""
         return round(100 * min(max((value - self.low) / (self.high - self.low), 0.0), 1.0), 2)

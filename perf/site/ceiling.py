@@ -1,4 +1,4 @@
-"""How near a case comes to what its device can do at most: its roofline, from rates measured in the same session."""
+"""Roofline of a case, from rates measured in the same session."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A case's time as a page shows it: a median, and how well it is known."""
+"""A case's time as a page shows it: a median and its confidence interval."""
 
 import statistics
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _MIN_VISITS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its 95 % interval: of seconds, of a difference of them, or of bytes, which do not vary."""
+    """A median and its 95 % interval: of seconds, of their differences, or of bytes, which have no scatter."""
 
     median: float
     low: float

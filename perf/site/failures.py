@@ -9,7 +9,7 @@ from perf.site.wording import status
 
 
 def values(result: CaseResult) -> str:
-    """Of a case's parameters. The clock is left out: a step that fails, fails by every clock."""
+    """Format a case's parameters without the clock, since a failing step fails by every clock."""
     return ", ".join(str(value) for axis, value in result.params.items() if axis != "clock")
 
 
@@ -19,7 +19,7 @@ def with_class(result: CaseResult) -> str:
 
 
 def by_reason(results: Iterable[CaseResult], name: Callable[[CaseResult], str] = values) -> list[dict[str, Any]]:
-    """Each reason with the names of the cases that have it."""
+    """Group the names of failed cases by reason."""
     groups: dict[tuple[Status, str], list[str]] = {}
     for result in results:
         if result.status != "ok":

@@ -14,7 +14,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Gate:
-    """One file."""
+    """A self-test file."""
 
     when: datetime
     """In UTC: when the gate ended."""
@@ -23,7 +23,7 @@ class Gate:
 
     @property
     def is_of_identical_code(self) -> bool:
-        """Whether it puts the gate itself to the test: a commit against itself."""
+        """Whether both arms are the same commit (an A/A gate)."""
         return bool(self.report.base["commit"] == self.report.head["commit"])
 
 
@@ -42,7 +42,7 @@ def read(directory: Path, machine: str) -> tuple[list[Gate], list[tuple[str, str
 
 
 def parse(text: str) -> Report:
-    """A file's contents. Raises `kept.Unreadable` or, where it is not even JSON, ValueError or RecursionError."""
+    """Parse a file's contents. Raises `kept.Unreadable`, or ValueError or RecursionError if it is not JSON."""
     with kept.document(text, VERSION) as document:
         judgement = document["judgement"]
         return Report(

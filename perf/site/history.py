@@ -1,4 +1,4 @@
-"""How our numbers moved from commit to commit, as small pictures: each leads to asv's graph of the same series."""
+"""Sparklines of our series over commits, each linked to asv's graph of the series."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -57,5 +57,5 @@ def card(series: Series, text: Callable[[float], str]) -> dict[str, str]:
 
 
 def places(count: int) -> list[float]:
-    """Where the points of a picture lie, from left to right."""
+    """Return the x coordinates of a picture's points, from left to right."""
     return [MARGIN + index * (WIDTH - 2 * MARGIN) / (count - 1) for index in range(count)]

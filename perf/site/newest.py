@@ -22,7 +22,7 @@ def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
 
 
 DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What reading records of another form raises."""
+"""Exceptions raised by records of another format."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Site:
-    """What `asv publish` hands to a publisher, and where the records are."""
+    """The arguments of an asv publisher, and the folder of the records."""
 
     directory: Path
     graphs: Iterable[tuple[str, Any]]
@@ -47,22 +47,22 @@ class Site:
     """Hashes of the commits that have a place in the history."""
 
     describe: Callable[[str], pages.Commit]
-    """A commit by its hash."""
+    """Describes the commit of a hash."""
 
     newer: Mapping[str, int] = field(default_factory=dict)
-    """Of each commit of the first branch, how many have come after it."""
+    """Number of newer commits, by commit of the first branch."""
 
     numbered: Callable[[Iterable[str]], Mapping[str, int]] = lambda commits: {}
     """asv's numbers of commits, measured or not; what the repository lacks is left out."""
 
     @functools.cached_property
     def hashes(self) -> dict[int, str]:
-        """Of each commit by asv's number."""
+        """Hashes by asv's revision number."""
         return {revision: commit for commit, revision in self.revisions.items()}
 
     @property
     def machines(self) -> list[str]:
-        """Those with records, and those with results only."""
+        """Machines with records, then machines with results only."""
         named = (graph.params.get("machine", "") for _, graph in self.graphs)
         return sorted({*records.machines(self.directory), *named} - {""})
 
@@ -180,7 +180,7 @@ def sessions_of(directory: Path, machine: str, commit: str) -> list[dict[str, An
 
 @functools.lru_cache(maxsize=8)  # a commit's changes are told together, beside the few commits before it
 def outcomes_of(directory: Path, machine: str, commit: str) -> Mapping[tuple[str, tuple[Any, ...]], Outcome]:
-    """What explains a case's number at a commit, by its class and parameters: kernels of a call, memory at its peak."""
+    """Return kernels and peak allocations of each case at a commit, by class and parameters."""
     try:
         visits = records.read_lines(directory, machine, commit, kinds=("visit",))
         return {
@@ -202,7 +202,7 @@ SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")
 
 
 def environment(directory: Path, machine: str, commit: str) -> dict[str, str]:
-    """What may move a number when it changes: versions, driver, harness. Of the newest session; {} without one."""
+    """Return the versions, driver and harness of a commit's newest session; {} without one."""
     sessions = _read_sessions(directory, machine, commit)
     if not sessions:
         return {}

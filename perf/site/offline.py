@@ -1,6 +1,6 @@
-"""asv's page as one of ours: it moves to history.html, has our links, and works without the internet.
+"""Turn asv's page into history.html: our navigation bar, no external requests, no requests for missing graphs.
 
-asv's index.html loads its libraries from three content delivery networks. The same files lie in `vendor/`, with
+asv's index.html loads its libraries from three content delivery networks. `vendor/` holds the same files with
 their hashes, sources and licences; `adopt` copies them beside the page and points the tags at them.
 """
 
@@ -14,61 +14,69 @@ from pathlib import Path
 from perf.files import replace_file
 
 VENDOR = Path(__file__).parent / "vendor"
-STYLE = Path(__file__).parent / "templates" / "history.css"
+TEMPLATES = Path(__file__).parent / "templates"
 HISTORY = "history.html"
-"""asv's page: the index of the site is our overview."""
+"""The file name of asv's page. The site's index is our overview."""
 
 _TAG = re.compile(r"<(?:script|link)\b[^>]*>", re.IGNORECASE)
 _EXTERNAL = re.compile(r"""\b(src|href)=(["'])((?:https?:)?//[^"']*)\2""", re.IGNORECASE)
-# What only makes sense towards another host. Our copies are as trustworthy as the page that names them.
+# Attributes for requests to another host. Our copies are as trustworthy as the page that loads them.
 _CROSS_ORIGIN = re.compile(r"""\s+(?:integrity|crossorigin|referrerpolicy)=(["'])[^"']*\1""", re.IGNORECASE)
-_BEFORE_TITLE = re.compile(r'[ \t]*<li id="nav-li-graphdisplay">')
-_VIEWPORT = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-_END_OF_HEAD = re.compile(r"[ \t]*</head>")
 
 
 class UnknownPage(ValueError):
-    """asv's index.html is not the page that this module knows."""
+    """asv's index.html differs from the page that this module can convert."""
 
 
 def read_manifest() -> dict[str, dict[str, str]]:
-    """URL in asv's page -> {"file", "source", "integrity"} of the copy in `vendor/`."""
+    """Map each URL in asv's page to {"file", "source", "integrity"} of the copy in `vendor/`."""
     return json.loads((VENDOR / "manifest.json").read_text(encoding="utf-8"))["replaces"]
 
 
-def adopt(html_dir: Path, links: Iterable[tuple[str, str]]) -> None:
-    """Make asv's index.html our history.html, once: `links` (href and label) in its bar, what it loads from beside it.
+def adopt(html_dir: Path, links: Iterable[tuple[str, str]], benchmarks: Iterable[str]) -> None:
+    """Convert asv's index.html into history.html, once, with `links` (href and label) in its navigation bar.
 
+    The page requests only graphs that are on file when this is called, and its grid omits benchmarks without one.
     Raises `UnknownPage`.
     """
     theirs, ours = html_dir / "index.html", html_dir / HISTORY
     if ours.exists():
         return
     page = localize(theirs.read_text(encoding="utf-8"), read_manifest())
-    items = "".join(f'        <li><a href="{escape(href)}">{escape(label)}</a></li>\n' for href, label in links)
-    page, bars = _BEFORE_TITLE.subn(lambda before: items + before[0], page)
-    style = (
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE.read_text()}</style>\n'
-    )
-    page, heads = _END_OF_HEAD.subn(lambda end: style + end[0], page)
-    if bars != 1 or heads != 1:
-        raise UnknownPage("asv's index.html has no head and navigation bar of the known shape")
+    items = "".join(f'<li><a href="{escape(href)}">{escape(label)}</a></li>\n' for href, label in links)
+    for text, replacement in (
+        ("<html>", '<html lang="en">'),
+        ("</head>", f"{_head(html_dir, benchmarks)}</head>"),
+        ('<li id="nav-li-graphdisplay">', f'{items}<li id="nav-li-graphdisplay">'),
+        ("</nav>", '</nav>\n<main><h1 class="sr-only">History</h1>'),
+        ('<input id="range"', '<input id="range" aria-label="commits"'),
+        ("<!-- A modal dialog", "</main>\n<!-- A modal dialog"),
+    ):
+        if page.count(text) != 1:
+            raise UnknownPage(f"asv's index.html does not have exactly one {text}")
+        page = page.replace(text, replacement)
     shutil.copytree(VENDOR, html_dir / "vendor", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git*"))
     replace_text(ours, page)
     theirs.unlink()
 
 
-def fill_grid(html_dir: Path, benchmarks: Iterable[str]) -> None:
-    """An empty summary for each benchmark without a number: asv's grid asks for one of every benchmark."""
-    folder = html_dir / "graphs" / "summary"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in benchmarks:
-        if not (summary := folder / f"{name}.json").exists():
-            replace_text(summary, "[]")
+def _head(html_dir: Path, benchmarks: Iterable[str]) -> str:
+    graphs = sorted(path.relative_to(html_dir).as_posix() for path in html_dir.glob("graphs/**/*.json"))
+    shown = {name: f"graphs/summary/{name}.json" in graphs for name in benchmarks}
+    groups = {name.partition(".")[0] for name in shown} - {name.partition(".")[0] for name in shown if shown[name]}
+    hidden = [f'#summarygrid-display a[href="#{name}"]' for name in shown if not shown[name]]
+    hidden += [f'[id="group-{group}"]' for group in sorted(groups)]
+    rule = f"{', '.join(hidden)} {{ display: none; }}\n" if hidden else ""
+    listed = json.dumps(graphs).replace("<", r"\u003c")
+    return (
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>\n{(TEMPLATES / 'history.css').read_text()}{rule}</style>\n"
+        f"<script>\nconst published = new Set({listed});\n{(TEMPLATES / 'history.js').read_text()}</script>\n"
+    )
 
 
 def localize(page: str, manifest: dict[str, dict[str, str]]) -> str:
-    """The page with every external script and stylesheet replaced by its copy. Doing it twice changes nothing."""
+    """Replace every external script and stylesheet by its copy. A second call changes nothing."""
 
     def local(tag: re.Match[str]) -> str:
         external = _EXTERNAL.search(tag[0])
@@ -84,5 +92,5 @@ def localize(page: str, manifest: dict[str, dict[str, str]]) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write aside, then rename: a reader never sees half a page. What has no place in UTF-8 becomes a question mark."""
+    """Replace a file atomically. Characters that UTF-8 cannot encode become question marks."""
     replace_file(path, text.encode(errors="replace"))

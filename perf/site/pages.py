@@ -1,4 +1,4 @@
-"""What our pages share: where they link to each other, and how a template becomes HTML."""
+"""Navigation, links and template rendering shared by our pages."""
 
 import ast
 import itertools
@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 ROOMS = Path(__file__).parent
-"""A page's code and templates lie in a folder of its name; what all pages share lies here and in `templates`."""
+"""Folder with one subfolder per page. Code and templates of all pages are here and in `templates`."""
 
 PAGES = (
     ("index.html", "Overview"),
@@ -24,15 +24,15 @@ PAGES = (
     ("trust.html", "Trust"),
     ("history.html#/regressions", "Regressions"),
 )
-"""File and label of each, in the order of the bar on top."""
+"""File and label of each page, in the order of the navigation bar."""
 
 INDEX = "overview"
-"""The page that is the site's index."""
+"""Name of the site's index page."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit as a reader knows it."""
+    """Hash, subject and date of a commit."""
 
     hash: str
     subject: str
@@ -40,35 +40,41 @@ class Commit:
 
 
 def asv_cells(benchmark: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parameters of each case of a benchmark (an entry of benchmarks.json), in the order of asv's values."""
+    """Return the parameters of each case of a benchmark (an entry of benchmarks.json), in the order of asv's values."""
     axes = [[ast.literal_eval(value) for value in axis] for axis in benchmark["params"]]
     return [dict(zip(benchmark["param_names"], cell, strict=True)) for cell in itertools.product(*axes)]
 
 
 def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
-    """asv's history graph of one series. asv knows a parameter's values by their repr."""
+    """Return the URL of asv's graph of one series. asv identifies a parameter's values by their repr."""
     query = {"machine": machine} | {f"p-{axis}": repr(value) for axis, value in params.items()}
     return f"history.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
 
 
 def known_link(series: Container[str], benchmark: str, machine: str, params: dict[str, Any]) -> str:
-    """The same where asv has a graph of the benchmark, which is in `series`; else ""."""
+    """Return `permalink` if asv has a graph of the benchmark (it is in `series`), else ""."""
     return permalink(benchmark, machine, params) if benchmark in series else ""
 
 
 def comparison(machine: str, base: str, head: str) -> str:
-    """The page of two commits, by their hashes."""
+    """Return the URL of the comparison of two commits, by their hashes."""
     query = {"machine": machine, "base": base, "head": head}
     return f"compare.html?{urlencode(query, quote_via=quote)}"
 
 
+def diff_url(show_commit_url: str) -> str:
+    """Return the URL prefix of "BASE...HEAD" diffs on GitHub, GitLab and Gitea; "" if unknown."""
+    known = re.fullmatch(r"(https?://.+/)commit/", show_commit_url)
+    return f"{known[1]}compare/" if known else ""
+
+
 def file(room: str) -> str:
-    """Where the page of that name lies."""
+    """Return the file name of a page."""
     return "index.html" if room == INDEX else f"{room}.html"
 
 
 def render(room: str, *, show_commit_url: str, **values: Any) -> str:
-    """The page of that name, by its room's page.html. What is not in a template is text: it cannot become markup."""
+    """Render a page from its page.html. All values are escaped."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -81,11 +87,12 @@ def render(room: str, *, show_commit_url: str, **values: Any) -> str:
     return environment.get_template(f"{room}/page.html").render(
         pages=PAGES,
         here=file(room),
-        commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's word for none
+        commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
+        diff_url=diff_url(show_commit_url),
         **values,
     )
 
 
 def ident(text: str) -> str:
-    """`text` as the id of an element."""
+    """Convert `text` to the id of an element."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())

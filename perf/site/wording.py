@@ -1,4 +1,4 @@
-"""A case in a reader's words: its quantity, implementation, outcome and axes."""
+"""Display names of quantities, implementations, statuses and axes."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from perf.harness.status import Status
 Quantity = Literal["time", "memory"]
 
 FASTEST = "fastest"
-"""The pseudo-peer: in each case the best of the others."""
+"""Pseudo-peer: the fastest peer of each case."""
 
 LABELS = {  # what everybody knows first, then step by step to our kernels, then PyTorch's
     "reference": "eager PyTorch",
@@ -51,33 +51,33 @@ _SELF_EXPLAINING = ("mode", "dtype", "is_causal")
 
 
 def label(impl: str) -> str:
-    """An implementation as a reader knows it."""
+    """Return the display name of an implementation."""
     return LABELS.get(impl, impl)
 
 
 def reading_order(impl: str) -> tuple[int, str]:
-    """Sorts implementations as `LABELS` has them; what it does not know comes last."""
+    """Sort key: the order of `LABELS`, then unknown implementations."""
     known = list(LABELS)
     return (known.index(impl) if impl in known else len(known), impl)
 
 
 def status(name: Status) -> tuple[str, str]:
-    """A status in words, and short."""
+    """Return the long and short display names of a status."""
     return STATUS[name]
 
 
 def value_text(axis: str, value: Any) -> str:
-    """A value under its axis's name, as in a table."""
+    """Format a value for a column headed by its axis."""
     return _VALUES.get((axis, value), str(value))
 
 
 def words(axis: str, value: Any) -> str:
-    """A value by itself, as in a sentence: "causal", "d 64"."""
+    """Format a value with its axis: "causal", "d 64"."""
     return value_text(axis, value) if axis in _SELF_EXPLAINING else f"{axis} {value}"
 
 
 def varying(configs: Iterable[dict[str, Any]]) -> list[str]:
-    """Axes with more than one value: the others need to be said only once."""
+    """Return axes with more than one value. Constant axes are shown once per section."""
     seen: dict[str, set[Any]] = {}
     for config in configs:
         for axis, value in config.items():

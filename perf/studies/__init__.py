@@ -1,10 +1,11 @@
 """One-off questions, each answered by a table: `python -m perf study NAME`.
 
-A study is a module with a `command`, in a room of its own where it has parts, with its kin where it has any: attention,
-memory, kernels, precision, train_step, parallel (all that runs on several ranks), noise, accounting. What several share
-lies here: `document` (rows for a file), `on_file` (rows from it), `lm` (options and steps of the model), `ratios` and
-their figure, `fresh_process`.
-`results` holds the committed rows, and `answers` makes the tables of their README.
+A study is a module with a `command`, in a folder of its own where it has parts, with its kin where it has any:
+attention, memory, kernels, precision, train_step, parallel (several ranks), noise, accounting. It measures by
+`perf.workloads` and `perf.harness`; arms are compared by `perf.harness.comparison`. Shared by several studies: `rows`
+(types of what is on file), `document` (writes rows), `on_file` (reads them), `lm` (options and steps of the model),
+`ratios` and their figure, `figures`, `fresh_process`. `results` holds the committed rows, and `answers` makes the
+tables of their README.
 """
 
 from perf.options import Commands

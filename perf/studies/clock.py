@@ -4,7 +4,6 @@ import functools
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,8 +16,9 @@ from perf.harness.measure import missing_device
 from perf.harness.status import describe
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import bench, tiny_option
+from perf.studies.rows import Row
 from perf.workloads import controls
 from perf.workloads.workload import Workload, no_floor, no_result
 
@@ -28,8 +28,6 @@ TINY = 2
 """Of either."""
 
 STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike
-
-Row = dict[str, Any]
 
 
 @click.command()
@@ -41,7 +39,6 @@ def command(size: str | None, out: Path) -> None:
     Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
     host-bound step in five processes, by the device and by the wall; and a time that no hardware allows is refused.
     """
-    from tabulate import tabulate
     from tqdm import tqdm
 
     if reason := missing_device("cuda"):
@@ -64,7 +61,7 @@ def command(size: str | None, out: Path) -> None:
     for title, question in tqdm(questions, unit="question", leave=False, disable=None):
         found = list(question())
         rows += [{"question": title} | row for row in found]
-        tables.append(f"\n{title}\n{tabulate(found, headers='keys', disable_numparse=True)}")
+        tables.append(f"\n{title}\n{text_table(found)}")
     whole = document("cuda", rows)
     click.echo(heading(whole))
     for table in tables:

@@ -13,8 +13,9 @@ import click
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
+from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import (
     ON_A_CPU,
     VARIANTS,
@@ -137,8 +138,6 @@ def _timed(name: str, make: Callable[[], Workload], cache: Cache) -> dict[str, f
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Each beside the eager row of the same shape or model."""
-    from tabulate import tabulate
-
     eager = _eager(rows)
     shown = []
     for row in rows:
@@ -150,7 +149,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 line[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
                 line[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
         shown.append(line | ({} if row["status"] == "ok" else {"status": describe(row)}))
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def draw_attention(rows: list[dict[str, Any]], path: Path, title: str) -> None:
@@ -204,11 +203,6 @@ def _draw(
     width: float = 8.0,
 ) -> None:
     """A panel for each call that something has a gain in; none where there is nothing beside an eager row."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     eager = _eager(rows)
     found: dict[str, list[tuple[dict[str, Any], float]]] = {}
     for call in CALLS:
@@ -219,7 +213,7 @@ def _draw(
         return
     shape = (1, len(found)) if side_by_side else (len(found), 1)
     size = (max(4.0, min(10.0, width)), 0.7 + 2.4 * shape[0])
-    figure, grid = plt.subplots(*shape, figsize=size, layout="constrained", squeeze=False)
+    figure, grid = figures.subplots(*shape, figsize=size, squeeze=False)
     for axes, (call, known) in zip(grid.flat, found.items(), strict=True):
         draw(axes, call, known)
         axes.axhline(1, color="black", lw=1, ls=":")
@@ -233,9 +227,7 @@ def _draw(
         keys = dict(zip(labels, handles, strict=True)) | keys
     figure.legend(keys.values(), keys.keys(), fontsize=8, loc="outside lower center", ncols=len(keys))
     figure.suptitle(title, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def _eager(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a study leaves behind: who measured with what, and its rows, for a machine to read."""
+"""The document that a study writes: device, software, command, commit and rows."""
 
 import errno
 import functools
@@ -7,14 +7,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.files import write_measured
-from perf.harness import device, status
+from perf.harness import device
+from perf.studies import rows
+from perf.studies.rows import Row
 
 FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
 
@@ -59,20 +61,36 @@ def heading(document: dict[str, Any]) -> str:
     return ", ".join([document["device"]["name"], *([f"driver {driver}"] if driver else []), versions])
 
 
-def document(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """`rows` with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
+def tell(whole: dict[str, Any], title: str, cells: Sequence[dict[str, Any]], sentences: Iterable[str] = ()) -> None:
+    """Print a document for the terminal: who measured, a table (title of a column -> cell) and what follows from it."""
+    click.echo(heading(whole))
+    click.echo(title)
+    click.echo(text_table(cells))
+    for sentence in sentences:
+        click.echo(sentence)
+
+
+def text_table(cells: Sequence[dict[str, Any]]) -> str:
+    """Return a table for the terminal, of rows of cells by the title of their column."""
+    from tabulate import tabulate
+
+    return tabulate(cells, headers="keys", disable_numparse=True)
+
+
+def document(kind: str, found: list[Row]) -> dict[str, Any]:
+    """Return rows with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
     arguments = sys.argv[1:]
     if "--out" in arguments:  # a path of one machine says nothing on another
         at = arguments.index("--out")
         del arguments[at : at + 2]
     command = " ".join(["python -m perf", *arguments])
     who = {"device": device.identity(kind), "software": device.software()}
-    return {"command": command, "commit": _commit(), **who, "rows": rows}
+    return {"command": command, "commit": _commit(), **who, "rows": found}
 
 
 @functools.cache
 def _commit() -> str | None:
-    """Of this checkout, "with changes" if it has any; None where git does not know it."""
+    """Return the commit of this checkout, "with changes" if it has any; None where git does not know it."""
     describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=8", "--exclude=*"]
     try:
         done = subprocess.run([*describe, "--dirty= with changes"], capture_output=True, text=True, check=True)
@@ -81,15 +99,13 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def kept(
-    rows: Iterable[dict[str, Any]],
-    kind: str,
-    path: Path,
-    written: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
-) -> list[dict[str, Any]]:
-    """All of `rows`; with each, those until then are in `path` as `written`: who interrupts a study loses nothing."""
-    found: list[dict[str, Any]] = []
-    for row in rows:
+def kept(measured: Iterable[Row], kind: str, path: Path, written: Callable[[Row], Row] = lambda row: row) -> list[Row]:
+    """Return all rows that are measured. An interruption loses none: with each, those until then go to `path`.
+
+    `written` makes of a row what is on file.
+    """
+    found: list[Row] = []
+    for row in measured:
         found.append(row)
         write(path, document(kind, [written(one) for one in found]))
     return found
@@ -100,7 +116,7 @@ _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write aside and rename; a list of numbers takes one line. Raises `click.ClickException` if that fails."""
-    unknown = {row["status"] for row in document["rows"] if row.get("status", "ok") not in status.STATUSES}
-    assert not unknown, f"{unknown} are no statuses"
+    wrong = next(rows.faults(path.stem, document["rows"], whole=True), None)
+    assert wrong is None, wrong
     text = json.dumps(document, indent=1)
     write_measured({path: _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"})

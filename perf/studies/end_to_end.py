@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
+from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import document, heading, kept, out_option
+from perf.studies.document import document, heading, kept, out_option, text_table
 from perf.studies.lm import (
     ON_A_CPU,
     Models,
@@ -19,6 +20,7 @@ from perf.studies.lm import (
     model_options,
     rows_of,
 )
+from perf.units import GIB, mib
 from perf.workloads.transformer_training import PHASES, Training
 
 COLORS = ("C0", "C1", "C2")
@@ -63,8 +65,6 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
 
 def table(rows: list[dict[str, Any]]) -> str:
     """For a terminal; constant columns are left out."""
-    from tabulate import tabulate
-
     shown = []
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
@@ -73,21 +73,21 @@ def table(rows: list[dict[str, Any]]) -> str:
                 cells[phase] = mean_and_deviation(row[f"{phase}_s"])
             cells["step"] = mean_and_deviation(_steps(row))
             if "peak_bytes" in row:
-                cells["peak, GiB"] = f"{row['peak_bytes'] / 2**30:.2f}"
+                cells["peak, GiB"] = f"{row['peak_bytes'] / GIB:.2f}"
                 if "predicted_bytes" in row:
-                    cells["predicted"] = f"{row['predicted_bytes'] / 2**30:.2f}"
+                    cells["predicted"] = f"{row['predicted_bytes'] / GIB:.2f}"
         else:
             cells["forward"] = describe(row)
         shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def about_peaks(held: dict[str, int]) -> str:
     """What a peak has and its prediction has not."""
     before, product, backward = held.values()
     return (
-        f"Peaks have cuBLAS's workspaces in them ({(product - before) / 2**20:.0f} MiB of the thread that runs the "
-        f"forward, {(backward - product) / 2**20:.0f} MiB of the backward's) and what the allocator rounds up; "
+        f"Peaks have cuBLAS's workspaces in them ({mib(product - before)} of the thread that runs the "
+        f"forward, {mib(backward - product)} of the backward's) and what the allocator rounds up; "
         "predictions have neither."
     )
 
@@ -99,11 +99,6 @@ def mean_and_deviation(seconds: list[float]) -> str:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """A panel a size, each with its own scale: contexts, in each a bar for whatever else differs."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     if not any(row["status"] == "ok" for row in rows):
         return
     panels: dict[str, list[dict[str, Any]]] = {}
@@ -116,7 +111,9 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     columns = max(1, min(3, len(panels), int(10 / (0.9 + 0.2 * bars))))
     lines = -(-len(panels) // columns)
     width, height = max(4.0, min(10.0, columns * (1.3 + 0.3 * bars))), 0.6 + lines * (2.5 + 0.06 * label)
-    figure, grid = plt.subplots(lines, columns, figsize=(width, height), layout="constrained", squeeze=False)
+    from matplotlib.patches import Rectangle
+
+    figure, grid = figures.subplots(lines, columns, figsize=(width, height), squeeze=False)
     for index, axes in enumerate(grid.flat):
         if index < len(panels):
             size = list(panels)[index]
@@ -127,11 +124,9 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     for axes in grid[:, 0]:
         axes.set_ylabel("ms a step", fontsize=8)
     figure.suptitle(title, fontsize=8)
-    keys = [plt.Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
+    keys = [Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
     figure.legend(keys, PHASES, fontsize=8, loc="outside lower center", ncols=len(PHASES))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> None:

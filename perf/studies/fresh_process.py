@@ -1,12 +1,48 @@
 """A fresh process for a study: it gets torch and the compiler from a server that has imported them once."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from typing import Any
+
+DIED = {"status": "crashed", "reason": "the measuring process died; its last words are above"}
 
 
-def fresh_process(module: str) -> ProcessPoolExecutor:
-    """One process, started by its first task; `module` holds what it is given to do."""
+class FreshProcess:
+    """A process that answers one call after another. Started by the first call, by that after `end`, and after a death.
+
+    `module` holds the functions to call.
+    """
+
+    def __init__(self, module: str):
+        self._module = module
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "FreshProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function there. Raises what it raises, and `BrokenProcessPool` if the process dies."""
+        self._pool = self._pool or _pool(self._module)
+        try:
+            return self._pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End the process."""
+        if self._pool:
+            self._pool.shutdown()
+        self._pool = None
+
+
+def _pool(module: str) -> ProcessPoolExecutor:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else a process that imports the compiler cannot be forked
     context = get_context("forkserver")
     context.set_forkserver_preload([module, "torch._inductor.compile_fx"])  # seconds, once

@@ -1,4 +1,4 @@
-"""What the studies of the language model share: its options, its training step, and a refusal as a row."""
+"""Shared parts of the studies of the language model: options, training step, and a failure as a row."""
 
 import functools
 import itertools
@@ -11,10 +11,10 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure, refusals
+from perf.studies.rows import Row
+from perf.units import gib
 from perf.workloads import imported, measured
 from perf.workloads.transformer_training import Training
-
-Row = dict[str, Any]
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
@@ -63,7 +63,7 @@ ALLOWED = {"precision": PRECISIONS, "variant": VARIANTS, "attention": ATTENTIONS
 
 @dataclass(frozen=True)
 class Models:
-    """What the options of `model_options` asked for."""
+    """The values of the options of `model_options`."""
 
     asked: Axes
     batch: int = 4
@@ -116,7 +116,7 @@ def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -
 
 
 tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Little of everything, in seconds.")
-"""Of studies without a model: "tiny" or None."""
+"""Option of studies without a model: "tiny" or None."""
 
 
 def device_kind() -> str:
@@ -158,7 +158,7 @@ def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], dict
         predicted = predicted_bytes(setting)
         known = {} if predicted is None else {"predicted_bytes": predicted}
         if predicted is not None and predicted > memory_bytes():
-            does_not_fit = {"status": "out_of_memory", "reason": f"predicted {predicted / 2**30:.0f} GiB"}
+            does_not_fit = {"status": "out_of_memory", "reason": f"predicted {gib(predicted, 0)}"}
             yield setting.axes() | known | does_not_fit
             continue
         try:
@@ -170,9 +170,14 @@ def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], dict
 
 
 def refusal(error: Exception) -> Row:
-    """As `failure`; of memory that could not be had, how much."""
-    found = failure(error)
-    return found | {"reason": asked_for(error)} if found["status"] == "out_of_memory" else found
+    """Return status and reason of work that raised `error`, as `refused` words it."""
+    return refused(failure(error))
+
+
+def refused(reply: Row) -> Row:
+    """Return status and reason of a failed reply; for memory that could not be had, how much was requested."""
+    reason = asked_for(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
+    return {"status": reply["status"], "reason": reason}
 
 
 def predicted_bytes(setting: Setting) -> int | None:
@@ -189,30 +194,30 @@ def predicted_bytes(setting: Setting) -> int | None:
 
 
 def memory_bytes() -> float:
-    """Of the GPU; without one there is no limit that this could know."""
+    """Return the memory of the GPU; infinity without one, since no limit is known."""
     import torch
 
     return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else float("inf")
 
 
 def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
-    """For every context length and precision of these settings, the largest model whose step fits this GPU."""
+    """Name the largest model whose step fits this GPU, for every context length and precision of these settings."""
     if device_kind() == "cpu":
         return
     largest = measured("accounting.peak", "largest_size_that_fits")
     for context, precision in dict.fromkeys((setting.context_length, setting.precision) for setting in settings):
         name = largest(memory_bytes(), settings[0].batch, context, precision=precision)
-        card = f"{memory_bytes() / 2**30:.0f} GiB"
+        card = gib(memory_bytes(), 0)
         yield (
             f"Context {context}, {precision}: by prediction the largest model whose step fits {card} with eager "
             f"attention is {name or 'none of them'}."
         )
 
 
-def asked_for(error: BaseException) -> str:
+def asked_for(error: BaseException | str) -> str:
     """The allocation that failed, as torch puts it: "asked for 2.00 GiB"."""
     match = re.search(r"allocate ([\d.]+ \w+)", str(error))
-    return f"asked for {match[1]}" if match else str(error).splitlines()[0]
+    return f"asked for {match[1]}" if match else (str(error).splitlines() or [""])[0]
 
 
 def release() -> None:

@@ -12,6 +12,7 @@ from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import asv_classes
+from perf.studies.document import text_table
 from perf.studies.lm import tiny_option
 from perf.workloads import build
 from perf.workloads.attention_check import Bound, every_bound
@@ -41,8 +42,6 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
     slope, RMS, and row where the last keys dominate. A share above 1 is a case that gets no number. Cases that differ
     in their clock alone are checked once.
     """
-    from tabulate import tabulate
-
     prefix = prefix or ("smoke." if size else "attention.")
     cases = selected(prefix, max_seq_len)
     if not cases:
@@ -52,7 +51,7 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
     found = []
     with click.progressbar(cases, label="checked", file=sys.stderr) as bar:
         found = [checked(case) for case in bar]
-    click.echo(tabulate(table(found), headers="keys", disable_numparse=True))
+    click.echo(text_table(table(found)))
     for one in found:
         if one.reason:
             click.echo(f"{one.case.key}: {one.reason}")

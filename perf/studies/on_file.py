@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness import status
+from perf.studies.rows import faults
 
 
 class NotOnFile(LookupError):
-    """What was asked for was not measured, or its file does not have it; the message says what."""
+    """Raised for a quantity that was not measured or that its file lacks; the message names it."""
 
 
 class OnFile(dict[Any, Any]):
@@ -22,10 +23,16 @@ class OnFile(dict[Any, Any]):
 
 
 def loaded(path: Path) -> Any:
-    """A document from its file, however old: each row has a `Status`. Raises `OSError` or `ValueError`."""
+    """Return a document from its file, however old: each row has a `Status`.
+
+    Raises `OSError`, and `ValueError` for what is no JSON or has fields of another type than the study writes.
+    """
     found = json.loads(path.read_text(encoding="utf-8"), object_hook=OnFile)
     if isinstance(found, dict) and isinstance(found.get("rows"), list):
         found["rows"] = [status.read(row) if isinstance(row, dict) else row for row in found["rows"]]
+        known = [row for row in found["rows"] if isinstance(row, dict)]
+        if wrong := next(faults(path.stem, known, whole=False), None):
+            raise ValueError(wrong)
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perf.studies import figures
 from perf.studies.ratios import bound_of, speedup_of
 
 
@@ -13,10 +14,6 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
 
     Hollow marks are lower bounds: the other arm counts by its GPU-busy time alone.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
     timed = [row for row in rows if row["status"] == "ok"]
@@ -24,7 +21,7 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
         return
     labels = list(dict.fromkeys(map(label, timed)))
     others = list(dict.fromkeys(row["against"] for row in timed))
-    figure, axes = plt.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)), layout="constrained")
+    figure, axes = figures.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)))
     for number, other in enumerate(others):
         mine = [row for row in timed if row["against"] == other]
         for of, words, filled in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
@@ -57,6 +54,4 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
     axes.set_xlabel(f"speed-up of {ours[0] if len(ours) == 1 else 'ours'} over", fontsize=8)
     axes.set_title(title, fontsize=8)
     figure.legend(fontsize=8, loc="outside lower center", ncols=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

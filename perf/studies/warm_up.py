@@ -10,7 +10,8 @@ import click
 
 from perf.harness import working_tree
 from perf.harness.status import describe
-from perf.studies.document import document, heading, out_option, write
+from perf.studies import figures
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.end_to_end import mean_and_deviation
 from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
 from perf.workloads.transformer_training import PHASES, Training
@@ -58,8 +59,6 @@ def first_steps(setting: Setting, count: int) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
     """A row per size and warm-up."""
-    from tabulate import tabulate
-
     shown = []
     for row in rows:
         for count in counts:
@@ -67,7 +66,7 @@ def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
             if row["status"] == "ok":
                 cells |= {phase: mean_and_deviation(row[f"{phase}_s"][count : count + steps]) for phase in PHASES}
             shown.append(cells | ({} if row["status"] == "ok" else {"forward": describe(row)}))
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def answers(rows: list[dict[str, Any]], counts: list[int], steps: int) -> list[str]:
@@ -87,12 +86,7 @@ def answers(rows: list[dict[str, Any]], counts: list[int], steps: int) -> list[s
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Time of each step from the first on, over the settled step."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
+    figure, axes = figures.subplots(figsize=(5.5, 3.4))
     for row in rows:
         if row["status"] == "ok":
             whole = [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]
@@ -106,6 +100,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.set_title(title, fontsize=8)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -16,6 +16,12 @@ from perf.workloads.workload import Unavailable, Workload
 
 PACKAGE = "cs336_systems"
 
+FORMER_MODULES = {
+    "accounting.collectives.best_bucket_bytes": "accounting.buckets",
+    "accounting.collectives.exposed_seconds": "accounting.buckets",
+    "accounting.compute.optimizer_bytes": "accounting.roofline",
+}
+"""Former modules of names that have moved, for older commits."""
 
 _imported_as = PACKAGE
 
@@ -87,10 +93,13 @@ def set_in(module: str, **settings: Any) -> bool:
 
 def measured(module: str, name: str) -> Any:
     """Return `cs336_systems.<module>.<name>` of the measured commit. Raises `Unavailable` if the commit lacks it."""
-    imported_module = measured_module(module)
     try:
-        return getattr(imported_module, name)
-    except AttributeError:
+        return getattr(measured_module(module), name)
+    except (AttributeError, Unavailable) as error:
+        if former := FORMER_MODULES.get(f"{module}.{name}"):
+            return measured(former, name)
+        if isinstance(error, Unavailable):
+            raise
         raise Unavailable(f"this commit has no {PACKAGE}.{module}.{name}") from None
 
 

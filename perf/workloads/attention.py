@@ -6,7 +6,7 @@ from typing import Any
 from perf.workloads.attention_check import TOLERANCES, largest_error
 from perf.workloads.attention_impls import TF32, Attend, implementation
 from perf.workloads.attention_oracle import Answer
-from perf.workloads.attention_problem import Problem, floor, inputs
+from perf.workloads.attention_problem import AttentionProblem, floor, inputs
 from perf.workloads.workload import Workload, no_floor
 
 NOTHING = no_floor("nothing runs: only memory is measured")
@@ -47,7 +47,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     else:
         run = forward if mode == "forward" else forward_backward
 
-    def answer(of: Problem) -> Answer:
+    def answer(of: AttentionProblem) -> Answer:
         """Compute the answer, for the timed problem through the graph whose backward is timed."""
         if of == problem:
             return answer_of(attend, (q, k, v, grad_out), mode, *graph)
@@ -77,7 +77,7 @@ def answer_of(attend: Attend, tensors: Sequence[Any], mode: str, out: Any = None
     return answer
 
 
-def problem_of(params: dict[str, Any]) -> Problem:
+def problem_of(params: dict[str, Any]) -> AttentionProblem:
     """Return the problem of a case's axes.
 
     The axes are seq_len, d and dtype; is_causal (default True); and either `batch` (default 1) or, as in the papers,
@@ -86,8 +86,8 @@ def problem_of(params: dict[str, Any]) -> Problem:
     seq_len, d = params["seq_len"], params["d"]
     if "tokens" in params:
         leading = (_parts("tokens", params["tokens"], "seq_len", seq_len), _parts("d_model", params["d_model"], "d", d))
-        return Problem(leading, seq_len, d, params["dtype"], params["is_causal"])
-    return Problem((params.get("batch", 1),), seq_len, d, params["dtype"], params.get("is_causal", True))
+        return AttentionProblem(leading, seq_len, d, params["dtype"], params["is_causal"])
+    return AttentionProblem((params.get("batch", 1),), seq_len, d, params["dtype"], params.get("is_causal", True))
 
 
 def _parts(name: str, whole: int, part_name: str, part: int) -> int:

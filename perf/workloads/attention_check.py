@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.workloads.attention_oracle import Answer, oracle, row_errors, row_scales
-from perf.workloads.attention_problem import Problem
+from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import WrongResult
 
 
@@ -85,12 +85,14 @@ class Bound:
         return f"{words[self.what]}{where}, allowed {self.allowed:.1e}"
 
 
-def largest_error(problem: Problem, device: str, answer: Callable[[Problem], Answer], precision: str) -> float:
+def largest_error(
+    problem: AttentionProblem, device: str, answer: Callable[[AttentionProblem], Answer], precision: str
+) -> float:
     """Compare `answer(problem)`, any of out, dq, dk, dv, with every bound; return the error of the worst row.
 
-    Where the last keys dominate (`Problem.keys`), only the rows are looked at: a key that was not seen is off by its
-    whole weight, and few elements decide about a slope there. `precision` is a key of `TOLERANCES`. Raises
-    `WrongResult` with the first violated bound.
+    Where the last keys dominate (`AttentionProblem.keys`), only the rows are looked at: a key that was not seen is off
+    by its whole weight, and few elements decide about a slope there. `precision` is a key of `TOLERANCES`. Raises
+    `WrongResult` with the first bound that is broken.
     """
     checked = bounds(problem, device, answer(problem), precision)
     ends = dataclasses.replace(problem, keys="ends")
@@ -104,7 +106,7 @@ def largest_error(problem: Problem, device: str, answer: Callable[[Problem], Ans
     return max(bound.error for bound in checked if bound.what == "row" and bound.keys == "random")
 
 
-def bounds(problem: Problem, device: str, answer: Answer, precision: str) -> list[Bound]:
+def bounds(problem: AttentionProblem, device: str, answer: Answer, precision: str) -> list[Bound]:
     """Return every bound on `answer`, each for the worst head or row."""
     is_random = problem.keys == "random"
     allowed = TOLERANCES[precision]

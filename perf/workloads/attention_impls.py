@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, imported, measured, set_in
-from perf.workloads.attention_problem import Problem
+from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import Unavailable
 
 TF32 = ("triton_tf32",)
@@ -22,7 +22,7 @@ BACKENDS = {
 }
 
 
-def implementation(impl: str, problem: Problem, device: str) -> Attend:
+def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
     """Return the function of q, k, v of `problem`. Raises `Unavailable` if this commit does not have it.
 
     `impl` is one of `IMPLS`, or module:function, a user's own f(q, k, v, is_causal) -> out, all of the same shape,
@@ -51,12 +51,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
 
-def _triton(problem: Problem, device: str) -> Attend:
+def _triton(problem: AttentionProblem, device: str) -> Attend:
     function = measured("attention.flash_triton", "FlashAttentionTriton")
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
 
 
-def _triton_tf32(problem: Problem, device: str) -> Attend:
+def _triton_tf32(problem: AttentionProblem, device: str) -> Attend:
     """Return ours with the TF32 products that torch's setting allows."""
     function = measured("attention.flash_triton", "FlashAttentionTriton")
     if problem.dtype != "float32":
@@ -64,12 +64,12 @@ def _triton_tf32(problem: Problem, device: str) -> Attend:
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal, None, "tf32")
 
 
-def _triton_compiled(problem: Problem, device: str) -> Attend:
+def _triton_compiled(problem: AttentionProblem, device: str) -> Attend:
     apply = compiled(measured("attention.flash_triton", "FlashAttentionTriton").apply)
     return lambda q, k, v: apply(q, k, v, problem.is_causal)
 
 
-def _triton_forward_compiled_backward(problem: Problem, device: str) -> Attend:
+def _triton_forward_compiled_backward(problem: AttentionProblem, device: str) -> Attend:
     """Return the course's assignment without its optional part: a Triton forward, a compiled recomputing backward."""
     import torch
     from torch.autograd.function import once_differentiable
@@ -96,28 +96,28 @@ def _triton_forward_compiled_backward(problem: Problem, device: str) -> Attend:
     return TritonForwardCompiledBackward.apply
 
 
-def _pytorch(problem: Problem, device: str) -> Attend:
+def _pytorch(problem: AttentionProblem, device: str) -> Attend:
     function = measured("attention.flash_pytorch", "FlashAttentionPyTorch")
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
 
 
-def _pytorch_compiled_backward(problem: Problem, device: str) -> Attend:
+def _pytorch_compiled_backward(problem: AttentionProblem, device: str) -> Attend:
     function = measured("attention.flash_pytorch", "FlashAttentionCompiledBackward")
     _prepare_to_compile()
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
 
 
-def _reference(problem: Problem, device: str) -> Attend:
+def _reference(problem: AttentionProblem, device: str) -> Attend:
     eager = measured("attention.reference", "scaled_dot_product_attention")
     return lambda q, k, v: eager(q, k, v, problem.is_causal)
 
 
-def _reference_compiled(problem: Problem, device: str) -> Attend:
+def _reference_compiled(problem: AttentionProblem, device: str) -> Attend:
     fused = compiled(measured("attention.reference", "scaled_dot_product_attention"))
     return lambda q, k, v: fused(q, k, v, problem.is_causal)
 
 
-def _sdpa(problem: Problem, device: str) -> Attend:
+def _sdpa(problem: AttentionProblem, device: str) -> Attend:
     """Return SDPA with the backend that torch chooses."""
     import torch.nn.functional as F
 
@@ -125,8 +125,8 @@ def _sdpa(problem: Problem, device: str) -> Attend:
     return _with_heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal))
 
 
-def _sdpa_backend(impl: str) -> Callable[[Problem, str], Attend]:
-    def make(problem: Problem, device: str) -> Attend:
+def _sdpa_backend(impl: str) -> Callable[[AttentionProblem, str], Attend]:
+    def make(problem: AttentionProblem, device: str) -> Attend:
         import torch.nn.functional as F
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -149,7 +149,7 @@ def _sdpa_backend(impl: str) -> Callable[[Problem, str], Attend]:
     return make
 
 
-def _flex(problem: Problem, device: str) -> Attend:
+def _flex(problem: AttentionProblem, device: str) -> Attend:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     n = problem.seq_len
@@ -158,7 +158,7 @@ def _flex(problem: Problem, device: str) -> Attend:
     return _with_heads(lambda q, k, v: fused(q, k, v, block_mask=mask))
 
 
-IMPLS: dict[str, Callable[[Problem, str], Attend]] = {
+IMPLS: dict[str, Callable[[AttentionProblem, str], Attend]] = {
     "triton": _triton,
     "triton_tf32": _triton_tf32,
     "triton_compiled": _triton_compiled,

@@ -6,7 +6,7 @@ from perf.workloads.attention import answer_of
 from perf.workloads.attention_check import TOLERANCES, largest_error
 from perf.workloads.attention_impls import implementation
 from perf.workloads.attention_oracle import Answer
-from perf.workloads.attention_problem import BYTES, Problem, floor, inputs
+from perf.workloads.attention_problem import BYTES, AttentionProblem, floor, inputs
 from perf.workloads.workload import Floor, Workload
 
 
@@ -18,7 +18,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     """
     import torch
 
-    problem = Problem(
+    problem = AttentionProblem(
         (params["num_heads"],), params["seq_len"], params["d"], params["dtype"], is_causal=True, grad_out="ones"
     )
     attend = implementation(params["impl"], problem, device)
@@ -28,7 +28,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     def run() -> None:
         attend(q, k, v).sum().backward()
 
-    def answer(of: Problem) -> Answer:
+    def answer(of: AttentionProblem) -> Answer:
         """Compute the answer, for the timed problem through the timed leaf."""
         if of != problem:
             return answer_of(attend, inputs(of, device), "forward_backward")

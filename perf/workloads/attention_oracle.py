@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perf.workloads.attention_problem import Problem, inputs
+from perf.workloads.attention_problem import AttentionProblem, inputs
 
 NAMES = ("out", "dq", "dk", "dv")
 BLOCK = 2**26  # float64 scores in memory at a time: 0.5 GiB
@@ -16,7 +16,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactAttention:
     """The reference of an implementation's answer."""
 
     answer: Answer
@@ -27,11 +27,11 @@ class Exact:
 
 
 @functools.lru_cache(maxsize=2)
-def oracle(problem: Problem, device: str, precision: str | None = None) -> Exact:
+def oracle(problem: AttentionProblem, device: str, precision: str | None = None) -> ExactAttention:
     """Compute the exact answer, a head and a block of queries at a time, so that 65536 keys fit.
 
     `precision` is that of eager attention's products, "float32" or "tf32" or the half precision of its inputs. None
-    omits eager attention. Two problems are kept: a check looks at two (`Problem.keys`).
+    omits eager attention. Two problems are kept: a check looks at two (`AttentionProblem.keys`).
     """
     import torch
 
@@ -49,7 +49,7 @@ def oracle(problem: Problem, device: str, precision: str | None = None) -> Exact
                 _add(eager, rows, tensors, problem, PRODUCTS.get(precision, _exact_product))
         for name, by_head in rms.items():
             by_head.append(row_errors(eager[name], exact[name]).square().mean().sqrt())
-    return Exact(
+    return ExactAttention(
         {name: tensor.view(problem.shape) for name, tensor in answer.items()},
         {name: torch.stack(by_head) for name, by_head in rms.items()},
     )
@@ -66,7 +66,7 @@ def row_scales(exact: Any) -> Any:
     return norms.maximum(norms.square().mean(-1, keepdim=True).sqrt())
 
 
-def _rows_at_once(problem: Problem) -> int:
+def _rows_at_once(problem: AttentionProblem) -> int:
     return max(1, min(problem.seq_len, BLOCK // problem.seq_len))
 
 
@@ -88,7 +88,9 @@ def _truncated(tensor: Any) -> Any:
 PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {"tf32": _tf32_product}
 
 
-def _add(to: Answer, rows: slice, tensors: list[Any], problem: Problem, product: Callable[[Any, Any], Any]) -> None:
+def _add(
+    to: Answer, rows: slice, tensors: list[Any], problem: AttentionProblem, product: Callable[[Any, Any], Any]
+) -> None:
     """Add the contributions of a block of queries of a head to `to`, (seq_len, d) each, in eager torch's operations.
 
     Every intermediate has the dtype of `tensors`: q, k, v, grad_out of the head. The softmax and its gradient round

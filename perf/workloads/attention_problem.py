@@ -11,7 +11,7 @@ PARTS = 8  # parts into which kernels split the keys
 
 
 @dataclass(frozen=True)
-class Problem:
+class AttentionProblem:
     """All parameters of a case's tensors and answer, except the device."""
 
     leading: tuple[int, ...]
@@ -44,7 +44,7 @@ class Problem:
         return (*self.leading, self.seq_len, self.d)
 
 
-def inputs(problem: Problem, device: str) -> tuple[Any, ...]:
+def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
     """Return q, k, v, grad_out: the same random numbers for the same shape."""
     import torch
 
@@ -58,7 +58,7 @@ def inputs(problem: Problem, device: str) -> tuple[Any, ...]:
     return tuple(tensor.requires_grad_(index < 3) for index, tensor in enumerate(tensors))
 
 
-def floor(problem: Problem, mode: str) -> Floor:
+def floor(problem: AttentionProblem, mode: str) -> Floor:
     """Return the minimum work: two matmuls forward, five backward, over half the scores if causal; inputs read once.
 
     The fifth matmul recomputes the scores. Storing them instead takes two passes over n x n numbers, which is slower.
@@ -77,7 +77,7 @@ def floor(problem: Problem, mode: str) -> Floor:
     )
 
 
-def _with_ends(q: Any, k: Any, problem: Problem) -> None:
+def _with_ends(q: Any, k: Any, problem: AttentionProblem) -> None:
     """Give the last key of each of `PARTS` equal parts of the sequence about 3/4 of the softmax weight of its rows.
 
     A causal row attends to the last of these keys that it sees; without a mask the rows alternate. Each part has a

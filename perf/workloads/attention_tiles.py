@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perf.workloads import measured_module
+from perf.workloads import measured, measured_module
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import largest_error
 from perf.workloads.attention_oracle import Answer
-from perf.workloads.attention_problem import BYTES, Problem, floor, inputs
+from perf.workloads.attention_problem import BYTES, AttentionProblem, floor, inputs
 from perf.workloads.workload import Floor, Unavailable, Workload
 
 
@@ -32,10 +32,10 @@ Run = Callable[[], Answer]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelLaunch:
     """A kernel's launch and its minimum work."""
 
-    make: Callable[[Problem, Tensors, tuple[int, ...]], Run]
+    make: Callable[[AttentionProblem, Tensors, tuple[int, ...]], Run]
     """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
 
     products: int
@@ -57,7 +57,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     tiles = tuple(map(int, params["tiles"].split("x")))
     run = kernel.make(problem, _tensors(problem, device), tiles)
 
-    def answer(of: Problem) -> Answer:
+    def answer(of: AttentionProblem) -> Answer:
         launch = run if of == problem else kernel.make(of, _tensors(of, device), tiles)
         with _poisoned():
             return launch()
@@ -67,27 +67,28 @@ def build(params: dict[str, Any], device: str) -> Workload:
     )
 
 
-def choice(kernel: str, problem: Problem, device: str) -> tuple[str, str] | None:
+def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, str] | None:
     """Return the table entry that `kernel` uses for the problem, and its numbers; None if the kernel does not apply."""
     import torch
 
-    tables = measured_module("attention.tile_choices")
+    tables = _tables()
+    request = _request(problem)._replace(products=measured("attention.request", "FP32_PRODUCTS")["ieee"])
     q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
     if kernel in TABLES:
         return _of_table(tables, kernel, q, problem.dtype)
     if kernel == "at-once":
         return "AT_ONCE_TILES", _joined(tables.AT_ONCE_TILES)
     if kernel == "split":
-        chunk = tables.split_keys(q, q, False)
+        chunk = tables.split_keys(request, q, q)
         if chunk is None:
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
         tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
-    if not tables.hopper_takes(q, False):
+    if not tables.hopper_takes(request, q):
         return None
     if kernel.startswith("gluon"):
         cell = f"{kernel} {_joined(problem.shape)} {problem.dtype}"
-        return cell, str(int(_is_in_gluon(tables, kernel, q)))
+        return cell, str(int(_is_in_gluon(tables, kernel, request, q)))
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
     entry, numbers = _of_hopper(tables, kernel, problem.d)
@@ -101,12 +102,9 @@ def _of_hopper(tables: Any, kernel: str, d: int) -> tuple[str, tuple[int, ...]]:
     return f"{table}[{d}]", getattr(tables, table)[d][:3]
 
 
-def _is_in_gluon(tables: Any, kernel: str, q: Any) -> bool:
-    if kernel == "gluon-forward":
-        half = tables.hopper_forward(q, q, q, q.shape[-1] ** -0.5, False)
-    else:
-        half = tables.hopper_backward(q, q, q, False, False)
-    return bool(half or tables.hopper_float32(q, q, "bf16x6", False))
+def _is_in_gluon(tables: Any, kernel: str, request: Any, q: Any) -> bool:
+    half = tables.hopper_forward if kernel == "gluon-forward" else tables.hopper_backward
+    return bool(half(request, q, q, q) or tables.hopper_float32(request, q, q))
 
 
 TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
@@ -125,7 +123,7 @@ def _joined(numbers: Any) -> str:
 
 
 @functools.lru_cache(maxsize=2)  # a check looks at two problems
-def _tensors(problem: Problem, device: str) -> Tensors:
+def _tensors(problem: AttentionProblem, device: str) -> Tensors:
     import torch
 
     if device == "meta":
@@ -135,22 +133,31 @@ def _tensors(problem: Problem, device: str) -> Tensors:
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward
     out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
-    delta = _plain().plan_delta(out, do)(out, do, lse)
+    delta = _triton().delta_launch(out, do)(out, do, lse)
     return Tensors(q, k, v, do, out, lse, delta)
 
 
-def _plain() -> Any:
-    return measured_module("attention.flash_plain")
+def _tables() -> Any:
+    return measured_module("attention.tiles")
+
+
+def _triton() -> Any:
+    return measured_module("attention.triton_plans")
+
+
+def _gluon() -> Any:
+    return measured_module("attention.gluon_plans")
 
 
 def _tiles(numbers: Sequence[int]) -> Any:
-    return measured_module("attention.tile_choices").Tiles(*numbers)
+    return _tables().Tiles(*numbers)
 
 
-def _options(problem: Problem, q: Any) -> Any:
-    ours = measured_module("attention.flash_triton")
-    precision = ours.input_precision(q, ours.FP32_PRODUCTS["ieee"])
-    return _plain().Options(problem.is_causal, problem.d**-0.5, precision)
+def _request(problem: AttentionProblem) -> Any:
+    """Return the kernels' request, of full precision."""
+    is_split = problem.dtype == "float32" and measured("attention.planning", "IS_COMPILED")
+    products = measured("attention.request", "FP32_PRODUCTS")["ieee"] if is_split else "ieee"
+    return measured("attention.request", "Request")(problem.is_causal, problem.d**-0.5, products)
 
 
 def _forward_run(plan: Any, on: Tensors) -> Run:
@@ -162,12 +169,12 @@ def _backward_run(plan: Any, on: Tensors) -> Run:
     return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
 
 
-def _forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    plan = _plain().plan_forward(on.q, on.k, on.v, _options(problem, on.q), _tiles(numbers))
+def _forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    plan = _triton().plain_forward(_request(problem), on.q, on.k, on.v, _tiles(numbers))
     return _forward_run(plan, on)
 
 
-def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """One part: the forward that is not split."""
     *shape, parts = numbers
     if parts == 1:
@@ -176,15 +183,15 @@ def _split(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     chunk = problem.seq_len // parts
     if not chunk or chunk % tiles.q or chunk % tiles.k:
         raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
-    plan = _plain().plan_split_forward(on.q, on.k, on.v, _options(problem, on.q), chunk, tiles)
+    plan = _triton().split_forward(_request(problem), on.q, on.k, on.v, chunk, tiles)
     return _forward_run(plan, on)
 
 
-def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, _, lse, delta = on
-    launch = _plain().launch_dkdv(q, k, v, do, _options(problem, q), _tiles(numbers))
+    launch = _triton().dkdv_launch(_request(problem), q, k, v, do, _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dk, dv = torch.empty_like(k), torch.empty_like(v)
@@ -194,11 +201,11 @@ def _dkdv(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return run
 
 
-def _dq(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, _, lse, delta = on
-    launch = _plain().launch_dq(q, k, v, do, _options(problem, q), _tiles(numbers))
+    launch = _triton().dq_launch(_request(problem), q, k, v, do, _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dq = torch.empty_like(q)
@@ -208,11 +215,11 @@ def _dq(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return run
 
 
-def _at_once(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     import torch
 
     q, k, v, do, out, lse, _ = on
-    launch = _plain().launch_at_once(q, k, v, out, do, _options(problem, q), _tiles(numbers))
+    launch = _triton().at_once_launch(_request(problem), q, k, v, out, do, _tiles(numbers))
 
     def run() -> dict[str, Any]:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -222,89 +229,81 @@ def _at_once(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     return run
 
 
-def _hopper_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     k_tile, stages, consumers = numbers
     registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = measured_module("attention.tile_choices").HopperForward(k_tile, stages, consumers, registers, least_keys=0)
-    options = _options(problem, on.q)
-    plan = measured_module("attention.flash_hopper").plan_forward(on.q, on.k, on.v, options, how)
+    how = _tables().HopperForward(k_tile, stages, consumers, registers, min_keys=0)
+    plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
 
-def _hopper_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward, with the table's registers for the head dimension."""
     q_tile, stages, ds_stages = numbers
-    how = (
-        measured_module("attention.tile_choices")
-        .HOPPER_BACKWARD[problem.d]
-        ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
-    )
-    options = _options(problem, on.q)
-    plan = measured_module("attention.flash_hopper").plan_backward(on.q, on.k, on.v, on.out, on.do, options, how)
+    how = _tables().HOPPER_BACKWARD[problem.d]._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
+    plan = _gluon().gluon_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
 
 
-def _float32_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan the forward with its splitting into pieces."""
-    launchers = measured_module("attention.flash_float32")
-    plan = launchers.plan_forward(on.q, on.k, on.v, _options(problem, on.q), _three_pieces(numbers))
+    plan = _gluon().pieces_forward(_request(problem), on.q, on.k, on.v, _three_pieces(numbers))
     return _forward_run(plan, on)
 
 
-def _float32_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward."""
-    launchers, options = measured_module("attention.flash_float32"), _options(problem, on.q)
-    plan = launchers.plan_backward(on.q, on.k, on.v, on.out, on.do, options, _three_pieces(numbers))
+    plan = _gluon().pieces_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, _three_pieces(numbers))
     return _backward_run(plan, on)
 
 
-def _in_gluon(mode: str, problem: Problem, on: Tensors) -> Run:
+def _in_gluon(mode: str, problem: AttentionProblem, on: Tensors) -> Run:
     kernel = f"{'float32' if problem.dtype == 'float32' else 'hopper'}-{mode}"
-    _, numbers = _of_hopper(measured_module("attention.tile_choices"), kernel, problem.d)
+    _, numbers = _of_hopper(_tables(), kernel, problem.d)
     return KERNELS[kernel].make(problem, on, numbers)
 
 
-def _gluon_forward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _gluon_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan the forward by the tables, with its splitting: of float32 into pieces, or of the keys over programs."""
     if numbers == (1,):
         return _in_gluon("forward", problem, on)
-    chunk = measured_module("attention.tile_choices").split_keys(on.q, on.k, False)
-    options = _options(problem, on.q)
+    request = _request(problem)
+    chunk = _tables().split_keys(request, on.q, on.k)
     if chunk is None:
-        plan = _plain().plan_forward(on.q, on.k, on.v, options)
+        plan = _triton().plain_forward(request, on.q, on.k, on.v)
     else:
-        plan = _plain().plan_split_forward(on.q, on.k, on.v, options, chunk)
+        plan = _triton().split_forward(request, on.q, on.k, on.v, chunk)
     return _forward_run(plan, on)
 
 
-def _gluon_backward(problem: Problem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _gluon_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward by the tables."""
     if numbers == (1,):
         return _in_gluon("backward", problem, on)
-    plan = _plain().plan_backward(on.q, on.k, on.v, on.out, on.do, _options(problem, on.q))
+    plan = _triton().plain_backward(_request(problem), on.q, on.k, on.v, on.out, on.do)
     return _backward_run(plan, on)
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:
-    return measured_module("attention.tile_choices").HopperFloat32(3, *numbers)
+    return _tables().HopperFloat32(3, *numbers)
 
 
 KERNELS = {
-    "forward": Kernel(_forward, products=2, read=3, written=1),
-    "dkdv": Kernel(_dkdv, products=4, read=4, written=2),
-    "dq": Kernel(_dq, products=3, read=4, written=1),
-    "at-once": Kernel(_at_once, products=5, read=5, written=3),
-    "split": Kernel(_split, products=2, read=3, written=1),
-    "hopper-forward": Kernel(_hopper_forward, products=2, read=3, written=1),
-    "hopper-backward": Kernel(_hopper_backward, products=5, read=5, written=3),
-    "float32-forward": Kernel(_float32_forward, products=2, read=3, written=1),
-    "float32-backward": Kernel(_float32_backward, products=5, read=5, written=3),
-    "gluon-forward": Kernel(_gluon_forward, products=2, read=3, written=1),
-    "gluon-backward": Kernel(_gluon_backward, products=5, read=5, written=3),
+    "forward": KernelLaunch(_forward, products=2, read=3, written=1),
+    "dkdv": KernelLaunch(_dkdv, products=4, read=4, written=2),
+    "dq": KernelLaunch(_dq, products=3, read=4, written=1),
+    "at-once": KernelLaunch(_at_once, products=5, read=5, written=3),
+    "split": KernelLaunch(_split, products=2, read=3, written=1),
+    "hopper-forward": KernelLaunch(_hopper_forward, products=2, read=3, written=1),
+    "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
+    "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
+    "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),
+    "gluon-forward": KernelLaunch(_gluon_forward, products=2, read=3, written=1),
+    "gluon-backward": KernelLaunch(_gluon_backward, products=5, read=5, written=3),
 }
 
 
-def _floor(kernel: Kernel, problem: Problem) -> Floor:
+def _floor(kernel: KernelLaunch, problem: AttentionProblem) -> Floor:
     tensor = math.prod(problem.shape) * BYTES[problem.dtype]
     return Floor(
         flops=floor(problem, "forward").flops * kernel.products / 2,

@@ -14,7 +14,7 @@ def bandwidths(num_bytes: float, world_size: int, seconds: float) -> tuple[float
 
 
 def fit_buckets(points: Sequence[tuple[float, float, float]]) -> tuple[float, float] | None:
-    """Fit the bandwidth (bytes a second) and overhead (seconds a call) of `accounting.buckets` to a sweep.
+    """Fit the bandwidth (bytes a second) and overhead (seconds a call) of `accounting.collectives` to a sweep.
 
     `points` are bytes, calls and seconds of exposed communication. Returns None for fewer than three numbers of calls.
     A term that the sweep does not show is zero: an infinite bandwidth, or no overhead.
@@ -33,12 +33,12 @@ def fit_buckets(points: Sequence[tuple[float, float, float]]) -> tuple[float, fl
 
 def exposed_seconds(num_bytes: float, num_buckets: float, fit: tuple[float, float]) -> float:
     """Return the time that communication adds to a step by the course's model."""
-    return measured("accounting.buckets", "exposed_seconds")(num_bytes, num_buckets, *fit)
+    return measured("accounting.collectives", "exposed_seconds")(num_bytes, num_buckets, *fit)
 
 
 def best_bucket_bytes(num_bytes: float, fit: tuple[float, float]) -> float:
     """Return the bucket size that adds the least time by that model."""
-    return measured("accounting.buckets", "best_bucket_bytes")(num_bytes, *fit)
+    return measured("accounting.collectives", "best_bucket_bytes")(num_bytes, *fit)
 
 
 def parameters(size: str) -> int:

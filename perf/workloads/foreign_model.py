@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from perf.workloads import imported, measured
-from perf.workloads.transformer_oracle import Exact
+from perf.workloads.transformer_oracle import ExactStep
 from perf.workloads.transformer_state import slope_and_norm
 
 
@@ -41,10 +41,10 @@ class Foreign:
         """Return a weight of the first model, like `transformer_oracle.initial`."""
         return self._state[name].to(device).float()
 
-    def exact(self, ids: Any, targets: Any) -> Exact:
+    def exact(self, ids: Any, targets: Any) -> ExactStep:
         """Return loss and slope of the first weights, by a second model beside the timed one."""
         model = self.build("reference")
         train = measured("training", "make_train_step")(model, ids, targets)
         loss = train.forward()
         train.backward(loss)
-        return Exact(float(loss.detach()), slope_and_norm(model)[0])
+        return ExactStep(float(loss.detach()), slope_and_norm(model)[0])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from perf.workloads import imported, measured
-from perf.workloads.transformer_oracle import SIZES, Exact, weights_of
+from perf.workloads.transformer_oracle import SIZES, ExactStep, weights_of
 from perf.workloads.transformer_state import hold
 from perf.workloads.transformer_training import data_of, floor_of, foreign_of
 from perf.workloads.workload import Workload, WrongResult
@@ -15,7 +15,7 @@ CHANGE_TOLERANCE = 0.05
 """Error of the decrease of the loss in a step, relative to that of our checked step."""
 
 
-def build(name: str, params: dict[str, Any], device: str, exact: Exact, second_loss: float) -> Workload:
+def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, second_loss: float) -> Workload:
     """Build the step that `name`, module:function, returns; its first two calls check it, so that it is checked once.
 
     `params`: size, context_length, batch, and model if it is a user's own. The function is called with the

@@ -49,7 +49,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactStep:
     """Exact values for the initial weights on the batch of `batch_of`."""
 
     loss: float
@@ -93,13 +93,13 @@ def weights_of(size: Size, device: str) -> dict[str, Any]:
 
 
 @functools.cache
-def oracle(size_name: str, context_length: int, device: str, batch: int = BATCH) -> Exact:
+def oracle(size_name: str, context_length: int, device: str, batch: int = BATCH) -> ExactStep:
     """Call `exact_of` with the initial weights and the batch of `batch_of`: 90 TFLOP for 2.7B at context 1024."""
     size = SIZES[size_name]
     return exact_of(size, *batch_of(size, context_length, device, batch), initial)
 
 
-def exact_of(size: Size, ids: Any, targets: Any, weights: Weights) -> Exact:
+def exact_of(size: Size, ids: Any, targets: Any, weights: Weights) -> ExactStep:
     """Compute loss and slope by three forwards in float64, requesting each matrix only where it is used."""
     device = str(ids.device)
 
@@ -110,7 +110,7 @@ def exact_of(size: Size, ids: Any, targets: Any, weights: Weights) -> Exact:
 
         return exact_loss(size, ids, targets, weight)
 
-    return Exact(loss(0.0), (loss(EPSILON) - loss(-EPSILON)) / (2 * EPSILON))
+    return ExactStep(loss(0.0), (loss(EPSILON) - loss(-EPSILON)) / (2 * EPSILON))
 
 
 def exact_loss(size: Size, ids: Any, targets: Any, weight: Callable[..., Any]) -> float:

@@ -1,10 +1,11 @@
-"""Counts bytes of real runs on the CPU, as it is or standing in for CUDA."""
+"""Byte counts of real runs on the CPU, as it is or emulating CUDA."""
 
 import contextlib
 import functools
 
 import torch
 import torch.nn.functional as F
+from torch._C._profiler import _EventType
 
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.transformer import TransformerLM, reference_attention
@@ -36,23 +37,23 @@ def batch_of(config, batch, seq_len):
 
 @contextlib.contextmanager
 def kept(*existing):
-    """Fills a dict, storage -> bytes, with what autograd saves inside, without the storages of `existing` tensors."""
+    """Fill a dict with the bytes of each storage that autograd saves inside, except those of `existing` tensors."""
     known = {tensor.untyped_storage().data_ptr() for tensor in existing}
-    found, alive = {}, []
+    results, alive = {}, []
 
     def pack(tensor):
-        alive.append(tensor)  # or its address would be another tensor's
+        alive.append(tensor)  # otherwise another tensor could reuse its address
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
-            found[storage.data_ptr()] = storage.nbytes()
+            results[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield found
+        yield results
 
 
 class FusedRMSNorm(torch.autograd.Function):
-    """Saves what CUDA's kernel saves: input, weight and one scale a token."""
+    """RMSNorm that saves the tensors of CUDA's kernel: input, weight and one scale per token."""
 
     @staticmethod
     def forward(ctx, x, weight, eps):
@@ -71,7 +72,7 @@ class FusedRMSNorm(torch.autograd.Function):
 
 @contextlib.contextmanager
 def as_on_cuda():
-    """RMSNorm fused, and softmax in float32 under autocast too, as CUDA's kernels and its lists have it."""
+    """Emulate CUDA: fuse RMSNorm, and run softmax in float32 under autocast."""
     softmax, norm = torch.softmax, F.rms_norm
     torch.softmax = lambda scores, dim: softmax(scores.float(), dim=dim)
     F.rms_norm = lambda x, shape, weight, eps: FusedRMSNorm.apply(x, weight, eps)
@@ -82,12 +83,18 @@ def as_on_cuda():
 
 
 def peak_bytes(function):
-    """The highest sum of what the CPU's allocator gave out during `function()`, over what was there before."""
+    """Peak of the CPU allocator during `function()`, above its level before.
+
+    The allocator's own running total, since timestamps of neighbouring events may be swapped on a busy machine.
+    """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         function()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    total = highest = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        total += event.nbytes()
-        highest = max(highest, total)
-    return highest
+    events, pending = [], list(profile.profiler.kineto_results.experimental_event_tree())
+    while pending:
+        event = pending.pop()
+        pending += event.children
+        if event.tag == _EventType.Allocation:
+            events.append((event.start_time_ns, event.extra_fields))
+    first = min(events, key=lambda event: event[0])[1]
+    before = first.total_allocated - first.alloc_size
+    return max(fields.total_allocated for _, fields in events) - before

@@ -1,8 +1,8 @@
-"""The bucket model against the numbers of its example: xl's gradients at 200 GB/s and 20 us a call."""
+"""The bucket model at its example: xl's gradients at 200 GB/s and 20 us per call."""
 
 import pytest
 
-from cs336_systems.accounting.buckets import best_bucket_bytes, exposed_seconds
+from cs336_systems.accounting.collectives import best_bucket_bytes, exposed_seconds
 from cs336_systems.accounting.compute import parameters
 from cs336_systems.configs import MODEL_CONFIGS
 

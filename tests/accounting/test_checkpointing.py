@@ -13,7 +13,7 @@ MIB = 2**20
 NUM_BLOCKS = 32
 INPUT = residual_stream_bytes(MODEL_CONFIGS["2.7B"], 4, 2048)
 BLOCK = {16: 3651.3125 * MIB, 32: 5700.6875 * MIB}
-"""By the number of heads: the compiled block that the course prints, and that of its table."""
+"""Bytes by number of heads: the compiled block that the course prints, and the one of its table."""
 
 FLASH = BLOCK[16] - 2 * attention.scores_bytes(4 * 16, 2048)
 
@@ -84,7 +84,7 @@ def test_forwards_are_those_of_real_checkpoints_and_gradients_are_the_same(nesti
     def counting(layer):
         def block(x):
             calls.append(layer)
-            return layer(x).tanh() * 1.5  # something after the layer, so that a recomputation reaches its end
+            return layer(x).tanh() * 1.5  # an operation after the layer, so that the recomputation includes it
 
         return block
 
@@ -96,6 +96,6 @@ def test_forwards_are_those_of_real_checkpoints_and_gradients_are_the_same(nesti
     wanted = torch.autograd.grad(plain.sum(), [layer.weight for layer in layers])
     assert len(calls) == block_forwards(8, "none") == 8
     calls.clear()
-    found = torch.autograd.grad(run(blocks, x).sum(), [layer.weight for layer in layers])
+    results = torch.autograd.grad(run(blocks, x).sum(), [layer.weight for layer in layers])
     assert len(calls) == block_forwards(8, nesting) == expected
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(results, wanted)

@@ -1,4 +1,4 @@
-"""The course's XXL on TPUs (communication_accounting): its four answers."""
+"""The four answers about the course's XXL on TPUs (communication_accounting)."""
 
 import pytest
 
@@ -21,31 +21,31 @@ def test_a_memory_of_the_states():
 def test_a_devices_that_hold_them():
     h100 = 80e9
     assert XXL.state_bytes / h100 == pytest.approx(43.97, abs=5e-3)
-    assert mesh.least_devices(XXL, 0, h100) == 44
-    assert mesh.least_devices(XXL, 0, 80 * GIB) == 41
+    assert mesh.min_devices(XXL, 0, h100) == 44
+    assert mesh.min_devices(XXL, 0, 80 * GIB) == 41
 
 
 @pytest.mark.parametrize(
     ("tokens", "devices"), [(0, 38), (1024, 41), (2048, 46), (4096, 61), (8192, 156), (10_828, None)]
 )
 def test_b_devices_that_fsdp_needs(tokens, devices):
-    found = mesh.least_devices(XXL, tokens, TPU_V5P.memory_bytes)
-    assert found == devices
-    if found:
-        assert mesh.device_bytes(XXL, tokens, found) < TPU_V5P.memory_bytes
-        assert mesh.device_bytes(XXL, tokens, found - 1) >= TPU_V5P.memory_bytes
+    results = mesh.min_devices(XXL, tokens, TPU_V5P.memory_bytes)
+    assert results == devices
+    if results:
+        assert mesh.device_bytes(XXL, tokens, results) < TPU_V5P.memory_bytes
+        assert mesh.device_bytes(XXL, tokens, results - 1) >= TPU_V5P.memory_bytes
 
 
 def test_b_is_possible_up_to_so_many_tokens():
-    assert mesh.least_devices(XXL, 10_827, TPU_V5P.memory_bytes) is not None
+    assert mesh.min_devices(XXL, 10_827, TPU_V5P.memory_bytes) is not None
     assert XXL.state_bytes / TPU_V5P.memory_bytes == pytest.approx(37.03, abs=5e-3)
 
 
 def test_c_the_least_batch_on_the_given_mesh():
     assert TPU_V5P.intensity == pytest.approx(2555.56, abs=5e-3)
-    assert mesh.least_d_ff(TPU_V5P) == pytest.approx(10_222, abs=0.5)
-    assert mesh.least_d_ff(TPU_V5P) < XXL.d_ff
-    tokens = mesh.least_tokens(TPU_V5P)
+    assert mesh.min_d_ff(TPU_V5P) == pytest.approx(10_222, abs=0.5)
+    assert mesh.min_d_ff(TPU_V5P) < XXL.d_ff
+    tokens = mesh.min_tokens(TPU_V5P)
     assert tokens == pytest.approx(20_444, abs=0.5)
     assert tokens / TPU_V5P.fsdp == pytest.approx(1277.8, abs=0.05)
     assert tokens / TPU_V5P.devices == pytest.approx(319.4, abs=0.05)
@@ -55,7 +55,7 @@ def test_c_the_least_batch_on_the_given_mesh():
 
 
 def test_c_the_least_batch_where_the_communications_take_turns():
-    tokens = mesh.least_tokens_in_turn(XXL, TPU_V5P)
+    tokens = mesh.min_tokens_in_sequence(XXL, TPU_V5P)
     assert tokens == pytest.approx(25_302, abs=0.5)
     assert tokens / TPU_V5P.devices == pytest.approx(395.3, abs=0.05)
     seconds = mesh.layer_seconds(XXL, tokens, TPU_V5P)
@@ -63,7 +63,7 @@ def test_c_the_least_batch_where_the_communications_take_turns():
 
 
 def test_c_the_books_answer_assumes_another_mesh():
-    tokens = mesh.least_tokens_on_the_best_mesh(XXL, TPU_V5P)
+    tokens = mesh.min_tokens_on_the_best_mesh(XXL, TPU_V5P)
     assert (tokens, tokens / 64) == (pytest.approx(3925, abs=0.5), pytest.approx(61.3, abs=0.05))
     assert (4 * tokens, 4 * tokens / 64) == (pytest.approx(15_699, abs=0.5), pytest.approx(245.3, abs=0.05))
     assert mesh.best_fsdp(XXL, tokens, TPU_V5P) == pytest.approx(3.07, abs=5e-3)

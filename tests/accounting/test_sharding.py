@@ -1,4 +1,4 @@
-"""Memory and volume of training with divided states, at the course's sizes and the paper's."""
+"""Memory and traffic of training with divided states, at the course's sizes."""
 
 import pytest
 
@@ -16,11 +16,11 @@ XL, BIG = (parameters(MODEL_CONFIGS[size]) for size in ("xl", "2.7B"))
     ids=["xl", "2.7B"],
 )
 def test_memory_at_the_three_moments(num_parameters, expected):
-    found = sharding.moments_of_memory(num_parameters, 2, "moments")
-    whole = sharding.moments_of_memory(num_parameters, 2, "nothing")
-    assert list(found)[:2] == list(whole)[:2] == ["after init", "before step"]
-    assert found["after init"] == whole["after init"] and found["before step"] == whole["before step"]
-    every = [*found.values(), whole["after step"]]
+    results = sharding.states_by_phase(num_parameters, 2, "moments")
+    whole = sharding.states_by_phase(num_parameters, 2, "nothing")
+    assert list(results)[:2] == list(whole)[:2] == ["after init", "before step"]
+    assert results["after init"] == whole["after init"] and results["before step"] == whole["before step"]
+    every = [*results.values(), whole["after step"]]
     assert [one / GIB for one in every] == pytest.approx(expected, abs=5.5e-3)
 
 
@@ -28,11 +28,11 @@ def test_memory_at_the_three_moments(num_parameters, expected):
     ("num_ranks", "expected"), [(2, (29.78, 22.33, 18.61, 14.89)), (8, (29.78, 16.75, 10.24, 3.72))]
 )
 def test_what_is_divided_decides_the_memory_of_a_rank(num_ranks, expected):
-    found = [
+    results = [
         sharding.state_bytes(XL, num_ranks, divided) / GIB
         for divided in ("nothing", "moments", "gradients", "parameters")
     ]
-    assert found == pytest.approx(expected, abs=5.1e-3)
+    assert results == pytest.approx(expected, abs=5.1e-3)
 
 
 def test_fsdp_saves_four_bytes_a_parameter_on_two_ranks():
@@ -50,8 +50,3 @@ def test_the_courses_form_sends_half_as_much_again_as_zero():
     assert sharding.exchanged_elements(XL, "moments", reduces_gradients=False) == 3 * XL
     assert sharding.exchanged_elements(XL, "moments") == 2 * XL
     assert sharding.exchanged_elements(XL, "parameters") == 3 * XL
-
-
-def test_the_papers_table():
-    found = [sharding.zero_bytes(7.5e9, 64, stage) / 1e9 for stage in range(4)]
-    assert found == pytest.approx([120, 31.4, 16.6, 1.88], abs=0.05)

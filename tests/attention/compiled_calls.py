@@ -21,7 +21,8 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
-    from cs336_systems.attention import flash_plain, plans, tile_choices
+    from cs336_systems.attention import planning, tiles, triton_plans
+    from cs336_systems.attention.request import Request
 
     class NoGPU:
         def get_current_target(self) -> GPUTarget:
@@ -45,11 +46,11 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
 
     with (
         mock.patch.object(JITFunction, "__getitem__", compile_only),
-        mock.patch.object(plans, "_check_device"),
-        mock.patch.object(flash_plain, "compile_side_by_side"),
-        mock.patch.object(tile_choices, "multiprocessors", return_value=132),
-        mock.patch.object(tile_choices, "shared_bytes", return_value=227 * 2**10),
-        mock.patch.object(tile_choices, "runs_gluon", return_value=True),
+        mock.patch.object(planning, "_check_device"),
+        mock.patch.object(triton_plans, "compile_side_by_side"),
+        mock.patch.object(tiles, "multiprocessors", return_value=132),
+        mock.patch.object(tiles, "shared_bytes", return_value=227 * 2**10),
+        mock.patch.object(tiles, "runs_gluon", return_value=True),
     ):
         for shape in shapes:
             batch, heads, group, n_q, n_k, d = map(int, shape.split("x"))
@@ -60,9 +61,10 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
                     kernels.clear()
                     error = ""
                     try:
-                        plan = plans.Plan(q, k, k, is_causal, None, "bf16x6", None)
+                        products = "bf16x6" if dtype == "float32" else "ieee"
+                        plan = planning.Plan(Request(is_causal, None, products), q, k, k)
                         out, lse = plan.forward(q, k, k, None)
-                        plan.backward(q, k, k, out, lse, q, None, False)
+                        plan.backward(q, k, k, out, lse, q, None)
                     except Exception as reason:
                         error = f"{type(reason).__name__}: {str(reason)[-200:]}"
                     yield f"{shape} {dtype} {'causal' if is_causal else 'full'}", list(kernels), error

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._dynamo  # before anything of torch's is replaced: it knows torch's functions by what it then finds
 
-from cs336_systems.attention.plans import forget_plans
+from cs336_systems.attention.planning import plans
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def ieee_float32() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def new_plans() -> Iterator[None]:
-    """What a test changes of the tables counts, and for it alone."""
-    forget_plans()
+    """Plan anew in each test, so that changes to the tables of tiles take effect in it alone."""
+    plans.clear()
     yield
-    forget_plans()
+    plans.clear()

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from cs336_systems.attention import flash_plain, plans, tile_choices
+from cs336_systems.attention import tiles, triton_plans
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.launch import Launch
-from cs336_systems.attention.plans import forget_plans
-from cs336_systems.attention.tile_choices import HOPPER_FORWARD, Tiles, runs_gluon
+from cs336_systems.attention.planning import plans
+from cs336_systems.attention.tiles import HOPPER_FORWARD, Tiles, runs_gluon
 
 
 def launched(n: int, d: int, dtype: torch.dtype, dropout_p: float = 0.0) -> set[str]:
@@ -23,7 +23,7 @@ def launched(n: int, d: int, dtype: torch.dtype, dropout_p: float = 0.0) -> set[
         names.add(self.kernel.__name__)
         call(self, *tensors)
 
-    forget_plans()
+    plans.clear()
     Launch.__call__ = noted  # type: ignore[method-assign]
     try:
         q = torch.randn(1, 2, n, d, device="cuda", dtype=dtype, requires_grad=True)
@@ -41,21 +41,21 @@ def main() -> None:
     """Each way that a call can go, however few its heads."""
     names: set[str] = set()
 
-    def at_once(tiles: Tiles | None) -> None:
-        flash_plain.tiles_at_once = lambda q, k: tiles
+    def at_once(choice: Tiles | None) -> None:
+        triton_plans.tiles_at_once = lambda q, k: choice
 
     def split(chunk: int | None) -> None:
-        plans.split_keys = lambda q, k, dropout: chunk
+        tiles.split_keys = lambda request, q, k: chunk
 
     for dtype, d in ((torch.float32, 32), (torch.bfloat16, 80)):
         at_once(None), split(None)
         names |= launched(203, d, dtype) | launched(203, d, dtype, 0.2)
-    at_once(tile_choices.AT_ONCE_TILES), split(64)
+    at_once(tiles.AT_ONCE_TILES), split(64)
     names |= launched(203, 64, torch.bfloat16)
     if runs_gluon(torch.device("cuda", torch.cuda.current_device())):
-        tile_choices.HOPPER_LEAST_TILES = 1
+        tiles.HOPPER_MIN_TILES = 0
         for d, choice in HOPPER_FORWARD.items():
-            HOPPER_FORWARD[d] = choice._replace(least_keys=1)
+            HOPPER_FORWARD[d] = choice._replace(min_keys=1)
             names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
     print(*sorted(names), sep="\n")
 

@@ -5,9 +5,9 @@ TRITON_INTERPRET=0 python -m tests.attention.every_kernel_compiled
 
 import torch
 
-from cs336_systems.attention import flash_float32, flash_hopper, flash_plain
-from cs336_systems.attention.flash_plain import Options
-from cs336_systems.attention.tile_choices import AT_ONCE_TILES, HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
+from cs336_systems.attention import gluon_plans, triton_plans
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import AT_ONCE_TILES, HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
 from cs336_systems.optimizer.adamw import AdamWRule
 from cs336_systems.optimizer.adamw_kernel import adamw_update_triton
 from tests.attention.hopper_compiled import compile_instead_of_launching
@@ -20,22 +20,22 @@ def main() -> None:
     for d, dtype in ((64, torch.bfloat16), (128, torch.bfloat16), (64, torch.float32)):
         q = torch.empty(1, 2, 333, d, dtype=dtype)
         is_float32 = dtype == torch.float32
-        options = Options(is_causal=True, scale=0.1, input_precision="bf16x6" if is_float32 else "ieee")
+        request = Request(is_causal=True, scale=0.1, products="bf16x6" if is_float32 else "ieee")
         forwards = [
-            flash_plain.plan_forward(q, q, q, options),
-            flash_float32.plan_forward(q, q, q, options, HOPPER_FLOAT32[d, 3])
+            triton_plans.plain_forward(request, q, q, q),
+            gluon_plans.pieces_forward(request, q, q, q, HOPPER_FLOAT32[d, 3])
             if is_float32
-            else flash_hopper.plan_forward(q, q, q, options, HOPPER_FORWARD[d]),
+            else gluon_plans.gluon_forward(request, q, q, q, HOPPER_FORWARD[d]),
         ]
         backwards = [
-            flash_plain.plan_backward(q, q, q, q, q, options),
-            flash_float32.plan_backward(q, q, q, q, q, options, HOPPER_FLOAT32[d, 3])
+            triton_plans.plain_backward(request, q, q, q, q, q),
+            gluon_plans.pieces_backward(request, q, q, q, q, q, HOPPER_FLOAT32[d, 3])
             if is_float32
-            else flash_hopper.plan_backward(q, q, q, q, q, options, HOPPER_BACKWARD[d]),
+            else gluon_plans.gluon_backward(request, q, q, q, q, q, HOPPER_BACKWARD[d]),
         ]
         if not is_float32:
-            forwards.append(flash_plain.plan_split_forward(q, q, q, options, 256))
-            at_once = flash_plain.launch_at_once(q, q, q, q, q, options, AT_ONCE_TILES)
+            forwards.append(triton_plans.split_forward(request, q, q, q, 256))
+            at_once = triton_plans.at_once_launch(request, q, q, q, q, q, AT_ONCE_TILES)
             at_once(q, q, q, q, q, lse, q, q, q, None)
         for forward in forwards:
             forward(q, q, q, None)

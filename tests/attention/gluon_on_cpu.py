@@ -20,16 +20,16 @@ from torch import Tensor
 
 PACKAGE = "cs336_systems.attention"
 KERNELS = (
-    "hopper",
+    "scaffold",
     "pieces",
-    "forward_hopper",
-    "forward_hopper_float32",
-    "backward_hopper",
-    "backward_hopper_64",
-    "backward_hopper_128",
-    "backward_hopper_float32",
+    "forward",
+    "forward_float32",
+    "backward",
+    "backward_64",
+    "backward_128",
+    "backward_float32",
 )
-LAUNCHERS = ("flash_hopper", "flash_float32")
+LAUNCHERS = ("tma", "gluon_plans")
 SECONDS = 200  # that one warp group waits for another before it is a deadlock
 
 
@@ -312,28 +312,25 @@ def _stand_ins() -> dict[str, ModuleType]:
 
 
 @contextmanager
-def launchers_on_cpu() -> Iterator[tuple[Any, Any]]:
-    """The modules `LAUNCHERS`, which take CPU tensors of any dtype meanwhile."""
+def launchers_on_cpu() -> Iterator[Any]:
+    """Yield the module `gluon_plans`, whose kernels take CPU tensors of any dtype."""
     importlib.import_module(f"{PACKAGE}.flash_triton")
     package = importlib.import_module(PACKAGE)
-    kernels = importlib.import_module(f"{PACKAGE}.triton_kernels")
-    ours = [*(f"{PACKAGE}.triton_kernels.{name}" for name in KERNELS), *(f"{PACKAGE}.{name}" for name in LAUNCHERS)]
+    folder = f"{PACKAGE}.gluon_kernels"
+    ours = [folder, *(f"{folder}.{name}" for name in KERNELS), *(f"{PACKAGE}.{name}" for name in LAUNCHERS)]
     before = {name: sys.modules.pop(name) for name in ours if name in sys.modules}
     stand_ins = _stand_ins()
     experimental = importlib.import_module("triton.experimental")
     gluon = stand_ins["triton.experimental.gluon"]
     with patch.dict(sys.modules, stand_ins), patch.object(experimental, "gluon", gluon, create=True):
-        modules = [importlib.import_module(f"{PACKAGE}.{name}") for name in LAUNCHERS]
-        for module in modules:
-            for name in [name for name in vars(module) if "hopper" in name and name.endswith("kernel")]:
-                setattr(module, name, _Kernel(getattr(module, name)))
-        modules[1].split_kernel = _Kernel(modules[1].split_kernel)  # type: ignore[attr-defined]
+        plans = importlib.import_module(f"{PACKAGE}.gluon_plans")
+        for name in [name for name in vars(plans) if name == "split_kernel" or "_hopper_" in name]:
+            setattr(plans, name, _Kernel(getattr(plans, name)))
     try:
-        yield modules[0], modules[1]
+        yield plans
     finally:
         for name in ours:
             sys.modules.pop(name, None)
-        for parent in (package, kernels):
-            for name in (*KERNELS, *LAUNCHERS):
-                parent.__dict__.pop(name, None)
+        for name in ("gluon_kernels", *LAUNCHERS):
+            package.__dict__.pop(name, None)
         sys.modules.update(before)

@@ -45,23 +45,28 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
     compiled = compile_instead_of_launching()
 
-    from cs336_systems.attention import flash_float32, flash_hopper
-    from cs336_systems.attention.flash_plain import Options
-    from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
+    from cs336_systems.attention.gluon_plans import gluon_backward, gluon_forward, pieces_backward, pieces_forward
+    from cs336_systems.attention.request import Request
+    from cs336_systems.attention.tiles import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
 
-    launchers: list[tuple[str, Any, Any, Any]] = [("", flash_hopper, HOPPER_FORWARD[d], HOPPER_BACKWARD[d])]
+    launchers: list[tuple[str, Any, Any]] = [
+        ("", (gluon_forward, HOPPER_FORWARD[d]), (gluon_backward, HOPPER_BACKWARD[d]))
+    ]
     if dtype == "float32":
         choices = {pieces: HOPPER_FLOAT32[d, pieces] for pieces in (2, 3)}
-        launchers = [(f"{pieces} pieces ", flash_float32, one, one) for pieces, one in choices.items()]
+        launchers = [
+            (f"{pieces} pieces ", (pieces_forward, choice), (pieces_backward, choice))
+            for pieces, choice in choices.items()
+        ]
 
     for is_causal, n, group in ((True, 512, 1), (True, 333, 1), (False, 512, 1), (False, 333, 1), (True, 512, 2)):
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)
-        options = Options(is_causal, 0.1)
-        for variant, module, forward_choice, backward_choice in launchers:
-            module.plan_forward(q, k, k, options, forward_choice)(q, k, k, None)
-            module.plan_backward(q, k, k, q, q, options, backward_choice)(q, k, k, q, lse, q, None)
+        request = Request(is_causal, 0.1)
+        for variant, (forward, forward_choice), (backward, backward_choice) in launchers:
+            forward(request, q, k, k, forward_choice)(q, k, k, None)
+            backward(request, q, k, k, q, q, backward_choice)(q, k, k, q, lse, q, None)
             for name, kernel in compiled:
                 if "hopper" in name:
                     yield f"{name} {variant}{n} {'causal' if is_causal else 'full'} group {group}", _resources(kernel)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cs336_systems.attention import flash_plain, plans
+from cs336_systems.attention import planning, triton_plans
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
+from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.reference import attention
+from cs336_systems.attention.request import FP32_PRODUCTS
 from tests.attention.gate import DEVICE, Shape, exact_and_eager, make_inputs
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
@@ -207,9 +209,9 @@ except ValueError as error:
 def test_float32_products_are_torchs_however_they_were_set(setting: str, precision: str) -> None:
     program = f"""
 import torch
-from cs336_systems.attention.flash_triton import torchs_fp32_precision
+from cs336_systems.attention.request import torch_fp32_precision
 {setting}
-print(torchs_fp32_precision())
+print(torch_fp32_precision())
 """
     assert run_python(program).strip() == precision
 
@@ -218,17 +220,18 @@ print(torchs_fp32_precision())
 def test_the_kernels_are_told_what_was_asked_for(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
-    constants = flash_plain._constants
-    monkeypatch.setattr(
-        flash_plain, "_constants", lambda *args: told.append(args[2].input_precision) or constants(*args)
-    )
-    monkeypatch.setattr(plans, "IS_COMPILED", True)
-    monkeypatch.setattr(plans, "_check_device", lambda q: None)
-    monkeypatch.setattr(flash_plain.Launch, "__call__", lambda self, *tensors: None)
-    monkeypatch.setattr(flash_plain, "compile_side_by_side", lambda *calls: None)
+
+    def note(launch: Launch, *tensors: object) -> None:
+        if "INPUT_PRECISION" in launch.constants:
+            told.append(launch.constants["INPUT_PRECISION"])
+
+    monkeypatch.setattr(planning, "IS_COMPILED", True)
+    monkeypatch.setattr(planning, "_check_device", lambda q: None)
+    monkeypatch.setattr(Launch, "__call__", note)
+    monkeypatch.setattr(triton_plans, "compile_side_by_side", lambda *calls: None)
     out = flash_attention(q, k, v, impl="triton", fp32_precision=asked)
     torch.autograd.grad(out, (q, k, v), grad_out)
-    assert told == [plans.FP32_PRODUCTS[asked or "ieee"]] * 3
+    assert told == [FP32_PRODUCTS[asked or "ieee"]] * 3
 
 
 @pytest.mark.gpu
@@ -248,12 +251,10 @@ def test_more_bits_are_less_error() -> None:
 def test_importing_the_package_touches_neither_cuda_nor_triton_and_its_kernels_no_compiler_of_torch() -> None:
     program = """
 import sys
-import cs336_systems.attention
-print("torch" in sys.modules, "triton" in sys.modules)
-import cs336_systems.attention.api, cs336_systems.attention.reference, cs336_systems.attention.flash_pytorch
+import cs336_systems.attention, cs336_systems.attention.reference, cs336_systems.attention.flash_pytorch
 import torch
 print("triton" in sys.modules, torch.cuda.is_initialized())
 import cs336_systems.attention.flash_triton
 print("torch._dynamo" in sys.modules)
 """
-    assert run_python(program).split() == ["False"] * 5
+    assert run_python(program).split() == ["False"] * 3

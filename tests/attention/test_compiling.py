@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from cs336_systems.attention.plans import forget_plans
+from cs336_systems.attention.planning import plans
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 pytest.importorskip("triton.backends.nvidia.compiler")
@@ -58,7 +58,7 @@ def test_calls_of_one_query_compile(shapes: list[str], dtypes: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_first_calls_from_several_threads_at_once(dtype: torch.dtype) -> None:
     """Half of them of one shape, the others each of their own."""
-    forget_plans()
+    plans.clear()
     shapes = [Shape((1, 2), 70, 70, 48 if number % 2 else 16 + 8 * number) for number in range(8)]
     ready = threading.Barrier(len(shapes))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.attention import dropout as dropout_module
-from cs336_systems.attention import flash_plain
+from cs336_systems.attention import triton_plans
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.dropout import Dropout, keep_mask, new_seed
 from cs336_systems.attention.flash_pytorch import FlashAttentionCompiledBackward, FlashAttentionPyTorch
@@ -105,9 +105,9 @@ def test_the_mask_does_not_depend_on_the_tile() -> None:
         assert torch.equal(tile, whole[..., rows.start : rows.stop, columns.start : columns.stop])
 
 
-@pytest.mark.parametrize(("p", "drop_below"), [(1e-12, -(2**31)), (0.5, 0), (0.75, 2**30), (1 - 1e-12, 2**31 - 1)])
-def test_thresholds_are_32_bit_integers(p: float, drop_below: int) -> None:
-    assert Dropout(p, seed_of(0)).drop_below == drop_below
+@pytest.mark.parametrize(("p", "threshold"), [(1e-12, -(2**31)), (0.5, 0), (0.75, 2**30), (1 - 1e-12, 2**31 - 1)])
+def test_thresholds_are_32_bit_integers(p: float, threshold: int) -> None:
+    assert dropout_module.drop_below(p) == threshold
 
 
 def gate_cases() -> list[Any]:
@@ -192,8 +192,8 @@ def test_dropout_with_the_heads_inside_is_the_same(call: Callable[..., Tensor]) 
 def test_no_dropout_is_exactly_no_dropout(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, nothing drawn, and nothing handed to the kernels."""
     handed = []
-    arguments = flash_plain._of_dropout
-    monkeypatch.setattr(flash_plain, "_of_dropout", lambda *args: handed.append(arguments(*args)) or handed[-1])
+    arguments = triton_plans._dropout_scalars
+    monkeypatch.setattr(triton_plans, "_dropout_scalars", lambda *args: handed.append(arguments(*args)) or handed[-1])
     q, k, v, grad_out = make_inputs(Shape((2,), 65, 33, 16), torch.float32)
     state = torch.get_rng_state(), torch.cuda.get_rng_state() if DEVICE == "cuda" else None
 

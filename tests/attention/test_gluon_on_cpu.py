@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cs336_systems.attention.flash_plain import Options
-from cs336_systems.attention.tile_choices import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD, suits_tma
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD, suits_tma
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs
 from tests.attention.gluon_on_cpu import launchers_on_cpu
 
@@ -44,26 +44,29 @@ Run = Callable[[Tensor, Tensor, Tensor, Tensor, bool], dict[str, Tensor]]
 
 
 @pytest.fixture(scope="module")
-def launchers() -> Iterator[tuple[Any, Any]]:
-    with launchers_on_cpu() as (flash_hopper, flash_float32):
-        yield flash_hopper, flash_float32
+def launchers() -> Iterator[Any]:
+    with launchers_on_cpu() as gluon_plans:
+        yield gluon_plans
 
 
 @pytest.fixture
-def in_pieces(launchers: tuple[Any, Any]) -> Callable[[int], Run]:
+def in_pieces(launchers: Any) -> Callable[[int], Run]:
     """`run` of the kernels over so many pieces of float32."""
     choices = {pieces: {d: HOPPER_FLOAT32[d, pieces] for d in (64, 128)} for pieces in (2, 3)}
-    return lambda pieces: partial(run, launchers[1], choices[pieces], choices[pieces])
+    plans = launchers.pieces_forward, launchers.pieces_backward
+    return lambda pieces: partial(run, plans, choices[pieces], choices[pieces])
 
 
 @pytest.fixture(params=["as they are", "in pieces"])
-def of_either(request: pytest.FixtureRequest, launchers: tuple[Any, Any], in_pieces: Callable[[int], Run]) -> Run:
+def of_either(request: pytest.FixtureRequest, launchers: Any, in_pieces: Callable[[int], Run]) -> Run:
     """`run` of the kernels that multiply operands as they are, exact in float32 here, and of those over pieces."""
-    return in_pieces(3) if request.param == "in pieces" else partial(run, launchers[0], HOPPER_FORWARD, HOPPER_BACKWARD)
+    if request.param == "in pieces":
+        return in_pieces(3)
+    return partial(run, (launchers.gluon_forward, launchers.gluon_backward), HOPPER_FORWARD, HOPPER_BACKWARD)
 
 
 def run(
-    launcher: Any,
+    plans: tuple[Any, Any],
     forward_choices: dict[int, Any],
     backward_choices: dict[int, Any],
     q: Tensor,
@@ -73,11 +76,11 @@ def run(
     is_causal: bool,
 ) -> dict[str, Tensor]:
     d = q.shape[-1]
-    options = Options(is_causal, d**-0.5)
+    request, (plan_forward, plan_backward) = Request(is_causal, d**-0.5), plans
     assert all(map(suits_tma, (q, k, v)))
     with torch.no_grad():
-        out, lse = launcher.plan_forward(q, k, v, options, forward_choices[d])(q, k, v, None)
-        backward = launcher.plan_backward(q, k, v, out, grad_out, options, backward_choices[d])
+        out, lse = plan_forward(request, q, k, v, forward_choices[d])(q, k, v, None)
+        backward = plan_backward(request, q, k, v, out, grad_out, backward_choices[d])
         grads = backward(q, k, v, out, lse, grad_out, None)
     return dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *grads), strict=True))
 

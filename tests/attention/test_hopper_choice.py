@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_systems.attention import flash_traced, flash_triton, plans, tile_choices
+from cs336_systems.attention import flash_traced, flash_triton, planning, tiles
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
-from cs336_systems.attention.tile_choices import (
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
@@ -24,7 +25,12 @@ from tests.attention.gate import Shape, make_inputs
 
 @pytest.fixture
 def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_choices, "runs_gluon", lambda device: True)
+    monkeypatch.setattr(tiles, "runs_gluon", lambda device: True)
+    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
+
+
+CALL = Request(scale=0.1)
+FLOAT32 = Request(scale=0.1, products="bf16x6")
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -37,25 +43,25 @@ def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
     q = tensor(1, 16, 4096, d, dtype=dtype)
     k = q[:, ::4]
-    assert hopper_forward(q, k, k, 0.1, False) == HOPPER_FORWARD[d]
-    assert hopper_backward(q, q, q, False, False) == HOPPER_BACKWARD[d]
+    assert hopper_forward(CALL, q, k, k) == HOPPER_FORWARD[d]
+    assert hopper_backward(CALL, q, q, q) == HOPPER_BACKWARD[d]
     inside = tensor(1, 4096, 16, d, dtype=dtype).transpose(1, 2)
-    assert hopper_forward(inside, inside, inside, 0.1, False) == HOPPER_FORWARD[d]
-    assert hopper_backward(inside, inside, inside, False, False) == HOPPER_BACKWARD[d]
+    assert hopper_forward(CALL, inside, inside, inside) == HOPPER_FORWARD[d]
+    assert hopper_backward(CALL, inside, inside, inside) == HOPPER_BACKWARD[d]
 
 
 @pytest.mark.usefixtures("on_hopper")
 def test_a_program_for_nearly_each_multiprocessor_is_enough_where_it_is_long() -> None:
     for shape in ((1, 4, 4096), (4, 1, 4096), (1, 1, 16384)):
-        forward = {d: hopper_forward(q, q, q, 0.1, False) for d in (64, 128) for q in [tensor(*shape, d)]}
+        forward = {d: hopper_forward(CALL, q, q, q) for d in (64, 128) for q in [tensor(*shape, d)]}
         assert forward == {64: None, 128: HOPPER_FORWARD[128]}  # at 64 a program has 192 rows
         for q in (tensor(*shape, d) for d in (64, 128)):
-            assert hopper_backward(q, q, q, False, False) == HOPPER_BACKWARD[q.shape[-1]]
+            assert hopper_backward(CALL, q, q, q) == HOPPER_BACKWARD[q.shape[-1]]
     for shape in ((1, 16, 1024), (1, 8, 2048), (1, 3, 5376)):
         q = tensor(*shape, 128)
-        assert hopper_forward(q, q, q, 0.1, False) is None and hopper_backward(q, q, q, False, False) is None
+        assert hopper_forward(CALL, q, q, q) is None and hopper_backward(CALL, q, q, q) is None
     q, few = tensor(1, 4, 4096, 128), tensor(1, 4, 128, 128)
-    assert hopper_backward(q, few, few, False, False) is None and hopper_backward(few, q, q, False, False) is None
+    assert hopper_backward(CALL, q, few, few) is None and hopper_backward(CALL, few, q, q) is None
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -68,13 +74,19 @@ def test_all_others_get_the_plain_kernels() -> None:
     expanded = tensor(1, 1, 4096, 64).expand(q.shape)
     others = (q.float(), tensor(1, 16, 4096, 32), tensor(1, 16, 4096, 80), few, short, unaligned, odd, expanded)
     for one in others:
-        assert hopper_forward(one, one, one, 0.1, False) is None, one.shape
-        assert hopper_backward(one, one, one, False, False) is None, one.shape
-    assert hopper_forward(q, q, expanded, 0.1, False) is None
-    assert hopper_forward(q, q, q, 0.1, True) is None and hopper_backward(q, q, q, True, False) is None
-    assert hopper_forward(q, q, q, -0.1, False) is None and hopper_forward(q, q, q, 0.0, False) is None
-    assert hopper_backward(q, q, q, False, True) is None
-    assert hopper_backward(q, tensor(1, 16, 64, 64), q, False, False) is None
+        assert hopper_forward(CALL, one, one, one) is None, one.shape
+        assert hopper_backward(CALL, one, one, one) is None, one.shape
+    assert hopper_forward(CALL, q, q, expanded) is None
+    assert (
+        hopper_forward(CALL._replace(dropout=0.1), q, q, q) is None
+        and hopper_backward(CALL._replace(dropout=0.1), q, q, q) is None
+    )
+    assert (
+        hopper_forward(CALL._replace(scale=-0.1), q, q, q) is None
+        and hopper_forward(CALL._replace(scale=0.0), q, q, q) is None
+    )
+    assert hopper_backward(CALL._replace(deterministic=True), q, q, q) is None
+    assert hopper_backward(CALL, q, tensor(1, 16, 64, 64), q) is None
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -85,7 +97,7 @@ def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> N
     one_head, few = tensor(1, 1, 2048, d, dtype=q.dtype), tensor(1, 1, 128, d, dtype=q.dtype)
     odd = tensor(1, 16, 4096, d + 1, dtype=q.dtype)[..., 1:]  # they are split from anywhere
     for rows, visited in ((q, q), (q, few), (one_head, one_head), (few, one_head), (odd, odd)):
-        assert hopper_float32(rows, visited, products, False) == HOPPER_FLOAT32[d, pieces]
+        assert hopper_float32(CALL._replace(products=products), rows, visited) == HOPPER_FLOAT32[d, pieces]
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -93,9 +105,9 @@ def test_other_float32_gets_the_plain_kernels() -> None:
     q = tensor(1, 16, 4096, 64, dtype=torch.float32)
     few, short, least = (tensor(*shape, 64, dtype=q.dtype) for shape in ((16, 16, 127), (64, 16, 64), (1, 16, 1024)))
     for one in (q.bfloat16(), tensor(1, 16, 4096, 32, dtype=q.dtype), short, least):
-        assert hopper_float32(one, one, "bf16x6", False) is None, one.shape
-    assert hopper_float32(few, q, "bf16x6", False) is None
-    assert hopper_float32(q, q, "bf16x6", True) is None
+        assert hopper_float32(FLOAT32, one, one) is None, one.shape
+    assert hopper_float32(FLOAT32, few, q) is None
+    assert hopper_float32(FLOAT32._replace(dropout=0.1), q, q) is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -103,10 +115,10 @@ def test_no_other_machine_imports_them() -> None:
     program = """
 import sys, torch
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.attention.tile_choices import runs_gluon
+from cs336_systems.attention.tiles import runs_gluon
 q = torch.randn(2, 16, 64, requires_grad=True)
 flash_attention(q, q, q, impl="triton").sum().backward()
-print(runs_gluon(torch.device("cpu")), any("hopper" in name for name in sys.modules if name.startswith("cs336")))
+print(runs_gluon(torch.device("cpu")), any("gluon" in name for name in sys.modules if name.startswith("cs336")))
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]
@@ -115,8 +127,12 @@ print(runs_gluon(torch.device("cpu")), any("hopper" in name for name in sys.modu
 @pytest.mark.parametrize("asked", ["by the argument", "with heads inside", "by torch", "not"])
 def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    backward = plans.plan_backward
-    monkeypatch.setattr(plans, "plan_backward", lambda *args: told.append(args[-1]) or backward(*args))
+    backward = planning.choose_backward
+    monkeypatch.setattr(
+        planning,
+        "choose_backward",
+        lambda request, *args: told.append(request.deterministic) or backward(request, *args),
+    )
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     if asked == "with heads inside":
         inside = (x[None].transpose(1, 2) for x in (q, k, v))
@@ -133,7 +149,7 @@ def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.Monk
 def test_a_graph_holds_them_as_operators(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it would for Hopper; inside them run here the plain kernels."""
     monkeypatch.undo()  # the compiler allows no poison in its graphs
-    monkeypatch.setattr(flash_traced, "hopper_takes", lambda q, dropout: not dropout)
+    monkeypatch.setattr(flash_traced, "hopper_takes", lambda request, q: not request.dropout)
     q, k, v, grad_out = make_inputs(Shape((2, 2), 65, 33, 64, "heads_inside"), torch.float32)
     graphs: list[str] = []
 

@@ -3,17 +3,16 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cs336_systems.attention import tile_choices
+from cs336_systems.attention import tiles
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from cs336_systems.attention.tile_choices import HOPPER_FORWARD, runs_gluon
+from cs336_systems.attention.tiles import HOPPER_FORWARD, runs_gluon
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 HERE = torch.device("cuda", 0)
@@ -39,13 +38,13 @@ SHAPES = (
 
 @pytest.fixture
 def everywhere() -> Iterator[list[str]]:
-    """Taken from HOPPER_LEAST_ROWS on, however few the heads; which of them was launched."""
-    from cs336_systems.attention import flash_float32, flash_hopper
+    """Take Gluon kernels from HOPPER_MIN_ROWS on, however few the heads; note whether forward or backward ran."""
+    from cs336_systems.attention import gluon_plans
 
     launched: list[str] = []
 
-    def noting(module: ModuleType, name: str) -> Callable[..., Any]:
-        make_plan = getattr(module, f"plan_{name}")
+    def noting(name: str, function: str) -> Callable[..., Any]:
+        make_plan = getattr(gluon_plans, function)
 
         def make_noted(*arguments: Any) -> Any:
             plan = make_plan(*arguments)
@@ -59,11 +58,11 @@ def everywhere() -> Iterator[list[str]]:
         return make_noted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tile_choices, "HOPPER_LEAST_TILES", 1)
+        patch.setattr(tiles, "HOPPER_MIN_TILES", 0)
         for d, choice in HOPPER_FORWARD.items():
-            patch.setitem(tile_choices.HOPPER_FORWARD, d, choice._replace(least_keys=1))
-        for module, name in itertools.product((flash_hopper, flash_float32), ("forward", "backward")):
-            patch.setattr(module, f"plan_{name}", noting(module, name))
+            patch.setitem(tiles.HOPPER_FORWARD, d, choice._replace(min_keys=1))
+        for kind, name in itertools.product(("gluon", "pieces"), ("forward", "backward")):
+            patch.setattr(gluon_plans, f"{kind}_{name}", noting(name, f"{kind}_{name}"))
         yield launched
 
 

@@ -1,19 +1,19 @@
 """Launches that Triton does not look at: what makes two of them alike, and what they hand to the kernel."""
 
 import gc
-import inspect
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import triton
 
-from cs336_systems.attention import flash_plain, launch, tile_choices
+from cs336_systems.attention import launch, tiles, triton_plans
 from cs336_systems.attention.dropout import Dropout
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from cs336_systems.attention.plans import forget_plans, plan_of, plans
+from cs336_systems.attention.planning import plan_for, plans
+from cs336_systems.attention.request import Request
 from tests.attention.gate import Shape, make_inputs
 
 X, Y = torch.zeros(1), torch.ones(1)
@@ -29,9 +29,10 @@ def run(
     dropout: Dropout | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Forward and backward by their plans: out, lse, dq, dk, dv."""
-    plan = plan_of(q, k, v, is_causal, scale, dropout=dropout)
-    out, lse = plan.forward(q, k, v, None if dropout is None else dropout.seed)
-    return out, lse, *plan.backward(q, k, v, out, lse, grad_out, dropout, deterministic=False)
+    p, seed = (0.0, None) if dropout is None else dropout
+    plan = plan_for(Request(is_causal, scale, dropout=p), q, k, v, seed)
+    out, lse = plan.forward(q, k, v, seed)
+    return out, lse, *plan.backward(q, k, v, out, lse, grad_out, seed)
 
 
 class FakeLauncher:
@@ -180,18 +181,18 @@ def test_a_backward_compiles_each_of_its_kernels_once(monkeypatch: pytest.Monkey
     compiled: list[str] = []
     monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **what: compiled.append(what["fn"].name))
     of_backward = (
-        flash_plain.flash_bwd_delta_kernel,
-        flash_plain.flash_bwd_dkdv_kernel,
-        flash_plain.flash_bwd_dq_kernel,
+        triton_plans.flash_bwd_delta_kernel,
+        triton_plans.flash_bwd_dkdv_kernel,
+        triton_plans.flash_bwd_dq_kernel,
     )
     for kernel in of_backward:  # what other tests compiled
         kernel.device_caches.clear()
-    forget_plans()
+    plans.clear()
     q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 40, 40, 16), torch.float32))
-    plan = plan_of(q, k, v, True, 0.25)
+    plan = plan_for(Request(True, 0.25, "bf16x6"), q, k, v, None)
     saved = q, k, v, *plan.forward(q, k, v, None)
     compiled.clear()
-    plan.backward(*saved, grad_out, None, deterministic=False)
+    plan.backward(*saved, grad_out, None)
     assert sorted(compiled) == sorted(kernel.__name__ for kernel in of_backward)
 
 
@@ -202,23 +203,21 @@ def test_calls_alike_share_their_plans() -> None:
         run(q, k, v, grad_out)
         made.append([(plan, *plan.backwards.values()) for plan in plans.values()])
     assert made[0] == made[1] and [len(one) for one in made[0]] == [2]
-    forget_plans()
-    assert not plans
 
 
 def test_plans_of_shapes_that_come_once_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "MOST_PLANS", 8)
-    plans: launch.Plans[int] = launch.Plans()
+    monkeypatch.setattr(launch, "MAX_PLANS", 8)
+    plans: launch.PlanCache[int] = launch.PlanCache()
     for n in range(20):
         assert plans.keep(n, n + 1) == n + 1 == plans[n]
     assert len(plans) <= 8
 
 
-@pytest.mark.parametrize("layout", [launch.layout_of, launch.layout_of_saved])
-def test_a_layout_holds_all_that_triton_compiles_for(layout: Callable[..., Hashable]) -> None:
+def test_a_layout_holds_all_that_triton_compiles_for() -> None:
+    layout = launch.layout_of
     x = torch.zeros(2, 8, 64)
     unaligned = torch.zeros(x.numel() + 1)[1:].view_as(x)
-    tensors = [x] * len(inspect.signature(layout).parameters)
+    tensors = [x] * 6
     same = layout(*tensors)
     assert same == layout(*[torch.zeros_like(x) for x in tensors]) and hash(same)
     for place in range(len(tensors)):
@@ -228,9 +227,9 @@ def test_a_layout_holds_all_that_triton_compiles_for(layout: Callable[..., Hasha
 
 def test_a_layout_holds_what_differs_between_calls() -> None:
     x = torch.zeros(2, 8, 64)
-    same = launch.layout_of(x, x, x)
+    same = launch.kinds_of(x, x, x)
     for other in (x.half(), x[:1], x.to("meta")):
-        assert len({same, *(launch.layout_of(*three) for three in ((other, x, x), (x, other, x), (x, x, other)))}) == 4
+        assert len({same, *(launch.kinds_of(*three) for three in ((other, x, x), (x, other, x), (x, x, other)))}) == 4
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
@@ -249,8 +248,8 @@ def test_every_launch_names_the_rest_of_its_kernels_arguments(
             launched.append(self.kernel.__name__)
             super().__call__(*tensors)
 
-    monkeypatch.setattr(flash_plain, "Launch", Checked)
-    monkeypatch.setattr(flash_plain, "tiles_at_once", lambda q, k: at_once and tile_choices.AT_ONCE_TILES)
+    monkeypatch.setattr(triton_plans, "Launch", Checked)
+    monkeypatch.setattr(triton_plans, "tiles_at_once", lambda q, k: at_once and tiles.AT_ONCE_TILES)
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
     seed = torch.zeros(1, dtype=torch.int64, device=q.device)
     dropout = Dropout(dropout_p, seed) if dropout_p else None
@@ -283,7 +282,7 @@ def test_a_call_that_differs_gets_another_plan(changed: str) -> None:
         change = {"q": q.detach().mT.contiguous().mT}
     call()
     after_another = call(**change)
-    forget_plans()
+    plans.clear()
     alone = call(**change)
     torch.testing.assert_close(after_another, alone, rtol=0, atol=0)
 
@@ -302,7 +301,7 @@ def test_a_backward_of_another_dtype_or_length_gets_another_plan(changed: str) -
     other = [x.detach() for x in make_inputs(shape, dtype)]
     run(*(x.detach() for x in make_inputs(Shape((2,), 40, 40, 16), torch.float32)))
     after_another = run(*other)
-    forget_plans()
+    plans.clear()
     torch.testing.assert_close(after_another, run(*other), rtol=0, atol=0)
 
 

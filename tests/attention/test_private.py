@@ -11,10 +11,11 @@ import pytest
 import torch
 import triton
 
-from cs336_systems.attention import flash_triton, launch, tile_choices
+from cs336_systems.attention import flash_triton, launch, tiles
+from cs336_systems.attention import private as kernels
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.launch import Launch
-from cs336_systems.private import kernels, warn_once
+from cs336_systems.warn import warn_once
 from tests.attention.gate import DEVICE
 from tests.attention.test_launch import FakeGPU, FakeKernel, FakeLauncher
 
@@ -131,24 +132,23 @@ def test_a_descriptor_that_holds_more_than_its_fields_is_made_anew() -> None:
     assert like(torch.ones(5)).elements == 5
 
 
-@pytest.mark.parametrize("module", ["flash_hopper", "flash_float32"])
-def test_without_gluon_the_plain_kernels_are_taken(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gluon_the_plain_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 7)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton, "knobs", SimpleNamespace(runtime=SimpleNamespace(interpret=False)))
     imported = importlib.import_module
 
     def import_module(name: str) -> Any:
-        if name.endswith(module):
+        if name.endswith("gluon_kernels"):
             raise ImportError("cannot import name 'tma'")
-        return SimpleNamespace() if "flash" in name else imported(name)
+        return imported(name)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    tile_choices._gpu_runs_gluon.cache_clear()
+    tiles._gpu_runs_gluon.cache_clear()
     with pytest.warns(RuntimeWarning, match="Gluon"):
-        assert not tile_choices.runs_gluon(device)
-    assert not tile_choices.runs_gluon(device)
-    tile_choices._gpu_runs_gluon.cache_clear()
+        assert not tiles.runs_gluon(device)
+    assert not tiles.runs_gluon(device)
+    tiles._gpu_runs_gluon.cache_clear()
 
 
 @pytest.mark.gpu
@@ -168,5 +168,5 @@ def test_the_fast_ways_are_taken_on_the_installed_versions(monkeypatch: pytest.M
         torch.autograd.grad(flash_attention(q, k, v, True, impl="triton").sum(), (q, k, v))
     assert launched and all(one._direct is not None for one in launched)
     if torch.cuda.get_device_capability() == (9, 0):
-        assert "cs336_systems.attention.flash_hopper" in sys.modules
+        assert "cs336_systems.attention.gluon_plans" in sys.modules
         assert {"hopper" in one.kernel.__name__ for one in launched} == {True, False}

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from cs336_systems.attention import flash_triton, plans, tile_choices
+from cs336_systems.attention import flash_triton, tiles
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from cs336_systems.attention.tile_choices import split_keys
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import split_keys
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 SHAPES = (
@@ -19,7 +20,7 @@ SHAPES = (
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "split_keys", lambda q, k, dropout: 64)
+    monkeypatch.setattr(tiles, "split_keys", lambda request, q, k: 64)
 
 
 @pytest.mark.usefixtures("taken")
@@ -47,11 +48,11 @@ def test_a_chunk_of_scores_of_minus_infinity_counts_for_nothing(hidden: slice) -
 
 
 def test_a_few_long_heads_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_choices, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
 
     def chunk(heads: int, n: int, d: int, dtype: torch.dtype = torch.bfloat16, dropout: bool = False) -> int | None:
         q = torch.empty(1, heads, n, d, dtype=dtype, device="meta")
-        return split_keys(q, q, dropout)
+        return split_keys(Request(dropout=0.1 if dropout else 0.0), q, q)
 
     assert [chunk(1, n, 64) for n in (1024, 2048, 4096, 8192, 16384)] == [None, 512, 1024, 2048, None]
     assert [chunk(1, n, 16) for n in (1024, 2048, 4096, 8192)] == [None, 256, 512, 1024]
@@ -64,6 +65,6 @@ def test_a_few_long_heads_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("n", [2048, 2500, 4096, 8192])
 def test_it_is_as_exact_as_eager_where_it_is_taken(n: int, d: int) -> None:
     q, k, v, grad_out = make_inputs(Shape((1, 1), n, n, d), torch.bfloat16)
-    assert split_keys(q, k, False)
+    assert split_keys(Request(), q, k)
     exact, eager = exact_and_eager(q, k, v, grad_out, True)
     assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, True), exact, eager, q.dtype)

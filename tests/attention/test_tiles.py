@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from cs336_systems.attention import tile_choices
-from cs336_systems.attention.tile_choices import (
+from cs336_systems.attention import tiles
+from cs336_systems.attention.tiles import (
     DQ_TILES,
     MEDIUM_TILES,
-    MOST_SHARED_BYTES,
+    MIN_SHARED_BYTES,
     SHORT_GRID_TILES,
     SMALLER_TILES,
 )
@@ -34,30 +34,30 @@ def test_tiles_fit_the_shared_memory_of_a_gpu(capability: int, dropout: tuple[st
 
 @pytest.mark.parametrize("capability", SHARED_KIB)
 def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
+    monkeypatch.setattr(tiles, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
     q = torch.empty(1, 1, 8, 128)
-    tiles = tile_choices.tiles_for(q, tile_choices.FORWARD_TILES)
-    _, large = tile_choices.FORWARD_TILES[128]
+    chosen = tiles.tiles_for(q, tiles.FORWARD_TILES)
+    _, large = tiles.FORWARD_TILES[128]
     expected = {80: MEDIUM_TILES[large], 90: large, 100: large}
-    assert tiles == expected.get(capability, SMALLER_TILES[large])
+    assert chosen == expected.get(capability, SMALLER_TILES[large])
 
 
 def test_a_short_grid_gets_smaller_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_choices, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
     long, _ = DQ_TILES[128]
     for heads, expected in ((1, SHORT_GRID_TILES[long]), (4, SHORT_GRID_TILES[long]), (5, long)):
         q = torch.empty(heads, 8192, 128, dtype=torch.bfloat16, device="meta")
-        assert tile_choices.tiles_for(q, DQ_TILES) == expected
+        assert tiles.tiles_for(q, DQ_TILES) == expected
 
 
 def test_other_tiles_are_for_choices_that_are_made() -> None:
-    made = {tiles for table in TABLES.values() for both in table.values() for tiles in both}
+    made = {choice for table in TABLES.values() for both in table.values() for choice in both}
     assert SHORT_GRID_TILES.keys() | MEDIUM_TILES.keys() | SMALLER_TILES.keys() <= made
 
 
 def test_the_shared_memory_of_a_device_is_a_constant_in_a_graph() -> None:
-    compiled = torch.compile(lambda x: x + tile_choices.shared_bytes(x.device), backend="eager", fullgraph=True)
+    compiled = torch.compile(lambda x: x + tiles.shared_bytes(x.device), backend="eager", fullgraph=True)
     if not torch.cuda.is_available():
-        assert compiled(torch.zeros(1)).item() == MOST_SHARED_BYTES
+        assert compiled(torch.zeros(1)).item() == MIN_SHARED_BYTES
     else:
         assert compiled(torch.zeros(1, device="cuda")).item() >= 99 * 2**10

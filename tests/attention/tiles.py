@@ -8,22 +8,23 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from cs336_systems.attention import flash_plain, tile_choices
-from cs336_systems.attention.tile_choices import SHORT_GRID_TILES, Tiles, fitting
+from cs336_systems.attention import tiles as tables
+from cs336_systems.attention import triton_plans
+from cs336_systems.attention.tiles import SHORT_GRID_TILES, Tiles, fitting
 
 SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capability -> shared memory of a block at most (CUDA C++ Programming Guide, technical specifications)."""
 
 TABLES = {
-    "forward": tile_choices.FORWARD_TILES,
-    "dkdv": tile_choices.DKDV_TILES,
-    "dq": tile_choices.DQ_TILES,
+    "forward": tables.FORWARD_TILES,
+    "dkdv": tables.DKDV_TILES,
+    "dq": tables.DQ_TILES,
 }
 KERNELS = {
-    "forward": flash_plain.flash_fwd_kernel,
-    "dkdv": flash_plain.flash_bwd_dkdv_kernel,
-    "dq": flash_plain.flash_bwd_dq_kernel,
-    "at once": flash_plain.flash_bwd_at_once_kernel,
+    "forward": triton_plans.flash_fwd_kernel,
+    "dkdv": triton_plans.flash_bwd_dkdv_kernel,
+    "dq": triton_plans.flash_bwd_dq_kernel,
+    "at once": triton_plans.flash_bwd_at_once_kernel,
 }
 PRODUCTS = {"bf16": ("ieee",), "fp32": ("bf16x6", "tf32")}  # bf16x3 holds less than bf16x6
 
@@ -43,9 +44,9 @@ def _chosen(most: int) -> Iterator[tuple[str, int, str, Tiles]]:
             for dtype, tiles in zip(PRODUCTS, choices, strict=True):
                 for one in (tiles, SHORT_GRID_TILES.get(tiles, tiles)):
                     yield kernel, d, dtype, fitting(one, most)
-    if most >= tile_choices.AT_ONCE_LEAST_SHARED_BYTES:
-        for d in tile_choices.FORWARD_TILES:
-            yield "at once", d, "bf16", tile_choices.AT_ONCE_TILES
+    if most >= tables.AT_ONCE_MIN_SHARED_BYTES:
+        for d in tables.FORWARD_TILES:
+            yield "at once", d, "bf16", tables.AT_ONCE_TILES
 
 
 def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int) -> Any:

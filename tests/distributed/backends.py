@@ -1,4 +1,4 @@
-"""Backends that no machine has to have: imported by a test, they are registered in its ranks too."""
+"""Backends for tests on any machine. A test that imports this module registers them in its ranks too."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # noqa: F401, registers it in versions that do not themselves
 
 FAKE = "fake"
-"""Torch's own, which sends nothing."""
+"""torch's backend that sends nothing."""
 
 LIKE_GLOO_ON_CUDA = "like_gloo_on_cuda"
-"""On CPU tensors what gloo does with CUDA tensors: everything coalesced, or averaged, is refused."""
+"""Gloo on CPU tensors, restricted to the collectives that it has for CUDA tensors."""
 
 PLAIN = ("allreduce", "broadcast", "reduce", "allgather", "gather", "scatter", "barrier", "send", "recv")
-"""The collectives of torch's ProcessGroupGloo that take CUDA tensors, in every version from 2.11."""
+"""Collectives of ProcessGroupGloo that accept CUDA tensors in torch 2.11 and later."""
 
 FAST = ("allreduce_coalesced", "allgather_coalesced", "reduce_scatter", "_start_coalescing", "_end_coalescing")
-"""Those that it has for no CUDA tensor, or not in every version."""
+"""Collectives that it lacks for CUDA tensors in at least one version."""
 
 
 class LikeGlooOnCuda(dist.ProcessGroup):
-    """Hands what is plain on to gloo."""
+    """Process group that forwards plain collectives to gloo."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: Any):
         super().__init__(rank, size)
@@ -31,8 +31,8 @@ class LikeGlooOnCuda(dist.ProcessGroup):
 
 def _plain(name: str) -> Any:
     def collective(self: LikeGlooOnCuda, *args: Any, **kwargs: Any) -> Any:
-        for one in (*args, *kwargs.values()):
-            if getattr(one, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.AVG:
+        for argument in (*args, *kwargs.values()):
+            if getattr(argument, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.AVG:
                 raise ValueError("Cannot use ReduceOp.AVG with Gloo")
         return getattr(self._gloo, name)(*args, **kwargs)
 

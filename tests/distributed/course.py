@@ -22,7 +22,7 @@ def train_on_rank(
     on_after_backward: Callable[..., None] | None,
     world_size: int,
 ) -> tuple[dict[str, Tensor], list[str], History]:
-    """A rank's own initial values, the wrapper's names, and the values after wrapping and after each step."""
+    """Return the rank's initial values, the wrapper's names, and the values after wrapping and after each step."""
     module = seeded(model, rank)
     own = values(module)
     net = wrap(module, *wrap_args)
@@ -47,7 +47,7 @@ def check_against_single_process(
     on_batch_start: Callable[..., None] | None,
     on_after_backward: Callable[..., None],
 ) -> None:
-    """Ranks of different seeds take rank 0's values, and every step equals one process's with the whole batch."""
+    """Check that ranks start from rank 0's values and that every step equals a single process."""
     ranks = spawn(train_on_rank, 2, model, wrap, wrap_args, on_batch_start, on_after_backward, 2)
     expected = train_on_rank(0, model, lambda module: module, (), None, None, 1)[2]
     (own, names, _), (other, _, _) = ranks[0], ranks[1]

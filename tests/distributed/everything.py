@@ -1,4 +1,4 @@
-"""All of data parallelism and of the sharded optimizer on a rank, whatever its backend and device."""
+"""Every strategy and optimizer on a rank, for any backend and device."""
 
 from functools import partial
 
@@ -21,13 +21,13 @@ MODELS = {
 }
 OPTIMIZERS = {"sgd": partial(torch.optim.SGD, lr=0.1), "master weights": partial(MasterWeightAdamW, lr=0.01)}
 ALONE = "alone"
-"""One process with the whole batch."""
+"""Key of the reference: one process with the whole batch."""
 
 Trained = dict[tuple[str, str], dict[str, Tensor]]
 
 
 class WithAnEmptyParameter(nn.Module):
-    """One that trains without having an element, and one that does not train."""
+    """Model with an empty parameter and a frozen one."""
 
     def __init__(self):
         super().__init__()
@@ -41,24 +41,24 @@ class WithAnEmptyParameter(nn.Module):
 
 
 def train_everything(rank: int, world_size: int) -> Trained:
-    """(model, strategy) and (optimizer, who averages) -> the values after three steps."""
-    found = {}
+    """Map (model, strategy) and (optimizer, averaging) to the values after three steps."""
+    results = {}
     for model, build in MODELS.items():
-        found[model, ALONE] = train(seeded(build), steps=3)
+        results[model, ALONE] = train(seeded(build), steps=3)
         for strategy, wrap in STRATEGIES.items():
-            found[model, strategy] = train(wrap(seeded(build, rank)), rank, world_size, steps=3)
+            results[model, strategy] = train(wrap(seeded(build, rank)), rank, world_size, steps=3)
     for name, make in OPTIMIZERS.items():
         net = seeded(WithAnEmptyParameter)
-        found[name, ALONE] = clip_and_step(net, make(net.parameters()))
+        results[name, ALONE] = clip_and_step(net, make(net.parameters()))
         for strategy, wrap in STRATEGIES.items():
             net = wrap(seeded(WithAnEmptyParameter, rank))
             optimizer = ShardedOptimizer(net.parameters(), make)
-            found[name, strategy] = clip_and_step(net, optimizer, rank, world_size)
+            results[name, strategy] = clip_and_step(net, optimizer, rank, world_size)
         net = seeded(WithAnEmptyParameter)
         optimizer = ShardedOptimizer(net.parameters(), make, reduces_gradients=True)
-        found[name, "the optimizer"] = clip_and_step(net, optimizer, rank, world_size)
+        results[name, "the optimizer"] = clip_and_step(net, optimizer, rank, world_size)
         optimizer.consolidate_state_dict()
-    return found
+    return results
 
 
 def clip_and_step(
@@ -75,10 +75,10 @@ def clip_and_step(
 
 
 def check_everything(trained: Trained) -> None:
-    """All that ranks trained together is what one process trains."""
-    for (what, how), found in trained.items():
+    """Check that the ranks' values equal those of one process."""
+    for (what, how), results in trained.items():
         alone = trained[what, ALONE]
         rtol, atol = (1e-3, 1e-4) if what == "master weights" else (1e-5, 1e-6)  # Adam divides a gradient by its size
         torch.testing.assert_close(
-            found, alone, rtol=rtol, atol=atol, msg=lambda why, case=(what, how): f"{case}: {why}"
+            results, alone, rtol=rtol, atol=atol, msg=lambda why, case=(what, how): f"{case}: {why}"
         )

@@ -1,4 +1,4 @@
-"""Small models with what goes wrong in data parallelism: frozen, tied, unused and mixed parameters, and buffers."""
+"""Small models with the difficulties of data parallelism: frozen, tied, unused and mixed parameters, and buffers."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ FEATURES_IN, FEATURES_OUT = 10, 5
 
 
 class Toy(nn.Module):
-    """As the course's: a constant parameter, and a bias which is random and frozen. Gradients of 400, 2000, 1000 B."""
+    """The course's model with a constant parameter and a random frozen bias. Gradients of 400, 2000, 1000 B."""
 
     def __init__(self):
         super().__init__()
@@ -24,7 +24,7 @@ class Toy(nn.Module):
 
 
 class Tied(nn.Module):
-    """As the course's: `fc4` and `fc2` share their weight. Gradients of 400, 2000, 2000, 1000 B."""
+    """The course's model whose `fc4` and `fc2` share their weight. Gradients of 400, 2000, 2000, 1000 B."""
 
     def __init__(self):
         super().__init__()
@@ -42,14 +42,14 @@ class Tied(nn.Module):
 
 
 class Branches(nn.Module):
-    """Branches of one shape; `order` says which are used, and so in which order gradients arrive. 2000 + 200 B each."""
+    """Branches of one shape. `order` selects branches and so the order of their gradients, 2000 + 200 B each."""
 
     def __init__(self, num_branches: int = 4):
         super().__init__()
         self.branches = nn.ModuleList(nn.Linear(FEATURES_IN, 50) for _ in range(num_branches))
 
     def forward(self, x: Tensor, order: tuple[int, ...]) -> Tensor:
-        total = x.new_zeros((), requires_grad=True)  # a rank may use no branch and still call backward
+        total = x.new_zeros((), requires_grad=True)  # lets a rank that uses no branch call backward
         for branch in order:
             total = total + (branch + 1) * self.branches[branch](x).square().mean()
         return total
@@ -82,7 +82,7 @@ class _Block(torch.autograd.Function):
 
 
 class Blocks(nn.Module):
-    """Each a node of the graph that makes both of its gradients, like a compiled block. Five of 440 bytes, then 220."""
+    """Layers whose two gradients come from one node, as in a compiled block. Five of 440 bytes, then one of 220."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,7 @@ class Blocks(nn.Module):
 
 
 class Odd(nn.Module):
-    """Parameters without dimensions, without elements, and not contiguous. Gradients of 4, 0 and 200 bytes."""
+    """Model with a scalar, an empty and a non-contiguous parameter. Gradients of 4, 0 and 200 bytes."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ class Odd(nn.Module):
 
 
 class Buffered(nn.Module):
-    """Random buffers of the dtypes that models have; one is in no state_dict, one counts the forwards."""
+    """Model with random buffers of common dtypes; one is not persistent, one counts the forwards."""
 
     def __init__(self):
         super().__init__()

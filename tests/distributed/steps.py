@@ -1,4 +1,4 @@
-"""What the tests of data parallelism share: the strategies, batches, a training on a rank, and a count of its calls."""
+"""Shared parts of the tests of data parallelism: strategies, batches, training on a rank, and counts of its calls."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,14 +18,14 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "naive": NaiveDDP,
     "flat": FlatDDP,
     "overlapped": OverlappedDDP,
-    "bucketed": partial(BucketedDDP, bucket_size_mb=0.0025),  # 2621 B: one or several of the tensors in `models`
+    "bucketed": partial(BucketedDDP, bucket_size_mb=0.0025),  # 2621 B hold one or several of the tensors in `models`
     "one_bucket": partial(BucketedDDP, bucket_size_mb=None),
 }
 BATCH_SIZE = 24  # divides over 1 to 4 ranks
 
 
 def batch(step: int, rank: int = 0, world_size: int = 1) -> tuple[Tensor, Tensor]:
-    """A rank's share of the inputs and labels of a step."""
+    """Return a rank's share of the inputs and labels of a step."""
     generator = torch.Generator().manual_seed(step)
     inputs, labels = (
         torch.randn(BATCH_SIZE, features, generator=generator, device="cpu").to(torch.get_default_device())
@@ -39,16 +39,16 @@ def backward(net: nn.Module, inputs: Tensor, labels: Tensor, scale: float = 1.0)
 
 
 def finish(net: nn.Module) -> None:
-    """Nothing to do for a plain module, which trains alone."""
+    """Finish the synchronization, if the module has one."""
     if hasattr(net, "finish_gradient_synchronization"):
         net.finish_gradient_synchronization()
 
 
 def train(net: nn.Module, rank: int = 0, world_size: int = 1, *, steps: int = 5, first: int = 0) -> dict[str, Tensor]:
-    """SGD with momentum; the values afterwards."""
+    """Train with SGD and momentum; return the values afterwards."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step in range(first, first + steps):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
         backward(net, *batch(step, rank, world_size))
         finish(net)
         optimizer.step()
@@ -56,7 +56,7 @@ def train(net: nn.Module, rank: int = 0, world_size: int = 1, *, steps: int = 5,
 
 
 def seeded(build: Callable[..., nn.Module], seed: int = 0) -> nn.Module:
-    """Made on the CPU, so that its values are the same on every device."""
+    """Build on the CPU, so that the values are the same on every device."""
     torch.manual_seed(seed)
     with torch.device("cpu"):
         module = build()
@@ -64,25 +64,25 @@ def seeded(build: Callable[..., nn.Module], seed: int = 0) -> nn.Module:
 
 
 def values(net: nn.Module) -> dict[str, Tensor]:
-    """Copies of all parameters and buffers, by the plain module's names."""
+    """Copy all parameters and buffers, by the plain module's names."""
     module = getattr(net, "module", net)
     return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 
 
 def gradients(net: nn.Module) -> dict[str, Tensor | None]:
-    """Copies, by the plain module's names."""
+    """Copy the gradients, by the plain module's names."""
     module = getattr(net, "module", net)
     return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
 
 
 def mean_gradients(every: list[dict[str, Tensor | None]]) -> dict[str, Tensor | None]:
-    """Over the ranks; None counts as zero, unless nobody has a gradient."""
-    found = {name: [one[name] for one in every if one[name] is not None] for name in every[0]}
-    return {name: torch.stack(some).sum(0) / len(every) if some else None for name, some in found.items()}
+    """Average over the ranks. None counts as zero, unless no rank has a gradient."""
+    present = {name: [rank[name] for rank in every if rank[name] is not None] for name in every[0]}
+    return {name: torch.stack(some).sum(0) / len(every) if some else None for name, some in present.items()}
 
 
 def error_of(function: Callable[..., Any], *args: Any) -> str:
-    """What a call raised, or "nothing"."""
+    """Return the error that a call raises, or "nothing"."""
     try:
         function(*args)
     except (RuntimeError, ValueError) as error:
@@ -92,7 +92,7 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Traffic]:
-    """The all-reduces that torch.distributed itself is asked for; coalesced ones are one call."""
+    """Count the all-reduces that torch.distributed receives; a coalesced one counts as one call."""
     traffic = Traffic()
     all_reduce, coalesced = dist.all_reduce, dist.ProcessGroup.allreduce_coalesced
 

@@ -1,4 +1,4 @@
-"""Which gradients travel together: a pure function."""
+"""Assignment of gradients to buckets: pure functions."""
 
 import random
 from itertools import pairwise
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_systems.distributed.buckets import MIB, Bucket, buckets_of, grown, made_together
+from cs336_systems.distributed.buckets import MIB, Bucket, backward_groups, buckets_of, merged_groups
 from tests.distributed.models import Tied, Toy
 
 
@@ -23,7 +23,7 @@ def indices(buckets):
     return [bucket.indices for bucket in buckets]
 
 
-# Toy's gradients are of 400, 2000 and 1000 bytes; Tied's of 400, 2000, 2000 and 1000.
+# Toy has gradients of 400, 2000 and 1000 bytes; Tied of 400, 2000, 2000 and 1000.
 @pytest.mark.parametrize(
     ("model", "bucket_size_mb", "expected"),
     [
@@ -59,7 +59,7 @@ def test_dtypes_travel_apart_and_in_order_of_their_last_gradient():
     half, single = torch.empty(2, dtype=torch.bfloat16), torch.empty(2)
     buckets = buckets_of([single, half, half, single, half], None)
     assert [(bucket.indices, bucket.num_bytes) for bucket in buckets] == [((4, 2, 1), 12), ((3, 0), 16)]
-    # of 8 bytes at most: a bucket of halves closes before the singles around it
+    # at most 8 bytes: the bfloat16 bucket closes before the float32 buckets around it
     assert indices(buckets_of([single, half, half, half, single], 8 / MIB)) == [(4,), (3, 2), (1,), (0,)]
     assert indices(buckets_of([half, single, half], None)) == [(1,), (2, 0)]
 
@@ -74,7 +74,7 @@ def test_nothing_needs_no_bucket_and_an_empty_parameter_fits_in_any():
     assert indices(buckets_of(of_bytes(7, 0), 5 / MIB)) == [(1, 0)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_parameters_are_each_in_one_bucket_that_is_full_but_not_too_full(seed):
     source = random.Random(seed)
     dtypes = (torch.int8, torch.bfloat16, torch.float32)
@@ -89,7 +89,7 @@ def test_any_parameters_are_each_in_one_bucket_that_is_full_but_not_too_full(see
         assert len({parameters[index].dtype for index in bucket.indices}) == 1
         assert bucket.num_bytes == sum(parameters[index].nbytes for index in bucket.indices)
         assert bucket.num_bytes <= 100 or sum(parameters[index].nbytes > 0 for index in bucket.indices) == 1
-    for dtype in dtypes:  # a bucket is closed only by what does not fit
+    for dtype in dtypes:  # a bucket closes only if the next parameter does not fit
         alike = [bucket for bucket in buckets if parameters[bucket.indices[0]].dtype == dtype]
         for bucket, following in pairwise(alike):
             assert bucket.num_bytes + parameters[following.indices[0]].nbytes > 100
@@ -128,7 +128,7 @@ def compiled(model):
     ],
 )
 def test_gradients_that_one_node_makes_are_together(model, expected):
-    assert indices(made_together({"out": [model(torch.rand(2, 3))]}, list(model.parameters()))) == expected
+    assert indices(backward_groups({"out": [model(torch.rand(2, 3))]}, list(model.parameters()))) == expected
 
 
 def test_what_several_nodes_make_or_none_in_sight_or_another_dtype_stands_alone():
@@ -144,13 +144,13 @@ def test_what_several_nodes_make_or_none_in_sight_or_another_dtype_stands_alone(
     single, other, tied, unused = (nn.Parameter(torch.rand(2)) for _ in range(4))
     half = nn.Parameter(torch.rand(2, dtype=torch.bfloat16))
     parameters = [single, other, tied, unused, half]
-    assert indices(made_together(Made.apply(single, other, tied, half) + tied.sum(), parameters)) == [
+    assert indices(backward_groups(Made.apply(single, other, tied, half) + tied.sum(), parameters)) == [
         (4,),
         (3,),
         (2,),
         (1, 0),
     ]
-    assert indices(made_together("no tensor", parameters)) == [(4,), (3,), (2,), (1,), (0,)]
+    assert indices(backward_groups("no tensor", parameters)) == [(4,), (3,), (2,), (1,), (0,)]
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,14 @@ def test_what_several_nodes_make_or_none_in_sight_or_another_dtype_stands_alone(
 )
 def test_groups_grow_from_the_end_of_the_backward(sizes, expected):
     parameters = [torch.empty(size, dtype=torch.uint8, device="meta") for size in sizes]
-    found = grown([Bucket((index,), size) for index, size in enumerate(sizes)], parameters)
-    assert [bucket.num_bytes for bucket in found] == expected
-    assert [index for bucket in found for index in bucket.indices] == list(range(len(sizes)))
+    results = merged_groups([Bucket((index,), size) for index, size in enumerate(sizes)], parameters)
+    assert [bucket.num_bytes for bucket in results] == expected
+    assert [index for bucket in results for index in bucket.indices] == list(range(len(sizes)))
 
 
 def test_groups_hold_one_dtype():
     parameters = [torch.empty(8, dtype=dtype) for dtype in (torch.float32,) * 4 + (torch.bfloat16,) * 2]
-    found = grown([Bucket((index,), one.nbytes) for index, one in enumerate(parameters)], parameters)
-    assert indices(found) == [(0,), (1, 2), (3,), (4,), (5,)]
+    results = merged_groups(
+        [Bucket((index,), parameter.nbytes) for index, parameter in enumerate(parameters)], parameters
+    )
+    assert indices(results) == [(0,), (1, 2), (3,), (4,), (5,)]

@@ -1,4 +1,4 @@
-"""What data parallelism sends: within its sub-group, rounded, and from where the gradients lie."""
+"""Communication of data parallelism: within its sub-group, rounded, and directly from the gradients."""
 
 from collections import Counter
 from unittest.mock import patch
@@ -28,16 +28,16 @@ GROUPINGS = [([0, 1], [2, 3]), ([2, 0], [3, 1]), ([0], [1, 2, 3])]
 
 
 def train_in_groups(rank):
-    """For each grouping and strategy, what the rank's group trained with batches of its own."""
-    found = []
+    """Return the values that the rank's group trained on its own batches, for each grouping and strategy."""
+    results = []
     for grouping in GROUPINGS:
         groups = [dist.new_group(ranks) for ranks in grouping]
         number = next(number for number, ranks in enumerate(grouping) if rank in ranks)
         group, size = groups[number], len(grouping[number])
         for wrap in STRATEGIES.values():
             net = wrap(seeded(Toy, rank), process_group=group)
-            found.append(train(net, dist.get_rank(group), size, first=100 * number))
-    return found
+            results.append(train(net, dist.get_rank(group), size, first=100 * number))
+    return results
 
 
 def test_sub_groups_train_for_themselves_from_their_own_first_rank():
@@ -51,18 +51,18 @@ def test_sub_groups_train_for_themselves_from_their_own_first_rank():
 
 
 def send_in(rank, world_size, dtype):
-    """strategy -> averaged gradients and bytes; and this rank's own gradients."""
+    """Map each strategy to averaged gradients and bytes; return this rank's gradients too."""
     module = seeded(Toy)
     backward(module, *batch(0, rank, world_size))
-    own, found = gradients(module), {}
+    own, results = gradients(module), {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Toy), communication_dtype=dtype)
         with counted() as traffic:
             backward(net, *batch(0, rank, world_size))
             net.finish_gradient_synchronization()
         assert traffic == net.traffic
-        found[strategy] = gradients(net), traffic.num_bytes
-    return found, own
+        results[strategy] = gradients(net), traffic.num_bytes
+    return results, own
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -71,20 +71,20 @@ def test_bfloat16_communication_halves_the_bytes_and_rounds_no_more_than_it_must
     exact = mean_gradients([own for _, own in ranks])
     size = mean_gradients([{name: g if g is None else g.abs() for name, g in own.items()} for _, own in ranks])
     half_ulp = torch.finfo(torch.bfloat16).eps / 2
-    for found, _ in ranks:
-        for strategy, (rounded, num_bytes) in found.items():
+    for results, _ in ranks:
+        for strategy, (rounded, num_bytes) in results.items():
             assert num_bytes == 2 * 850, strategy
             for name in ("fc1.weight", "fc2.weight", "fc3.weight"):
                 assert rounded[name].dtype == torch.float32
                 error = (rounded[name] - exact[name]).abs()
-                # one rounding before the journey, and one for each addition on it
+                # one rounding before the all-reduce, and one per addition in it
                 assert (error <= 1.01 * world_size * half_ulp * size[name]).all(), (strategy, name)
                 assert error.max() > 0.1 * half_ulp * size[name].max(), "it was rounded"
 
 
 def watch_launches(rank):
-    """strategy -> all-reduces asked for when each gradient arrives, from the last layer's, and after the backward."""
-    found = {}
+    """Map each strategy to the launches counted at each gradient, from the last layer on, and after the backward."""
+    results = {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Toy))
         with counted() as traffic:
@@ -98,8 +98,8 @@ def watch_launches(rank):
             backward(net, *batch(0))
             note(None)
             net.finish_gradient_synchronization()
-        found[strategy] = launched
-    return found
+        results[strategy] = launched
+    return results
 
 
 @counts_coalesced_calls
@@ -115,9 +115,9 @@ def test_overlapping_strategies_launch_as_soon_as_a_bucket_is_full_and_the_other
 
 
 def log_launches_and_waits(rank):
-    """strategy -> what was done of an all-reduce, in order: launched, waited for."""
+    """Map each strategy to its sequence of launches and waits."""
     inputs, labels = batch(0)
-    found, all_reduce = {}, dist.all_reduce
+    results, all_reduce = {}, dist.all_reduce
 
     class Logged:
         def __init__(self, work, log):
@@ -134,17 +134,17 @@ def log_launches_and_waits(rank):
         with patch.object(dist, "all_reduce", logging):
             backward(net, inputs, labels)
             net.finish_gradient_synchronization()
-        found[strategy] = log
-    return found
+        results[strategy] = log
+    return results
 
 
 def test_the_naive_strategy_waits_for_each_all_reduce_before_the_next():
-    for found in spawn(log_launches_and_waits, 2):
-        assert found == {"naive": ["launch", "wait"] * 3, "overlapped": ["launch"] * 3 + ["wait"] * 3}
+    for results in spawn(log_launches_and_waits, 2):
+        assert results == {"naive": ["launch", "wait"] * 3, "overlapped": ["launch"] * 3 + ["wait"] * 3}
 
 
 class Norms(nn.Module):
-    """Rank 1 may use one norm twice: its graph is another."""
+    """Two norms. A rank that uses the second one twice has another graph."""
 
     def __init__(self):
         super().__init__()
@@ -156,9 +156,9 @@ class Norms(nn.Module):
 
 
 def launches_of_norms(rank, unlike, looks_first):
-    """Of three steps the all-reduces launched; and how far the averaged gradients are off, at most.
+    """Return the all-reduces of three steps, and the maximum error of the averaged gradients.
 
-    A rank that looks first calls the model before each step, with gradients, and does nothing with what it returns.
+    Rank `looks_first` also runs a forward before each step and discards its output.
     """
     net, twin, launched, off = OverlappedDDP(seeded(Norms)), seeded(Norms), [], 0.0
     inputs = batch(0, rank, 2)[0]
@@ -173,7 +173,7 @@ def launches_of_norms(rank, unlike, looks_first):
         for number in range(2):
             (twin(batch(0, number, 2)[0], unlike and number == 1) ** 3).sum().div(2).backward()
         pairs = zip(net.parameters(), twin.parameters(), strict=True)
-        off = max(off, *(float((one.grad - other.grad).abs().max()) for one, other in pairs))
+        off = max(off, *(float((ours.grad - exact.grad).abs().max()) for ours, exact in pairs))
     return launched, off
 
 
@@ -188,8 +188,8 @@ def test_what_arrives_at_once_is_launched_at_once_where_all_ranks_have_the_same_
 
 
 def average_of_unlike_strides(rank):
-    """strategy -> the averaged gradient of a matrix; rank 1's lies in memory column by column."""
-    found = []
+    """Return each strategy's averaged gradient of a matrix, which is column-major on rank 1."""
+    results = []
     for wrap in STRATEGIES.values():
         layer = nn.Linear(3, 2, bias=False)
         if rank == 1:  # before the wrapper's own hook
@@ -197,14 +197,14 @@ def average_of_unlike_strides(rank):
         net = wrap(layer)
         (layer.weight * torch.arange(6.0).reshape(2, 3) * (rank + 1)).sum().backward()
         net.finish_gradient_synchronization()
-        found.append(layer.weight.grad)
-    return found
+        results.append(layer.weight.grad)
+    return results
 
 
 def test_gradients_that_lie_differently_in_memory_meet_their_like():
     expected = torch.arange(6.0).reshape(2, 3) * 1.5
-    for found in spawn(average_of_unlike_strides, 2):
-        torch.testing.assert_close(found, [expected] * len(STRATEGIES))
+    for results in spawn(average_of_unlike_strides, 2):
+        torch.testing.assert_close(results, [expected] * len(STRATEGIES))
 
 
 def count_buckets_of_36_mib(rank):
@@ -217,46 +217,49 @@ def test_the_flat_strategy_has_no_limit_and_buckets_are_of_25_mib_unless_asked_o
 
 
 def ops_of(function):
-    """What torch is asked for meanwhile, and how often."""
+    """Count the operations that torch dispatches during a call."""
 
     class Log(TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-            asked[op.name().split(".")[0]] += 1
+            counts[op.name().split(".")[0]] += 1
             return op(*args, **kwargs or {})
 
-    asked = Counter()
+    counts = Counter()
     with Log():
         function()
-    return asked
+    return counts
 
 
 def operations_of_a_step(rank):
-    """strategy -> operations beyond the plain module's; the gradients' addresses before and after the average."""
+    """Map each strategy to its operations beyond the plain module's, and the gradients' addresses before and after."""
     inputs, labels, group = *batch(0), dist.new_group()
     plain = seeded(Tied)
-    backward(plain, inputs, labels)  # now gradients exist, and are added to in place
-    usual, found = ops_of(lambda: backward(plain, inputs, labels)), {}
+    backward(plain, inputs, labels)  # makes the gradients, so the next backward adds in place
+    usual, results = ops_of(lambda: backward(plain, inputs, labels)), {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Tied), process_group=group)
+        backward(net, inputs, labels)  # the first step also inspects the graph
+        finish(net)
+        net.zero_grad()
         with net.no_sync():
             backward(net, inputs, labels)
         before = [parameter.grad.data_ptr() for parameter in net.parameters()]
-        asked = ops_of(lambda net=net: (backward(net, inputs, labels), finish(net)))
-        found[strategy] = asked - usual, before, [parameter.grad.data_ptr() for parameter in net.parameters()]
-        assert not usual - asked
-    return found
+        counts = ops_of(lambda net=net: (backward(net, inputs, labels), finish(net)))
+        results[strategy] = counts - usual, before, [parameter.grad.data_ptr() for parameter in net.parameters()]
+        assert not usual - counts
+    return results
 
 
 def test_only_the_flat_strategy_copies_gradients():
-    for found in spawn(operations_of_a_step, 2):
-        for strategy, (operations, before, after) in found.items():
+    for results in spawn(operations_of_a_step, 2):
+        for strategy, (operations, before, after) in results.items():
             assert before == after, strategy
             reductions = {name: count for name, count in operations.items() if name.startswith("c10d::")}
             others = operations.keys() - reductions.keys()
             if strategy == "flat":
                 assert "aten::cat" in others and "aten::_foreach_copy_" in others, "the log sees copies"
             else:
-                assert others == (set() if ON_NCCL else {"aten::_foreach_div_"}), strategy  # NCCL divides itself
+                assert others == (set() if ON_NCCL else {"aten::_foreach_div_"}), strategy  # NCCL averages by itself
         if RANKS in ("gloo", "nccl"):
-            bucketed = found["bucketed"][0]
+            bucketed = results["bucketed"][0]
             assert bucketed["c10d::allreduce_coalesced_"] == 1 and bucketed["c10d::allreduce_"] == 2

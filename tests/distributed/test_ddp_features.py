@@ -1,8 +1,9 @@
-"""What data parallelism offers beside the average: the start, buffers, accumulation, state_dict, wrapping again."""
+"""Features of data parallelism beyond averaging: initial values, buffers, accumulation, state_dict, rewrapping."""
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from tests.distributed.models import Buffered, Toy
 from tests.distributed.ranks import counts_coalesced_calls, spawn
@@ -22,22 +23,22 @@ ALIKE = {"rtol": 0, "atol": 0}
 
 
 def wrap_everything(rank):
-    """(model, strategy) -> values before and after wrapping."""
-    found = {}
+    """Map (model, strategy) to the values before and after wrapping."""
+    results = {}
     for model in (Toy, Buffered):
         for strategy, wrap in STRATEGIES.items():
             module = seeded(model, rank)
             before = values(module)
-            found[model.__name__, strategy] = before, values(wrap(module))
-    return found
+            results[model.__name__, strategy] = before, values(wrap(module))
+    return results
 
 
 def test_ranks_start_from_rank_0s_parameters_and_buffers():
     ranks = spawn(wrap_everything, 3)
     random = {"Toy": "fc2.bias", "Buffered": "cache"}
     for (model, strategy), (wanted, _) in ranks[0].items():
-        for rank, found in enumerate(ranks):
-            before, after = found[model, strategy]
+        for rank, results in enumerate(ranks):
+            before, after = results[model, strategy]
             assert torch.equal(before[random[model]], wanted[random[model]]) == (rank == 0)
             torch.testing.assert_close(after, wanted, **ALIKE)
     assert {"fc2.bias", "constant"} <= ranks[0]["Toy", "naive"][1].keys()
@@ -45,18 +46,18 @@ def test_ranks_start_from_rank_0s_parameters_and_buffers():
 
 
 def forward_buffers(rank, broadcast_buffers):
-    """The buffers that a forward in training and one in evaluation worked with, after each rank changed its own."""
+    """Return the buffers of a forward in training and one in evaluation, after each rank changed its own."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     net = STRATEGIES["naive"](seeded(Buffered), process_group=pairs[rank // 2], broadcast_buffers=broadcast_buffers)
-    found = []
+    results = []
     for training in (True, False):
         net.train(training)
         for buffer in net.module.buffers():
             buffer.fill_(rank + 1)
         with torch.no_grad():
             net(batch(0)[0])
-        found.append({name: value.sum().item() / value.numel() for name, value in net.module.named_buffers()})
-    return found
+        results.append({name: value.sum().item() / value.numel() for name, value in net.module.named_buffers()})
+    return results
 
 
 @pytest.mark.parametrize("broadcast_buffers", [True, False])
@@ -73,14 +74,14 @@ NUM_MICRO_BATCHES = 3
 
 
 def accumulate(rank, world_size):
-    """strategy -> gradients of one batch; of its micro-batches; whether no_sync() kept them local; what was sent."""
-    found = {}
+    """Map each strategy to the gradients of a batch and of its micro-batches, and to their traffic."""
+    results = {}
     inputs, labels = batch(0, rank, world_size)
     micro_batches = list(zip(inputs.chunk(NUM_MICRO_BATCHES), labels.chunk(NUM_MICRO_BATCHES), strict=True))
     for strategy, wrap in STRATEGIES.items():
         module = seeded(Toy)
-        for one in micro_batches[:-1]:
-            backward(module, *one, scale=1 / NUM_MICRO_BATCHES)
+        for micro_batch in micro_batches[:-1]:
+            backward(module, *micro_batch, scale=1 / NUM_MICRO_BATCHES)
         own = gradients(module)
         net = wrap(seeded(Toy))
         backward(net, inputs, labels)
@@ -89,27 +90,27 @@ def accumulate(rank, world_size):
         net.zero_grad()
         with counted() as traffic:
             with net.no_sync():
-                with net.no_sync():  # ends, and the outer one goes on
+                with net.no_sync():  # the inner context ends, the outer one continues
                     pass
-                for one in micro_batches[:-1]:
-                    backward(net, *one, scale=1 / NUM_MICRO_BATCHES)
+                for micro_batch in micro_batches[:-1]:
+                    backward(net, *micro_batch, scale=1 / NUM_MICRO_BATCHES)
             torch.testing.assert_close(gradients(net), own, **ALIKE)
             assert traffic.calls == 0
             backward(net, *micro_batches[-1], scale=1 / NUM_MICRO_BATCHES)
             net.finish_gradient_synchronization()
-        found[strategy] = whole, gradients(net), once, traffic, net.traffic
-    return found
+        results[strategy] = whole, gradients(net), once, traffic, net.traffic
+    return results
 
 
 def test_accumulation_without_synchronization_equals_the_big_batch_for_one_round_of_communication():
-    for found in spawn(accumulate, 2, 2):
-        for whole, accumulated, once, asked, told in found.values():
+    for results in spawn(accumulate, 2, 2):
+        for whole, accumulated, once, counts, reported in results.values():
             torch.testing.assert_close(accumulated, whole, rtol=1e-5, atol=1e-7)
-            assert once == asked == told
+            assert once == counts == reported
 
 
 def exchange_state_dicts(rank):
-    """The keys of net and plain module; values that went out of a net, and values that came into one."""
+    """Return whether the keys agree, and the values of a net, a plain module and another net in turn."""
     net = STRATEGIES["bucketed"](seeded(Buffered, rank))
     trained = train(net, rank, 2)
     plain = seeded(Buffered, 7)
@@ -118,7 +119,7 @@ def exchange_state_dicts(rank):
     other.load_state_dict(plain.state_dict())
     persistent = net.state_dict().keys()
     return persistent == plain.state_dict().keys(), *(
-        {name: found[name] for name in persistent} for found in (trained, values(plain), values(other))
+        {name: results[name] for name in persistent} for results in (trained, values(plain), values(other))
     )
 
 
@@ -130,14 +131,14 @@ def test_state_dict_has_no_prefix_and_loads_into_the_plain_module_and_back():
 
 
 def wrap_twice(rank, world_size):
-    """A wrapper goes, its module works without it, and under another one."""
+    """Delete a wrapper; use its module alone and in another wrapper."""
     module = seeded(Toy)
     inputs, labels = batch(0, rank, world_size)
     old = STRATEGIES["overlapped"](module)
     backward(old, inputs, labels)
     old.finish_gradient_synchronization()
     averaged = gradients(old)
-    del old  # by count of references: nothing waits for a collection
+    del old  # freed by reference counting, without a garbage collection
     module.zero_grad()
     with counted() as traffic:
         backward(module, inputs, labels)
@@ -157,3 +158,36 @@ def test_a_dropped_wrapper_does_nothing_and_the_module_can_be_wrapped_again():
     for _, calls_without, first, second, calls in ranks:
         assert (calls_without, calls) == (0, 1)
         torch.testing.assert_close([first, second], [expected, expected])
+
+
+class Small(nn.Module):
+    """Model with one trained parameter of one element, or with none, and perhaps a frozen one."""
+
+    def __init__(self, num_trained, num_frozen):
+        super().__init__()
+        self.trained = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(num_trained))
+        self.frozen = nn.ParameterList(nn.Parameter(torch.ones(1), requires_grad=False) for _ in range(num_frozen))
+
+    def forward(self, x):
+        return x * sum([*self.trained, *self.frozen], torch.zeros(()))
+
+
+def train_small(rank):
+    """Return the gradients of three steps for each strategy and size."""
+    results = []
+    for wrap in STRATEGIES.values():
+        for num_trained, num_frozen in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            net = wrap(Small(num_trained, num_frozen))
+            for _ in range(3):
+                net.zero_grad()
+                loss = net(torch.tensor(float(rank)))
+                if num_trained:
+                    loss.sum().backward()
+                net.finish_gradient_synchronization()
+            results += [float(parameter.grad) for parameter in net.module.trained]
+    return results
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_model_may_have_no_parameter_or_one(world_size):
+    assert spawn(train_small, world_size) == [[(world_size - 1) / 2] * 2 * len(STRATEGIES)] * world_size

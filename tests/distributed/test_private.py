@@ -1,4 +1,4 @@
-"""Private names of torch that data parallelism and the optimizers use: gone or changed, they cost speed and no more."""
+"""Private names of torch that are gone or changed cost data parallelism and the optimizers only speed."""
 
 import contextlib
 import warnings
@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch._dynamo  # before names are missing: it looks them up when a first optimizer imports it
+import torch._dynamo  # imported first, because it looks up the names that the tests remove
 import torch.distributed as dist
 from torch import nn
 
+from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import run_together
 from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
-from cs336_systems.private import training as private
 from tests.distributed.everything import check_everything, train_everything
-from tests.distributed.ranks import on_a_gpu, spawn
+from tests.distributed.ranks import on_a_gpu, spawn, spawn_processes
 
 FOREACH = ("_foreach_div_", "_foreach_copy_", "_foreach_add_")
 
@@ -27,7 +27,7 @@ def forget_what_is_unavailable(monkeypatch):
 
 @contextlib.contextmanager
 def missing(owner, name, how):
-    """`name` of `owner` is gone, or takes other arguments."""
+    """Remove `name` from `owner`, or make it take other arguments."""
     before = getattr(owner, name)
     delattr(owner, name)
     if how == "changed":
@@ -83,7 +83,7 @@ def test_without_it_each_tensor_has_its_own_launch_and_there_is_one_warning(name
 
 
 def train_without(rank, world_size, how):
-    """Everything with all of the names missing; and what was warned of, how often."""
+    """Train everything with all of the names missing; return the weights, the names warned of, and those given up."""
     with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for name in FOREACH:
@@ -91,16 +91,16 @@ def train_without(rank, world_size, how):
         for name in ("allreduce_coalesced", "_start_coalescing", "_end_coalescing"):
             stack.enter_context(missing(dist.ProcessGroup, name, how))
         trained = train_everything(rank, world_size)
-    said = [str(one.message).split()[0] for one in caught if "a slower way is taken" in str(one.message)]
-    return trained, sorted(said), sorted(private.unavailable)
+    names = [str(warning.message).split()[0] for warning in caught]
+    return trained, sorted(name for name in names if name in private.unavailable), sorted(private.unavailable)
 
 
 @pytest.mark.parametrize("how", ["gone", "changed"])
 def test_training_without_all_of_them_warns_of_each_once_and_is_right(how):
     expected = ["ProcessGroup.allreduce_coalesced", *(f"torch.{name}" for name in sorted(FOREACH))]
-    for trained, said, unavailable in spawn_plainly(train_without, 2, 2, how):
+    for trained, warned_of, unavailable in spawn_processes(train_without, 2, 2, how):
         check_everything(trained)
-        assert said == unavailable == expected
+        assert warned_of == unavailable == expected
 
 
 def train_and_look(rank, world_size):
@@ -118,7 +118,7 @@ def test_the_installed_torch_launches_together_with_nccl():
 
 
 class Group(SimpleNamespace):
-    """Logs what is called."""
+    """Process group that logs its calls."""
 
     def __init__(self):
         super().__init__(log=[])
@@ -180,7 +180,7 @@ def test_an_error_between_collectives_does_not_hold_back_those_after_it():
 
 
 def fail_once(rank):
-    """A collective that raises in the middle of several; then the same call again, and an all-reduce."""
+    """Raise in the second of three collectives; then make the same call again, and an all-reduce."""
     tensors, broadcast = [torch.full((2,), float(rank)) for _ in range(3)], dist.broadcast
 
     def failing(tensor, *args, **kwargs):

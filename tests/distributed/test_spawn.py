@@ -1,10 +1,11 @@
-"""Ranks of this host: results, errors, and that none is left behind by one that raises, dies or hangs."""
+"""Spawned ranks: results, errors, and no process left behind after a rank raises, dies or hangs."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import parent_process
 from pathlib import Path
@@ -15,9 +16,9 @@ import torch.distributed as dist
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
 from cs336_systems.distributed.ddp import OverlappedDDP
-from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from tests.distributed.models import Toy
-from tests.distributed.ranks import BACKEND, ON_NCCL, spawn, who_i_am
+from tests.distributed.ranks import BACKEND, ON_NCCL
+from tests.distributed.ranks import spawn_processes as spawn
 from tests.distributed.steps import backward, batch, error_of, seeded
 
 
@@ -38,13 +39,14 @@ def test_results_come_in_order_of_rank(world_size):
         assert result[-1].tolist() == [rank, rank]
 
 
-def spawn_often(rank):
-    dist.barrier()  # all at once
-    return [spawn_plainly(who_i_am, 3) for _ in range(4)]
+def who_i_am(rank):
+    return rank, dist.get_world_size()
 
 
-def test_spawns_at_the_same_time_do_not_meet_and_ranks_that_end_at_once_wait_for_the_others():
-    assert spawn(spawn_often, 3) == [[[(0, 3), (1, 3), (2, 3)]] * 4] * 3
+def test_concurrent_spawns_do_not_meet_and_ranks_that_end_at_once_wait_for_the_others():
+    with ThreadPoolExecutor(3) as threads:
+        spawns = [threads.submit(spawn, who_i_am, 3) for _ in range(6)]
+        assert [spawned.result() for spawned in spawns] == [[(0, 3), (1, 3), (2, 3)]] * 6
 
 
 def raise_on(rank, guilty, pending):
@@ -61,7 +63,7 @@ def raise_on(rank, guilty, pending):
 @pytest.mark.parametrize("pending", [False, True], ids=["others wait for it", "its collective is pending"])
 @pytest.mark.parametrize("guilty", [0, 2])
 def test_the_first_error_is_raised_with_its_traceback(guilty, pending):
-    """Even if this process looks only when the others, to whom it meant a lost connection, have had time to end too."""
+    """The handler delays this process until the other ranks have failed too, from the lost connection."""
     before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1.0))
     try:
         with pytest.raises(ProcessRaisedException, match=f"rank {guilty} is the cause") as raised:
@@ -72,7 +74,7 @@ def test_the_first_error_is_raised_with_its_traceback(guilty, pending):
 
 
 def announce(folder, rank):
-    """So that the test can look for this process afterwards; returns when all have."""
+    """Write this process's id for the test, and wait until all ranks have."""
     (folder / str(rank)).write_text(str(os.getpid()))
     dist.barrier()
 
@@ -100,14 +102,16 @@ def die_in_a_backward(rank, folder):
 
 
 def test_a_rank_that_dies_ends_the_others_and_the_next_spawn_works(tmp_path):
-    with pytest.raises((ProcessExitedException, ProcessRaisedException)):  # its death, or what it caused on another
+    with pytest.raises(
+        (ProcessExitedException, ProcessRaisedException)
+    ):  # its death, or the error that this causes on another rank
         spawn(die_in_a_backward, 3, tmp_path)
     assert alive(tmp_path) == []
     assert [result[0] for result in spawn(describe, 3)] == [0, 1, 2]
 
 
 class Interrupted(Exception):
-    """What the test's signal raises, as Ctrl-C does."""
+    """Exception that the test's signal raises, as Ctrl-C does."""
 
 
 def signal_the_parent_and_block(rank, folder, number):
@@ -148,7 +152,7 @@ TIMEOUT_S = 10.0  # long enough for a loaded machine to start two ranks
 
 
 def leave_the_second_all_reduce_out(rank):
-    """Each rank's error: rank 1 has a gradient of the last layer alone, and waits for a key."""
+    """Return each rank's error. Rank 1 has only the gradient of the last layer, and waits for a key."""
     net = OverlappedDDP(seeded(Toy))
     inputs, labels = batch(0)
     if rank == 1:
@@ -165,7 +169,7 @@ def leave_the_second_all_reduce_out(rank):
 
 @pytest.mark.skipif(ON_NCCL, reason="NCCL's watchdog ends the rank: tests/harness/test_ranks.py")
 def test_a_rank_that_enters_no_collective_is_noticed_within_the_timeout_with_the_name_of_what_waited():
-    """Without the timeout both would wait for longer than pytest does."""
+    """Without the timeout both ranks would wait until pytest gives up."""
     error, store_error = spawn(leave_the_second_all_reduce_out, 2, timeout_s=TIMEOUT_S)
     assert error.startswith("RuntimeError: rank 0: all-reduce 2 of 3 (2000 bytes: fc2.weight) failed: ")
     assert "Error: " in store_error

@@ -1,4 +1,4 @@
-"""Parameters that get no gradient in a step: on all ranks or on some, which must never average unlike with like."""
+"""Parameters without a gradient on all ranks or on some: gradients of different parameters are never mixed."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.distributed.steps import STRATEGIES, batch, counted, error_of, gradie
 
 
 def own_gradients(rank, world_size, orders):
-    """Of a plain module after a backward for each of `orders`."""
+    """Return the gradients of a plain module after a backward for each of `orders`."""
     module = seeded(Branches)
     for order in orders:
         module(batch(0, rank, world_size)[0], order).backward()
@@ -19,26 +19,26 @@ def own_gradients(rank, world_size, orders):
 
 
 def average(rank, world_size, orders, find_unused_parameters):
-    """strategy -> error and gradients of a step that uses `orders[rank]`; error of one that uses everything."""
-    inputs, found = batch(0, rank, world_size)[0], {}
+    """Map each strategy to error and gradients of a step with `orders[rank]`, and the error of a full step after it."""
+    inputs, results = batch(0, rank, world_size)[0], {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Branches), find_unused_parameters=find_unused_parameters)
         loss = net(inputs, orders[rank])
         with torch.no_grad():
-            net(inputs, (0,))  # a look at the model is no use of it, and takes none back
+            net(inputs, (0,))  # a forward without gradients does not count as use
         loss.backward()
         error = error_of(net.finish_gradient_synchronization)
         averaged = gradients(net)
         net.zero_grad()
         net(inputs, (0, 1, 2, 3)).backward()
-        found[strategy] = error, averaged, error_of(net.finish_gradient_synchronization)
-    return found
+        results[strategy] = error, averaged, error_of(net.finish_gradient_synchronization)
+    return results
 
 
 def test_unlike_branches_on_two_ranks_raise_on_both():
-    for rank, found in enumerate(spawn(average, 2, 2, [(0,), (1,)], False)):
+    for rank, results in enumerate(spawn(average, 2, 2, [(0,), (1,)], False)):
         missing = [f"branches.{branch}.{name}" for branch in range(4) for name in ("weight", "bias") if branch != rank]
-        for error, _, next_error in found.values():
+        for error, _, next_error in results.values():
             assert error.startswith(f"RuntimeError: rank {rank}: no gradient for {', '.join(missing)};")
             assert "find_unused_parameters=True" in error
             assert next_error == "nothing", "ranks stay in step"
@@ -47,8 +47,8 @@ def test_unlike_branches_on_two_ranks_raise_on_both():
 def test_only_the_rank_that_misses_a_parameter_raises():
     orders = [(0, 1, 2, 3), (3, 0, 1), (0, 1, 2, 3)]
     expected = mean_gradients([own_gradients(rank, 3, [order]) for rank, order in enumerate(orders)])
-    for rank, found in enumerate(spawn(average, 3, 3, orders, False)):
-        for error, averaged, next_error in found.values():
+    for rank, results in enumerate(spawn(average, 3, 3, orders, False)):
+        for error, averaged, next_error in results.values():
             if rank == 1:
                 assert "rank 1: no gradient for branches.2.weight, branches.2.bias;" in error
             else:
@@ -73,16 +73,16 @@ def test_find_unused_parameters_averages_over_all_ranks_and_leaves_none_where_no
     world_size = len(orders)
     expected = mean_gradients([own_gradients(rank, world_size, [order]) for rank, order in enumerate(orders)])
     assert sum(gradient is not None for gradient in expected.values()) == 2 * len(set().union(*orders))
-    for found in spawn(average, world_size, world_size, orders, True):
+    for results in spawn(average, world_size, world_size, orders, True):
         for strategy in STRATEGIES:
-            error, averaged, next_error = found[strategy]
+            error, averaged, next_error = results[strategy]
             assert error == next_error == "nothing"
             torch.testing.assert_close(averaged, expected)
 
 
 def accumulate(rank, world_size, orders):
-    """strategy -> gradients after micro-batches that use `orders[rank]` in turn, and what was sent."""
-    inputs, found = batch(0, rank, world_size)[0], {}
+    """Map each strategy to the gradients after micro-batches with `orders[rank]` in turn, and their traffic."""
+    inputs, results = batch(0, rank, world_size)[0], {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Branches), find_unused_parameters=True)
         with counted() as traffic:
@@ -91,33 +91,33 @@ def accumulate(rank, world_size, orders):
                     net(inputs, order).backward()
             net(inputs, orders[rank][-1]).backward()
             net.finish_gradient_synchronization()
-        found[strategy] = gradients(net), traffic, net.traffic
-    return found
+        results[strategy] = gradients(net), traffic, net.traffic
+    return results
 
 
 def test_micro_batches_may_each_use_other_parameters_and_the_last_one_none():
     orders = [[(0,), (0, 1)], [(1, 2), ()], [(), (2,)]]
     expected = mean_gradients([own_gradients(rank, 3, order) for rank, order in enumerate(orders)])
     assert expected["branches.3.weight"] is None
-    for found in spawn(accumulate, 3, 3, orders):
-        for strategy, (averaged, asked, told) in found.items():
+    for results in spawn(accumulate, 3, 3, orders):
+        for strategy, (averaged, counts, reported) in results.items():
             torch.testing.assert_close(averaged, expected)
-            assert asked == told
-            # 4 branches of a 2000 B weight and a 200 B bias, and one number for each of these 8 in a call of its own
-            assert told.num_bytes == 4 * 2200 + 4 * 8
-            assert strategy != "flat" or told.calls == 2
+            assert counts == reported
+            # 4 branches of a 2000 B weight and a 200 B bias, and a separate call with one number for each of these 8
+            assert reported.num_bytes == 4 * 2200 + 4 * 8
+            assert strategy != "flat" or reported.calls == 2
 
 
 def average_in_pairs(rank):
-    """What has a gradient where ranks 0 and 1 use two branches, and ranks 2 and 3 another; and what was raised."""
+    """Return gradients and errors if ranks 0 and 1 use two branches and ranks 2 and 3 another one."""
     pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-    found = []
+    results = []
     for allowed in (True, False):
         net = STRATEGIES["bucketed"](seeded(Branches), process_group=pair, find_unused_parameters=allowed)
         net(batch(0)[0], [(0,), (1,), (2,), (2,)][rank]).backward()
         error = error_of(net.finish_gradient_synchronization)
-        found += [[name for name, gradient in gradients(net).items() if gradient is not None], error]
-    return found
+        results += [[name for name, gradient in gradients(net).items() if gradient is not None], error]
+    return results
 
 
 def test_what_another_group_uses_is_unused_here():
@@ -128,15 +128,15 @@ def test_what_another_group_uses_is_unused_here():
 
 
 def train_frozen(rank):
-    """A model without trained parameters is only a forward."""
+    """Run a model without trained parameters, and count its calls."""
     frozen = nn.Linear(2, 2).requires_grad_(False)
-    found = []
+    results = []
     for wrap in STRATEGIES.values():
         net = wrap(frozen, find_unused_parameters=True)
         net(torch.ones(1, 2))
         net.finish_gradient_synchronization()
-        found.append(net.traffic.calls)
-    return found
+        results.append(net.traffic.calls)
+    return results
 
 
 def test_a_frozen_model_sends_nothing():

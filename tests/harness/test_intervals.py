@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from perf.harness import intervals
-from perf.harness.intervals import Known, of_mean, of_median, of_trimmed_mean
+from perf.harness.intervals import Interval, of_mean, of_median, of_trimmed_mean
 
 
 def test_the_mean_has_students_interval():
     known = of_mean([1.0, 2.0, 3.0])
-    assert known == Known(2.0, pytest.approx(4.302653 / 3**0.5))
+    assert known == Interval(2.0, pytest.approx(4.302653 / 3**0.5))
     assert (known.low, known.high) == (2.0 - known.half, 2.0 + known.half)
-    assert of_mean([5.0]) == Known(5.0, math.inf)
+    assert of_mean([5.0]) == Interval(5.0, math.inf)
 
 
 @pytest.mark.parametrize("of", [of_mean, of_trimmed_mean, of_median])
@@ -45,5 +45,5 @@ def test_an_interval_covers_what_it_says(of, count):
 
 
 def test_a_few_samples_say_half_their_range():
-    assert of_median([3.0]) == Known(3.0, 0.0)
-    assert of_median([3.0, 1.0, 4.0]) == Known(3.0, 1.5)
+    assert of_median([3.0]) == Interval(3.0, 0.0)
+    assert of_median([3.0, 1.0, 4.0]) == Interval(3.0, 1.5)

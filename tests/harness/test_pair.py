@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perf.harness.case import Case
-from perf.harness.pair import Pairs
+from perf.harness.comparison import Rounds
 from perf.harness.worker_process import WorkerProcess
 
 ATTENTION = """
@@ -138,7 +138,7 @@ def test_an_injected_slow_down_lies_in_the_head_alone(pair: Callable[..., Ask]) 
 
 @pytest.mark.parametrize(("pair_s", "number"), [(1e-4, 40), (0.025, 10), (0.04, 6), (0.2, 2), (10.0, 2)])
 def test_a_visit_takes_as_many_pairs_as_fit(pair_s: float, number: int) -> None:
-    assert Pairs().number(pair_s) == number
+    assert Rounds().number(pair_s) == number
 
 
 def test_an_injected_slow_down_reaches_every_rank_of_the_head_alone(pair: Callable[..., Ask]) -> None:

@@ -22,7 +22,7 @@ class Time:
 
 def rank_with(work):
     made = RankWork("cpu")
-    made._work = work
+    made._arm.work = work
     return made
 
 
@@ -119,8 +119,8 @@ def test_an_error_is_an_answer(error, status, reason):
 
 def test_the_case_before_is_let_go_before_the_next_is_built(monkeypatch):
     made, log = rank_with(workload(lambda: None)), []
-    monkeypatch.setattr(rank_work, "build", lambda *_: log.append(("build", made._work)) or workload(lambda: None))
-    monkeypatch.setattr(made._leftovers, "release", lambda: log.append(("release", made._work)))
+    monkeypatch.setattr(rank_work, "build", lambda *_: log.append(("build", made._arm.work)) or workload(lambda: None))
+    monkeypatch.setattr(made._leftovers, "release", lambda: log.append(("release", made._arm.work)))
     assert made.answer({"do": "build", "case": {"workload": "any", "params": {}}})["status"] == "ok"
     assert log == [("release", None), ("build", None)]
 
@@ -165,3 +165,16 @@ def test_the_spans_of_a_gpu_are_those_of_the_last_of_several_runs_at_the_clock_o
     run = ["barrier", "gemm", "ncclKernel"]
     assert log == [*run * RUNS_BEFORE, "barrier", "at::spin_kernel(long)", "gemm", "ncclKernel"]
     assert answer == {"status": "ok", "compute": [[0.0, 1.0]], "communication": [[1.0, 2.0]]}
+
+
+def test_an_arm_is_built_beside_those_before_it_and_the_first_takes_the_place_of_all(monkeypatch):
+    log = []
+    monkeypatch.setattr(rank_work, "build", lambda name, *_: workload(lambda: log.append(name)))
+    made = RankWork("cpu")
+    for arm, name in enumerate("ab"):
+        assert made.answer({"do": "build", "arm": arm, "case": {"workload": name, "params": {}}})["status"] == "ok"
+    for arm in (1, 0, 1):
+        made.answer({"do": "run", "arm": arm})
+    assert log == ["b", "a", "b"]
+    made.answer({"do": "build", "case": {"workload": "c", "params": {}}})
+    assert made.answer({"do": "run", "arm": 1})["status"] == "error", "it was let go"

@@ -1,4 +1,4 @@
-"""A model under the sharded optimizer and its twin under the plain one, on the same batches."""
+"""A model with the sharded optimizer and its twin with the plain one, on the same batches."""
 
 import copy
 
@@ -12,7 +12,7 @@ ADAMW = {"lr": 0.01, "weight_decay": 0.1}
 
 
 def network(dtype=torch.float32, seed=0):
-    """Tensors of 91, 13, 143, 11, 11, 11 and 55 elements; the fourth is frozen."""
+    """Build a model with tensors of 91, 13, 143, 11, 11, 11 and 55 elements; the fourth is frozen."""
     net = seeded(layers, seed)
     net[2].bias.requires_grad_(False)
     return net.to(dtype)
@@ -25,7 +25,7 @@ def layers():
 
 
 def loss_of(model, step, part=slice(None)):
-    """Of a batch of 12 that is the same on every rank, or of a part of it."""
+    """Return the loss of a batch of 12 that is the same on every rank, or of a part of it."""
     generator = torch.Generator().manual_seed(step)
     weight = next(model.parameters())
     x, y = (torch.randn(12, n, generator=generator, device="cpu").to(weight)[part] for n in (7, 5))
@@ -38,7 +38,7 @@ def assert_same(model, twin, rtol=0.0, atol=0.0):
 
 
 class Beside:
-    """`train` asserts after every step that both are the same, to the bit."""
+    """Train a model and its twin, and assert after every step that they are bitwise equal."""
 
     def __init__(
         self,

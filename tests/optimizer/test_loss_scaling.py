@@ -1,4 +1,4 @@
-"""torch's loss scaling around a sharded optimizer: an overflow on one rank skips the step on all of them."""
+"""Loss scaling with a sharded optimizer: an overflow on one rank skips the step on all ranks."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ MAX_NORM = 0.3
 
 
 def train_with_an_overflow(rank, reduces_gradients, clips):
-    """In a group of ranks 1 and 2, on its second rank, in the second of four steps. Returns the rank's final scale."""
+    """Overflow on rank 2 of the group of ranks 1 and 2, in the second of four steps; return the rank's final scale."""
     group = dist.new_group([1, 2])
     if rank == 0:
         return None

@@ -1,4 +1,4 @@
-"""AdamW over master weights: its rule against float64, its kernel against its rule, its numbers against autocast's."""
+"""AdamW with master weights: its updates against float64, its steps against autocast's."""
 
 import copy
 
@@ -15,11 +15,11 @@ from cs336_systems.transformer import TransformerLM
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RULE = AdamWRule(lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
-SIZES = (1, 7, 2048, 5001)  # within, equal to and beyond a program's block
+SIZES = (1, 7, 2048, 5001)  # smaller than, equal to and larger than a program's block
 
 
 def tensors(n, dtype):
-    """A parameter with three gradients, the same each time."""
+    """Return a parameter and three gradients, the same in each call."""
     generator = torch.Generator().manual_seed(n)
     values = torch.randn(4, n, generator=generator)
     weight = nn.Parameter(values[0].to(DEVICE, dtype))
@@ -27,7 +27,7 @@ def tensors(n, dtype):
 
 
 def exact_adamw(weight, gradients):
-    """The rule in float64, by hand."""
+    """Apply AdamW in float64."""
     beta1, beta2 = RULE.betas
     weight, first, second = weight.detach().double().clone(), 0.0, 0.0
     for step, gradient in enumerate(gradients, 1):
@@ -46,7 +46,7 @@ def exact_adamw(weight, gradients):
 def test_three_updates_equal_float64(n, dtype, update):
     weight, gradients = tensors(n, dtype)
     exact = exact_adamw(weight, gradients)
-    around = torch.full((n + 64,), torch.nan, device=DEVICE)  # what lies behind the master must stay as it is
+    around = torch.full((n + 64,), torch.nan, device=DEVICE)  # the memory behind the master weight must not change
     state = {name: torch.zeros(n, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
     state["step"] = torch.zeros((), device=DEVICE)
     if dtype == torch.bfloat16:
@@ -68,7 +68,7 @@ def test_the_optimizer_takes_the_steps_of_its_rule(dtype):
     exact = exact_adamw(weight, gradients)
     optimizer = MasterWeightAdamW(
         [weight, nn.Parameter(torch.zeros(2, device=DEVICE))], **RULE._asdict()
-    )  # one without gradient
+    )  # the second parameter has no gradient
     for gradient in gradients:
         weight.grad = gradient
         optimizer.step()
@@ -78,7 +78,7 @@ def test_the_optimizer_takes_the_steps_of_its_rule(dtype):
 
 
 def test_its_steps_are_those_of_autocast():
-    """The same operands for every product; only the update rounds in another place."""
+    """The matmuls have the same operands; only the update rounds in another place."""
     torch.manual_seed(0)
     config = MODEL_CONFIGS["tiny"]
     model = TransformerLM(config, 16).to(DEVICE)
@@ -127,7 +127,7 @@ def test_a_checkpoint_goes_on_where_it_was(tmp_path):
 def test_what_it_cannot_hold_is_refused():
     with pytest.raises(ValueError, match=r"a parameter of torch.float16 was given; allowed: float32, bfloat16"):
         MasterWeightAdamW([nn.Parameter(torch.zeros(2, dtype=torch.float16))])
-    with pytest.raises(ValueError, match="allowed: contiguous ones"):
+    with pytest.raises(ValueError, match="contiguous"):
         MasterWeightAdamW([nn.Parameter(torch.zeros(2, 3).T)])
     sparse = nn.Embedding(4, 2, sparse=True)
     sparse(torch.tensor([1])).sum().backward()

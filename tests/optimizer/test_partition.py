@@ -1,4 +1,4 @@
-"""Which rank owns which parameter: a pure function of sizes."""
+"""Assignment of parameters to ranks: a pure function of sizes."""
 
 import itertools
 import random
@@ -21,8 +21,8 @@ def loads_of(sizes, owners, loads):
         ([], [0, 0], []),
         ([3], [0, 0, 0], [0]),  # more ranks than parameters
         ([1, 5, 4], [0, 0], [1, 0, 1]),  # the largest first
-        ([2, 2, 2], [0, 0, 0], [0, 1, 2]),  # of equal ones the first
-        ([20, 5], [100, 10], [1, 1]),  # on top of what is there
+        ([2, 2, 2], [0, 0, 0], [0, 1, 2]),  # ties go to the first rank
+        ([20, 5], [100, 10], [1, 1]),  # existing loads count
         ([8, 7, 6, 5, 4], [0], [0, 0, 0, 0, 0]),
     ],
 )

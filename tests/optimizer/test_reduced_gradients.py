@@ -1,4 +1,8 @@
-"""A sharded optimizer that averages gradients at their owners itself: the big batch, with 2P elements instead of 3P."""
+"""A sharded optimizer that averages gradients at their owners: the large batch for 2P elements instead of 3P."""
+
+import contextlib
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,26 +15,26 @@ from tests.distributed.ranks import spawn
 from tests.optimizer.beside import ADAMW, assert_same, loss_of, network
 
 MOVES = {"all_reduce": 2, "reduce": 1, "broadcast": 1}
-"""Times that an element moves, with many ranks in a ring."""
+"""Number of times that a ring of many ranks moves an element."""
 
 
-class Counted:
-    """Counts what is handed to collectives from here on."""
+@contextlib.contextmanager
+def counted():
+    """Count what is passed to collectives inside."""
+    total = SimpleNamespace(calls=0, num_bytes=0, num_moved=0)
 
-    def __init__(self):
-        self.calls = self.num_bytes = self.num_moved = 0
-        for name, moves in MOVES.items():
-            setattr(dist, name, self._counting(getattr(dist, name), moves))
-
-    def _counting(self, collective, moves):
-        def counting(tensor, *args, **kwargs):
-            self.calls += 1
-            self.num_bytes += tensor.nbytes
-            self.num_moved += moves * tensor.numel()
+    def counting(collective, moves):
+        def count(tensor, *args, **kwargs):
+            total.calls += 1
+            total.num_bytes += tensor.nbytes
+            total.num_moved += moves * tensor.numel()
             assert tensor.is_contiguous()  # NCCL refuses others
             return collective(tensor, *args, **kwargs)
 
-        return counting
+        return count
+
+    with patch.multiple(dist, **{name: counting(getattr(dist, name), moves) for name, moves in MOVES.items()}):
+        yield total
 
 
 def part_of(rank, num_ranks):
@@ -64,12 +68,17 @@ def train_on_parts(rank, optimizer_cls, options, dtype, rtol):
             assert (parameter.grad is not None) == (sharded.owners[parameter] == rank and parameter.requires_grad)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(
     ("optimizer_cls", "options", "dtype", "rtol"),
     [
         (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, torch.float32, 2e-6),
-        (torch.optim.AdamW, ADAMW, torch.float64, 1e-10),  # it divides a gradient by its size, and so its rounding
+        (
+            torch.optim.AdamW,
+            ADAMW,
+            torch.float64,
+            1e-10,
+        ),  # AdamW divides a gradient by its size, which amplifies rounding
     ],
     ids=["sgd", "adamw"],
 )
@@ -96,7 +105,7 @@ def test_bfloat16_gradients_are_averaged_in_bfloat16():
 
 
 def accumulate(rank):
-    """Two backwards a step, over other halves of this rank's part."""
+    """Run two backwards per step, on the halves of this rank's part."""
     model, sharded, twin, plain = pair(torch.optim.SGD, lr=0.1)
     for step in range(3):
         sharded.zero_grad()
@@ -114,21 +123,21 @@ def test_gradients_accumulate_before_they_are_reduced():
 def count_two(rank):
     model, sharded, _, _ = pair()
     trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
-    counted = Counted()
     for step in range(2):
-        train(model, sharded, step, own_part(rank))
-        assert counted.num_moved == 2 * sum(trained) * (step + 1)
-        assert counted.num_bytes == sharded.traffic.num_bytes * (step + 1) == 8 * sum(trained) * (step + 1)
-        assert counted.calls == sharded.traffic.calls * (step + 1) == 2 * len(trained) * (step + 1)
-    before = counted.num_bytes, counted.calls
+        with counted() as total:
+            train(model, sharded, step, own_part(rank))
+        assert total.num_moved == 2 * sum(trained)
+        assert total.num_bytes == sharded.traffic.num_bytes == 8 * sum(trained)
+        assert total.calls == sharded.traffic.calls == 2 * len(trained)
     loss_of(model, 2, own_part(rank)).backward()
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    sharded.clip_grad_norm_(1.0)
-    sharded.step()
-    sent = counted.num_bytes - before[0], counted.calls - before[1]
-    assert sent == (sharded.traffic.num_bytes, sharded.traffic.calls) == (8 * sum(trained) + 4, 2 * len(trained) + 1)
+    with counted() as total:
+        sharded.clip_grad_norm_(1.0)
+        sharded.step()
+    assert total.num_bytes == sharded.traffic.num_bytes == 8 * sum(trained) + 4
+    assert total.calls == sharded.traffic.calls == 2 * len(trained) + 1
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -137,24 +146,23 @@ def test_a_step_moves_two_elements_for_each_parameter(world_size):
 
 
 def count_three(rank):
-    """The form of the course: each rank starts with other weights, and data parallelism averages the gradients."""
+    """Train as the course does: ranks start with different weights, and data parallelism averages the gradients."""
     net = NaiveDDP(network(seed=rank))
     sharded = ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     twin = network()
     plain = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
     trained = [parameter.numel() for parameter in net.parameters() if parameter.requires_grad]
-    counted = Counted()
     for step in range(3):
-        sharded.zero_grad()
-        loss_of(net, step, own_part(rank)).backward()
-        net.finish_gradient_synchronization()
-        sharded.step()
+        with counted() as total:
+            sharded.zero_grad()
+            loss_of(net, step, own_part(rank)).backward()
+            net.finish_gradient_synchronization()
+            sharded.step()
         train(twin, plain, step)
         assert_same(net.module, twin, rtol=2e-6, atol=2e-6)
-        assert counted.num_moved == 3 * sum(trained) * (step + 1)
-        num_bytes, calls = (getattr(net.traffic, n) + getattr(sharded.traffic, n) for n in ("num_bytes", "calls"))
-        assert counted.num_bytes == num_bytes * (step + 1) == 8 * sum(trained) * (step + 1)
-        assert counted.calls == calls * (step + 1)
+        assert total.num_moved == 3 * sum(trained)
+        assert total.num_bytes == net.traffic.num_bytes + sharded.traffic.num_bytes == 8 * sum(trained)
+        assert total.calls == net.traffic.calls + sharded.traffic.calls
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -176,14 +184,13 @@ def clip(rank, max_norm):
         assert_same(model, twin, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("max_norm", [0.01, 1e9])
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(("world_size", "max_norm"), [(2, 0.01), (3, 0.01), (2, 1e9)])
 def test_the_norm_is_that_of_all_averaged_gradients(world_size, max_norm):
     spawn(clip, world_size, max_norm)
 
 
 def clip_one_of_many_dtypes(rank):
-    """One rank owns a bfloat16 parameter, another one a float32 one, the third nothing."""
+    """Clip where one rank owns a bfloat16 parameter, one a float32 parameter, and one nothing."""
     weights = [nn.Parameter(torch.zeros(8, dtype=torch.bfloat16)), nn.Parameter(torch.zeros(4))]
     sharded = ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0)
     for weight in weights:
@@ -204,7 +211,7 @@ def give_up_a_step(rank):
     model, sharded, twin, plain = pair(torch.optim.SGD, lr=0.1)
     loss_of(model, 0, own_part(rank)).backward()
     sharded.clip_grad_norm_(1.0)
-    train(model, sharded, 1, own_part(rank))  # as after a norm that is not finite
+    train(model, sharded, 1, own_part(rank))  # as a user does after a norm that is not finite
     train(twin, plain, 1)
     assert_same(model, twin, rtol=2e-6, atol=2e-6)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -239,21 +246,21 @@ def test_more_ranks_than_parameters():
 
 
 def reduce_strided(rank):
-    """Gradients that lie differently in memory than their parameters, on one rank and not on the other."""
+    """Reduce gradients whose memory layout differs from their parameters' on one rank only."""
     start = torch.arange(6.0).reshape(2, 3)
     weights = [nn.Parameter(value.clone()) for value in (start, start.T.contiguous().T) * 2]
-    for number, weight in enumerate(weights):  # owned in turn: the owner's is laid out otherwise, or the other rank's
+    for number, weight in enumerate(weights):  # owners alternate, so the odd layout is the owner's or the other rank's
         gradient = start + rank
         weight.grad = gradient.T.contiguous().T if (rank == 1) == (number < 2) else gradient
-    Counted()
-    ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0).step()
+    with counted():  # asserts that all tensors sent are contiguous
+        ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0).step()
     for weight in weights:
         assert torch.equal(weight.detach(), torch.full((2, 3), -0.5))
 
     table = nn.Embedding(4, 2, sparse=True)
     table(torch.tensor([1])).sum().backward()
     sharded = ShardedOptimizer(table.parameters(), torch.optim.SGD, reduces_gradients=True, lr=1.0)
-    with pytest.raises(ValueError, match=r"a sparse gradient of shape \[4, 2\] was given; allowed: dense ones"):
+    with pytest.raises(ValueError, match=r"a sparse gradient of shape \[4, 2\] was given"):
         sharded.step()
 
 
@@ -273,9 +280,9 @@ def reduce_in_pairs(rank):
         train(model, sharded, step, own_part(rank, group))
         train(twin, plain, step)
         assert_same(model, twin, rtol=1e-10, atol=1e-10)
-    for one, optimizer, part in ((model, sharded, own_part(rank, group)), (twin, plain, slice(None))):
+    for net, optimizer, part in ((model, sharded, own_part(rank, group)), (twin, plain, slice(None))):
         optimizer.zero_grad()
-        loss_of(one, 3, part).backward()
+        loss_of(net, 3, part).backward()
     ours, theirs = sharded.clip_grad_norm_(1.0), nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
     torch.testing.assert_close(ours.double(), theirs)
 
@@ -285,7 +292,7 @@ def test_sub_groups_average_among_themselves():
 
 
 def freeze_after_backward(rank):
-    """What is frozen is not trained, whatever gradient it has: ranks may have others."""
+    """Freeze parameters that have a gradient, which may differ between ranks."""
     model, sharded, _, _ = pair(torch.optim.SGD, lr=0.1)
     loss_of(model, 0, own_part(rank)).backward()
     model[0].requires_grad_(False)
@@ -296,7 +303,7 @@ def freeze_after_backward(rank):
     train(model, sharded, 1, own_part(rank))
     every = [None] * 2
     dist.all_gather_object(every, [value.detach().cpu() for value in model.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*every, strict=True))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*every, strict=True))
 
 
 def test_what_is_frozen_after_its_backward_stays_as_it_is():

@@ -1,4 +1,4 @@
-"""What a sharded optimizer refuses, on which ranks and with which words."""
+"""Errors of a sharded optimizer, and the ranks that raise them."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ def test_errors_are_the_optimizers_own():
 
 
 def refuse_on_one_rank(rank):
-    """In a group of ranks 1 and 2, what each raised where the optimizer refuses what one of them owns."""
+    """Return the errors in the group of ranks 1 and 2 if the optimizer refuses a parameter of one of them."""
     group = dist.new_group([1, 2])
     if rank == 0:
         return []

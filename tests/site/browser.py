@@ -135,13 +135,6 @@ def assert_stayed_home(driver: Any, site: str) -> None:
                 assert url.netloc == host, f"the page asked {url.netloc} for {url.path}"
         elif message["method"] == "Network.responseReceived":
             response = message["params"]["response"]
-            assert response["status"] < 400 or _is_a_gap(response["url"]), f"{response['status']}: {response['url']}"
-    errors = [
-        entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE" and not _is_a_gap(entry["message"])
-    ]
+            assert response["status"] < 400, f"{response['status']}: {response['url']}"
+    errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert not errors, errors
-
-
-def _is_a_gap(text: str) -> bool:
-    """asv asks for every machine's graph of a benchmark, also where a machine never ran it, and copes with the 404."""
-    return "/graphs/" in text and ".json" in text

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.studies import document
+from perf.studies import document, figures
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +11,17 @@ def studies_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "studies"
     monkeypatch.setattr(document, "FOLDER", folder)
     return folder
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved, in order."""
+    found = []
+    save = figures.save
+
+    def save_and_keep(figure, path):
+        save(figure, path)
+        found.append(figure)
+
+    monkeypatch.setattr(figures, "save", save_and_keep)
+    return found

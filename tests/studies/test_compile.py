@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from click.testing import CliRunner
-from matplotlib import pyplot
 from matplotlib.colors import to_rgba
 
 from perf.__main__ import main
@@ -15,18 +14,11 @@ from perf.harness.status import describe
 from perf.studies import compile as study
 from perf.studies.lm import Setting
 
-pytestmark = pytest.mark.usefixtures("no_figure_stays")
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--seq-len", "32", "--d", "16"]
 TF32 = (
     "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. "
     "Consider setting `torch.set_float32_matmul_precision('high')` for better performance."
 )
-
-
-@pytest.fixture
-def no_figure_stays():
-    yield
-    pyplot.close("all")
 
 
 def test_eager_is_measured_in_both_parts(tmp_path, monkeypatch):
@@ -101,28 +93,26 @@ def test_the_study_is_silent_about_tf32_which_it_does_not_ask_for(monkeypatch):
     assert not heard
 
 
-def drawn(draw, rows, path, monkeypatch):
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    draw(rows, path, "")
-    monkeypatch.undo()
-    return {axes.get_title(): axes for axes in pyplot.gcf().axes}
+def panels_of(figure):
+    return {axes.get_title(): axes for axes in figure.axes}
 
 
-def test_the_figure_of_attention_has_a_line_of_gains_for_each_d_in_both_directions(tmp_path, monkeypatch):
+def test_the_figure_of_attention_has_a_line_of_gains_for_each_d_in_both_directions(tmp_path, drawn):
     rows = [
         {"part": "attention", "seq_len": n, "d": d, "variant": variant, "status": "ok", "forward_s": s, "backward_s": s}
         for d in (16, 32)
         for n in (256, 1024)
         for variant, s in {"eager": 6.0, "compiled": 6.0 / d}.items()
     ]
-    panels = drawn(study.draw_attention, rows, tmp_path / "figure.png", monkeypatch)
+    study.draw_attention(rows, tmp_path / "figure.png", "")
+    panels = panels_of(drawn[0])
     assert list(panels) == ["forward", "backward"]
     for axes in panels.values():
         lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label().startswith("d")}
         assert lines == {"d = 16": [16, 16], "d = 32": [32, 32]}
 
 
-def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(tmp_path, monkeypatch):
+def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(tmp_path, drawn):
     gains = {"eager": 1.0, "cuda_graph": 1.25, "compiled": 1.5}
     rows = [
         Setting(size, 512, 4, "fp32", variant, "reference").axes()
@@ -134,10 +124,11 @@ def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(t
         if row["variant"] != "cuda_graph":
             row["forward_s"] = row["step_s"]
     rows[-1] = {key: value for key, value in rows[-1].items() if not key.endswith("_s")} | {"status": "out_of_memory"}
-    panels = drawn(study.draw_model, rows, tmp_path / "figure.png", monkeypatch)
+    study.draw_model(rows, tmp_path / "figure.png", "")
+    panels = panels_of(drawn[0])
     heights = {name: sorted(bar.get_height() for bar in axes.patches) for name, axes in panels.items()}
     assert heights == {"forward": [1.5], "step": [1.25, 1.25, 1.5]}
-    legend = pyplot.gcf().legends[0]
+    legend = drawn[0].legends[0]
     colors = {
         text.get_text(): key.get_facecolor() for text, key in zip(legend.texts, legend.legend_handles, strict=True)
     }

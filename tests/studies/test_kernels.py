@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from click.testing import CliRunner
-from matplotlib import pyplot
 from torch.autograd import DeviceType
 
 from perf.__main__ import main
@@ -270,15 +269,12 @@ def test_every_setting_has_its_kernels_in_a_table_until_they_are_too_many(capsys
     assert ("name one --size, say" in said) == (count > 4)
 
 
-def test_the_figure_has_no_empty_margins(tmp_path, monkeypatch):
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+def test_the_figure_has_no_empty_margins(tmp_path, drawn):
     results.draw([profiled_row(2**index) for index in range(20)], tmp_path / "kernels.png", "", on_gpu=True)
-    axes = pyplot.gcf().axes[0]
+    axes = drawn[0].axes[0]
     (below, above), ticks = axes.get_ylim(), axes.get_yticks()
     assert below > max(ticks) > min(ticks) > above  # the first on top
     assert max(below - max(ticks), min(ticks) - above) < 1
-    monkeypatch.undo()
-    pyplot.close("all")
 
 
 def test_matmuls_are_counted_and_their_flops_are_the_closed_form():

@@ -6,6 +6,8 @@ import random
 import pandas
 import pytest
 
+from perf.harness.suite import cases_of
+from perf.selection import asv_classes
 from perf.studies.noise import study
 
 
@@ -46,3 +48,26 @@ def test_a_bias_of_a_pair_of_processes_shows_in_its_mean():
 
 def test_the_noise_study_names_cases_that_exist():
     assert [case.key for case in study._cases()] == list(study.CASES)
+
+
+def small():
+    """A control of a CPU."""
+    every = (
+        case for name, cls, _ in asv_classes() if name.startswith("smoke.SmokeControls") for case in cases_of(cls())
+    )
+    return next(every)
+
+
+class Bar:
+    def update(self):
+        pass
+
+
+def test_both_designs_run_on_a_cpu(monkeypatch):
+    for name, few in (("ALLOCATIONS", 2), ("PASSES", 2), ("SAMPLES", 2), ("VISITS", 2)):
+        monkeypatch.setattr(study, name, few)
+    rows = list(study._crossed([small()], 0, Bar()))
+    assert sorted((row["allocation"], row["pass"]) for row in rows) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    rows += study._in_turn([small()], Bar())
+    assert [row["pass"] for row in rows[4:]] == [0, 1]
+    assert all(row["a"] > 0 < row["b"] and row["case"] == small().key for row in rows)

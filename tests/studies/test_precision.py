@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -267,5 +268,5 @@ def test_bad_options_get_one_line(arguments, complaint):
 
 def test_a_figure_that_cannot_be_written_gets_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(results.click.ClickException, match="cannot be written"):
+    with pytest.raises(click.ClickException, match="cannot be written"):
         results.draw(tmp_path / "file" / "loss.png", tiny(), [], "")

@@ -15,7 +15,7 @@ from perf.__main__ import main
 from perf.harness import ceilings
 from perf.studies import ratios
 from perf.studies.train_step import arms, study
-from perf.studies.train_step.arms import Cell
+from perf.studies.train_step.arms import TrainingCase
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
 EAGER = ["--ours", "fp32/eager/sdpa", "--against", "fp32/eager/reference"]
@@ -99,7 +99,7 @@ def test_a_peer_that_computes_something_else_gets_no_time(name, said, tmp_path):
 
 
 def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
-    names, cell = ("fp32/eager/sdpa", "fp32/eager/reference"), Cell("tiny", 16, 2)
+    names, cell = ("fp32/eager/sdpa", "fp32/eager/reference"), TrainingCase("tiny", 16, 2)
     good = arms.samples_of(names, cell, 2, 0)
     assert (good["status"], [len(one) for one in good["samples_s"]]) == ("ok", [2, 2])
     monkeypatch.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
@@ -165,13 +165,13 @@ def test_the_first_processes_fix_how_many_there_are(monkeypatch):
         return {"status": "ok", "samples_s": [[1.0 + scatter], [1.0]], "busy_s": []}
 
     monkeypatch.setattr(study, "_in_a_fresh_process", found)
-    (few,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
+    (few,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
     assert len(few["ours_s"]) == ratios.FEWEST
     assert built_first == [0, 1, 0]
-    (many,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
+    (many,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
     assert len(many["ours_s"]) == 4
     built_first.clear()
-    (some,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.01)
+    (some,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.01)
     assert len(some["ours_s"]) == ratios.processes_for_speedup(row([[1.01], [1.0], [1.0]], [[1.0]] * 3), 0.01, 20)
     assert ratios.FEWEST < len(some["ours_s"]) < 20, "a slow process after the pilot changes nothing"
 
@@ -198,7 +198,7 @@ def host_bound(busy_s):
 
 def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatch):
     monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(1.25))
-    (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
+    (one,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
     assert len(one["ours_s"]) == ratios.FEWEST
     assert ratios.bound_of(one) == (pytest.approx(1.25), pytest.approx(0, abs=1e-12))
     (sentence,) = study.answers([one], 0.02)
@@ -208,7 +208,7 @@ def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatc
 
 def test_a_gpu_that_needs_less_than_we_do_bounds_nothing(monkeypatch):
     monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(0.8))
-    (one,) = study.measure([Cell("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
+    (one,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
     assert len(one["ours_s"]) == 6
     (sentence,) = study.answers([one], 0.02)
     assert "too wide for a verdict" in sentence
@@ -222,7 +222,7 @@ def test_all_arms_are_in_each_process_and_each_allocates_first_in_turn(monkeypat
         return {"status": "ok", "samples_s": [[1.0], [2.0], [4.0]], "busy_s": []}
 
     monkeypatch.setattr(study, "_in_a_fresh_process", found)
-    rows = list(study.measure([Cell("small", 512, 4)], "a", ("b", "c"), 1, 3, 0.02))
+    rows = list(study.measure([TrainingCase("small", 512, 4)], "a", ("b", "c"), 1, 3, 0.02))
     assert asked == [(("a", "b", "c"), first) for first in (0, 1, 2)]
     assert [(row["against"], row["against_s"]) for row in rows] == [("b", [[2.0]] * 3), ("c", [[4.0]] * 3)]
 
@@ -234,7 +234,7 @@ def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row(monke
         return {"status": "ok", "samples_s": [[1.0], [1.0]], "busy_s": []}
 
     monkeypatch.setattr(study, "_in_a_fresh_process", found)
-    rows = list(study.measure([Cell("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
+    rows = list(study.measure([TrainingCase("small", 512, 4)], "a", ("large", "b"), 1, 3, 0.02))
     assert [one["status"] for one in rows] == ["out_of_memory", "ok"]
     assert "asked for 2.00 GiB" in study.table(rows)
 

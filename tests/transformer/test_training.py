@@ -1,4 +1,4 @@
-"""One step does what its mathematics says, in every precision and variant that can run here."""
+"""Training steps against their mathematics, in every precision and variant that can run here."""
 
 import copy
 import functools
@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from cs336_systems import training
 from cs336_systems.configs import MODEL_CONFIGS
 from cs336_systems.ranges import NOTHING, range_, recorded
-from cs336_systems.training import PRECISIONS, TrainStep, adamw, blocks_of, cross_entropy, make_step
+from cs336_systems.training import PRECISIONS, TrainStep, adamw, blocks_of, cross_entropy, make_step, make_train_step
 from cs336_systems.transformer import TransformerLM
 
 TINY = MODEL_CONFIGS["tiny"]
@@ -31,14 +32,14 @@ def batch():
 
 
 def test_one_step_equals_a_float64_computation(model, batch):
-    """AdamW's first step by hand: decay, then lr * g / (|g| + eps)."""
+    """AdamW's first step is decay, then lr * g / (|g| + eps)."""
     exact = copy.deepcopy(model).double()
     loss = cross_entropy_in_float64(exact(batch[0]), batch[1])
     gradients = torch.autograd.grad(loss, list(exact.parameters()))
     before = [parameter.detach().clone() for parameter in exact.parameters()]
 
-    found = make_step(model, *batch)()
-    torch.testing.assert_close(found.double(), loss.detach(), rtol=1e-5, atol=0)
+    results = make_step(model, *batch)()
+    torch.testing.assert_close(results.double(), loss.detach(), rtol=1e-5, atol=0)
     lr, weight_decay, eps = 1e-3, 0.01, 1e-8
     for parameter, old, gradient in zip(model.parameters(), before, gradients, strict=True):
         new = old * (1 - lr * weight_decay) - lr * gradient / (gradient.abs() + eps)
@@ -60,35 +61,41 @@ def test_every_precision_learns(model, batch, precision):
     assert model.token_embeddings.weight.dtype == model.ln_final.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "",
-        "torch.set_float32_matmul_precision('medium')",
-        "torch.backends.cuda.matmul.allow_tf32 = True",
-        "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
-        "torch.backends.fp32_precision = 'tf32'",
-        "torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'",
-    ],
+SETTINGS = (
+    "",
+    "torch.set_float32_matmul_precision('medium')",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "torch.backends.fp32_precision = 'tf32'",
+    "torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'",
 )
-def test_products_are_as_asked_for_and_then_as_the_process_had_them(setting):
+
+
+def test_products_are_as_requested_and_then_as_the_process_had_them():
+    """The flags belong to the process, so each setting is tried in a fork of one that has imported torch."""
     program = f"""
+import os
 import torch
 from cs336_systems.training import matmul_precision
 
 def flags():
     try:
         older = torch.get_float32_matmul_precision()
-    except RuntimeError:  # torch's own: the two flags do not agree
+    except RuntimeError:  # torch refuses to read flags that disagree
         older = "not read"
     return torch.backends.cuda.matmul.fp32_precision, older
 
-{setting}
-before = flags()
-for precision, inside in (("fp32", "ieee"), ("tf32", "tf32")):
-    with matmul_precision(precision):
-        assert flags()[0] == inside, flags()
-    assert flags() == before, (before, flags())
+for setting in {SETTINGS!r}:
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0, setting
+        continue
+    exec(setting)
+    before = flags()
+    for precision, inside in (("fp32", "ieee"), ("tf32", "tf32")):
+        with matmul_precision(precision):
+            assert flags()[0] == inside, flags()
+        assert flags() == before, (before, flags())
+    os._exit(0)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -110,7 +117,7 @@ def test_the_phases_make_the_step(model, batch):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's own tracing
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # raised by torch's tracing
 @pytest.mark.parametrize("variant", ["compiled_blocks", "compiled"])
 def test_compiled_forms_take_the_same_steps_where_there_is_no_compiler(model, batch, variant, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
@@ -128,12 +135,49 @@ def test_every_variant_takes_the_same_steps(model, batch, variant, precision):
     twin = copy.deepcopy(model)
     eager = make_step(model, *batch, precision=precision)
     other = make_step(twin, *batch, precision=precision, variant=variant)
-    extra = 3 if "cuda_graph" in variant else 0  # the capture runs three steps, and records one that does not run
+    extra = 3 if "cuda_graph" in variant else 0  # the capture runs three steps, and records one without running it
     for _ in range(extra):
         eager()
-    tolerance = 1e-4 if precision == "fp32" else 1e-2  # compiled code keeps in float32 what eager rounds in between
+    tolerance = 1e-4 if precision == "fp32" else 1e-2  # compiled code keeps intermediates in float32 that eager rounds
     for _ in range(4):
         torch.testing.assert_close(other(), eager(), rtol=tolerance, atol=tolerance)
+
+
+class OnAGpu(torch.Tensor):
+    """A CPU tensor that claims to be on a GPU."""
+
+    is_cuda = True
+
+
+def test_a_step_of_a_cuda_graph_variant_is_captured_once_and_then_replayed(model, batch, monkeypatch):
+    log = []
+
+    class Graph:
+        def __init__(self, step):
+            log.append("capture")
+            self.step = step
+
+        def __call__(self):
+            log.append("replay")
+            return self.step()
+
+    monkeypatch.setattr(training, "Captured", Graph)
+    monkeypatch.setattr(training, "adamw", lambda model, capturable: adamw(model))  # capturable needs CUDA
+    eager = make_train_step(copy.deepcopy(model), *batch)
+    captured = make_train_step(model, batch[0].as_subclass(OnAGpu), batch[1], variant="cuda_graph")
+    for _ in range(2):
+        torch.testing.assert_close(captured.step().as_subclass(torch.Tensor), eager.step(), rtol=0, atol=0)
+    assert log == ["capture", "replay", "replay"]
+
+
+@pytest.mark.gpu
+def test_make_train_step_of_a_cuda_graph_launches_no_kernel_by_itself(model, batch):
+    step = make_train_step(model, *batch, variant="cuda_graph").step
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    assert not any(event.key.startswith("aten::") for event in profile.key_averages())
 
 
 def test_what_cannot_run_is_refused(model, batch):

@@ -1,4 +1,4 @@
-"""The model is the course's: its sizes to the parameter, its mathematics against a second, plain computation."""
+"""The course's model: exact sizes, and its logits against a second, plain computation."""
 
 import functools
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.configs import EDITION_2026, MODEL_CONFIGS, ModelConfig
+from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
 from cs336_systems.transformer import TransformerLM, rotate, rotations
 
 TINY = MODEL_CONFIGS["tiny"]
@@ -27,13 +27,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def test_sizes_are_the_courses_to_the_parameter(size, parameters, tensors):
     with torch.device("meta"):
         model = TransformerLM(MODEL_CONFIGS[size], 512)
-    found = list(model.parameters())
-    assert (sum(parameter.numel() for parameter in found), len(found)) == (parameters, tensors)
-
-
-def test_the_xl_of_2026_is_the_2_7b_of_2025():
-    assert EDITION_2026["xl"] == "2.7B"
-    assert set(EDITION_2026.values()) <= MODEL_CONFIGS.keys()
+    results = list(model.parameters())
+    assert (sum(parameter.numel() for parameter in results), len(results)) == (parameters, tensors)
 
 
 def test_heads_that_rope_cannot_turn_are_refused():
@@ -42,7 +37,7 @@ def test_heads_that_rope_cannot_turn_are_refused():
 
 
 def plain_logits(model, ids):
-    """The model once more, one position and one head at a time, in float64."""
+    """Compute the logits in float64, one position and one head at a time."""
     weights = {name: value.double() for name, value in model.state_dict().items()}
     config = model.config
     head_dim = config.d_model // config.num_heads

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from datetime import date, timedelta
 
+import click
 import pytest
 
 from perf.__main__ import main as perf
@@ -49,7 +50,7 @@ class Machine:
         calls = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         for program, command, *arguments in calls:
             if program == "perf":
-                perf.commands[command].make_context(command, arguments)
+                perf.get_command(click.Context(perf), command).make_context(command, arguments)
         return [call for call in calls if call[: len(prefix)] == list(prefix)]
 
 

@@ -6,7 +6,7 @@ import torch
 from perf.workloads import attention, attention_impls
 from perf.workloads.attention_check import TOLERANCES, bounds, every_bound
 from perf.workloads.attention_oracle import NAMES, oracle
-from perf.workloads.attention_problem import Problem, inputs
+from perf.workloads.attention_problem import AttentionProblem, inputs
 from perf.workloads.workload import WrongResult
 from tests.workloads.attention_mutations import ALL, MUTATIONS, broken, params, planted
 
@@ -55,7 +55,8 @@ def test_a_key_that_few_elements_show_is_missed_where_it_dominates(mode):
 @pytest.mark.parametrize(("seq_len", "d"), [(8, 4), (200, 16), (1024, 64)])
 def test_the_last_keys_have_most_of_the_weight_of_their_rows(seq_len, d, is_causal):
     q, k, *_ = (
-        x.detach().double() for x in inputs(Problem((2,), seq_len, d, "bfloat16", is_causal, keys="ends"), "cpu")
+        x.detach().double()
+        for x in inputs(AttentionProblem((2,), seq_len, d, "bfloat16", is_causal, keys="ends"), "cpu")
     )
     scores = q @ k.mT * d**-0.5
     if is_causal:
@@ -69,7 +70,7 @@ def test_the_last_keys_have_most_of_the_weight_of_their_rows(seq_len, d, is_caus
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_yardstick_is_eager_attention_itself(dtype):
     """The blocks of the oracle's loop add up to what the reference makes of all at once, as far as errors are alike."""
-    problem = Problem((2, 2), 256, 32, dtype, is_causal=True)
+    problem = AttentionProblem((2, 2), 256, 32, dtype, is_causal=True)
     tensors = inputs(problem, "cpu")
     found = attention.answer_of(
         attention_impls.implementation("reference", problem, "cpu"), tensors, "forward_backward"

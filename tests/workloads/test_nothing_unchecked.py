@@ -11,6 +11,7 @@ from perf.harness import ceilings
 from perf.harness.bench import Bench
 from perf.harness.ceilings import TooFast
 from perf.harness.clock import Stop, WallClock
+from perf.harness.comparison import ComparedArm
 from perf.workloads.workload import Floor, Part, Workload, WrongResult, no_floor, no_result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,8 @@ HOLDERS = {
     "perf/harness/rank_work.py": "the clock of a rank",
     "perf/harness/workers/first_call.py": "the clock of a first call",
     "perf/harness/profiler.py": "what ran on the device",
-    "perf/harness/measure.py": "cases: `_examine` checks before the first sample, `_hold_to_floor` after it",
+    "perf/harness/measure.py": "cases: `_examine` checks before the first sample, `_hold_samples` after it",
+    "perf/harness/comparison.py": "every comparison: `_build_arm` checks, `_hold_arm` holds",
     "perf/harness/pair.py": "cases of two commits, the same way",
     "perf/harness/side_by_side.py": "a visitor of a syntax tree",
     "perf/gate/compare.py": "a budget of time",
@@ -43,7 +45,6 @@ HOLDERS = {
     "perf/harness/injection.py": "how fast the device spins, for a planted slow-down",
     "perf/harness/supervisor.py": "how long a run took",
     "perf/commands/case_profile.py": "a profile that is shown, with no number kept",
-    "perf/studies/attention/arms.py": "a worker of its own: `_hold` checks, `_held_to_floor` holds",
     "perf/studies/attention/study.py": "a function of this name that visits a cell of that worker",
     "perf/studies/clock.py": "do_bench, the other stopwatch that ours are set beside; held to the floor too",
     "perf/studies/kernels/profiling.py": "which kernels ran; the study checks the step and holds its busy time",
@@ -158,11 +159,25 @@ def work(*, error: float = 0.0, flops: float = 1.0) -> Workload:
     return Workload(run=lambda: None, check=check, floor=Floor(flops=flops), parts=parts)
 
 
+def held(work: Workload) -> dict:
+    return dict.fromkeys(("a", "b"), (WallClock(), work))
+
+
+def taken(bench: Bench, arm: ComparedArm) -> dict:
+    """The arm's reply, or its failure raised."""
+    (reply,) = bench.take_turns([arm], "warm", lambda round_s: 2).values()
+    if reply["status"] == "ok":
+        return reply
+    assert "samples_s" not in reply
+    raise {"wrong": WrongResult, "too_fast": TooFast}[reply["status"]](reply["reason"])
+
+
 STOP = Stop(min_samples=1, max_samples=2)
 WAYS = {
     "batch": lambda bench, work: (bench.check(work), bench.batch(WallClock(), work, "warm", 2)),
     "visit": lambda bench, work: (bench.check(work), bench.visit(WallClock(), work, "warm", STOP)),
-    "alternate": lambda bench, work: (bench.check(work), bench.alternate([(WallClock(), work)] * 2, "warm", 2)),
+    "sample_in_turn": lambda bench, work: (bench.check(work), bench.sample_in_turn(held(work), "warm", 2)),
+    "take_turns": lambda bench, work: taken(bench, ComparedArm("a", lambda: work, WallClock)),
     "first_visit": lambda bench, work: bench.first_visit(lambda: work, WallClock(), "warm", STOP),
     "laps": lambda bench, work: bench.laps(work, 2),
 }
@@ -188,7 +203,7 @@ def test_a_study_cannot_time_what_it_has_not_checked(bench: Bench):
     for take in (
         lambda: bench.batch(WallClock(), work(), "warm", 1),
         lambda: bench.visit(WallClock(), work(), "warm", STOP),
-        lambda: bench.alternate([(WallClock(), work())], "warm", 1),
+        lambda: bench.sample_in_turn(held(work()), "warm", 1),
     ):
         with pytest.raises(AssertionError, match="nobody has checked"):
             take()

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from cs336_systems.attention import flash_plain, tile_choices
+from cs336_systems.attention import tiles, triton_plans
 from perf.studies.attention.tiles.kernels import KERNELS, checked
 from perf.workloads import attention_tiles, build
-from perf.workloads.attention_problem import BYTES, Problem, floor
+from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
 from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable, WrongResult
 
@@ -16,8 +16,8 @@ PARAMS = {"tokens": 64, "seq_len": 64, "d_model": 32, "d": 16, "dtype": "float32
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="launches plain kernels in Triton's interpreter")
 
 
-def work_of(kernel, tiles=None, **other):
-    return build("attention_tiles", PARAMS | {"kernel": kernel, "tiles": tiles or PLAIN[kernel]} | other, "cpu")
+def work_of(kernel, numbers=None, **other):
+    return build("attention_tiles", PARAMS | {"kernel": kernel, "tiles": numbers or PLAIN[kernel]} | other, "cpu")
 
 
 @on_a_cpu
@@ -34,11 +34,9 @@ def test_every_plain_kernel_is_right_in_any_tiles(kernel, is_causal):
 @pytest.mark.parametrize("chunk", [None, 64])
 def test_beside_those_in_gluon_are_the_plain_kernels_as_the_tables_have_them(chunk, monkeypatch):
     work_of("forward", tokens=128, seq_len=128)  # the inputs are made by the tables as they are
-    split, plan_split_forward = [], flash_plain.plan_split_forward
-    monkeypatch.setattr(tile_choices, "split_keys", lambda q, k, dropout: chunk)
-    monkeypatch.setattr(
-        flash_plain, "plan_split_forward", lambda *args: split.append(args[-1]) or plan_split_forward(*args)
-    )
+    split, split_forward = [], triton_plans.split_forward
+    monkeypatch.setattr(tiles, "split_keys", lambda request, q, k: chunk)
+    monkeypatch.setattr(triton_plans, "split_forward", lambda *args: split.append(args[-1]) or split_forward(*args))
     forward, backward = (work_of(f"gluon-{mode}", "0", tokens=128, seq_len=128) for mode in ("forward", "backward"))
     assert split == ([chunk] if chunk else [])
     assert forward.run().keys() == {"out"} and backward.run().keys() == {"dq", "dk", "dv"}
@@ -49,7 +47,7 @@ def test_beside_those_in_gluon_are_the_plain_kernels_as_the_tables_have_them(chu
 def test_the_tiles_are_those_that_were_given(monkeypatch):
     launched = []
 
-    class Noting(flash_plain.Launch):
+    class Noting(triton_plans.Launch):
         def __init__(self, kernel, num_programs, scalars, constants):
             super().__init__(kernel, num_programs, scalars, constants)
             if "K_TILE_SIZE" in constants:
@@ -57,7 +55,7 @@ def test_the_tiles_are_those_that_were_given(monkeypatch):
                 launched.append((*sizes, constants.get("CHUNK_KEYS")))
 
     work_of("dq").run()  # the inputs are made in the tables' tiles, once
-    monkeypatch.setattr(flash_plain, "Launch", Noting)
+    monkeypatch.setattr(triton_plans, "Launch", Noting)
     for kernel in PLAIN:
         work_of(kernel)
     assert launched == [
@@ -72,7 +70,7 @@ def test_the_tiles_are_those_that_were_given(monkeypatch):
 @on_a_cpu
 def test_what_writes_nothing_is_wrong_though_the_memory_held_the_answer(monkeypatch):
     work_of("dq").check()
-    monkeypatch.setattr(flash_plain.Launch, "__call__", lambda self, *tensors: None)
+    monkeypatch.setattr(triton_plans.Launch, "__call__", lambda self, *tensors: None)
     with pytest.raises(WrongResult, match=r"dq .*nan"):
         work_of("dq").check()
     assert not torch.are_deterministic_algorithms_enabled()
@@ -82,7 +80,7 @@ def test_what_writes_nothing_is_wrong_though_the_memory_held_the_answer(monkeypa
 def test_parts_that_no_tile_divides_are_refused_and_one_part_is_not_split(monkeypatch):
     with pytest.raises(Unavailable, match="16 keys"):
         work_of("split", "32x16x4x1x4")
-    monkeypatch.setattr(flash_plain, "plan_split_forward", None)
+    monkeypatch.setattr(triton_plans, "split_forward", None)
     assert work_of("split", "16x16x4x1x1").check() < 1e-5
 
 
@@ -99,13 +97,13 @@ def test_the_floor_is_that_of_the_pass():
 @pytest.fixture
 def hopper(monkeypatch):
     """The tables answer as on an H200."""
-    monkeypatch.setattr(tile_choices, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(tile_choices, "runs_gluon", lambda device: True)
-    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: 227 * 2**10)
+    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(tiles, "runs_gluon", lambda device: True)
+    monkeypatch.setattr(tiles, "shared_bytes", lambda device: 227 * 2**10)
 
 
 def problem(batch, heads, seq_len, d, dtype="bfloat16"):
-    return Problem((batch, heads), seq_len, d, dtype, is_causal=True)
+    return AttentionProblem((batch, heads), seq_len, d, dtype, is_causal=True)
 
 
 @pytest.mark.usefixtures("hopper")
@@ -146,6 +144,6 @@ def test_what_the_tables_say_is_a_candidate(name):
 
 
 def test_a_small_gpu_is_told_its_smaller_tiles_and_has_no_hopper_kernels(monkeypatch):
-    monkeypatch.setattr(tile_choices, "shared_bytes", lambda device: 99 * 2**10)
+    monkeypatch.setattr(tiles, "shared_bytes", lambda device: 99 * 2**10)
     assert choice("forward", problem(2, 16, 512, 64), "meta") == ("FORWARD_TILES[64] bfloat16", "64x64x4x2")
     assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") is None

@@ -9,7 +9,7 @@ import torch
 
 from perf.workloads import attention, attention_impls, attention_leaderboard, attention_oracle, attention_problem, build
 from perf.workloads.attention_check import TOLERANCES
-from perf.workloads.attention_problem import Problem
+from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import Unavailable, WrongResult
 
 TINY = {"seq_len": 48, "d": 16, "dtype": "float32"}
@@ -50,7 +50,7 @@ def plain(problem):
 @pytest.mark.parametrize("leading", [(1,), (3,), (2, 3)])
 @pytest.mark.parametrize("grad_out", ["random", "ones"])
 def test_the_blocked_oracle_is_plain_attention_in_float64(monkeypatch, leading, is_causal, grad_out):
-    problem = Problem(leading, 50, 16, "float32", is_causal, grad_out)
+    problem = AttentionProblem(leading, 50, 16, "float32", is_causal, grad_out)
     monkeypatch.setattr(attention_oracle, "BLOCK", 50 * 12)  # 12 queries at a time, and 2 in the last block
     attention_oracle.oracle.cache_clear()
     exact, expected = attention_oracle.oracle(problem, "cpu").answer, plain(problem)
@@ -243,7 +243,7 @@ def test_tf32s_ten_bits_are_enough_where_they_are_allowed(monkeypatch, is_allowe
 
 
 def test_the_wrong_mask_is_caught(monkeypatch):
-    full = Problem((1,), 48, 16, "float32", is_causal=False)
+    full = AttentionProblem((1,), 48, 16, "float32", is_causal=False)
     impls = attention_impls.IMPLS
     monkeypatch.setitem(impls, "wrong", lambda problem, device: impls["reference"](full, device))
     with pytest.raises(WrongResult, match="out differs"):
@@ -280,8 +280,8 @@ def test_why_a_backend_refused_is_what_torch_warned_of():
 
 def test_floors_on_a_worked_example():
     """4 x 8 numbers a tensor and head; 16 pairs of a query and a key, of which a causal head sees 1 + 2 + 3 + 4."""
-    full = Problem((2, 3), 4, 8, "bfloat16", is_causal=False)
-    causal = Problem((2, 3), 4, 8, "bfloat16", is_causal=True)
+    full = AttentionProblem((2, 3), 4, 8, "bfloat16", is_causal=False)
+    causal = AttentionProblem((2, 3), 4, 8, "bfloat16", is_causal=True)
     forward = attention_problem.floor(full, "forward")
     assert forward.flops == 6 * (2 * 2 * 8 * 16)
     assert (forward.bytes_read, forward.bytes_written) == (3 * 6 * 32 * 2, 6 * 32 * 2)
@@ -297,8 +297,8 @@ def test_floors_on_a_worked_example():
 
 def test_axes_become_a_problem():
     grid = {"tokens": 32768, "d_model": 2048, "seq_len": 512, "d": 64, "is_causal": False, "dtype": "bfloat16"}
-    assert attention.problem_of(grid) == Problem((64, 32), 512, 64, "bfloat16", is_causal=False)
-    assert attention.problem_of(ONE_HEAD) == Problem((1,), 48, 16, "float32", is_causal=True)
+    assert attention.problem_of(grid) == AttentionProblem((64, 32), 512, 64, "bfloat16", is_causal=False)
+    assert attention.problem_of(ONE_HEAD) == AttentionProblem((1,), 48, 16, "float32", is_causal=True)
     assert attention.problem_of(BATCH).shape == (2, 48, 16)
 
 

@@ -1,1 +1,1 @@
-"""The @triton.jit functions of FlashAttention-2, and nothing else."""
+"""Triton kernels of FlashAttention-2, for any GPU and any input that attention takes."""

@@ -1,10 +1,10 @@
 """FlashAttention-2, backward: Algorithm 2 of Dao (2023), as one pass over keys and one over queries.
 
-Two passes compute the scores twice (7 products a tile for 5) and need no atomics: the gradients of two runs are
+Two passes compute the scores twice (7 products a tile instead of 5) and need no atomics: the gradients of two runs are
 the same to the bit. `scale` is softmax_scale, for the gradients; `scale_log2` is softmax_scale * log2(e), for the
 scores, which are in base 2 as in the forward.
 
-Dropout multiplies p and dp by z, which is 0 or 1 / keep_probability: ds = p * (dp * z - delta). The kernels hold
+Dropout multiplies p and dp by z, which is 0 or 1 / keep_probability: ds = p * (dp * z - delta). The kernels compute
 keep_probability * ds = p * (dp if kept else 0 - keep_probability * delta), and divide dk, dv and dq once at the end.
 """
 
@@ -13,7 +13,15 @@ import triton.language as tl
 
 from cs336_systems.attention.triton_kernels.backward_keys import dk_dv_of_tile
 from cs336_systems.attention.triton_kernels.backward_queries import dq_of_tile
-from cs336_systems.attention.triton_kernels.tiles import delta_of_rows, load_rows, tile_of_program
+from cs336_systems.attention.triton_kernels.common import (
+    Config,
+    Dropout,
+    Rows,
+    Scale,
+    delta_of_rows,
+    load_rows,
+    tile_of_program,
+)
 
 
 @triton.jit
@@ -33,7 +41,7 @@ def flash_bwd_delta_kernel(
     D_PADDED: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
 ):
-    """delta of Q_TILE_SIZE rows, for both passes."""
+    """Compute delta of Q_TILE_SIZE rows, for both passes."""
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), False)
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
 
@@ -95,8 +103,8 @@ def flash_bwd_dkdv_kernel(
     ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes K_TILE_SIZE rows of dk and dv for one head of k and v of one batch element."""
-    # Inside torch.compile they come as float64.
+    """Compute K_TILE_SIZE rows of dk and dv for one head of k and v of one batch element."""
+    # torch.compile passes them as float64.
     scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
     # The first key tile is the heaviest: all queries see it.
     tile, batch_head = tile_of_program(tl.cdiv(N_KEYS, K_TILE_SIZE), False)
@@ -104,15 +112,18 @@ def flash_bwd_dkdv_kernel(
     batch, kv_head = batch_head // num_kv_heads, batch_head % num_kv_heads
     first_head = kv_head * HEADS_PER_KV_HEAD
     dk_dv_of_tile(
-        Q_ptr + batch * stride_qb + first_head * stride_qh, K_ptr + batch * stride_kb + kv_head * stride_kh,
-        V_ptr + batch * stride_vb + kv_head * stride_vh, None, dO_ptr + batch * stride_dob + first_head * stride_doh,
-        L_ptr, Delta_ptr, dK_ptr + batch * stride_dkb + kv_head * stride_dkh,
-        dV_ptr + batch * stride_dvb + kv_head * stride_dvh, Seed_ptr,
-        stride_qh, stride_qq, stride_kk, stride_vk, 0, 0, stride_doh, stride_doq, stride_dkk, stride_dvk,
-        N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
+        Rows(Q_ptr + batch * stride_qb + first_head * stride_qh, stride_qh, stride_qq),
+        Rows(K_ptr + batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk),
+        Rows(V_ptr + batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk), Rows(None, 0, 0),
+        Rows(dO_ptr + batch * stride_dob + first_head * stride_doh, stride_doh, stride_doq), L_ptr, Delta_ptr,
+        Rows(dK_ptr + batch * stride_dkb + kv_head * stride_dkh, stride_dkh, stride_dkk),
+        Rows(dV_ptr + batch * stride_dvb + kv_head * stride_dvh, stride_dvh, stride_dvk),
+        N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
         batch_head * HEADS_PER_KV_HEAD, tile * K_TILE_SIZE,
-        HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, ONE_LOOP,
-        INPUT_PRECISION,
+        Config(
+            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
+            HEADS_PER_KV_HEAD,
+        ),
     )  # fmt: skip
 
 
@@ -158,19 +169,24 @@ def flash_bwd_dq_kernel(
     ONE_LOOP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes Q_TILE_SIZE rows of dq for one head of one batch element."""
-    # Inside torch.compile they come as float64.
+    """Compute Q_TILE_SIZE rows of dq for one head of one batch element."""
+    # torch.compile passes them as float64.
     scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
     kv_head = head // HEADS_PER_KV_HEAD
     dq_of_tile(
-        Q_ptr + batch * stride_qb + head * stride_qh, K_ptr + batch * stride_kb + kv_head * stride_kh,
-        V_ptr + batch * stride_vb + kv_head * stride_vh, None, dO_ptr + batch * stride_dob + head * stride_doh,
-        L_ptr, Delta_ptr, dQ_ptr + batch * stride_dqb + head * stride_dqh, Seed_ptr,
-        stride_qq, stride_kk, stride_vk, 0, stride_doq, stride_dqq,
-        N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability, batch_head, tile * Q_TILE_SIZE,
-        D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
+        Rows(Q_ptr + batch * stride_qb + head * stride_qh, stride_qh, stride_qq),
+        Rows(K_ptr + batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk),
+        Rows(V_ptr + batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk), Rows(None, 0, 0),
+        Rows(dO_ptr + batch * stride_dob + head * stride_doh, stride_doh, stride_doq), L_ptr, Delta_ptr,
+        Rows(dQ_ptr + batch * stride_dqb + head * stride_dqh, stride_dqh, stride_dqq),
+        N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
+        batch_head, tile * Q_TILE_SIZE,
+        Config(
+            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, True, EVEN_KEYS, ONE_LOOP, INPUT_PRECISION,
+            HEADS_PER_KV_HEAD,
+        ),
     )  # fmt: skip
 
 
@@ -227,13 +243,13 @@ def flash_bwd_at_once_kernel(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes K_TILE_SIZE rows of dk and dv, or Q_TILE_SIZE rows of dq, taking delta from out itself.
+    """Compute K_TILE_SIZE rows of dk and dv, or Q_TILE_SIZE rows of dq, with delta from out.
 
-    For grids that leave most of a GPU idle: one launch, in which the passes run beside one another.
+    For grids that leave most of a GPU idle: the passes run side by side in one launch.
     """
-    # Inside torch.compile they come as float64.
+    # torch.compile passes them as float64.
     scale, scale_log2 = tl.cast(scale, tl.float32), tl.cast(scale_log2, tl.float32)
-    # Of a head of k and v: its tiles of keys, and then the tiles of queries of each head that it serves.
+    # Programs of a head of k and v: its tiles of keys, then the tiles of queries of each head that it serves.
     num_k_tiles, num_q_tiles = tl.cdiv(N_KEYS, K_TILE_SIZE), tl.cdiv(N_QUERIES, Q_TILE_SIZE)
     tile, kv_batch_head = tile_of_program(num_k_tiles + HEADS_PER_KV_HEAD * num_q_tiles, False)
     num_kv_heads = NUM_HEADS // HEADS_PER_KV_HEAD
@@ -250,12 +266,15 @@ def flash_bwd_at_once_kernel(
     dV_ptr += batch * stride_dvb + kv_head * stride_dvh
     if tile < num_k_tiles:  # the first one is the heaviest: all queries see it
         dk_dv_of_tile(
-            Q_ptr, K_ptr, V_ptr, O_ptr, dO_ptr, L_ptr, None, dK_ptr, dV_ptr, Seed_ptr,
-            stride_qh, stride_qq, stride_kk, stride_vk, stride_oh, stride_oq, stride_doh, stride_doq,
-            stride_dkk, stride_dvk, N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
+            Rows(Q_ptr, stride_qh, stride_qq), Rows(K_ptr, stride_kh, stride_kk), Rows(V_ptr, stride_vh, stride_vk),
+            Rows(O_ptr, stride_oh, stride_oq), Rows(dO_ptr, stride_doh, stride_doq), L_ptr, None,
+            Rows(dK_ptr, stride_dkh, stride_dkk), Rows(dV_ptr, stride_dvh, stride_dvk),
+            N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
             first_q_head, tile * K_TILE_SIZE,
-            HEADS_PER_KV_HEAD, D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-            False, INPUT_PRECISION,
+            Config(
+                D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, False, INPUT_PRECISION,
+                HEADS_PER_KV_HEAD,
+            ),
         )  # fmt: skip
     else:
         group = ((tile - num_k_tiles) // num_q_tiles).to(tl.int64)
@@ -263,18 +282,22 @@ def flash_bwd_at_once_kernel(
         if IS_CAUSAL:
             q_tile = num_q_tiles - 1 - q_tile  # the last one is the heaviest
         dq_of_tile(
-            Q_ptr + group * stride_qh, K_ptr, V_ptr, O_ptr + group * stride_oh, dO_ptr + group * stride_doh,
-            L_ptr, None, dQ_ptr + group * stride_dqh, Seed_ptr,
-            stride_qq, stride_kk, stride_vk, stride_oq, stride_doq, stride_dqq,
-            N_QUERIES, N_KEYS, scale, scale_log2, drop_below, keep_probability,
+            Rows(Q_ptr + group * stride_qh, stride_qh, stride_qq), Rows(K_ptr, stride_kh, stride_kk),
+            Rows(V_ptr, stride_vh, stride_vk), Rows(O_ptr + group * stride_oh, stride_oh, stride_oq),
+            Rows(dO_ptr + group * stride_doh, stride_doh, stride_doq), L_ptr, None,
+            Rows(dQ_ptr + group * stride_dqh, stride_dqh, stride_dqq),
+            N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
             first_q_head + group, q_tile * Q_TILE_SIZE,
-            D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, False, INPUT_PRECISION,
+            Config(
+                D, D_PADDED, Q_TILE_SIZE, K_TILE_SIZE, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, False, INPUT_PRECISION,
+                HEADS_PER_KV_HEAD,
+            ),
         )  # fmt: skip
 
 
 @triton.jit
 def flash_bwd_round_dq_kernel(Sums_ptr, dQ_ptr, NUMEL, scale, TILE_ELEMENTS: tl.constexpr):
-    """dq = sums * scale in dq's dtype, of float32 `sums` that lie in memory as dq does: for `backward_hopper`."""
+    """Compute dq = sums * scale in dq's dtype from float32 `sums` with dq's strides, for the 16-bit Gluon backward."""
     scale = tl.cast(scale, tl.float32)
     offsets = tl.program_id(0).to(tl.int64) * TILE_ELEMENTS + tl.arange(0, TILE_ELEMENTS)
     sums = tl.load(Sums_ptr + offsets, mask=offsets < NUMEL)

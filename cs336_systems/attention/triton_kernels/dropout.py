@@ -1,4 +1,4 @@
-"""`keep_mask` of `attention/dropout.py` for one tile of scores, in registers."""
+"""The mask of `attention.dropout.keep_mask` for one tile of scores, in registers."""
 
 import triton
 import triton.language as tl
@@ -12,22 +12,23 @@ N_ROUNDS = tl.constexpr(PHILOX_ROUNDS)
 def keep_tile(
     seed,
     drop_below,
-    batch_head,
+    head,
     q_start,
     k_start,
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
-    """(Q_TILE_SIZE, K_TILE_SIZE), or TRANSPOSED: which probabilities of the tile at (q_start, k_start) stay.
+    """Return which probabilities stay in the (Q_TILE_SIZE, K_TILE_SIZE) tile, or its transpose, at (q_start, k_start).
 
-    Four words come at once, for rows i and i + 8 at columns j and j + 8 of each 16 x 16. In the layout of tl.dot's
-    results, transposed or not, one thread holds these four up to compute capability 9.0, so that nothing is
-    exchanged (unless a warp holds fewer columns: float32's dk, dv at 128). At 10.0 it goes through shared memory.
+    Philox returns four words, used for rows i and i + 8 at columns j and j + 8 of each 16 x 16. Up to compute
+    capability 9.0 one thread holds these four in the layout of tl.dot's results, transposed or not, so threads exchange
+    nothing (unless a warp holds fewer columns, as in float32's dk and dv at d = 128). At 10.0 the words go through
+    shared memory.
     """
     rows = q_start // 2 + tl.arange(0, Q_TILE_SIZE // 2)
     columns = k_start // 2 + tl.arange(0, K_TILE_SIZE // 2)
-    w0, w1, w2, w3 = tl.philox(seed, columns[None, :], rows[:, None], batch_head.to(tl.uint32), 0, N_ROUNDS)
+    w0, w1, w2, w3 = tl.philox(seed, columns[None, :], rows[:, None], head.to(tl.uint32), 0, N_ROUNDS)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [..., i, j] is word 2 i + j
     words = tl.reshape(words, (Q_TILE_SIZE // 16, 8, K_TILE_SIZE // 16, 8, 2, 2))
     if TRANSPOSED:

@@ -3,11 +3,16 @@
 import triton
 import triton.language as tl
 
+from cs336_systems.attention.triton_kernels.common import (
+    LN_2,
+    MIN_FLOAT32,
+    Dropout,
+    Place,
+    Stream,
+    load_rows,
+    tile_of_program,
+)
 from cs336_systems.attention.triton_kernels.dropout import keep_tile
-from cs336_systems.attention.triton_kernels.tiles import load_rows, tile_of_program
-
-LN_2 = tl.constexpr(0.6931471805599453)
-LEAST_FLOAT32 = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -45,12 +50,12 @@ def flash_fwd_kernel(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes Q_TILE_SIZE rows of out and lse for one head of one batch element.
+    """Compute Q_TILE_SIZE rows of out and lse for one head of one batch element.
 
     `scale_log2` is softmax_scale * log2(e): scores, their maximum and their sum are all in base 2. `Seed_ptr`,
-    `drop_below` and `keep_probability` are `attention.dropout.Dropout`'s, and None each without dropout.
+    `drop_below` and `keep_probability` are None without dropout.
     """
-    scale_log2 = tl.cast(scale_log2, tl.float32)  # inside torch.compile it comes as float64
+    scale_log2 = tl.cast(scale_log2, tl.float32)  # torch.compile passes it as float64
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), IS_CAUSAL)
     q_start = tile * Q_TILE_SIZE
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
@@ -70,8 +75,7 @@ def flash_fwd_kernel(
     q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :], mask=row_mask, other=0.0)
     acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
-    # The least finite number: after a tile of scores that are all -inf, -inf - -inf would be NaN.
-    row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
+    row_max = tl.full((Q_TILE_SIZE,), MIN_FLOAT32, dtype=tl.float32)
 
     k_offsets = columns[:, None] * stride_kk + dims[None, :]
     v_offsets = columns[:, None] * stride_vk + dims[None, :]
@@ -83,19 +87,20 @@ def flash_fwd_kernel(
     if IS_CAUSAL:
         k_full = tl.minimum(k_full, q_start // K_TILE_SIZE * K_TILE_SIZE)
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
+    place = Place(q_start, rows, columns, dims, batch_head)
     acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-        acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, 0, k_full, N_KEYS,
-        stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
-        D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+        (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q, place,
+        (0, k_full), N_KEYS, scale_log2, Dropout(Seed_ptr, drop_below, keep_probability),
+        D, K_TILE_SIZE, MASK_CAUSAL=False, EVEN_KEYS=True, INPUT_PRECISION=INPUT_PRECISION,
     )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-            acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end, N_KEYS,
-            stride_kk, stride_vk, scale_log2, Seed_ptr, drop_below, batch_head, q_start,
-            D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+            (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q, place,
+            (k_full, k_end), N_KEYS, scale_log2, Dropout(Seed_ptr, drop_below, keep_probability),
+            D, K_TILE_SIZE, MASK_CAUSAL=IS_CAUSAL, EVEN_KEYS=EVEN_KEYS, INPUT_PRECISION=INPUT_PRECISION,
         )  # fmt: skip
 
-    kept_sum = row_sum  # the softmax's denominator, as lse, counts what is dropped
+    kept_sum = row_sum  # dropped probabilities count in the softmax's denominator, and in lse
     if Seed_ptr is not None:
         kept_sum = row_sum * tl.cast(keep_probability, tl.float32)
     out = (acc / kept_sum[:, None]).to(O_ptr.dtype.element_ty)
@@ -106,60 +111,39 @@ def flash_fwd_kernel(
 
 @triton.jit
 def visit_keys(
-    acc,
-    row_sum,
-    row_max,
-    K_ptr,
-    V_ptr,
-    k_offsets,
-    v_offsets,
-    q,
-    rows,
-    columns,
-    dims,
-    k_begin,
-    k_end,
-    N_KEYS,
-    stride_kk,
-    stride_vk,
-    scale_log2,
-    Seed_ptr,
-    drop_below,
-    batch_head,
-    q_start,
-    D: tl.constexpr,
-    K_TILE_SIZE: tl.constexpr,
-    MASK_CAUSAL: tl.constexpr,
-    EVEN_KEYS: tl.constexpr,
+    state, k_stream, v_stream, q, place, span, N_KEYS, scale_log2, dropout,
+    D: tl.constexpr, K_TILE_SIZE: tl.constexpr, MASK_CAUSAL: tl.constexpr, EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
-):
-    """The inner loop of Algorithm 1 over the key tiles from k_begin to k_end, at which the pointers leave off.
+):  # fmt: skip
+    """Run the inner loop of Algorithm 1 over the key tiles of a span; returned pointers are at its end.
 
-    The pointers carried are two scalars: two tiles of them would take 128 registers of a thread, and spill.
+    The loop carries two scalar pointers: two tiles of pointers would take 128 registers of a thread, and spill.
     """
+    acc, row_sum, row_max = state
+    K_ptr, V_ptr = k_stream.ptr, v_stream.ptr
     # Edge tiles are one or two, and two pipelined loops in a kernel make ptxas serialize the wgmma of both.
     num_stages: tl.constexpr = 1 if MASK_CAUSAL or not EVEN_KEYS else None
-    if Seed_ptr is not None:
-        seed = tl.load(Seed_ptr)
-    for k_start in tl.range(k_begin, k_end, K_TILE_SIZE, num_stages=num_stages):
-        in_range = k_start + columns < N_KEYS
-        k = load_rows(K_ptr + k_offsets, in_range, dims, D, not EVEN_KEYS)
-        v = load_rows(V_ptr + v_offsets, in_range, dims, D, not EVEN_KEYS)
+    if dropout.seed_ptr is not None:
+        seed = tl.load(dropout.seed_ptr)
+    for k_start in tl.range(span[0], span[1], K_TILE_SIZE, num_stages=num_stages):
+        in_range = k_start + place.visited < N_KEYS
+        k = load_rows(K_ptr + k_stream.offsets, in_range, place.dims, D, not EVEN_KEYS)
+        v = load_rows(V_ptr + v_stream.offsets, in_range, place.dims, D, not EVEN_KEYS)
         scores = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION) * scale_log2
         if not EVEN_KEYS:
             scores = tl.where(in_range[None, :], scores, float("-inf"))
         if MASK_CAUSAL:
-            scores = tl.where(rows[:, None] >= (k_start + columns)[None, :], scores, float("-inf"))
+            scores = tl.where(place.rows[:, None] >= (k_start + place.visited)[None, :], scores, float("-inf"))
 
         new_max = tl.maximum(row_max, tl.max(scores, 1))
         rescale = tl.exp2(row_max - new_max)
         p = tl.exp2(scores - new_max[:, None])
         row_sum = rescale * row_sum + tl.sum(p, 1)
-        if Seed_ptr is not None:
-            keep = keep_tile(seed, drop_below, batch_head, q_start, k_start, q.shape[0], K_TILE_SIZE, False)
+        if dropout.seed_ptr is not None:
+            keep = keep_tile(seed, dropout.drop_below, place.head, place.start, k_start, q.shape[0], K_TILE_SIZE, False)
             p = tl.where(keep, p, 0.0)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=INPUT_PRECISION)
         row_max = new_max
-        K_ptr += K_TILE_SIZE * stride_kk
-        V_ptr += K_TILE_SIZE * stride_vk
+        K_ptr += K_TILE_SIZE * k_stream.stride
+        V_ptr += K_TILE_SIZE * v_stream.stride
     return acc, row_sum, row_max, K_ptr, V_ptr

@@ -1,13 +1,14 @@
-"""FlashAttention-2's forward where heads and queries are too few for the GPU: the keys are divided too.
+"""FlashAttention-2's forward where heads and queries are too few to fill the GPU, so that keys are split as well.
 
-Each program attends to one chunk of the keys; a second kernel weighs the parts by what each saw of the softmax's sum
-(Flash-Decoding, Dao et al. 2023). Parts are added in the order of their keys: the result repeats to the bit.
+Each program attends to one chunk of the keys; a second kernel adds the parts, weighted by their shares of the softmax's
+sum (Flash-Decoding, Dao et al. 2023), in the order of their keys: the result repeats to the bit.
 """
 
 import triton
 import triton.language as tl
 
-from cs336_systems.attention.triton_kernels.forward import LEAST_FLOAT32, LN_2, visit_keys
+from cs336_systems.attention.triton_kernels.common import LN_2, MIN_FLOAT32, Dropout, Place, Stream
+from cs336_systems.attention.triton_kernels.forward import visit_keys
 
 
 @triton.jit
@@ -40,12 +41,12 @@ def flash_fwd_split_kernel(
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):
-    """One program computes Q_TILE_SIZE rows of one chunk's out and lse (float32, base 2) for one head.
+    """Compute Q_TILE_SIZE rows of one chunk's out and lse (float32, base 2) for one head.
 
     Parts are (chunks, heads, N_QUERIES, D). CHUNK_KEYS is a multiple of both tiles' sizes, so that every row of a
     tile sees the first key of each chunk that the tile visits. A part that no row sees is not written.
     """
-    scale_log2 = tl.cast(scale_log2, tl.float32)  # inside torch.compile it comes as float64
+    scale_log2 = tl.cast(scale_log2, tl.float32)  # torch.compile passes it as float64
     num_tiles = tl.cdiv(N_QUERIES, Q_TILE_SIZE)
     num_chunks = tl.cdiv(N_KEYS, CHUNK_KEYS)
     program = tl.program_id(0)
@@ -75,19 +76,20 @@ def flash_fwd_split_kernel(
         q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :], mask=row_mask, other=0.0)
         acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
         row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
-        row_max = tl.full((Q_TILE_SIZE,), LEAST_FLOAT32, dtype=tl.float32)
+        row_max = tl.full((Q_TILE_SIZE,), MIN_FLOAT32, dtype=tl.float32)
         k_offsets = columns[:, None] * stride_kk + dims[None, :]
         v_offsets = columns[:, None] * stride_vk + dims[None, :]
+        place = Place(q_start, rows, columns, dims, batch_head)
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-            acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_begin, k_full, N_KEYS,
-            stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
-            D, K_TILE_SIZE, False, True, INPUT_PRECISION,
+            (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q, place,
+            (k_begin, k_full), N_KEYS, scale_log2, Dropout(None, None, None),
+            D, K_TILE_SIZE, MASK_CAUSAL=False, EVEN_KEYS=True, INPUT_PRECISION=INPUT_PRECISION,
         )  # fmt: skip
         if IS_CAUSAL or not EVEN_KEYS:
             acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-                acc, row_sum, row_max, K_ptr, V_ptr, k_offsets, v_offsets, q, rows, columns, dims, k_full, k_end,
-                N_KEYS, stride_kk, stride_vk, scale_log2, None, None, batch_head, q_start,
-                D, K_TILE_SIZE, IS_CAUSAL, EVEN_KEYS, INPUT_PRECISION,
+                (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q,
+                place, (k_full, k_end), N_KEYS, scale_log2, Dropout(None, None, None),
+                D, K_TILE_SIZE, MASK_CAUSAL=IS_CAUSAL, EVEN_KEYS=EVEN_KEYS, INPUT_PRECISION=INPUT_PRECISION,
             )  # fmt: skip
         part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
         part = acc / row_sum[:, None]
@@ -113,7 +115,7 @@ def flash_fwd_combine_kernel(
     CHUNK_KEYS: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
 ):
-    """ROWS rows of out and lse (natural) for one head: the parts' sum, each weighted by 2^(its lse - lse).
+    """Add the parts of ROWS rows of out and lse (natural) for one head, each weighted by 2^(its lse - lse).
 
     A weight of 0 stands for a part whose scores were all -inf, which holds NaN.
     """
@@ -131,7 +133,7 @@ def flash_fwd_combine_kernel(
         num_chunks = tl.minimum(num_chunks, tl.cdiv(start + ROWS, CHUNK_KEYS))
     acc = tl.zeros((ROWS, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((ROWS,), dtype=tl.float32)
-    row_max = tl.full((ROWS,), LEAST_FLOAT32, dtype=tl.float32)
+    row_max = tl.full((ROWS,), MIN_FLOAT32, dtype=tl.float32)
     for chunk in tl.range(0, num_chunks):
         part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
         lse = tl.load(PartL_ptr + part_rows, mask=mask, other=0.0)

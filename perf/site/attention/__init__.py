@@ -1,1 +1,1 @@
-"""What attention takes, case by case: our implementations beside their peers."""
+"""Attention page: time and memory of our implementations and of their peers."""

@@ -1,4 +1,4 @@
-"""The benchmarks that the attention page knows, in its order."""
+"""Benchmarks of the attention page, in its order."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from perf.site.wording import Quantity
 
 @dataclass(frozen=True)
 class Section:
-    """One asv class, in a reader's words."""
+    """Title and description of one asv class."""
 
     title: str
     about: str
     ours: str = "triton"
-    """The implementation that the others are held against."""
+    """The implementation that the others are compared with."""
 
     subject: str = "our Triton attention"
-    """What to call it in a sentence."""
+    """Noun phrase for `ours`."""
 
     quantity: Quantity = "time"
-    """What its cases say; memory for a class that reports no time."""
+    """The quantity compared: memory for a class that reports no time."""
 
     @property
     def method(self) -> str:
@@ -31,53 +31,53 @@ SECTIONS = {
         "One causal head, every shape", "Batch 1 and one head under a causal mask: the course's grid."
     ),
     "attention.ShortAttention": Section(
-        "Short sequences, launches aside",
-        "One causal head where starting a kernel takes longer than the kernel: many calls in one CUDA graph.",
+        "Short sequences, without launch overhead",
+        "One causal head whose kernels are shorter than their launch: many calls in one CUDA graph.",
     ),
     "attention.MultiHeadAttention": Section(
-        "Many heads, against each of PyTorch's kernels",
-        "The FlashAttention papers' grid: the same number of tokens, cut into fewer and longer sequences.",
+        "Many heads, against PyTorch's backends",
+        "The FlashAttention papers' grid: a constant number of tokens in fewer, longer sequences.",
     ),
     "attention.Leaderboard": Section(
         "The CS336 leaderboard",
-        "Forward, sum and backward of 16 causal heads; its rules ask for the compiled call.",
+        "Forward, sum and backward of 16 causal heads, compiled as the rules demand.",
         ours="triton_compiled",
         subject="our compiled Triton attention",
     ),
     "attention.FlashVariants": Section(
-        "What each step buys",
-        "One causal head, step by step: eager, tiled, with a compiled backward, with kernels in Triton.",
+        "Speed-up of each optimization",
+        "One causal head: eager, tiled, with a compiled backward, with Triton kernels.",
     ),
     "attention.FirstCall": Section(
-        "The wait for the first result",
-        "Forward and backward of one causal head in a fresh process: compilation, loading and tuning included.",
+        "Time to the first result",
+        "Forward and backward of one causal head in a fresh process: including compilation, loading and autotuning.",
     ),
     "attention.FirstCallShapes": Section(
-        "The same wait, by the kernels that a shape gets",
-        "Ours alone, of one causal head and of 32: each head dimension and dtype has kernels of its own to compile.",
+        "Time to the first result, by shape",
+        "Our kernels only, one causal head and 32: each head dimension and dtype compiles its own kernels.",
     ),
     "attention.PyTorchAttention": Section(
         "Eager attention, compiled",
-        "Nothing of ours: what torch.compile makes of eager attention, without heads or mask.",
+        "torch.compile on eager attention, without heads or mask. No project kernel runs.",
         ours="reference_compiled",
         subject="compiled eager attention",
     ),
     "attention.PyTorchAttentionSaved": Section(
-        "What eager attention keeps for its backward",
-        "Memory in use between forward and backward: the inputs, and what the forward saved.",
+        "Memory that eager attention saves for its backward",
+        "Memory in use between forward and backward: inputs and saved tensors.",
         ours="reference_compiled",
         subject="compiled eager attention",
         quantity="memory",
     ),
     "smoke.SmokeAttention": Section(
         "One causal head, on a CPU",
-        "Small shapes without a GPU: what any machine can measure.",
+        "Small shapes that need no GPU.",
         ours="pytorch",
         subject="our tiled PyTorch attention",
     ),
     "smoke.SmokeMultiHeadAttention": Section(
         "Several heads, on a CPU",
-        "Two heads without a mask, by the kernel that PyTorch has for a CPU.",
+        "Two heads without a mask, against PyTorch's CPU kernel.",
         ours="pytorch",
         subject="our tiled PyTorch attention",
     ),
@@ -88,8 +88,8 @@ SECTIONS = {
         subject="our tiled PyTorch attention",
     ),
     "smoke.SmokeFirstCall": Section(
-        "The wait for the first result, on a CPU",
-        "Forward and backward of one causal head in a fresh process; nothing of it is compiled.",
+        "Time to the first result, on a CPU",
+        "Forward and backward of one causal head in a fresh process, without compilation.",
         ours="pytorch",
         subject="our tiled PyTorch attention",
     ),

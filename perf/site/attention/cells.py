@@ -104,7 +104,7 @@ def _ladder(row: Row, impls: Sequence[str], section: Section, axes: Sequence[str
 
 
 def _details(result: CaseResult, median: float, section: Section) -> dict[str, str]:
-    """What stands beside a time."""
+    """Columns beside a time."""
     if section.quantity == "memory":
         return {"rate": "", "ceiling": "", "memory": ""}
     speed, share = rate(result, median), attained(result, median)

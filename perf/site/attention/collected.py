@@ -1,4 +1,4 @@
-"""What the attention page is about: each benchmark's newest grid on a machine, from what asv publishes."""
+"""Newest grid of each attention benchmark on a machine."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from perf.site.newest import Site
 
 @dataclass(frozen=True)
 class Measured:
-    """What one machine recorded of one benchmark at one commit."""
+    """Records of one benchmark at one commit on one machine."""
 
     machine: str
     benchmark: str
     commit: pages.Commit
     results: list[CaseResult]
     series: frozenset[str]
-    """Names of asv's benchmarks that have a graph to link to."""
+    """Names of asv's benchmarks with a graph."""
 
     history: tuple[Series, ...] = ()
     newer: int = 0
@@ -34,7 +34,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine has measured of attention."""
+    """Attention benchmarks of one machine."""
 
     name: str
     measured: Sequence[Measured]
@@ -43,7 +43,7 @@ class Machine:
 
 
 def collect(site: Site, machine: str) -> Machine:
-    """Each benchmark that the page knows, in the page's order, at the newest commit that asv publishes of its grid."""
+    """Return the newest published grid of each benchmark, in the page's order."""
     commits = site.commits(machine)
     known = list(SECTIONS)
     measured = [

@@ -20,7 +20,7 @@ _HEADLINE = ("reference", "sdpa", "sdpa_flash", "sdpa_cudnn", FASTEST)
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page; machines in the order of their first sections."""
+    """Render the page; machines in the order of their first sections."""
     every, known = list(machines), list(SECTIONS)
     shown = sorted((one for one in every if one.measured), key=lambda one: known.index(one.measured[0].benchmark))
     return pages.render(
@@ -150,6 +150,6 @@ def _cards(one: Measured, section: Section) -> list[dict[str, str]]:
 
 
 def _span(history: Iterable[Series]) -> tuple[str, str] | None:
-    """How many times the newest value the oldest was, at least and at most."""
+    """Return the minimum and maximum ratio of the oldest to the newest value."""
     changes = sorted(series.values[0] / series.values[-1] for series in history)
     return (units.times(changes[0]), units.times(changes[-1])) if changes else None

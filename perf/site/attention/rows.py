@@ -1,4 +1,4 @@
-"""What the attention page says, as numbers: the records of one machine and commit become rows beside their peers."""
+"""Rows of the attention page: our cases and their peers, from the records of one machine and commit."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ Config = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times our time (or memory) a peer needs for the same case, or why there is no such number."""
+    """Ratio of a peer's time (or memory) to ours for the same case, or the reason why there is none."""
 
     peer: CaseResult | None
     ratio: float | None = None
@@ -62,7 +62,7 @@ class Overview:
 
 
 def figure(result: CaseResult | None, quantity: Quantity) -> Estimate | None:
-    """What a case says: its time, or its memory; None if it failed."""
+    """Return a case's time or memory; None if it failed."""
     if quantity == "time":
         return estimate(result)
     if result is None or result.status != "ok" or result.peak_bytes is None:

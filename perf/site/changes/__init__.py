@@ -1,1 +1,1 @@
-"""Where in the history a number changed: every step of a series, under the commit that made it."""
+"""Changes page: steps of every series, by the range of commits in question."""

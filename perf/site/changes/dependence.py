@@ -31,7 +31,7 @@ _FORGETTING = (0.0, 0.05, 0.5)
 """0 is a random walk, 0.05 an AR(1) of 0.8, 0.5 one of 0.5: (1 - a) ** 2 / a."""
 
 _SESSIONS = (0.0, 0.5, 3.0, 30.0, 300.0, 3e3, 3e4, 3e5)
-"""As the two above in units of the independent part's variance."""
+"""The two variances above, in units of the independent part's variance."""
 
 MOST_BETWEEN = 0.1
 """Standard deviation of a session's offset, of logarithms. More is no machine's: wall times of eager steps, which move
@@ -44,7 +44,7 @@ class Explained:
 
     cuts: tuple[int, ...]
     line: bool
-    """Whether it goes along a straight line besides."""
+    """Whether the mean also follows a straight line."""
 
 
 def explain(values: "Array", cuts: Sequence[int], sessions: Sequence[int] | None, least: float) -> Explained:

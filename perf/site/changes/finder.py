@@ -1,14 +1,14 @@
-"""Where did a series change its level? One number a commit, oldest first; nothing here reads a file.
+"""Detection of level changes in a series of one number per commit, oldest first.
 
 Times are cut in two stages. Where the logarithms, in units of the series' own noise, have their sum of squares lowered
 by more than `PENALTY` a cut (Killick, Fearnhead and Eckley 2012, PELT, by `ruptures`), a level may begin. It does where
-neither noise that hangs together, nor the scatter between sessions, nor a steady drift explains it (`dependence`), and
+neither correlated noise, nor the scatter between sessions, nor a steady drift explains it (`dependence`), and
 where it is clear of the scatter within its own two levels. Noise is the median distance between neighbours, which a few
-changes do not move; a short series is not believed to be quieter than its class says. A level has two commits at the
+changes do not move; the noise of a short series is at least its class's threshold. A level has two commits at the
 end of a history and three before it, and a rare commit out of line with both its neighbours counts as little, so that
 one bad run is no change: the newest commit alone is reported as such.
 
-Without sessions, levels that sessions made are changes: nothing in the numbers tells the two apart (`rates`).
+Without session numbers, levels caused by sessions are reported as changes (`rates`).
 
 Bytes are exact: every other value is a change, but for what an old harness left open. So one series of them has one
 way to count (`rows`).
@@ -53,7 +53,7 @@ class Step:
     """One change of level."""
 
     index: int
-    """Of the first value at the new level."""
+    """Index of the first value at the new level."""
 
     before: float
     after: float
@@ -67,7 +67,7 @@ class Step:
     """Only the newest value shows it."""
 
     border: bool = False
-    """It is no larger than the scatter between sessions, and falls where one begins: no change of level."""
+    """Whether it is no larger than the scatter between sessions and coincides with a session's start."""
 
     @property
     def change(self) -> float:
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Drift:
-    """A series that goes up or down steadily, all along."""
+    """Steady rise or fall of a whole series."""
 
     rate: float
     """Relative, per commit: 0.001 is 0.1 % more with each."""
@@ -88,13 +88,13 @@ class Drift:
 
 @dataclass(frozen=True)
 class Found:
-    """What a series of times shows."""
+    """Steps and drift of a series of times."""
 
     steps: list[Step]
     """Changes of level, oldest first."""
 
     borders: list[Step]
-    """What would be some, did they not fall on the border of two sessions."""
+    """Steps at the border of two sessions, explained by them."""
 
     drift: Drift | None
 
@@ -168,7 +168,7 @@ def exact_steps(values: Sequence[float], negligible: Sequence[float] = ()) -> li
 
 
 def _calm(logs: "Logs", most: float) -> "Logs":
-    """Each within `most` of the nearer of its neighbours; the ends have two on one side."""
+    """Clip each value to within `most` of its nearer neighbour; an end has both neighbours on one side."""
     import numpy as np
 
     if len(logs) < 3:
@@ -199,7 +199,7 @@ def _held(logs: "Logs", cuts: Sequence[int]) -> list[int]:
 
 
 def _standing(calm: "Logs", cuts: Sequence[int], sessions: Sequence[int] | None, least: float) -> list[int]:
-    """Those that nothing else explains."""
+    """Return the cuts that neither correlated noise, sessions nor a drift explain."""
     kept = list[int]()
     for start in range(0, max(len(calm) - WINDOW // 2, 1), WINDOW // 2):
         end = min(start + WINDOW, len(calm))
@@ -216,7 +216,7 @@ def _standing(calm: "Logs", cuts: Sequence[int], sessions: Sequence[int] | None,
 
 
 def _clearness(calm: "Logs", cuts: Sequence[int]) -> list[tuple[float, int]]:
-    """Of each cut: the difference of its two means, in standard errors from the two levels' own scatter."""
+    """Return each cut with its difference of means, in standard errors of the two levels."""
     import numpy as np
 
     levels = np.split(calm, cuts)
@@ -242,7 +242,7 @@ def _drift(calm: "Logs", sessions: Sequence[int] | None, least: float, negligibl
 
 
 def _large(logs: "Logs", cuts: Sequence[int], negligible: float) -> list[int]:
-    """Without the changes up to `negligible`, the smallest left out first."""
+    """Remove changes up to `negligible`, the smallest first."""
     kept = [0, *cuts, len(logs)]
     while len(kept) > 2 and (smallest := min(_changes(logs, kept)))[0] <= math.log1p(negligible):
         kept.remove(smallest[1])
@@ -250,7 +250,7 @@ def _large(logs: "Logs", cuts: Sequence[int], negligible: float) -> list[int]:
 
 
 def _changes(logs: "Logs", ends: Sequence[int]) -> list[tuple[float, int]]:
-    """Size and place of every change between the levels from one of `ends` to the next."""
+    """Return size and index of every change between the levels that `ends` delimit."""
     levels = [statistics.median(logs[start:end]) for start, end in itertools.pairwise(ends)]
     return [
         (abs(after - before), cut) for (before, after), cut in zip(itertools.pairwise(levels), ends[1:-1], strict=True)

@@ -1,4 +1,4 @@
-"""The page about changes: every step in the history, under the commit that made it."""
+"""Changes page: every step in the history, by the range of commits in question."""
 
 import functools
 import itertools
@@ -21,29 +21,32 @@ from perf.site.gates import Gate
 from perf.site.history import HEIGHT, MARGIN, WIDTH, places
 from perf.site.newest import Site
 
-MOST_COMMITS = 100
+MOST_RANGES = 100
 MOST_NAMED = 3
-"""Cases that a command names; of more, their classes."""
+"""Cases that a command selects one by one. More are selected by their classes."""
 
 MOST_ROWS = 200
-"""Of one commit; a table of more is read by nobody, and asv's graphs have them all."""
+"""Rows shown of one range of commits. asv's graphs have the others."""
+
+STEPS = 8
+"""Commits of a range that the command to narrow it measures."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What changed on one machine, newest first."""
+    """Changes on one machine, newest first."""
 
     name: str
     changes: Sequence[Change]
     commits: int
-    """With a number, of whichever case."""
+    """Number of commits with any measured case."""
 
     series: int
     described: Callable[[int], pages.Commit]
-    """A commit by asv's number."""
+    """Describes a commit by asv's revision number."""
 
     revisions: Mapping[str, int]
-    """Those numbers by hash, of accepted and gated commits too, measured or not."""
+    """Revision numbers by hash, including accepted and gated commits."""
 
     gates: Sequence[Gate]
     accepted: Sequence[Acceptance]
@@ -51,35 +54,39 @@ class Machine:
     """The fastest first."""
 
     comparable: Container[str] = frozenset()
-    """Hashes of commits that the page of two has."""
+    """Hashes of commits on the Compare page."""
 
     outcomes: Callable[[int], Mapping[tuple[str, tuple[Any, ...]], Outcome]] = lambda revision: {}
-    """What records say of the cases of a commit by asv's number, by class and parameters."""
+    """Outcomes of a commit, by asv's revision number, then by class and parameters."""
 
     @functools.cached_property
     def controls(self) -> set[int]:
-        """Numbers of the commits at which rows without project code changed."""
+        """Revision numbers at which rows without project code changed."""
         return touched_controls(self.changes)
 
     def arms(self, one: Change) -> tuple[Outcome, Outcome] | None:
-        """What explains the number before a change and after it; None where no records say it of both."""
+        """Return the outcomes before and after a change; None unless both are on record."""
         case = one.series.method.rpartition(".")[0], tuple(one.series.params.values())
         found = [self.outcomes(revision).get(case) for revision in (one.last_before, one.revision)]
         return (found[0], found[1]) if found[0] and found[1] else None
 
     def is_of_the_clock(self, one: Change) -> bool:
-        """Its kernels took as long as before, and rows without project code moved at the same commit."""
+        """Whether its kernels are unchanged while rows without project code moved at the same commit."""
         if one.series.quantity != "time" or one.revision not in self.controls or not (arms := self.arms(one)):
             return False
         return is_of_the_clock(*arms, one.step.after - one.step.before)
 
     @property
-    def by_commit(self) -> list[tuple[int, list[Change]]]:
-        """The changes of each commit that has any, newest commit first."""
-        return [(at, list(some)) for at, some in itertools.groupby(self.changes, lambda one: one.revision)]
+    def by_range(self) -> list[list[Change]]:
+        """Changes grouped by range of commits, newest and shortest range first."""
+
+        def ends(one: Change) -> tuple[int, int]:
+            return -one.revision, -one.last_before
+
+        return [list(some) for _, some in itertools.groupby(sorted(self.changes, key=ends), ends)]
 
     def why(self, one: Change) -> str:
-        """The reason that somebody gave for this change; "" if nobody did."""
+        """Return the reason for which a change was accepted; "" if it was not."""
         for acceptance in self.accepted:
             at = self.revisions.get(acceptance.commit)
             ours = at is not None and one.last_before < at <= one.revision
@@ -88,30 +95,32 @@ class Machine:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Project code is worse, still so, nobody has said that it is meant, and it is not the clock alone."""
+        """Whether project code is worse to this day, not accepted, and not only by the clock."""
         stands = one.back is None and not one.step.border and not one.series.is_control
         return one.verdict.word in BAD and stands and not self.why(one) and not self.is_of_the_clock(one)
 
     def is_unconfirmed(self, one: Change) -> bool:
-        """It is open, and one commit alone shows it."""
+        """Whether it is open and rests on one commit."""
         return self.is_open(one) and one.step.alone
 
     @property
     def open(self) -> list[Change]:
-        """Confirmed ones first, of either the worst first."""
+        """Open changes, confirmed before unconfirmed, each worst first."""
         return sorted(
             filter(self.is_open, self.changes), key=lambda one: (one.step.alone, -abs(math.log1p(one.step.change)))
         )
 
     def confirming(self, changes: Iterable[Change]) -> str:
-        """The command that confirms changes of one commit, or does not: their cases, or their classes if many."""
+        """Return the command that measures both ends of a range in turn."""
         some = list(changes)
-        before = self.described(max(one.last_before for one in some)).hash[:8]
-        patterns = {_pattern(one.series) for one in some}
-        if len(patterns) > MOST_NAMED:
-            patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in some}
-        rows = shlex.quote("|".join(sorted(patterns)))
-        return f"python -m perf gate {before} {self.described(some[0].revision).hash[:8]} -b {rows}"
+        before, after = (self.described(at).hash[:8] for at in (some[0].last_before, some[0].revision))
+        return f"python -m perf gate {before} {after} -b {_rows(some)}"
+
+    def narrowing(self, changes: Iterable[Change]) -> str:
+        """Return the command that measures commits within a range, so that the next site shows a shorter one."""
+        some = list(changes)
+        before, after = (self.described(at).hash[:8] for at in (some[0].last_before, some[0].revision))
+        return f"asv run {before}..{after} --steps {STEPS} --skip-existing-commits -b {_rows(some)}"
 
 
 def collect(
@@ -122,7 +131,7 @@ def collect(
     accepted: Sequence[Acceptance],
     comparable: Container[str] = frozenset(),
 ) -> Machine:
-    """From what asv publishes."""
+    """Collect a machine's data from what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
     sitting_of = functools.cache(lambda revision: newest.sitting_of(site.directory, machine, site.hashes[revision]))
     series = list(series_of(site.graphs, site.benchmarks, machine, harness_of, sitting_of))
@@ -144,7 +153,7 @@ def collect(
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page."""
+    """Render the page."""
     return pages.render(
         "changes",
         project=project,
@@ -154,9 +163,15 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def anchor(machine: str, commit: pages.Commit) -> str:
-    """Where on the page a commit stands."""
-    return pages.ident(f"{machine}-{commit.hash[:8]}")
+def anchor(one: Machine, change: Change) -> str:
+    """Return the id of the section of a change's range."""
+    return pages.ident(f"{one.name}-{span(one, change)}")
+
+
+def span(one: Machine, change: Change) -> str:
+    """Return the commits in question for a change: a hash, or a range in git's syntax."""
+    before, after = (one.described(at).hash[:8] for at in (change.last_before, change.revision))
+    return after if change.revision == change.last_before + 1 else f"{before}..{after}"
 
 
 def counted(changes: Iterable[Change]) -> str:
@@ -167,7 +182,7 @@ def counted(changes: Iterable[Change]) -> str:
 
 
 def _machine(one: Machine) -> dict[str, Any]:
-    by_commit = one.by_commit
+    by_range = one.by_range
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -178,30 +193,32 @@ def _machine(one: Machine) -> dict[str, Any]:
         "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
         "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
         "unconfirmed": unconfirmed,
-        "changed": [_commit(one, at, some, at in one.controls) for at, some in by_commit[:MOST_COMMITS]],
-        "older": max(0, len(by_commit) - MOST_COMMITS),
+        "changed": [_range(one, some) for some in by_range[:MOST_RANGES]],
+        "older": max(0, len(by_range) - MOST_RANGES),
     }
 
 
-def _commit(one: Machine, revision: int, changes: Sequence[Change], controls: bool) -> dict[str, Any]:
-    commit = one.described(revision)
+def _range(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
+    before, commit = one.described(changes[0].last_before), one.described(changes[0].revision)
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
     unsettled = [each for each in changes if one.is_open(each)]
-    before = one.described(max(each.last_before for each in changes))
+    levels = [each for each in changes if not each.step.border]
+    count = changes[0].revision - changes[0].last_before
     compared = before.hash in one.comparable and commit.hash in one.comparable
-    skipped = max(each.revision - each.last_before - 1 for each in changes)
     return {
-        "id": anchor(one.name, commit),
+        "id": anchor(one, changes[0]),
+        "span": span(one, changes[0]),
+        "count": count,
         "commit": commit,
+        "before": before,
         "counts": counted(changes),
         "open": [row for row in rows if row["open"]],
         "rest": [row for row in rows if not row["open"]],
         "confirm": one.confirming(unsettled) if unsettled else "",
+        "narrow": one.narrowing(unsettled or levels) if count > 1 and levels else "",
         "hidden": max(0, len(changes) - MOST_ROWS),
-        "controls": controls,
-        "unmeasured": skipped,
-        "before": before,
+        "controls": changes[0].revision in one.controls,
         "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
 
@@ -232,7 +249,7 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
 
 
 def _cause(one: Machine, each: Change) -> str:
-    """The kernel, or the allocation, that moved most; "" where no records of both commits know."""
+    """Name the kernel or allocation that moved most; "" without records of both commits."""
     if each.step.border or not (arms := one.arms(each)):
         return ""
     if each.series.quantity == "peak_memory":
@@ -240,8 +257,16 @@ def _cause(one: Machine, each: Change) -> str:
     return why_slower(*arms, each.step.after - each.step.before)
 
 
+def _rows(changes: Sequence[Change]) -> str:
+    """Return a quoted argument of `-b` for the cases of changes, or for their classes if there are many."""
+    patterns = {_pattern(one.series) for one in changes}
+    if len(patterns) > MOST_NAMED:
+        patterns = {rf"^{re.escape(one.series.method.rpartition('.')[0])}\." for one in changes}
+    return shlex.quote("|".join(sorted(patterns)))
+
+
 def _pattern(series: Series) -> str:
-    """What `-b` takes for a case in every quantity."""
+    """Return a pattern of `-b` for every quantity of a case."""
     benchmark = re.escape(series.method.rpartition(".")[0])
     return rf"^{benchmark}\.\w+\({re.escape(', '.join(map(repr, series.params.values())))}\)$"
 
@@ -257,7 +282,7 @@ def _drifting(machine: str, each: Drifting) -> dict[str, Any]:
 
 
 def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
-    """What the newest gate that crossed the change said of the row; "" without one."""
+    """Return the verdict of the newest gate that spans the change; "" without one."""
     for gate in one.gates:
         base, head = (one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head))
         if base is not None and head is not None and base <= each.last_before < each.revision <= head:
@@ -268,7 +293,7 @@ def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
 
 
 def _picture(series: Series, index: int) -> dict[str, str]:
-    """The whole series between its lowest and its highest value, and where one value lies."""
+    """Return the polyline of a series between its minimum and maximum, and the position of one value."""
     numbers = series.values
     low, high = min(numbers), max(numbers)
     up = (HEIGHT - 2 * MARGIN) / (high - low)

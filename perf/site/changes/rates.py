@@ -1,4 +1,4 @@
-"""How often is the finder of changes wrong, and what does it miss? Histories drawn by chance, and one step in each.
+"""Error rates of the change detector on simulated histories, with and without one step.
 
 `python -m perf.site.changes.rates` prints it all, for 40 commits and for 12, and keeps in `rates.json` what the trust
 page shows; takes two minutes. What is drawn is in units of a series' noise, so it holds for all: a step of 10 % where
@@ -22,7 +22,7 @@ KEPT = Path(__file__).with_suffix(".json")
 COMMITS = 40
 NOISE = 0.02
 SIZES = (0.05, 0.1, 0.15)
-"""Of a step: after / before - 1."""
+"""Sizes of a step: after / before - 1."""
 
 AFTER = (2, 3, 5, 10)
 """Commits at the new level."""
@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Rates:
-    """What the finder does with histories of `COMMITS` commits."""
+    """Error rates of the detector on histories of `COMMITS` commits."""
 
     flat: Sequence[tuple[str, Rate]]
     """In words how commits scattered; histories without a change in which one was found."""
@@ -62,7 +62,7 @@ def rates(independent: int = 2000, dependent: int = 100, with_a_step: int = 400,
 
 
 def kept() -> Rates:
-    """Those on file: a publication need not draw them again."""
+    """Load the rates on file, so that publishing need not simulate."""
     of = json.loads(KEPT.read_text(encoding="utf-8"))
     return Rates(
         [(words, Rate(**rate)) for words, rate in of["flat"]],
@@ -82,7 +82,7 @@ def false(model: Model, histories: int, commits: int = COMMITS) -> Rate:
 
 
 def found(size: float, after: int, ours: int, asvs: int, commits: int = COMMITS) -> Found:
-    """How often a step was, at most one commit off; the same numbers at every call."""
+    """Return the detection rate of a step, at most one commit off. Deterministic."""
     import numpy as np
 
     rng = np.random.default_rng([commits, after, round(1e6 * size)])

@@ -1,4 +1,4 @@
-"""What changed in a machine's history, from the graphs that asv publishes: every series, and the steps found in it."""
+"""Series of a machine from asv's graphs, and their steps."""
 
 import itertools
 import math
@@ -19,10 +19,10 @@ BLOCKS = 0.01
 """Of such bytes, or of bytes that two versions have counted: a change beyond it is one of the work."""
 
 OfRevision = Callable[[int], Callable[[str, tuple[Any, ...]], str]]
-"""What records say of a revision, then of a case by its class and parameters."""
+"""Maps a revision, then a case by class and parameters, to a fact on record."""
 
 Negligible = Mapping[str, tuple[float, float]]
-"""Of an asv class: the least change that it cares for, relative and in seconds."""
+"""Negligible change of each asv class, relative and in seconds."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Series:
     """One case of one quantity, in one environment."""
 
     method: str
-    """As asv calls it: `module.Class.track_time`."""
+    """asv's name: `module.Class.track_time`."""
 
     params: dict[str, Any]
     quantity: Quantity
@@ -39,22 +39,22 @@ class Series:
 
     values: tuple[float, ...]
     sample_noise: float
-    """What a value's own samples leave open, relative: the median over the values."""
+    """Relative noise of a value given its samples: the median over the values."""
 
     counted: tuple[str, ...] = ()
-    """Of each value in bytes, the version of the harness that counted it; "" where no record says so."""
+    """Version of the harness that counted each value in bytes; "" if unknown."""
 
     sessions: tuple[int, ...] | None = None
-    """Of each value, equal where they were measured in one sitting; None where no record says so."""
+    """Number of each value's session; None if unknown."""
 
     @property
     def is_control(self) -> bool:
-        """Whether it runs no project code, so that a change is the machine's."""
+        """Whether it runs no project code, so that the machine caused any change."""
         return not runs_project_code(self.method.rpartition(".")[0], self.params)
 
     @property
     def name(self) -> str:
-        """The case as the gate and asv write it; with the method, where a class has several of a kind."""
+        """The case as the gate and asv write it, with the method if the class has several of a kind."""
         benchmark, _, track = self.method.rpartition(".")
         called = benchmark if track in ("track_time", "track_peak_memory") else self.method
         return f"{called}({', '.join(map(repr, self.params.values()))})"
@@ -62,7 +62,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Drifting:
-    """A series that goes up or down steadily over all its commits, and has no step."""
+    """A series with a drift and no step."""
 
     series: Series
     drift: Drift
@@ -70,26 +70,26 @@ class Drifting:
 
 @dataclass(frozen=True)
 class Change:
-    """A step of one series; with `step.border` one that sessions explain."""
+    """A step of one series; `step.border` marks a step explained by sessions."""
 
     series: Series
     step: Step
     back: int | None
-    """The first revision at which most of it was gone again; None if it still stands."""
+    """First revision at which most of it was reverted; None if it persists."""
 
     @property
     def revision(self) -> int:
-        """The first commit that has it."""
+        """Revision of the first value at the new level."""
         return self.series.revisions[self.step.index]
 
     @property
     def last_before(self) -> int:
-        """The last commit that has not; those between were not measured."""
+        """Revision of the last value at the old level. Revisions between were not measured."""
         return self.series.revisions[self.step.index - 1]
 
     @property
     def verdict(self) -> Verdict:
-        """In the gate's words."""
+        """The change as a verdict of the gate."""
         one, worse = self.step, self.step.change > 0
         words: dict[Quantity, tuple[Word, Word]] = {
             "time": ("FASTER", "SLOWER"),
@@ -141,7 +141,7 @@ def series_of(
 
 
 def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change], list[Drifting]]:
-    """Every step of every series, newest first, of a commit the greatest first; and what drifts, the fastest first."""
+    """Return all steps, newest then largest first, and all drifts, fastest first."""
     changes, drifting = list[Change](), list[Drifting]()
     for one in series:
         found, drift = _found(one, negligible)
@@ -152,12 +152,12 @@ def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change
 
 
 def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
-    """The steps alone; see `judge`."""
+    """Return the steps only; see `judge`."""
     return judge(series, negligible)[0]
 
 
 def touched_controls(changes: Sequence[Change]) -> set[int]:
-    """Revisions at which a row that runs no project code changed too: there it may be the machine."""
+    """Return revisions at which a row without project code changed, possibly by the machine."""
     return {one.revision for one in changes if one.series.is_control}
 
 
@@ -171,13 +171,13 @@ def _found(series: Series, negligible: Negligible) -> tuple[list[Step], Drift | 
 
 
 def _tolerances(series: Series) -> list[float]:
-    """Of each value but the first, how far from the one before it may be counted for the same work."""
+    """Return the tolerance of each value after the first towards its predecessor."""
     pairs = itertools.pairwise(series.counted)
     return [0.0 if before == after and after not in ALLOCATED else BLOCKS for before, after in pairs]
 
 
 def _back(series: Series, step: Step) -> int | None:
-    """When the newer level had been left for good towards the older one."""
+    """Return the revision from which all values are back at the older level."""
     middle = math.sqrt(step.before * step.after)
     found = None
     for revision, value in zip(series.revisions[step.index + 1 :], series.values[step.index + 1 :], strict=True):
@@ -193,6 +193,6 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _open(values: Sequence[float], weights: Sequence[float | None]) -> float:
-    """asv's weight of a value is one over the half-width of a 99 % interval from its samples."""
+    """Return the median noise of values from asv's weights, the inverse half-widths of 99 % intervals."""
     known = [1 / (weight * value * 2.576) for value, weight in zip(values, weights, strict=True) if weight]
     return statistics.median(known) if known else 0.0

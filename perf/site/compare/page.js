@@ -137,18 +137,18 @@ function count() {
   const said = [
     `${of((one) => differs(one) && one.time.log > 0)} slower`,
     `${of((one) => differs(one) && one.time.log < 0)} faster`,
-    `${of((one) => one.time && !differs(one))} no difference visible`,
+    `${of((one) => one.time && !differs(one))} not distinguishable`,
   ];
   const memory = [of((one) => one.memory > 0), of((one) => one.memory < 0)];
   const alone = of((one) => !one.both);
   const untimed = of((one) => one.both && !one.time);
   if (memory[0] + memory[1]) said.push(`peak memory ${memory[0]} larger, ${memory[1]} smaller`);
-  if (untimed) said.push(`${untimed} without two times`);
-  if (alone) said.push(`${alone} measured at one of the two only`);
+  if (untimed) said.push(`${untimed} without times`);
+  if (alone) said.push(`${alone} measured at one commit only`);
   const controls = of((one) => one.time && !one.ours);
   const moved = of((one) => differs(one) && !one.ours);
   const whole = matching.length < rows.length ? `${matching.length} of ${rows.length} cases` : `${rows.length} cases`;
-  const machine = controls ? ` ${moved} of the ${controls} that run no project code differ: that is no commit’s doing.` : "";
+  const machine = controls ? ` ${moved} of ${controls} cases without project code differ, which no commit caused.` : "";
   part("counts").textContent = `${whole}: ${said.join(", ")}.${machine}`;
 }
 

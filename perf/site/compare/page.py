@@ -1,4 +1,4 @@
-"""The page that compares two measured commits of the reader's choice, row by row."""
+"""Compare page: two measured commits of the reader's choice, row by row."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from perf.site.newest import Site
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, and its commits to choose from."""
+    """A machine and its comparable commits."""
 
     name: str
     commits: Sequence[pages.Commit]
     """Newest first."""
 
     older: int = 0
-    """Measured commits that are too old to be chosen."""
+    """Number of measured commits that are omitted as too old."""
 
 
 def collect(site: Site, machine: str, html_dir: Path) -> Machine:
-    """From what asv publishes; writes the file of each commit, see `rows.write`."""
+    """Collect a machine's commits and write the file of each; see `rows.write`."""
     written = rows.write(site, machine, html_dir)
     older = max(0, len(rows.recorded(site, machine)) - rows.MOST)
     return Machine(machine, [site.describe(one) for one in written], older)
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page; the machine with the most commits comes first."""
+    """Render the page; the machine with the most commits comes first."""
     every = sorted(machines, key=lambda one: -len(one.commits))
     return pages.render(
         "compare",

@@ -1,4 +1,4 @@
-"""What one commit measured on one machine, every case of it, as the page that compares two fetches it."""
+"""Data files of the Compare page: every case of one commit on one machine."""
 
 import json
 import math
@@ -23,7 +23,7 @@ FOLDER = "compare"
 
 
 def recorded(site: Site, machine: str) -> list[str]:
-    """Hashes of a machine's commits with records that are in the history, newest first."""
+    """Return hashes of a machine's published commits with records, newest first."""
     if machine not in records.machines(site.directory):  # known by its results alone, so its name is no folder's
         return []
     found = (one for one in records.commits(site.directory, machine) if one in site.published)
@@ -31,7 +31,7 @@ def recorded(site: Site, machine: str) -> list[str]:
 
 
 def write(site: Site, machine: str, html_dir: Path) -> list[str]:
-    """A file for each of the newest `MOST` commits, read one at a time; the hashes of those written, newest first."""
+    """Write a file for each of the newest `MOST` commits; return the hashes written, newest first."""
     commits = recorded(site, machine)[:MOST]
     measured = _classes_by_commit(site, machine, commits)
     known = frozenset(site.benchmarks)
@@ -50,7 +50,7 @@ def write(site: Site, machine: str, html_dir: Path) -> list[str]:
 def read(
     directory: Path, machine: str, commit: str, known: Collection[str], measured: Container[str]
 ) -> dict[str, Any] | None:
-    """What the file of a commit says; None of records that cannot be read, which the overview names.
+    """Return the contents of a commit's file; None if its records are unreadable, which the overview reports.
 
     sessions   of each: made (day, device, versions), sitting (day and device), harness, blocks (whether its bytes are
                an allocator's, and so not exact)
@@ -79,7 +79,7 @@ def read(
 
 
 def _classes_by_commit(site: Site, machine: str, commits: Collection[str]) -> dict[str, set[str]]:
-    """Of each commit the classes that asv has a value, or a failure, of."""
+    """Return the classes with a value or failure in asv's results, by commit."""
     found: dict[str, set[str]] = {one: set() for one in commits}
     for _, graph in site.graphs:
         if graph.params.get("machine") == machine:

@@ -1,1 +1,1 @@
-"""What communication adds to a step on several ranks, by which buckets, and what sharding saves."""
+"""Distributed page: strategies, bucket sizes, collectives and optimizer sharding."""

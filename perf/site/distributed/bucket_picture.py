@@ -1,4 +1,4 @@
-"""A bucket sweep as a picture: exposed communication over the size of a bucket, with the model's curve and optimum."""
+"""Picture of a bucket sweep: exposed communication over bucket size, with the model's curve and optimum."""
 
 from collections.abc import Callable
 from typing import Any

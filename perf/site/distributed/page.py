@@ -37,7 +37,7 @@ _OF_A_CEILING = ("Ceilings", "Of ceiling")
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine has measured over several ranks."""
+    """Multi-rank measurements of one machine."""
 
     name: str
     cells: Mapping[str, Sequence[Cell]]
@@ -47,7 +47,7 @@ class Machine:
     """By hash: those that the cells are of."""
 
     series: frozenset[str]
-    """Names of asv's benchmarks that have a graph to link to."""
+    """Names of asv's benchmarks with a graph."""
 
     def link(self, result: CaseResult | None, method: str = "track_time") -> str:
         """asv's graph of one case, "" if there is none."""
@@ -60,14 +60,14 @@ class Machine:
 
 
 def collect(site: Site, machine: str) -> Machine:
-    """From what asv publishes."""
+    """Collect a machine's data from what asv publishes."""
     cells = {benchmark: found for benchmark, found in site.cells(machine).items() if benchmark in CLASSES}
     commits = dict.fromkeys(cell.commit for of_class in cells.values() for cell in of_class)
     return Machine(machine, cells, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks))
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page."""
+    """Render the page."""
     every = list(machines)
     return pages.render(
         "distributed",
@@ -110,13 +110,13 @@ def _machine(one: Machine) -> dict[str, Any]:
 def _headlines(
     groups: Sequence[Group], collectives: Sequence[Collective], shards: Sequence[Sequence[Shard]]
 ) -> Iterator[tuple[str, str, str]]:
-    """What to know in ten seconds, of the largest setting of each kind: a figure, and the words before and after it."""
+    """Yield the headline of the largest setting of each kind: a figure, and the words before and after it."""
     if groups:
         group = max(groups, key=lambda one: (one.where.world_size, one.where.context_length))
         best = group.fastest
         if best and best.step:
-            exposed = "all" if best.share and best.share >= 1 else percent(best.share or 0.0)
-            hidden = f", of which {exposed} is communication that nothing hides" if best.share else ""
+            exposed = "100\u00a0%" if best.share and best.share >= 1 else percent(best.share or 0.0)
+            hidden = f", {exposed} of it exposed communication" if best.share else ""
             step = units.seconds(best.step.median)
             yield f"{place(group.where)}: {best.name} has the shortest step,", step, f"{hidden}."
     if collectives:
@@ -134,7 +134,7 @@ def _headlines(
 
 
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
-    """Axes that differ from row to row, and the others in words, to be said once."""
+    """Return axes that vary between rows, and the constant axes as text."""
     axes = varying(where._asdict() for where in wheres)
     return {
         "axes": axes,
@@ -154,19 +154,19 @@ def place(where: Where) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Of a part that noise may make negative, or more than the whole."""
+    """Format a share that noise can make negative or larger than 1."""
     if fraction > 1:
         return "over 100\u00a0%"
     return units.percent(fraction) if fraction >= 0 else f"\u2212{units.percent(-fraction)}"
 
 
 def seconds(value: float) -> str:
-    """Of what may be negative."""
+    """Format a time that may be negative."""
     return f"\u2212{units.seconds(-value)}" if value < 0 else units.seconds(value)
 
 
 def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[str, Any]:
-    """A time, what half of its interval is, and why there is none."""
+    """Return a cell: a time with the half-width of its interval, or the reason why there is none."""
     if found is None:
         failed = result is not None and result.status != "ok"
         return {

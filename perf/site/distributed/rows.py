@@ -1,4 +1,4 @@
-"""What the page about several GPUs says, as numbers: strategies, bucket sweeps, collectives and sharded states."""
+"""Rows of the Distributed page: strategies, bucket sweeps, collectives and sharded states."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ FLOAT32_STATES = ("fp32", "tf32", "bf16")
 
 
 class Where(NamedTuple):
-    """What cells side by side have in common."""
+    """Setting shared by the rows of a group."""
 
     size: str
     context_length: int
@@ -62,7 +62,7 @@ class Strategy:
 
     @property
     def exposed(self) -> Estimate | None:
-        """What the step takes more than without communication: may be negative, where noise is larger."""
+        """Time of the step minus that without communication. Noise can make it negative."""
         return estimate(self.result("exposed"))
 
     @property
@@ -145,7 +145,7 @@ class Collective:
     time: Estimate
     algorithm_bandwidth: float
     bus_bandwidth: float
-    """What a ring moves over each link, to be held against the link's rate."""
+    """Bytes per second over each link of a ring, comparable to the link's peak rate."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What is measured on each machine, up to which commit, and what the last gates said."""
+"""Overview page: measured classes, open regressions and newest gates of each machine."""

@@ -1,4 +1,4 @@
-"""The overview: what is measured on each machine, up to which commit, and what the last gates said."""
+"""Overview page: measured classes, open regressions and newest gates of each machine."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from perf.site.overview.rows import Class
 
 OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
 OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer"), "distributed.html")
-"""Of a benchmark's module."""
+"""Page of each benchmark module."""
 
 MOST_GATES = 10
 MOST_ROWS = 20
@@ -23,7 +23,7 @@ MOST_OPEN = 10
 
 @dataclass(frozen=True)
 class Measured:
-    """One asv class on one machine."""
+    """An asv class on one machine."""
 
     row: Class
     about: str
@@ -34,35 +34,35 @@ class Measured:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, its hardware in a few words, and its gates, newest first."""
+    """A machine, its hardware and its gates, newest first."""
 
     name: str
     hardware: str
     measured: Sequence[Measured]
     gates: Sequence[Gate]
     skipped: Sequence[tuple[str, str]]
-    """Names of gates and results on file that are not shown, each with the reason."""
+    """Files of gates and results that are omitted, each with the reason."""
 
     changed: change_page.Machine
     newer: int | None = None
-    """Commits of the branch after the newest measured one; None where that is on no branch that is published."""
+    """Number of commits after the newest measured commit; None if that is on no published branch."""
 
     speedups: dict[str, Any] | None = None
-    """What `speedups.picture` says of it."""
+    """The result of `speedups.picture`."""
 
     @property
     def newest(self) -> pages.Commit | None:
-        """The last commit with a number."""
+        """The newest measured commit."""
         return max(self.measured, key=lambda one: max(one.row.revisions)).newest if self.measured else None
 
     @property
     def cells(self) -> int:
-        """With a number."""
+        """Number of measured cases."""
         return sum(one.row.cells for one in self.measured)
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page."""
+    """Render the page."""
     return pages.render(
         "overview",
         project=project,
@@ -83,7 +83,7 @@ def _machine(one: Machine) -> dict[str, Any]:
         "gates": [_gate(each) for each in gates[:MOST_GATES]],
         "more": max(0, len(gates) - MOST_GATES),
         "skipped": one.skipped,
-        "changed": [_changed(one, at, some) for at, some in one.changed.by_commit[:MOST_CHANGED]],
+        "changed": [_changed(one, some) for some in one.changed.by_range[:MOST_CHANGED]],
         "newest": one.newest,
         "newer": one.newer,
         "speedups": one.speedups,
@@ -101,15 +101,20 @@ def _open(one: Machine, each: Change) -> dict[str, Any]:
         "unconfirmed": one.changed.is_unconfirmed(each),
         "change": change(verdict),
         "commit": commit,
-        "href": f"changes.html#{change_page.anchor(one.name, commit)}",
-        "older": each.revision - each.last_before - 1,
+        "span": change_page.span(one.changed, each),
+        "count": each.revision - each.last_before,
+        "href": f"changes.html#{change_page.anchor(one.changed, each)}",
     }
 
 
-def _changed(one: Machine, revision: int, changes: Sequence[Change]) -> dict[str, Any]:
-    commit = one.changed.described(revision)
-    href = f"changes.html#{change_page.anchor(one.name, commit)}"
-    return {"counts": change_page.counted(changes), "commit": commit, "href": href}
+def _changed(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
+    return {
+        "counts": change_page.counted(changes),
+        "span": change_page.span(one.changed, changes[0]),
+        "count": changes[0].revision - changes[0].last_before,
+        "commit": one.changed.described(changes[0].revision),
+        "href": f"changes.html#{change_page.anchor(one.changed, changes[0])}",
+    }
 
 
 def _measured(one: Measured, machine: str) -> dict[str, Any]:

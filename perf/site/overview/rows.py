@@ -1,4 +1,4 @@
-"""What each machine measures, from the graphs that asv publishes: no record is read for it."""
+"""Measured classes of each machine, from asv's graphs without reading records."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ METHOD = "track_time"
 
 @dataclass(frozen=True)
 class Class:
-    """One asv class on one machine."""
+    """An asv class on one machine."""
 
     benchmark: str
     """`module.Class`."""
@@ -22,7 +22,7 @@ class Class:
     """Whose history stands for the class."""
 
     cells: int
-    """With a number, at whatever commit."""
+    """Number of cases measured at any commit."""
 
     grid: int
     revisions: set[int]
@@ -33,7 +33,7 @@ class Class:
 
 
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
-    """Those with a number, by name, those of a CPU (smoke) last. Graphs of several environments count as one."""
+    """Return measured classes by name, those of a CPU (smoke) last. Graphs of all environments count."""
     of_class: dict[str, dict[str, list[Any]]] = {}
     for _, graph in graphs:
         if graph.params.get("machine") == machine and graph.benchmark_name in benchmarks:

@@ -17,7 +17,7 @@ HEADS = {"is_causal": True, "dtype": "bfloat16"}
 
 @dataclass(frozen=True)
 class Speedup:
-    """A peer's time as a multiple of ours, with the interval that both 95 % intervals leave."""
+    """Ratio of a peer's time to ours, with the interval from both 95 % intervals."""
 
     row: Row
     ratio: float

@@ -1,1 +1,1 @@
-"""How near every case comes to the ceiling that was measured on its device."""
+"""Roofline page: share of the measured ceiling of every case."""

@@ -22,7 +22,7 @@ MIN_POINTS = history.MIN_POINTS
 
 @dataclass(frozen=True)
 class Moment:
-    """A commit of a history, and the environment in which it was measured."""
+    """A commit of a history and its environment."""
 
     commit: pages.Commit
     environment: Mapping[str, str]
@@ -30,7 +30,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine has measured."""
+    """Measurements of one machine."""
 
     name: str
     cells: Mapping[str, Sequence[Cell]]
@@ -46,7 +46,7 @@ class Machine:
     """By hash: those that the cells are of."""
 
     series: frozenset[str]
-    """Names of asv's benchmarks that have a graph to link to."""
+    """Names of asv's benchmarks with a graph."""
 
     def link(self, row: Row) -> str:
         """asv's graph of one case, "" if there is none."""
@@ -54,7 +54,7 @@ class Machine:
 
 
 def collect(site: Site, machine: str) -> Machine:
-    """From what asv publishes."""
+    """Collect a machine's data from what asv publishes."""
     cells = site.cells(machine)
     classes = classes_of(cells)
     histories = {}
@@ -73,7 +73,7 @@ def collect(site: Site, machine: str) -> Machine:
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page."""
+    """Render the page."""
     shown = [(one.name, _machine(one) if classes_of(one.cells) else None) for one in machines]
     return pages.render(
         "roofline",
@@ -111,7 +111,7 @@ def _machine(one: Machine) -> dict[str, Any]:
 
 
 def _summary(one: Machine, ours: Sequence[Row]) -> dict[str, Any] | None:
-    """Of the project's own cases, which are sorted by fraction."""
+    """Summarize the project's own cases, which are sorted by fraction."""
     if not ours:
         return None
     return {
@@ -134,7 +134,7 @@ def _named(one: Machine, row: Row) -> dict[str, str]:
 
 
 def name_of(result: CaseResult) -> str:
-    """A case's parameters, in words."""
+    """Format a case's parameters."""
     return ", ".join(
         value_text(axis, value) if isinstance(value, str) else words(axis, value)
         for axis, value in result.params.items()
@@ -239,5 +239,5 @@ def share(fraction: float) -> str:
 
 
 def _width(fraction: float) -> float:
-    """Of a bar, per cent."""
+    """Return the width of a bar in per cent."""
     return round(100 * min(fraction, 1.0), 1)

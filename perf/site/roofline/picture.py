@@ -16,7 +16,7 @@ FAMILIES = {
     "transformer": "training steps",
     "attention": "attention",
 }
-"""Of a mark, in the order of drawing: ours are on top."""
+"""Families of marks in drawing order: ours last, on top."""
 
 
 def picture(rows: Sequence[Row], describe: Callable[[Row], tuple[str, str]]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What the roofline page says, as numbers: how near each case comes to its ceiling, each class, and each commit."""
+"""Rows of the Roofline page: share of the ceiling by case, class and commit."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ MOST_POINTS = 30
 VERSIONS = ("python", "torch", "triton")
 
 Whose = Literal["ours", "peer", "control"]
-"""A peer is what stands beside ours: PyTorch's own. A control runs no project code at all."""
+"""Owner of a row. A peer is PyTorch's implementation; a control runs no project code."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def fraction(self) -> float:
-        """Of the ceiling: the least time over the time taken."""
+        """Share of the ceiling: minimum time over measured time."""
         return self.least.seconds / self.time.median
 
     @property
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the bytes that any implementation has to move."""
+        """Bandwidth of the bytes that every implementation must move."""
         return self.result.min_bytes / self.time.median
 
 
@@ -70,7 +70,7 @@ class Class:
 
     @property
     def ours(self) -> Sequence[Row]:
-        """What the class is about: its controls, where it has nothing else."""
+        """Rows that represent the class: its controls if it has no others."""
         return [row for row in self.rows if row.whose != "peer"] or self.rows
 
     @property
@@ -80,7 +80,7 @@ class Class:
 
     @property
     def peers_median(self) -> float | None:
-        """Of what stands beside ours."""
+        """Median of the peers."""
         peers = [row.fraction for row in self.rows if row.whose == "peer"]
         return statistics.median(peers) if peers and len(peers) < len(self.rows) else None
 
@@ -92,12 +92,12 @@ class Point:
     revision: int
     fraction: float
     versions: Mapping[str, str]
-    """Those by which asv tells environments apart."""
+    """Versions by which asv distinguishes environments."""
 
 
 @dataclass(frozen=True)
 class History:
-    """Of one class, oldest first."""
+    """History of one class, oldest first."""
 
     cases: int
     """In the set: those of ours that were measured most often, so that commits compare."""
@@ -118,7 +118,7 @@ def whose(result: CaseResult) -> Whose:
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:
-    """Of every case that has a time and a ceiling."""
+    """Return a row of every case with a time and a ceiling."""
     found = []
     for cell in cells:
         time, bound = estimate(cell.result), least(cell.result)
@@ -128,7 +128,7 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
 
 
 def classes_of(cells: Mapping[str, Sequence[Cell]]) -> list[Class]:
-    """Those with a row; the project's own before the controls, and among them the lowest median first."""
+    """Return classes with rows: the project's own, lowest median first, then controls."""
     found = [
         Class(benchmark, sorted(rows, key=lambda row: row.fraction))
         for benchmark, of_class in cells.items()

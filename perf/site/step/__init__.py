@@ -1,1 +1,1 @@
-"""Where the time and the memory of a training step go, and what each way to run one takes."""
+"""Training step page: time and memory by phase and variant."""

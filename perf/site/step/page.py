@@ -13,21 +13,21 @@ from perf.site.step.rows import MODES, PHASES, VARIANTS, Cell, Phases, Ways, pha
 from perf.site.wording import status
 
 BASELINE = ("bf16", "eager", "sdpa")
-"""What each way is held against: plain PyTorch, with its own attention."""
+"""Baseline of the variants: plain PyTorch with its own attention."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one machine has measured of training steps."""
+    """Training steps of one machine."""
 
     name: str
     phases: Sequence[Cell]
     variants: Sequence[Cell]
     commits: Sequence[pages.Commit]
-    """Those that the cells are of."""
+    """Commits of the cells."""
 
     series: frozenset[str]
-    """Names of asv's benchmarks that have a graph to link to."""
+    """Names of asv's benchmarks with a graph."""
 
     def link(self, result: CaseResult, method: str) -> str:
         """asv's graph of one case, "" if there is none."""
@@ -35,7 +35,7 @@ class Machine:
 
 
 def collect(site: Site, machine: str) -> Machine:
-    """From what asv publishes."""
+    """Collect a machine's data from what asv publishes."""
     cells = site.cells(machine)
     phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
     commits = dict.fromkeys(cell.commit for cell in (*phases, *variants))
@@ -43,7 +43,7 @@ def collect(site: Site, machine: str) -> Machine:
 
 
 def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
-    """The whole page."""
+    """Render the page."""
     every = list(machines)
     return pages.render(
         "step",
@@ -118,7 +118,7 @@ def _time(one: Machine, result: CaseResult | None, seconds: float | None) -> dic
 
 
 def _ways(one: Machine, row: Ways, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row for each precision and attention of one model, a cell for each variant."""
+    """Return a row per precision and attention of one model, with a cell per variant."""
     baseline, fastest = row.time(BASELINE), row.fastest
     for precision, attention in dict.fromkeys((precision, attention) for precision, _, attention in row.cells):
         cells = []

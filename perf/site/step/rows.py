@@ -1,4 +1,4 @@
-"""What the page about training steps says, as numbers: measured cells become a row a model, its phases side by side."""
+"""Rows of the training step page: one per model, its phases side by side."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Phases:
 
     @property
     def busy_share(self) -> float | None:
-        """Of the step's wall time, that in which the GPU works: the rest is the host's."""
+        """Share of the step's wall time in which the GPU is busy."""
         wall, busy = self.seconds("wall", "step"), self.seconds("busy", "step")
         return min(busy / wall, 1.0) if wall and busy else None
 
@@ -55,13 +55,13 @@ class Phases:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Of the whole step, by the wall clock."""
+        """Wall time of the whole step."""
         wall = self.seconds("wall", "step")
         return self.wall["step"].flops / wall if wall else None
 
     @property
     def utilization(self) -> float | None:
-        """That rate over the best matmul seen on the device (MFU); of half precision, whose ceiling is measured."""
+        """Model FLOPs utilization against the fastest matmul on the device. Half precision only."""
         rate = self.flops_per_s
         ceiling = self.wall["step"].session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if rate else None
         return rate / ceiling if rate and ceiling and self.precision.startswith("bf16") else None
@@ -88,7 +88,7 @@ class Ways:
     """By precision, variant and attention."""
 
     def time(self, way: tuple[str, str, str]) -> Estimate | None:
-        """Of one way; None if it has none."""
+        """Return the time of one variant; None without one."""
         return estimate(self.cells[way].result) if way in self.cells else None
 
     @property
@@ -114,7 +114,7 @@ def phases_of(cells: Iterable[Cell]) -> list[Phases]:
 
 
 def ways_of(cells: Iterable[Cell]) -> list[Ways]:
-    """A row for each model of `VARIANTS`, small models first."""
+    """Return a row per model of `VARIANTS`, small models first."""
     rows: dict[tuple[Any, ...], Ways] = {}
     for cell in cells:
         params = cell.result.params

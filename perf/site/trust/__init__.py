@@ -1,1 +1,1 @@
-"""How far the verdicts of gate and history may be believed, from the self-tests on file."""
+"""Trust page: error rates of the gate and of the Changes page."""

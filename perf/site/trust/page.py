@@ -18,25 +18,25 @@ from perf.site.trust.visible import Negligible, Row, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
-    ("SLOWER, FASTER", "Twelve processes show that the time changed by more than its class calls negligible; false "
-     "discoveries of either kind are held at 0.5 % over the whole report."),
-    ("LARGER, SMALLER", "The peak memory differs, to the byte, in every process that weighed it."),
-    ("SAME", "The 95 % interval of the change lies within what is negligible. One row in twenty is drawn at random to "
-     "be measured in all processes nonetheless."),
-    ("AMBIGUOUS", "Neither could be shown; a slow-down as large as the smallest visible one would have been."),
+    ("SLOWER, FASTER", "The time changed by more than is negligible, over twelve processes. The false-discovery "
+     "rate of each verdict is at most 0.5 % over the whole report."),
+    ("LARGER, SMALLER", "The peak memory differs in every process that measured it. It is compared to the byte."),
+    ("SAME", "The 95 % interval of the change is within the negligible range. One such row in twenty, drawn "
+     "at random, is measured in all processes nonetheless."),
+    ("AMBIGUOUS", "Neither of the above. A slow-down as large as the minimum detectable one would have been SLOWER."),
     ("BROKEN, FIXED", "One commit has a number, the other a failure."),
     ("NEW, GONE", "Only one of the commits has the row."),
-    ("CONTAMINATED", "Control rows, which run no project code, moved: nothing is said of any time."),
+    ("CONTAMINATED", "Control rows, which run no project code, moved, so no time gets a verdict."),
 )  # fmt: skip
 TERMS = (
-    ("Negligible", "The least change that a class of rows cares for, a share of the time or so many seconds, whichever "
-     "is more; written where the class is. For a kernel of 50 us and more it is less: what identical code of this very "
-     "row has moved by on this machine, at the far end of its 95 % interval, twice over, and at least 0.3 %."),
-    ("Smallest visible", "The slow-down that would be called SLOWER with a probability of 95 %, by twelve processes "
-     "whose visits scatter as the row's did."),
+    ("Negligible", "The largest change that a benchmark class ignores: a share of the time or a number of seconds, "
+     "whichever is larger. Kernels of 50 us and more have a limit per row: twice the upper end of the 95 % interval of "
+     "the row's changes on identical code on this machine, and at least 0.3 %."),
+    ("Minimum detectable", "The slow-down that twelve processes call SLOWER with a probability of 95 %, given the "
+     "scatter of the row's visits."),
     ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
      "independent."),
-    ("A visit", "One stay at a row, both commits in turn, sample by sample."),
+    ("A visit", "One uninterrupted measurement of a row, alternating both commits sample by sample."),
 )  # fmt: skip
 
 
@@ -47,10 +47,10 @@ class Machine:
     name: str
     tests: Sequence[SelfTest]
     skipped: Sequence[tuple[str, str]]
-    """Names of files that are no self-test that can be read, each with the reason."""
+    """Unreadable files, each with the reason."""
 
     drawn: Rate
-    """Of rows that were the SAME and drawn at random to be measured on: those that stayed so."""
+    """Rate of rows that stayed SAME, of those drawn at random for all processes."""
 
 
 def render(
@@ -174,7 +174,7 @@ def _part(one: Pooled) -> dict[str, Any]:
 
 
 def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
-    """Of the newest self-test."""
+    """Facts of the newest self-test."""
     if not tests:
         return []
     newest = tests[-1]

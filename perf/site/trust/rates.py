@@ -1,38 +1,38 @@
-"""How often a gate was wrong, and how often it found what was planted: all self-tests of a machine together."""
+"""False-alarm and detection rates of the gate, over all self-tests of a machine."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from perf.gate.parts import Part
 from perf.gate.rate import Rate
+from perf.gate.self_test_case import SelfTestCase
 from perf.site.trust.records import Ended, SelfTest
 
 
 @dataclass(frozen=True)
-class Pooled(Part):
-    """A part, over all self-tests in which its controls held; its wanted word is counted."""
+class Pooled(SelfTestCase):
+    """A case pooled over all self-tests with unmoved controls; hits are rows with the expected verdict."""
 
     rate: Rate
     """Of rows. Among identical code of those that could have shown a slow-down at all, since no other can be wrong;
     where something was planted, of all: what was not measured was not found."""
 
     faster: int
-    """Rows called FASTER, which nothing here ever is."""
+    """Rows falsely called FASTER."""
 
     memory: Rate
-    """Of identical code: rows whose peak memory was not called the SAME."""
+    """Rate of rows of identical code whose peak memory was not called SAME."""
 
     ambiguous: int
     unmeasured: int
-    """Rows that do not count, since no slow-down could have shown."""
+    """Excluded rows: too few visits to detect any slow-down."""
 
     tests: int
     wrong_tests: int
-    """Of identical code: self-tests with at least one row called SLOWER."""
+    """Number of self-tests of identical code with at least one row called SLOWER."""
 
     processes: int | None
-    """Most that a row was measured in; None where no file says so."""
+    """Maximum number of processes of a row; None if unknown."""
 
     first: datetime
     last: datetime
@@ -40,21 +40,21 @@ class Pooled(Part):
 
 
 def pool(tests: Iterable[SelfTest]) -> list[Pooled]:
-    """Parts without contamination, pooled by what they plant: nothing first, then by kind and size."""
-    by_part: dict[Part, list[tuple[SelfTest, Ended]]] = {}
+    """Pool cases with unmoved controls by what they plant: nothing first, then by kind and size."""
+    by_part: dict[SelfTestCase, list[tuple[SelfTest, Ended]]] = {}
     for test in tests:
         for one in test.parts:
             if not one.contaminated:
-                by_part.setdefault(Part(one.injection), []).append((test, one))
+                by_part.setdefault(SelfTestCase(one.injection), []).append((test, one))
     return [_pool(part, by_part[part]) for part in sorted(by_part, key=lambda part: part.place)]
 
 
 def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Ended]]:
-    """The parts that do not count, oldest first."""
+    """Return parts whose controls moved, oldest first."""
     return [(test, part) for test in tests for part in test.parts if part.contaminated]
 
 
-def _pool(part: Part, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
+def _pool(part: SelfTestCase, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
     each = [[row for row in one.verdicts if part.injection or row.smallest_visible is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
     memory = [row for _, one in parts for row in one.memory]

@@ -1,4 +1,4 @@
-"""Self-tests as they lie on file, `<machine>/self-test/<time>.json`, read without believing a word of them.
+"""Self-tests on file, `<machine>/self-test/<time>.json`, validated as untrusted input.
 
 Written by `perf.gate.self_test`. What is cut in half, of another version or of another form is named and skipped.
 A gate of a commit against itself, `<machine>/gate/<time>.json`, is a self-test of identical code too; and of any gate
@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perf.gate.parts import Part
 from perf.gate.rate import Rate
+from perf.gate.self_test_case import SelfTestCase
 from perf.gate.verdicts import Verdict, Visits
 from perf.site import gates, kept
 
@@ -19,26 +19,26 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Ended(Part):
-    """A part, and what became of it."""
+class Ended(SelfTestCase):
+    """A case of a self-test and its outcome."""
 
     contaminated: str
-    """What the controls did, if they moved; "" if they held."""
+    """Description of the controls' movement; "" if they did not move."""
 
     verdicts: tuple[Verdict, ...]
     changes: Visits
     """Controls included. Of identical code only."""
 
     processes: int | None
-    """Most that a row was measured in; None in files from before that was kept."""
+    """Maximum number of processes of a row; None in older files."""
 
     memory: tuple[Verdict, ...] = ()
-    """What a gate of identical code said of peak memory."""
+    """Verdicts on peak memory of a gate of identical code."""
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """One file."""
+    """A self-test file."""
 
     started_at: datetime
     """In UTC."""
@@ -76,7 +76,7 @@ def drawn(directory: Path, machine: str) -> Rate:
 
 
 def _of(gate: gates.Gate) -> SelfTest:
-    """What a gate of a commit against itself says."""
+    """Convert an A/A gate to a self-test."""
     report = gate.report
     times = tuple(one for one in report.judgement.verdicts if one.quantity == "time")
     memory = tuple(one for one in report.judgement.verdicts if one.quantity == "peak_memory" and one.base is not None)
@@ -85,7 +85,7 @@ def _of(gate: gates.Gate) -> SelfTest:
 
 
 def parse(text: str) -> SelfTest:
-    """A file's contents. Raises `kept.Unreadable` or, where it is not even JSON, ValueError or RecursionError."""
+    """Parse a file's contents. Raises `kept.Unreadable`, or ValueError or RecursionError if it is not JSON."""
     with kept.document(text, VERSION) as document:
         when = datetime.fromisoformat(kept.text(document["started_at"]))
         return SelfTest(
@@ -109,8 +109,8 @@ def _part(one: dict[str, Any]) -> Ended:
     )
 
 
-def _part_planting(kind: str, size: float) -> Part:
+def _part_planting(kind: str, size: float) -> SelfTestCase:
     try:
-        return Part.planting(kind, size)
+        return SelfTestCase.planting(kind, size)
     except ValueError as error:
         raise kept.Unreadable(f"plants what this page does not know: {error}") from None

@@ -1,4 +1,4 @@
-"""What a gate can see: of each row the smallest slow-down that would have shown, and how identical code scatters."""
+"""Minimum detectable slow-down of each row, and the noise of identical code."""
 
 import math
 import statistics
@@ -11,13 +11,13 @@ from perf.site.axes import LogAxis
 from perf.site.trust.records import Ended, SelfTest
 
 Negligible = Mapping[str, tuple[float, float]]
-"""Changes that a class (`module.Class`) calls negligible: up to this share, or up to these seconds."""
+"""Negligible change of a class (`module.Class`): up to this share, or up to these seconds."""
 
 _FINEST, _COARSEST = 1e-5, 100.0
-"""Shares between which a picture's logarithmic axis ends, whatever a file says."""
+"""Limits of a picture's logarithmic axis."""
 
 _MOST_VISIBLE = 1.0
-"""A slow-down beyond which the smallest visible one is drawn as this: more of it says nothing more."""
+"""Upper limit of a minimum detectable slow-down in the picture."""
 
 
 @dataclass(frozen=True)
@@ -26,38 +26,38 @@ class Row:
 
     verdict: Verdict
     floor: float | None
-    """What was negligible, as a share of its time; where that was not kept, what its class calls so today, if any."""
+    """Negligible change as a share of its time; if not on file, that of its class today, if any."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How visits to identical code changed, over all rows of a class; shares of the time."""
+    """Changes between visits to identical code over all rows of a class, as shares of the time."""
 
     benchmark: str
     rows: int
     visits: int
     median: float
     half: float
-    """Half of the visits changed by at most this, in either direction."""
+    """Median absolute change of a visit."""
 
     most: float
-    """95 % of them did."""
+    """95th percentile of the absolute change of a visit."""
 
 
 def newest(tests: Sequence[SelfTest]) -> tuple[SelfTest, Ended] | None:
-    """The newest part on identical code whose controls held."""
+    """Return the newest part on identical code with unmoved controls."""
     found = [(test, part) for test in tests for part in test.parts if not part.injection and not part.contaminated]
     return found[-1] if found else None
 
 
 def rows(part: Ended, negligible: Negligible) -> list[Row]:
-    """What shows best first; last what would have shown nothing."""
+    """Return rows by minimum detectable slow-down, those without one last."""
     found = [Row(one, _floor(one, negligible)) for one in part.verdicts if one.quantity == "time"]
     return sorted(found, key=lambda row: (row.verdict.smallest_visible or math.inf, row.verdict.key))
 
 
 def spreads(tests: Iterable[SelfTest]) -> list[Spread]:
-    """Of each class over all identical-code parts whose controls held, steadiest first."""
+    """Return the spread of each class over identical-code parts with unmoved controls, smallest first."""
     by_class: dict[str, dict[str, list[float]]] = {}
     for test in tests:
         for part in test.parts:
@@ -76,12 +76,12 @@ def benchmark_of(key: str) -> str:
 
 
 def axis_of(shares: Iterable[float]) -> LogAxis:
-    """A logarithmic axis that holds all of these shares, and ends somewhere whatever a file says."""
+    """Return a logarithmic axis that contains all shares, clamped to a finite range."""
     return LogAxis([_clamped(share) for share in shares] or [0.01, 0.1])
 
 
 def picture(shown: Sequence[Row]) -> dict[str, Any]:
-    """Where each row's mark and its floor lie in a square of 100, y downwards; and the axis' ticks."""
+    """Return each row's mark and floor in a square of 100, y downwards, and the axis' ticks."""
     seen = [(row, row.verdict.smallest_visible) for row in shown]
     marked = [(row, min(visible, _MOST_VISIBLE)) for row, visible in seen if visible is not None]
     axis = axis_of([visible for _, visible in marked] + [row.floor for row, _ in marked if row.floor])

@@ -1,21 +1,22 @@
 """Communication: XXL on TPUs, and buckets."""
 
-from perf.studies.accounting.problem import Line, Problem, closed_forms, gib
+from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.units import gib
 from perf.workloads import measured
 
 BANDWIDTH, OVERHEAD = 200e9, 20e-6
 """A link and a call as an example: `study ddp` puts what it measured into the same model."""
 
 
-def communication_accounting() -> Problem:
+def communication_accounting() -> CourseProblem:
     """(a) to (d)."""
     mesh = closed_forms("mesh")
     stack, tpu = mesh.XXL, mesh.TPU_V5P
     states = stack.state_bytes
-    least, in_turn = mesh.least_tokens(tpu), mesh.least_tokens_in_turn(stack, tpu)
-    books = mesh.least_tokens_on_the_best_mesh(stack, tpu)
+    least, in_turn = mesh.min_tokens(tpu), mesh.min_tokens_in_sequence(stack, tpu)
+    books = mesh.min_tokens_on_the_best_mesh(stack, tpu)
     at_books = mesh.layer_seconds(stack, books, tpu)
-    return Problem(
+    return CourseProblem(
         "communication_accounting",
         10,
         "2025",
@@ -44,20 +45,20 @@ def communication_accounting() -> Problem:
                 "(a) H100s of 80 GB for the states",
                 "16P/80e9",
                 f"{states / 80e9:.2f}",
-                str(mesh.least_devices(stack, 0, 80e9)),
+                str(mesh.min_devices(stack, 0, 80e9)),
             ),
             Line(
                 "(b) memory of one of N devices",
                 "M(N) = (16P + A/2)/N + A/2",
                 "",
-                f"< 95 GB from N = {mesh.least_devices(stack, 0, tpu.memory_bytes)} (A = 0)",
+                f"< 95 GB from N = {mesh.min_devices(stack, 0, tpu.memory_bytes)} (A = 0)",
             ),
             *(
                 Line(
                     f"(b) devices at B = {tokens:,}",
                     "N > (16P + A/2)/(95e9 - A/2)",
                     "",
-                    str(mesh.least_devices(stack, tokens, tpu.memory_bytes)),
+                    str(mesh.min_devices(stack, tokens, tpu.memory_bytes)),
                 )
                 for tokens in (1024, 2048, 4096, 8192)
             ),
@@ -66,7 +67,7 @@ def communication_accounting() -> Problem:
                 "(c) tensor parallelism is hidden, whatever B",
                 "f > Y (C/W)/M_Y",
                 f"4 · {tpu.intensity:,.2f}",
-                f"{mesh.least_d_ff(tpu):,.0f} < {stack.d_ff}",
+                f"{mesh.min_d_ff(tpu):,.0f} < {stack.d_ff}",
             ),
             Line(
                 "(c) FSDP is hidden from",
@@ -97,9 +98,9 @@ def communication_accounting() -> Problem:
     )
 
 
-def ddp_bucketed_benchmarking() -> Problem:
+def ddp_bucketed_benchmarking() -> CourseProblem:
     """Part (b)."""
-    buckets = closed_forms("buckets")
+    buckets = closed_forms("collectives")
     num_bytes = 4 * closed_forms("compute").parameters(measured("configs", "MODEL_CONFIGS")["xl"])
     best = buckets.best_bucket_bytes(num_bytes, BANDWIDTH, OVERHEAD)
 
@@ -107,7 +108,7 @@ def ddp_bucketed_benchmarking() -> Problem:
         found = buckets.exposed_seconds(num_bytes, num_bytes / (megabytes * 1e6), BANDWIDTH, OVERHEAD)
         return f"{found * 1e3:.2f} ms" if found < 0.1 else f"{found * 1e3:.1f} ms"
 
-    return Problem(
+    return CourseProblem(
         "ddp_bucketed_benchmarking",
         3,
         "2025",

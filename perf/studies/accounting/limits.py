@@ -1,6 +1,6 @@
 """Up to how many devices a form of parallelism is worth it: 2026's last section."""
 
-from perf.studies.accounting.problem import Line, Problem, closed_forms
+from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
 
 FLOPS, BANDWIDTH, D_FF, TOKENS = 989e12, 450e9, 10_240, 65_536
 GIVEN = (
@@ -9,11 +9,11 @@ GIVEN = (
 )
 
 
-def alternate_ring_all_reduce() -> Problem:
+def alternate_ring_all_reduce() -> CourseProblem:
     """Its time."""
     collectives = closed_forms("collectives")
     ratio = collectives.alternate_all_reduce_seconds(1.0, 8, 1.0) / collectives.all_reduce_seconds(1.0, 8, 1.0)
-    return Problem(
+    return CourseProblem(
         "alternate_ring_all_reduce",
         1,
         "2026",
@@ -27,10 +27,10 @@ def alternate_ring_all_reduce() -> Problem:
     )
 
 
-def data_parallel_calcs() -> Problem:
+def data_parallel_calcs() -> CourseProblem:
     """(a) to (c)."""
     limit = closed_forms("parallelism").data_parallel_limit
-    return Problem(
+    return CourseProblem(
         "data_parallel_calcs",
         3,
         "2026",
@@ -51,10 +51,10 @@ def data_parallel_calcs() -> Problem:
     )
 
 
-def fsdp_calcs() -> Problem:
+def fsdp_calcs() -> CourseProblem:
     """(a) to (c)."""
     limit = closed_forms("parallelism").data_parallel_limit(TOKENS, FLOPS, BANDWIDTH)
-    return Problem(
+    return CourseProblem(
         "fsdp_calcs",
         3,
         "2026",
@@ -70,10 +70,10 @@ def fsdp_calcs() -> Problem:
     )
 
 
-def tp_calcs() -> Problem:
+def tp_calcs() -> CourseProblem:
     """(a) to (d)."""
     limit = closed_forms("parallelism").tensor_parallel_limit
-    return Problem(
+    return CourseProblem(
         "tp_calcs",
         4,
         "2026",
@@ -92,13 +92,13 @@ def tp_calcs() -> Problem:
     )
 
 
-def fsdp_tp_calcs() -> Problem:
+def fsdp_tp_calcs() -> CourseProblem:
     """(a) to (d)."""
     parallelism = closed_forms("parallelism")
     both = parallelism.two_dimensional_limit(TOKENS, D_FF, FLOPS, BANDWIDTH)
-    in_turn = parallelism.two_dimensional_limit_in_turn(TOKENS, D_FF, FLOPS, BANDWIDTH)
+    in_turn = parallelism.two_dimensional_limit_in_sequence(TOKENS, D_FF, FLOPS, BANDWIDTH)
     product = TOKENS * D_FF * (BANDWIDTH / FLOPS) ** 2
-    return Problem(
+    return CourseProblem(
         "fsdp_tp_calcs",
         6,
         "2026",

@@ -1,13 +1,14 @@
 """Memory of one device: attention, checkpointing, and the optimizer's state divided."""
 
-from perf.studies.accounting.problem import Line, Problem, closed_forms, gib, mib
+from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.units import gib, mib
 from perf.workloads import measured
 
 CARDS_GB = (24, 80, 141)
 LENGTHS = (256, 1024, 4096, 8192, 16384)
 
 
-def pytorch_attention() -> Problem:
+def pytorch_attention() -> CourseProblem:
     """The memory of the largest shape."""
     attention = closed_forms("attention")
     batch, seq_len, head_dim = 8, 16384, 64
@@ -16,7 +17,7 @@ def pytorch_attention() -> Problem:
         card: [n for n in LENGTHS if attention.course_forward_peak_bytes(batch, n) > card * 1e9] for card in CARDS_GB
     }
     ratio = attention.matmul_flops(1, seq_len, head_dim) / attention.softmax_flops(1, seq_len)
-    return Problem(
+    return CourseProblem(
         "pytorch_attention",
         2,
         "2025 and 2026",
@@ -60,7 +61,7 @@ def pytorch_attention() -> Problem:
     )
 
 
-def gradient_checkpointing() -> Problem:
+def gradient_checkpointing() -> CourseProblem:
     """Part (b): blocks in a segment."""
     checkpointing, big = closed_forms("checkpointing"), measured("configs", "MODEL_CONFIGS")["2.7B"]
     blocks, block = 32, 3651.3125 * 2**20
@@ -75,7 +76,7 @@ def gradient_checkpointing() -> Problem:
             mib(checkpointing.segment_peak_bytes(blocks, block, given, segment)),
         )
 
-    return Problem(
+    return CourseProblem(
         "gradient_checkpointing",
         4,
         "2026",
@@ -112,12 +113,12 @@ def gradient_checkpointing() -> Problem:
     )
 
 
-def optimizer_state_sharding_accounting() -> Problem:
+def optimizer_state_sharding_accounting() -> CourseProblem:
     """Parts (a) and (c); (b), the time, is measured."""
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
     parameters = compute.parameters(configs["xl"])
-    divided = sharding.moments_of_memory(parameters, 2, "moments")
-    return Problem(
+    divided = sharding.states_by_phase(parameters, 2, "moments")
+    return CourseProblem(
         "optimizer_state_sharding_accounting",
         5,
         "2025 and 2026",
@@ -146,14 +147,14 @@ def optimizer_state_sharding_accounting() -> Problem:
     )
 
 
-def fsdp_accounting() -> Problem:
+def fsdp_accounting() -> CourseProblem:
     """Part (a)."""
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
     parameters = compute.parameters(configs["2.7B"])
     moments, everything, nothing = (
         sharding.state_bytes(parameters, 2, divided) for divided in ("moments", "parameters", "nothing")
     )
-    return Problem(
+    return CourseProblem(
         "fsdp_accounting",
         5,
         "2026",

@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Problem:
+class CourseProblem:
     """One problem of the course."""
 
     name: str
@@ -45,7 +45,7 @@ def closed_forms(module: str) -> ModuleType:
     return measured_module(f"accounting.{module}")
 
 
-def text(problem: Problem) -> Iterator[str]:
+def text(problem: CourseProblem) -> Iterator[str]:
     """Lines for a terminal."""
     points = f"{problem.points} point{'s' if problem.points > 1 else ''}"
     yield f"{problem.name} ({problem.edition}, {points})"
@@ -56,13 +56,3 @@ def text(problem: Problem) -> Iterator[str]:
         if line.result:
             yield f"      {line.formula}{f' = {line.substituted}' if line.substituted else ''}"
     yield from textwrap.wrap(problem.answer, WIDTH)
-
-
-def gib(value: float, decimals: int = 2) -> str:
-    """GiB."""
-    return f"{value / 2**30:,.{decimals}f} GiB"
-
-
-def mib(value: float, decimals: int = 0) -> str:
-    """MiB."""
-    return f"{value / 2**20:,.{decimals}f} MiB"

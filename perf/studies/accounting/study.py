@@ -8,7 +8,7 @@ import click
 
 from perf.files import write_aside
 from perf.studies.accounting import communication, limits, memory
-from perf.studies.accounting.problem import Problem, text
+from perf.studies.accounting.problem import CourseProblem, text
 from perf.studies.document import out_option
 
 PROBLEMS = {
@@ -47,6 +47,6 @@ def command(names: tuple[str, ...], out: Path) -> None:
     write_aside(out / "accounting.json", to_json(problems))
 
 
-def to_json(problems: list[Problem]) -> str:
+def to_json(problems: list[CourseProblem]) -> str:
     """For a machine to read."""
     return json.dumps([dataclasses.asdict(problem) for problem in problems], indent=1) + "\n"

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from perf.harness.status import describe
-from perf.studies.answers.rows import BATCH, GIB, MIB, SIZES, Documents, Row, by, gib, markdown, mib, percent, share
+from perf.studies.answers.rows import BATCH, SIZES, Documents, by, gib, markdown, mib, percent, share
+from perf.studies.rows import Row
+from perf.units import GIB, MIB
 from perf.workloads import measured
 
 SIZE, CONTEXT = "2.7B", 512

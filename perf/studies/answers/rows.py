@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from perf.studies.on_file import OnFile, some
-from perf.units import digits
+from perf.studies.rows import Row
+from perf.units import GIB, MIB, digits
 
-Row = dict[str, Any]
 Documents = dict[str, dict[str, Any]]
 
 SIZES = ("small", "medium", "large", "xl", "2.7B")
 CONTEXTS = (128, 256, 512, 1024)
 BATCH = 4
-GIB, MIB = 2**30, 2**20
 
 
 def markdown(rows: Iterable[Row]) -> str:

@@ -30,7 +30,7 @@ def end_to_end(found: Documents) -> str:
         config = measured("configs", "MODEL_CONFIGS")[size]
         forward = measured("accounting.compute", "forward_flops")(config, BATCH, 512)
         step = measured("accounting.compute", "step_flops")(config, BATCH, 512)
-        moved = measured("accounting.roofline", "optimizer_bytes")(measured("accounting.compute", "parameters")(config))
+        moved = measured("accounting.compute", "optimizer_bytes")(measured("accounting.compute", "parameters")(config))
         shown.append(
             {"size": size}
             | {f"{phase}, ms": mean_and_deviation(row[f"{phase}_s"]) for phase in PHASES}

@@ -22,7 +22,7 @@ SCORES_BYTES = 4 * 2**30  # with so many eager takes 36 ms forward and backward 
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """Cells that answer one question: all combinations of these axes."""
 
     asks: str
@@ -35,7 +35,7 @@ class Group:
 
     dtype: str = "bfloat16"
     tokens: int | None = None
-    """As many sequences as make this; None: one."""
+    """Total of tokens, which sets the batch; None for one sequence."""
 
     workload: str = "attention"
     clock: ClockName = "cuda_events"
@@ -44,7 +44,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem, one mode, one clock: what all arms of a comparison share."""
+    """One problem, mode and clock, which all arms of a comparison share."""
 
     group: str
     batch: int
@@ -63,7 +63,7 @@ class Cell:
         return MASKS[self.is_causal]
 
     def case(self, impl: str, device: Literal["cuda", "cpu"]) -> Case:
-        """As the harness names it."""
+        """Return the harness's case of one implementation."""
         shape: dict[str, Any] = {"seq_len": self.seq_len, "d": self.d, "dtype": self.dtype, "impl": impl}
         workload = GROUPS[self.group].workload
         if workload == "attention_leaderboard":
@@ -74,7 +74,7 @@ class Cell:
         return Case("study", workload, params, device, self.clock, self.cache)
 
     def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
-        """Of arms with a first sample each, those that are not worth more, and why: none, where each is asked about."""
+        """Return the arms that their first sample rules out, with the reason; none here, where each is of interest."""
         return {}
 
     def axes(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ C = TypeVar("C", bound=Cell)
 AXES = tuple(field.name for field in fields(Cell))
 
 GROUPS = {
-    "grid": Group(
+    "grid": CellGroup(
         "32768 tokens, 16 heads x 128 and 32 x 64, causal and full, bfloat16: the papers' grid",
         seq_lens=(1024, 2048, 4096, 8192, 16384),
         heads=((16, 128), (32, 64)),
@@ -94,25 +94,25 @@ GROUPS = {
         is_causal=(True, False),
         tokens=32768,
     ),
-    "leaderboard": Group(
+    "leaderboard": CellGroup(
         "the timed call of the CS336 leaderboard: 16 heads, 16384 x 64, causal, sum and gradients included",
         seq_lens=(16384,),
         heads=((16, 64),),
         workload="attention_leaderboard",
     ),
-    "long": Group(
+    "long": CellGroup(
         "one head of 65536, causal, bfloat16, d 16 to 128: batch and heads alone fill no GPU",
         seq_lens=(65536,),
         heads=((1, 16), (1, 32), (1, 64), (1, 128)),
         modes=("forward", "backward"),
     ),
-    "short": Group(
+    "short": CellGroup(
         "one head of 128 to 1024, causal, bfloat16, by the wall clock: launches and Python count",
         seq_lens=(128, 256, 512, 1024),
         heads=((1, 16), (1, 32), (1, 64), (1, 128)),
         clock="gpu_wall",
     ),
-    "float32": Group(
+    "float32": CellGroup(
         "16 heads of 4096, causal, d 64 and 128, float32; ours with TF32 allowed too",
         seq_lens=(4096,),
         heads=((16, 64), (16, 128)),
@@ -130,7 +130,7 @@ _TINY: dict[str, dict[str, Any]] = {
 }
 
 
-def groups_of(device: str, *, tiny: bool = False) -> dict[str, Group]:
+def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
     """`GROUPS`; if tiny, and on a CPU, with so little in each that all of it takes seconds."""
     on_gpu = device == "cuda"
     if on_gpu and not tiny:
@@ -139,8 +139,8 @@ def groups_of(device: str, *, tiny: bool = False) -> dict[str, Group]:
     return {name: replace(group, **here, **_TINY[name]) for name, group in GROUPS.items()}
 
 
-def cells_of(groups: Mapping[str, Group], clock: ClockName | None = None) -> Iterator[Cell]:
-    """Of each group by its name; modes of one problem are neighbours, since they share its oracle."""
+def cells_of(groups: Mapping[str, CellGroup], clock: ClockName | None = None) -> Iterator[Cell]:
+    """Yield the cells of each group; modes of one problem are neighbours, since they share its oracle."""
     for name, group in groups.items():
         by = clock or group.clock
         axes = itertools.product(group.seq_lens, group.heads, group.is_causal, group.modes)
@@ -180,11 +180,11 @@ def peers_of(cell: Cell, device: str) -> tuple[str, ...]:
 
 
 def scores_bytes(cell: Cell) -> int:
-    """Of one matrix of scores, all heads."""
+    """Return the bytes of one matrix of scores, all heads."""
     return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[cell.dtype]
 
 
 def least_bytes(cell: Cell, impl: str) -> int:
-    """What `impl` cannot do without, as far as that is known; 0 for what never holds all scores."""
+    """Return the bytes that `impl` needs at least, as far as known; 0 if it never holds all scores."""
     matrices = EAGER.get(impl, 0)
     return scores_bytes(cell) * (matrices // 2 if cell.mode == "forward" else matrices)

@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
-from perf.studies.document import document, heading, out_option, write
+from perf.studies import figures
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
+from perf.units import GIB, mib
 
 CARDS_GB = (24, 80, 141)
-GIB = 2**30
 SEQ_LENS = (256, 1024, 4096, 8192, 16384)
 DIMS = (16, 32, 64, 128)
 FARTHEST = 2**20
@@ -89,11 +90,11 @@ def held_workspaces() -> dict[str, int]:
 
 
 def about(held: dict[str, int]) -> str:
-    """What the process holds beside every row."""
+    """Describe the workspaces that the process holds beside every row."""
     before, product, backward = held.values()
     return (
-        f"cuBLAS's workspaces, held by the process and in no row: {(product - before) / 2**20:.0f} MiB of the thread "
-        f"that runs the forward, {(backward - product) / 2**20:.0f} MiB of the backward's."
+        f"cuBLAS's workspaces, held by the process and in no row: {mib(product - before)} of the thread "
+        f"that runs the forward, {mib(backward - product)} of the backward's."
     )
 
 
@@ -143,9 +144,7 @@ def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
+    """Return the rows as a table for the terminal."""
     shown = []
     for row in rows:
         cells = {"seq_len": row["seq_len"], "d": row["d"]}
@@ -153,11 +152,11 @@ def table(rows: list[dict[str, Any]]) -> str:
             found = row.get("measured", {}).get(name)
             cells[name] = f"{expected / GIB:.3f} / {found / GIB:.3f}" if found is not None else f"{expected / GIB:.3f}"
         shown.append(cells | {"status": describe(row)})
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
-    """Where it ends, and what the memory is made of."""
+    """Say where memory ends and what fills it."""
     d = max(row["d"] for row in rows)
     for card in CARDS_GB:
         yield f"{card} GB: predicted to fail first at seq_len {first_that_fails(batch, d, card * 1e9)} (d = {d})."
@@ -191,12 +190,7 @@ def _failed(row: dict[str, Any]) -> bool:
 
 def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
     """Peak of the backward over seq_len: predictions and cards as lines, measured as dots, what failed as crosses."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, axes = figures.subplots(figsize=(5.5, 3.6))
     lengths = sorted({row["seq_len"] for row in rows})
     for d in sorted({row["d"] for row in rows}):
         curve = [predicted(batch, n, d)["backward"] / GIB for n in lengths]
@@ -220,6 +214,4 @@ def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
     if any("measured" in row for row in rows):
         axes.scatter([], [], color="gray", s=14, label="measured")
     axes.legend(fontsize=7)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -10,10 +10,8 @@ from perf.harness.status import Status, describe
 from perf.studies import ratio_figure
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.ratios import FEWEST, best, geometric_mean, known, milliseconds, processes_for_speedup, speedup_of
+from perf.studies.rows import Row
 from perf.units import digits
-
-Row = dict[str, Any]
-"""Of an arm: the axes of its cell, impl, role (ours or against), status, and samples_s, a list for each process."""
 
 Pair = dict[str, Any]
 """Of two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops, as `ratios` takes it."""

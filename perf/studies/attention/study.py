@@ -1,19 +1,19 @@
 """How fast is our attention, beside all others in PyTorch?"""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.harness.case import ClockName
+from perf.harness.comparison import Pilot, compare
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
 from perf.options import Finite
-from perf.studies.attention.arms import Device
+from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
-from perf.studies.attention.process import Process
 from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import ON_A_CPU, device_kind, tiny_option
@@ -79,7 +79,7 @@ def command(
     processes: int | None,
     out: Path,
 ) -> None:
-    """As `help` has it."""
+    """Run the study; `help` describes it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if clock and device == "cpu":
         raise click.ClickException(f"--clock {clock} was given; allowed without a GPU: none, it is the wall clock")
@@ -113,7 +113,7 @@ def command(
 
 
 def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device: Device) -> list[Row]:
-    """One for each arm of a cell, ours first. Raises `ValueError` for one that is on both sides."""
+    """Return a row for each arm of a cell, ours first. Raises `ValueError` for an arm on both sides."""
     for both in set(impls) & set(against):
         raise ValueError(f"{both!r} was given as --impl and as --against; allowed: as one of them")
     others = against or (impl for impl in peers_of(cell, device) if impl not in impls)
@@ -133,31 +133,29 @@ def start(process: Process, rows: list[Row]) -> dict[str, Any]:
 def measure(
     process: Process, plan: dict[C, list[Row]], rounds: int, processes: int, half_width: float
 ) -> Iterator[None]:
-    """Adds samples to the rows of each cell; a step for each visit to a cell.
+    """Add samples to the rows of each cell; a step for each visit to a cell.
 
     After the third process each cell is visited as often as the scatter of its speed-ups wants.
     """
     from tqdm import tqdm
 
+    until = Pilot[C](FEWEST, processes, lambda cell: processes_wanted(plan[cell], half_width, processes))
+
+    def in_a_process(cells: Sequence[C], number: int) -> Iterator[None]:
+        bar.total = sum(until.number_of) or bar.total
+        for cell in cells:
+            bar.set_postfix_str(f"{cell.group} {cell.seq_len} {cell.d} {cell.mode}, process {number + 1}")
+            visit(process, cell, plan[cell], rounds, number)
+            bar.update()
+            yield
+        process.end()
+
     with tqdm(total=min(FEWEST, processes) * len(plan), unit="cell", leave=False, disable=None) as bar:
-        wanted = dict.fromkeys(plan, processes)
-        for number in range(processes):
-            if number == FEWEST:
-                wanted = {cell: processes_wanted(rows, half_width, processes) for cell, rows in plan.items()}
-                bar.total = sum(wanted.values())
-            todo = [cell for cell in plan if number < wanted[cell]]
-            for cell in todo:
-                bar.set_postfix_str(f"{cell.group} {cell.seq_len} {cell.d} {cell.mode}, process {number + 1}")
-                visit(process, cell, plan[cell], rounds, number)
-                bar.update()
-                yield
-            process.end()
-            if not todo:
-                return
+        yield from compare(list(plan), until, in_a_process)
 
 
 def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: int) -> None:
-    """One process' samples of a cell; each arm is checked once."""
+    """Add the samples of one process to a cell's rows; check each arm once."""
     alive = [row for row in rows if row["status"] in (*GOES_ON, NOT_MEASURED)]
     if {row["role"] for row in alive} != {"ours", "against"}:
         return  # nothing to compare any more

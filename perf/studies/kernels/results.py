@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
+from perf.studies import figures
 from perf.studies.end_to_end import PHASES
 from perf.studies.kernels.profiling import KINDS
 from perf.studies.lm import Setting
@@ -157,18 +158,13 @@ def sentence(row: dict[str, Any]) -> str:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) -> None:
     """A bar for the forward and one for the step of each setting: shares of device time by kind, its sum at the end."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     done = [row for row in rows if row["status"] == "ok"]
     if not done:
         return
     varied = [axis for axis in Setting.AXES if axis in ("size", "context") or len({row[axis] for row in done}) > 1]
     bars = [(" ".join(str(row[axis]) for axis in varied), row, part) for row in done for part in PARTS]
     places = [index + 0.3 * (index // 2) for index in range(len(bars))]
-    figure, axes = plt.subplots(figsize=(7.5, 1.3 + 0.24 * len(bars)), layout="constrained")
+    figure, axes = figures.subplots(figsize=(7.5, 1.3 + 0.24 * len(bars)))
     left = [0.0] * len(bars)
     for kind, color in zip(KINDS, ("C0", "C9", "C3", "C1", "C2", "0.7"), strict=True):
         widths = [100 * share(row[part], kind) for _, row, part in bars]
@@ -184,9 +180,7 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) ->
     axes.set_xlabel("% of device time" if on_gpu else "% of CPU operators' self time")
     axes.set_title(title, fontsize=8)
     figure.legend(fontsize=8, loc="outside lower center", ncols=len(KINDS))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def total(part: dict[str, Any]) -> float:

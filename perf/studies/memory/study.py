@@ -1,11 +1,10 @@
 """What holds the memory of a forward and of a training step: timelines, peaks and their largest allocations."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from perf.studies.document import document, heading, kept, out_option, write
+from perf.studies.document import document, heading, kept, out_option, text_table, write
 from perf.studies.lm import ON_A_CPU, Models, Setting, asked_for, device_kind, model_options, rows_of
 from perf.studies.memory.recording import (
     FORWARD,
@@ -18,6 +17,7 @@ from perf.studies.memory.recording import (
     workspaces,
 )
 from perf.studies.memory.timeline import draw, sized, summary
+from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training
 
@@ -29,8 +29,6 @@ SHOWN = 5
 
 ON_A_GPU = {"size": ("2.7B",), "context": (128, 256, 512), "precision": ("fp32", "bf16")}
 ELSEWHERE = {"precision": ("fp32", "bf16")}
-
-Row = dict[str, Any]
 
 
 @click.command()
@@ -123,8 +121,6 @@ def about(held: dict[str, int] | None) -> str:
 
 def peaks(rows: list[Row]) -> str:
     """A row per setting."""
-    from tabulate import tabulate
-
     shown = []
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
@@ -138,13 +134,11 @@ def peaks(rows: list[Row]) -> str:
         cells["peak is in"] = row.get("step", {}).get("peak_phase", "")
         cells["residual B·T·d·4"] = sized(row["residual_bytes"]) if "residual_bytes" in row else ""
         shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def allocations(row: Row) -> str:
     """The largest blocks that the step made and that were alive at its peak, equal ones together."""
-    from tabulate import tabulate
-
     shown = [
         {
             "each": sized(group["bytes"]),
@@ -155,7 +149,7 @@ def allocations(row: Row) -> str:
         }
         for group in row["step"]["largest"][:SHOWN]
     ]
-    return tabulate(shown, headers="keys", disable_numparse=True)
+    return text_table(shown)
 
 
 def answers(rows: list[Row]) -> list[str]:

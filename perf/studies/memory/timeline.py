@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.memory import peak_of
+from perf.studies import figures
 from perf.studies.memory.recording import Recording
 
 POINTS = 1000
@@ -113,21 +114,15 @@ def thinned(course: list[int], points: int = POINTS) -> list[int]:
 
 def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
     """A panel per pass (its caption -> its summary), in one unit."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     most = max(one["requested_peak_bytes"] for one in passes.values())
     scale, unit = (2**30, "GiB") if most >= 2**29 else (2**20, "MiB")
     widths = [1 if len(one["phases"]) == 1 else 2 for one in passes.values()]
-    figure, panels = plt.subplots(
+    figure, panels = figures.subplots(
         1,
         len(passes),
         figsize=(1.5 + 3 * sum(widths), 3.9),
         width_ratios=widths,
         squeeze=False,
-        layout="constrained",
     )
     for axes, (caption, one) in zip(panels[0], passes.items(), strict=True):
         low, high = _extent(one)
@@ -139,9 +134,7 @@ def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
     panels[0][0].set_ylabel(f"active memory, {unit}")
     figure.supxlabel("allocations and releases in their order; a phase with few of them is widened", fontsize=8)
     figure.suptitle(title, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def _extent(one: dict[str, Any]) -> tuple[float, float]:

@@ -1,14 +1,11 @@
 """How far do two measurements of the same code differ, and why: the time, the place, or the process?"""
 
-import contextlib
-import json
 import os
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -18,7 +15,9 @@ from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import asv_classes
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import tiny_option
+from perf.studies.noise import process
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "controls.Controls('matmul', 'cold')",
@@ -40,39 +39,6 @@ ALLOCATIONS, PASSES = 6, 3  # of each process of the crossed design
 VISITS = 8  # of each pair of processes
 
 
-class Child:
-    """A process of `perf.studies.noise.process`."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "perf.studies.noise.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | profiler.ENVIRONMENT,
-            text=True,
-        )
-
-    def ask(self, request: dict[str, Any]) -> Any:
-        """Send a request, wait for its reply. Raises `click.ClickException` if the process died of it."""
-        stdin, stdout = self._pipes()
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(request), file=stdin, flush=True)
-        reply = stdout.readline()
-        if not reply:
-            raise click.ClickException("a measuring process died; its last words are above")
-        return json.loads(reply)
-
-    def stop(self) -> None:
-        """End it by ending its input."""
-        with contextlib.suppress(BrokenPipeError):
-            self._pipes()[0].close()
-        self._process.wait()
-
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        return self._process.stdin, self._process.stdout
-
-
 @click.command()
 @tiny_option
 @click.option("--processes", type=click.IntRange(2, 20), help="One at a time. Default: 5; 2 if tiny.")
@@ -91,6 +57,7 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
+    os.environ.update(profiler.ENVIRONMENT)
     working_tree.make_importable()
     cases = _cases()[: TINY_CASES if size else None]
     processes, pairs = processes or (2 if size else 5), pairs or (1 if size else 3)
@@ -161,30 +128,31 @@ def _cases() -> list[Case]:
 
 
 def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[dict[str, Any]]:
-    child = Child()
-    try:
+    with FreshProcess(process.__name__) as child:
         for case in cases:
-            request = {"allocations": ALLOCATIONS, "passes": PASSES, "samples": SAMPLES, "seed": seed}
-            yield from ({"case": case.key} | row for row in child.ask({"case": case.to_json()} | request))
+            rows = _ask(child, process.visits, case, ALLOCATIONS, PASSES, SAMPLES, seed)
+            yield from ({"case": case.key} | row for row in rows)
             bar.update()
-    finally:
-        child.stop()
 
 
 def _in_turn(cases: list[Case], bar: Any) -> Iterator[dict[str, Any]]:
-    arms = [Child(), Child()]
-    try:
+    with FreshProcess(process.__name__) as one, FreshProcess(process.__name__) as other:
+        arms = one, other
         for case in cases:
             for arm in arms:
-                arm.ask({"hold": case.to_json()})
+                _ask(arm, process.hold, case)
             for number in range(VISITS):
                 samples: list[list[float]] = [[], []]
                 for turn in range(SAMPLES):
                     for index in (0, 1) if turn % 2 == 0 else (1, 0):
-                        samples[index] += arms[index].ask({"take": 1})
+                        samples[index] += _ask(arms[index], process.take, 1)
                 a, b = map(statistics.median, samples)
                 yield {"case": case.key, "pass": number, "a": a, "b": b}
             bar.update()
-    finally:
-        for arm in arms:
-            arm.stop()
+
+
+def _ask(child: FreshProcess, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return child.ask(function, *arguments)
+    except BrokenProcessPool:
+        raise click.ClickException("a measuring process died; its last words are above") from None

@@ -1,1 +1,1 @@
-"""What several ranks cost and save: collectives, strategies of data parallelism, a divided optimizer."""
+"""Costs and savings of several ranks: collectives, strategies of data parallelism, a divided optimizer."""

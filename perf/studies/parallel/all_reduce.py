@@ -8,7 +8,8 @@ from typing import Any, get_args
 import click
 
 from perf.harness.status import describe
-from perf.studies.document import document, heading, out_option, write
+from perf.studies import figures
+from perf.studies.document import document, heading, out_option, tell, write
 from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
 from perf.workloads.closed_forms import bandwidths
@@ -44,9 +45,7 @@ def command(
         ]
         rows += measured_rows("collectives", settings, device)  # type: ignore[arg-type]
     whole = document(default_device(), rows)
-    click.echo(heading(whole))
-    click.echo("All-reduce of float32, median; 1 MB = 10^6 bytes")
-    click.echo(table(rows))
+    tell(whole, "All-reduce of float32, median; 1 MB = 10^6 bytes", shown(rows))
     write(out / "all-reduce.json", whole)
     draw(rows, out / "all-reduce.png", heading(whole))
 
@@ -54,13 +53,6 @@ def command(
 def rates(row: dict[str, Any]) -> tuple[float, float]:
     """algbw and busbw, bytes per second."""
     return bandwidths(row["facts"]["bytes"], row["world_size"], statistics.median(row["samples_s"]))
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -83,15 +75,10 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Bus bandwidth over size, a line for each backend and number of ranks."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
-    figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+    figure, axes = figures.subplots(figsize=(5.5, 3.6))
     for (device, world_size), group in itertools.groupby(timed, key=lambda row: (row["device"], row["world_size"])):
         mine = list(group)
         axes.plot(
@@ -106,6 +93,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.set_ylabel("busbw, GB/s")
     axes.set_title(title, fontsize=8)
     axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -10,9 +10,11 @@ import click
 
 from perf.harness.status import describe
 from perf.options import Finite
-from perf.studies.document import document, heading, kept, out_option, write
+from perf.studies import figures
+from perf.studies.document import document, heading, kept, out_option, tell, write
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
+from perf.units import GIB, mib
 from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.workloads.data_parallel import STRATEGIES
 
@@ -44,11 +46,7 @@ def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...
     ]
     rows = paired(kept(measured_rows("data_parallel", settings, device), device, out / "ddp.json"))
     whole = document(device, rows)
-    click.echo(heading(whole))
-    click.echo(f"Medians of the slowest rank, ms: {steps}")
-    click.echo(table(rows))
-    for sentence in answers(rows):
-        click.echo(sentence)
+    tell(whole, f"Medians of the slowest rank, ms: {steps}", shown(rows), answers(rows))
     if not on_gpu:
         click.echo(ON_A_CPU)
     write(out / "ddp.json", whole)
@@ -56,7 +54,7 @@ def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...
 
 
 def paired(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for the two modes of a setting: step_s and exposed_s, samples of each."""
+    """Join the rows of the two modes of a setting: step_s and exposed_s, samples of each."""
     found = []
     for step, exposed in zip(rows[::2], rows[1::2], strict=True):
         row = {name: value for name, value in step.items() if name not in ("mode", "samples_s")}
@@ -66,13 +64,6 @@ def paired(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row |= {"status": exposed["status"], "reason": exposed["reason"]}
         found.append(row)
     return found
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -90,7 +81,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "share": share(exposed, step),
                 "calls": facts.get("calls", "-"),
                 "MB sent": f"{facts['bytes'] / 1e6:.1f}" if "bytes" in facts else "-",
-                "peak, GiB": f"{row['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in row else "-",
+                "peak, GiB": f"{row['peak_bytes'] / GIB:.2f}" if "peak_bytes" in row else "-",
             }
         else:
             cells["step"] = describe(row)
@@ -99,7 +90,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def share(exposed: float, step: float) -> str:
-    """Of a step; each has samples of its own, so that noise can make the part more than the whole."""
+    """Format a share of the step. Each has its own samples, so that noise can make the part exceed the whole."""
     return f"{exposed / step:.1%}" if exposed <= step else "over 100%"
 
 
@@ -112,7 +103,7 @@ def fitted(rows: list[dict[str, Any]]) -> tuple[float, float] | None:
 
 
 def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Of every model and number of ranks: the best strategy, and the bucket size that the model holds best."""
+    """Name the best strategy and the best bucket size by the cost model, for every model and number of ranks."""
     timed = [row for row in rows if row["status"] == "ok"]
     for (size, context, ranks), group in itertools.groupby(
         timed, key=lambda row: (row["size"], row["context_length"], row["world_size"])
@@ -130,23 +121,18 @@ def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
             optimum = best_bucket_bytes(sent, fit)
             yield (
                 f"{where}: fitted w = {bandwidth / 1e9:.1f} GB/s and o = {overhead * 1e6:.0f} us a call; by the model "
-                f"the best bucket has {optimum / 2**20:.1f} MiB, measured {least['bucket_size_mb']:g} MiB."
+                f"the best bucket has {mib(optimum, 1)}, measured {least['bucket_size_mb']:g} MiB."
             )
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Left: the step of each strategy at its best, and what of it is communication. Right: that over bucket size."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
     first = {name: timed[0][name] for name in ("size", "context_length", "world_size")}
     mine = [row for row in timed if all(row[name] == value for name, value in first.items())]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, (left, right) = figures.subplots(1, 2, figsize=(9, 3.6))
     names = list(dict.fromkeys(row["strategy"] for row in mine))
     best = [
         min((row for row in mine if row["strategy"] == name), key=lambda row: statistics.median(row["step_s"]))
@@ -179,6 +165,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         right.legend(fontsize=8)
     where = f"{first['size']}, context {first['context_length']}, {first['world_size']} ranks"
     figure.suptitle(f"{title}\n{where}", fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

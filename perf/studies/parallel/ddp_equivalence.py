@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, out_option, tell, write
 from perf.studies.lm import SIZES
 from perf.studies.parallel.ranked import default_device, world_size_option, world_sizes_of
 from perf.workloads import measured
@@ -44,9 +44,7 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
             )
             rows.append({"strategy": strategy, "world_size": world_size} | compared(found, exact))
     whole = document(device, rows)
-    click.echo(heading(whole))
-    click.echo(f"{size}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32")
-    click.echo(table(rows))
+    tell(whole, f"{size}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32", shown(rows))
     write(out / "ddp-equivalence.json", whole)
     if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in rows):
         raise click.ClickException(
@@ -79,20 +77,13 @@ def trained(
 
 
 def compared(found: list[dict[str, Any]], exact: dict[str, Any]) -> dict[str, Any]:
-    """Whether all ranks agree bit by bit, and how far they are from one process, relative to its weights."""
+    """Return whether all ranks agree bit by bit, and their distance from one process, relative to its weights."""
     import torch
 
     equal = all(torch.equal(found[0][name], other[name]) for other in found for name in found[0])
     error = sum(float((found[0][name].double() - value.double()).square().sum()) for name, value in exact.items())
     norm = sum(float(value.double().square().sum()) for value in exact.values())
     return {"equal_on_ranks": equal, "difference": (error / norm) ** 0.5}
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:

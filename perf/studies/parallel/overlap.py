@@ -8,7 +8,8 @@ import click
 from perf.harness.case import Case
 from perf.harness.status import one_line, refusals
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, write
+from perf.studies import figures
+from perf.studies.document import document, heading, out_option, tell, write
 from perf.studies.lm import ON_A_CPU, SIZES, VARIANTS, bench
 from perf.studies.parallel.ranked import default_device, held_ranks
 from perf.workloads.data_parallel import STRATEGIES
@@ -82,10 +83,8 @@ def command(
     except refusals(RuntimeError) as error:
         raise click.ClickException(one_line(error)) from None
     whole = document(device, rows)
-    click.echo(heading(whole))
     where = f"{params['size']}, context {params['context_length']}, batch {batch} a rank, {world_size} ranks"
-    click.echo(f"{where}: one step; ms")
-    click.echo(table(rows))
+    tell(whole, f"{where}: one step; ms", shown(rows))
     if not on_gpu:
         click.echo(ON_A_CPU)
     write(out / "overlap.json", whole)
@@ -93,17 +92,17 @@ def command(
 
 
 def _to_100_ns(spans: Spans) -> Spans:
-    """As finely as a kernel's time is known; there are thousands of them."""
+    """Round to 100 ns, the resolution of a kernel's time: there are thousands of spans."""
     return [[round(start, 7), round(end, 7)] for start, end in spans]
 
 
 def length(spans: Spans) -> float:
-    """Of spans that do not touch."""
+    """Return the total length of disjoint spans."""
     return sum(end - start for start, end in spans)
 
 
 def common(one: Spans, other: Spans) -> float:
-    """How long both go on at once; the spans of each in order, and apart."""
+    """Return the length of the intersection; the spans of each are in order and disjoint."""
     import numpy
 
     if not one or not other:
@@ -111,13 +110,6 @@ def common(one: Spans, other: Spans) -> float:
     until_then = numpy.cumsum([[0.0, end - start] for start, end in one])  # of `one`, at each of its edges
     at_edges = numpy.interp(other, numpy.ravel(one), until_then)
     return float(numpy.diff(at_edges).sum())
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -140,16 +132,9 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Of rank 0, two lanes for each strategy, on one axis of time."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw two lanes for each strategy, of rank 0, on one axis of time."""
     mine = [row for row in rows if row["rank"] == 0]
-    figure, panels = plt.subplots(
-        len(mine), 1, figsize=(9, 0.8 + 1.1 * len(mine)), sharex=True, squeeze=False, layout="constrained"
-    )
+    figure, panels = figures.subplots(len(mine), 1, figsize=(9, 0.8 + 1.1 * len(mine)), sharex=True, squeeze=False)
     for axes, row in zip(panels[:, 0], mine, strict=True):
         for lane, (kind, color) in enumerate(zip(KINDS, ("tab:blue", "tab:orange"), strict=True)):
             axes.broken_barh([(start * 1e3, (end - start) * 1e3) for start, end in row[kind]], (lane, 0.8), color=color)
@@ -158,6 +143,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         axes.set_title(row["strategy"], fontsize=9, loc="left")
     panels[-1, 0].set_xlabel("ms since the step's first work")
     figure.suptitle(title, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -1,4 +1,4 @@
-"""What the studies over several ranks share: cases measured on processes of their own, a failure as a row."""
+"""Shared parts of the studies over several ranks: options, ranks, and cases measured as those of the suite are."""
 
 import contextlib
 import functools
@@ -9,14 +9,20 @@ from typing import Any, Literal
 
 import click
 
-from perf.harness import status, working_tree
+from perf.harness import working_tree
 from perf.harness.case import Case
-from perf.harness.clock import Stop
-from perf.harness.ranks import RankClock, Ranks
+from perf.harness.preflight import objection
+from perf.harness.ranks import Ranks
+from perf.harness.records import counted_samples
+from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
-from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refusal
+from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refused
 
-STOP = Stop(min_samples=10, max_samples=40, max_seconds=2.0)
+STOP = {"min_samples": 10, "max_samples": 40, "max_seconds": 2.0}
+"""Fields of `clock.Stop`."""
+
+LIMIT_S = 600.0
+"""After which a visit has hung; its first call may compile for minutes."""
 
 Device = Literal["cuda", "cpu"]
 
@@ -34,7 +40,7 @@ _HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
 
 @dataclass(frozen=True)
 class Steps:
-    """Which steps to time: what was asked for, or what suits this machine."""
+    """The steps to time: those requested, or what suits this machine."""
 
     device: Device
     world_sizes: tuple[int, ...]
@@ -98,7 +104,7 @@ def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable
 
 
 def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
-    """What was asked for, or what this machine has."""
+    """Return the requested world sizes, or those that this machine has."""
     import torch
 
     if asked:
@@ -108,7 +114,7 @@ def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
-    """Gives the ranks of a world size: those of before, if they live and are as many. They end with the block."""
+    """Yield a function that returns the ranks of a world size, old ones where they fit. They end with the block."""
     working_tree.make_importable()
     if device == device_kind():
         bench().measure_ceilings()  # while there is memory
@@ -131,30 +137,45 @@ def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
 
 
 def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[dict[str, Any]]:
-    """Each setting (params of a workload) with samples_s, facts and status; a world size shares its processes."""
+    """Yield each setting (params of a workload) with samples_s, facts and status.
+
+    Each is measured as an asv case is: one visit checks the output and takes facts and peak memory, the next samples.
+    Raises `click.ClickException` where the GPUs are busy or broken.
+    """
     from tqdm import tqdm
 
-    with held_ranks(device) as ranks_of:
+    working_tree.make_importable()
+    worker = WorkerProcess(device, ROOT)
+    try:
+        greeting = worker.start()
+        if trouble := objection(greeting.get("troubles", ())):
+            raise click.ClickException(trouble)
         for params in tqdm(settings, unit="case", leave=False, disable=None):
-            try:
+            if not worker.alive():
+                worker.stop()
+                greeting = worker.start()
+            if reason := greeting.get("unavailable"):
+                yield {"device": device} | params | {"status": "unavailable", "reason": reason}
+            else:
                 case = Case("study", workload, params, device, "ranks", "warm")
-                yield {"device": device} | params | _measure(ranks_of(params["world_size"]), case)
-            except status.refusals(RuntimeError) as error:
-                yield {"device": device} | params | refusal(error)
+                yield {"device": device} | params | _visit_twice(worker, case, greeting["ceilings"])
+    finally:
+        worker.stop()
+
+
+def _visit_twice(worker: WorkerProcess, case: Case, ceilings: dict[str, Any]) -> dict[str, Any]:
+    request = {"case": case.to_json(), "stop": STOP, "ceilings": ceilings}
+    checked = worker.ask(request | {"first": True}, LIMIT_S)
+    if checked["status"] != "ok":
+        return refused(checked)
+    sampled = worker.ask(request | {"first": False}, LIMIT_S)
+    if sampled["status"] != "ok":
+        return refused(sampled)
+    samples_s = list(counted_samples(sampled))
+    found = {"status": "ok", "error": checked["error"], "samples_s": samples_s, "facts": checked.get("facts", {})}
+    return found | ({"peak_bytes": checked["peak_bytes"]} if "peak_bytes" in checked else {})
 
 
 def default_device() -> Device:
     """cuda where there is one."""
     return "cuda" if device_kind() == "cuda" else "cpu"
-
-
-def _measure(ranks: Ranks, case: Case) -> dict[str, Any]:
-    work = ranks.build(case)
-    error = bench().check(work)
-    clock = RankClock(ranks)
-    clock.warm_up(work)
-    samples = bench().visit(clock, work, "warm", STOP)
-    work.run()
-    found = {"status": "ok", "error": error, "samples_s": samples, "facts": work.facts()}
-    memory = ranks.memory()
-    return found | ({"peak_bytes": memory["peak_bytes"]} if memory else {})

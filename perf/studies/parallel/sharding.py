@@ -9,15 +9,16 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
-from perf.studies.document import document, heading, kept, out_option
+from perf.studies import figures
+from perf.studies.document import document, heading, kept, out_option, tell
 from perf.studies.lm import ON_A_CPU, VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
 from perf.studies.ratios import figure
+from perf.units import GIB, MIB
 from perf.workloads.closed_forms import state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
 
 POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
-GIB = 2**30
 
 
 @click.command()
@@ -38,21 +39,10 @@ def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
     settings = [{"sharding": sharding} | where for where, sharding in itertools.product(steps, shardings or SHARDINGS)]
     rows = kept(measured_rows("sharded_optimizer", settings, device), device, out / "sharding.json")
     whole = document(device, rows)
-    click.echo(heading(whole))
-    click.echo(f"Step: median of the slowest rank; {steps}")
-    click.echo(table(rows))
-    for sentence in answers(rows):
-        click.echo(sentence)
+    tell(whole, f"Step: median of the slowest rank; {steps}", shown(rows), answers(rows))
     if device == "cpu":
         click.echo(ON_A_CPU)
     draw(rows, out / "sharding.png", heading(whole))
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -98,11 +88,6 @@ def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     """Memory of a rank by what it holds: parameters, the optimizer's state, and on a GPU the rest of the peak."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
@@ -115,8 +100,8 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
         known = [sum(pair) for pair in zip(*parts.values(), strict=True)]
         peaks = [max(row["facts"][name] for name in POINTS) for row in timed]
         parts["gradients, activations"] = [peak - part for peak, part in zip(peaks, known, strict=True)]
-    figure, axes = plt.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6), layout="constrained")
-    unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (2**20, "MiB")
+    figure, axes = figures.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6))
+    unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (MIB, "MiB")
     bottom = [0.0] * len(timed)
     for part, sizes in parts.items():
         axes.bar(labels, [size / unit for size in sizes], bottom=bottom, label=part)
@@ -125,6 +110,4 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     axes.tick_params(axis="x", labelsize=8)
     axes.set_title(title, fontsize=8)
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figures.save(figure, path)

@@ -3,19 +3,21 @@
 import itertools
 import statistics
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.harness.case import Case
+from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.status import describe, refusals
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal
+from perf.studies.document import document, heading, out_option, text_table, write
+from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal, refused
 from perf.studies.parallel.ranked import (
     UNSCALED,
     Device,
@@ -27,17 +29,18 @@ from perf.studies.ratio_figure import draw
 from perf.studies.ratios import FEWEST, best, known, milliseconds, processes_for_speedup, speedup_of
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
+from perf.workloads.workload import Workload
 
 OURS = ("ddp/bucketed/25", "ddp/overlapped")
 AGAINST = ("ddp/torch/25", "ddp/torch/100", "ddp/torch_static/100")
 ALONE = "alone"
-"""As what is held against an arm: its own step without communication."""
+"""Name of an arm's own step without communication."""
 
-Arm = tuple[str, dict[str, Any]]
+Way = tuple[str, dict[str, Any]]
 """A workload and its own params."""
 
-Pairs = dict[tuple[str, str], tuple[Arm, Arm]]
-"""By the names of the two."""
+Pairs = dict[tuple[str, str], tuple[Way, Way]]
+"""Pairs of ways, by the names of both."""
 
 BUSY = 0.95
 """Share of a step from which on the GPU, and not its host, is what the step waits for."""
@@ -89,7 +92,7 @@ def command(
     title = heading(document(device, rows))
     click.echo(title)
     click.echo(f"Whole step, ms of the slowest rank: {steps}")
-    click.echo(table(rows))
+    click.echo(text_table(shown(rows)))
     for sentence in answers(rows, half_width / 100):
         click.echo(sentence)
     if device == "cpu":
@@ -98,7 +101,7 @@ def command(
     draw(rows, lambda row: where.format_map(row), out / "parallel-step.png", title)
 
 
-def arm_of(name: str) -> Arm:
+def arm_of(name: str) -> Way:
     """Raises `click.ClickException` with one line for what is no arm."""
     kind, _, rest = name.partition("/")
     own, _, size = rest.partition("/")
@@ -113,8 +116,8 @@ def arm_of(name: str) -> Arm:
     raise click.ClickException(f"{name!r} was given; allowed: {grammar}")
 
 
-def alone(name: str) -> Arm:
-    """That arm's step without communication. Raises `click.ClickException` for one that always communicates."""
+def alone(name: str) -> Way:
+    """Return that arm's step without communication. Raises `click.ClickException` for one that always communicates."""
     workload, own = arm_of(name)
     if workload != "data_parallel":
         raise click.ClickException(f"{name!r} was given against {ALONE!r}; allowed: ddp/STRATEGY[/MIB]")
@@ -129,61 +132,57 @@ def measured(
     processes: int,
     half_width: float,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Adds samples to `rows`; gives them as they stand after each set of processes."""
+    """Add samples to `rows`; yield them as they stand after each set of processes."""
     from tqdm import tqdm
 
+    def wanted(rows: list[dict[str, Any]]) -> int:
+        timed = [row for row in rows if row["status"] == "ok"]
+        return max((processes_for_speedup(row, half_width, processes) for row in timed), default=FEWEST)
+
+    def in_processes(_: Sequence[Any], number: int) -> Iterator[list[dict[str, Any]]]:
+        with held_ranks(device) as ranks_of:
+            for row in rows:
+                bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
+                if row["status"] == "ok":
+                    try:
+                        _add(row, ranks_of(row["world_size"]), pairs, device, rounds, number)
+                    except refusals(RuntimeError) as error:
+                        row |= refusal(error)
+                bar.update()
+        yield rows
+
     with tqdm(total=processes * len(rows), unit="pair", leave=False, disable=None) as bar:
-        wanted = processes
-        for number in range(processes):
-            if number == FEWEST:
-                timed = [row for row in rows if row["status"] == "ok"]
-                numbers = (processes_for_speedup(row, half_width, processes) for row in timed)
-                wanted = max(numbers, default=FEWEST)
-            if number == wanted:
-                return
-            with held_ranks(device) as ranks_of:
-                for row in rows:
-                    bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
-                    if row["status"] == "ok":
-                        try:
-                            _add(row, ranks_of(row["world_size"]), pairs, device, rounds, number)
-                        except refusals(RuntimeError) as error:
-                            row |= refusal(error)
-                    bar.update()
-            yield rows
+        yield from compare([rows], Pilot(FEWEST, processes, wanted), in_processes)
 
 
 def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds: int, number: int) -> None:
-    """One process' samples; every second one builds and steps the other arm first, and looks at its GPU."""
-    held = dict(zip(("ours", "against"), pairs[row["ours"], row["against"]], strict=True))
+    """Add one process' samples; every second one builds and steps the other arm first, and looks at its GPU."""
+    ways = dict(zip(("ours", "against"), pairs[row["ours"], row["against"]], strict=True))
     names = ("ours", "against") if number % 2 == 0 else ("against", "ours")
     axes = ("size", "context_length", "batch", "world_size", "precision", "variant")
-    params = {axis: row[axis] for axis in axes} | {"first": held[names[0]], "second": held[names[1]]}
-    work = ranks.build(Case("study", "beside", params, device, "ranks", "warm"))
-    if number == 0:
-        bench().check(work)
-    RankClock(ranks).warm_up(work)
-    replies = ranks.ask("take", count=rounds)
-    taken = {
-        name: [max(sample) for sample in zip(*(reply[key] for reply in replies), strict=True)]
-        for name, key in zip(names, ("samples_s", "without_s"), strict=True)
-    }
-    for name, samples_s in taken.items():
-        row[f"{name}_s"].append(bench().hold(samples_s, work.floor, "warm"))
+
+    def build(place: int) -> Workload:
+        workload, own = ways[names[place]]
+        params = {axis: row[axis] for axis in axes} | own
+        return ranks.build(Case("study", workload, params, device, "ranks", "warm"), arm=place)
+
+    arms = [
+        ComparedArm(name, partial(build, place), partial(RankClock, ranks, place), is_checked=number == 0)
+        for place, name in enumerate(names)
+    ]
+    replies = bench().take_turns(arms, "warm", lambda round_s: rounds, all_or_none=True)
+    if failed := next((reply for reply in replies.values() if reply["status"] != "ok"), None):
+        row |= refused(failed)
+        return
+    for name in names:
+        row[f"{name}_s"].append(replies[name]["samples_s"])
     if device == "cuda":
-        row[f"{names[0]}_busy"].append(busy_s(ranks.spans()) / statistics.median(taken[names[0]]))
+        row[f"{names[0]}_busy"].append(busy_s(ranks.spans()) / statistics.median(replies[names[0]]["samples_s"]))
 
 
 def busy_s(spans: list[dict[str, list[list[float]]]]) -> float:
-    """For how long the least busy rank computes or communicates."""
+    """Return the seconds for which the least busy rank computes or communicates."""
     return min(length_of_union(sorted((start, end) for kind in rank.values() for start, end in kind)) for rank in spans)
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    return tabulate(shown(rows), headers="keys", disable_numparse=True)
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:

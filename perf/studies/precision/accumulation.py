@@ -1,6 +1,6 @@
 """The course's `mixed_precision_accumulation`: one sum, in six arithmetics."""
 
-from typing import Any
+from perf.studies.rows import Row
 
 TERM = 0.01
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -13,8 +13,6 @@ SUMS = (  # sum, accumulator, term, cast of the term, number of terms; the first
     ("bf16", "bf16", "bf16", False, 1000),
     ("fp16", "fp16", "fp16", False, 5000),
 )
-
-Row = dict[str, Any]
 
 
 def rows() -> list[Row]:

@@ -4,7 +4,7 @@ import math
 from collections import OrderedDict
 from typing import Any
 
-Row = dict[str, Any]
+from perf.studies.rows import Row
 
 AUTOCAST = {"fp16": "float16", "bf16": "bfloat16"}
 NAMES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}

@@ -4,12 +4,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import click
-
 from perf.harness.status import describe
+from perf.studies import figures
 from perf.studies.precision.training import SCALE, Run
-
-Row = dict[str, Any]
+from perf.studies.rows import Row
+from perf.units import GIB
 
 STYLES: dict[str, dict[str, Any]] = {
     "fp32": {"color": "lightgray", "linewidth": 5},  # the others lie on top of it
@@ -35,7 +34,7 @@ def _training_row(run: Run, row: Row, shown_steps: list[int]) -> Row:
         "SD, ms": f"{row['step_sd_s'] * 1e3:.2f}",
     }
     if row["peak_bytes"] is not None:
-        shown["peak memory, GiB"] = f"{row['peak_bytes'] / 2**30:.2f}"
+        shown["peak memory, GiB"] = f"{row['peak_bytes'] / GIB:.2f}"
     for step in shown_steps:
         shown[f"loss at {step}"] = f"{statistics.fmean(row['losses'][max(0, step - run.window) : step]):.4f}"
     overflowed = row["overflowed_steps"]
@@ -133,12 +132,9 @@ def smoothed(losses: list[float], window: int) -> list[float]:
 
 def draw(path: Path, run: Run, rows: list[Row], title: str) -> None:
     """Loss curves, and below them their distance from that of fp32. Raises `click.ClickException` if unwritable."""
-    from matplotlib.figure import Figure  # its own Agg canvas, and no pyplot: nothing global
-
     curves = {row["precision"]: smoothed(row["losses"], run.window) for row in rows if row["status"] == "ok"}
     steps = range(run.window, run.steps + 1)
-    figure = Figure(figsize=(7.5, 5.5), dpi=100, layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    figure, (above, below) = figures.subplots(2, 1, figsize=(7.5, 5.5), sharex=True, height_ratios=(2, 1))
     for name, curve in curves.items():
         label = "fp16 with loss scaling" if name == "fp16" else name
         above.plot(steps, curve, label=label, **STYLES[name])
@@ -155,8 +151,4 @@ def draw(path: Path, run: Run, rows: list[Row], title: str) -> None:
     for axes in (above, below):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+    figures.save(figure, path)

@@ -6,16 +6,15 @@ from typing import Any
 import click
 
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.precision import accumulation, dtypes, results, training
+from perf.studies.rows import Row
 from perf.workloads.workload import Unavailable
 
 PARTS = ("accumulation", "dtypes", "training")
 
 TINY = {"context": 64, "batch": 8, "steps": 200}
 OTHERS = {"context": 512, "batch": 16, "steps": 300}
-
-Row = dict[str, Any]
 
 
 @click.command()
@@ -135,9 +134,7 @@ def _clock(device: str) -> str:
 
 
 def _show(title: str, rows: list[Row]) -> None:
-    from tabulate import tabulate
-
-    click.echo(f"\n{title}\n{tabulate(rows, headers='keys', disable_numparse=True)}")
+    click.echo(f"\n{title}\n{text_table(rows)}")
 
 
 def _say(*paragraphs: str) -> None:

@@ -12,8 +12,9 @@ from perf.harness.clock import WallClock
 from perf.harness.cuda_clocks import GpuWallClock
 from perf.harness.status import refusals
 from perf.studies.lm import bench, refusal
+from perf.studies.rows import Row
 from perf.workloads import measured
-from perf.workloads.transformer_oracle import Exact, Size, Weights, exact_of
+from perf.workloads.transformer_oracle import ExactStep, Size, Weights, exact_of
 from perf.workloads.transformer_state import restore
 from perf.workloads.transformer_training import check, floor
 from perf.workloads.workload import Floor, Workload
@@ -25,7 +26,6 @@ SCALE = 2.0**16  # GradScaler's first
 
 SEED_MODEL = {"d_model": 768, "d_ff": 3072, "num_layers": 6, "num_heads": 12}
 
-Row = dict[str, Any]
 Tick = Callable[[str], None]
 
 
@@ -166,7 +166,7 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
 
 
 @functools.cache
-def _known(run: Run) -> tuple[Exact, Weights]:
+def _known(run: Run) -> tuple[ExactStep, Weights]:
     """What every precision is held to on the first batch, and the weights from which all begin."""
     state = {name: one.detach().clone() for name, one in train_step(run, "fp32").model.named_parameters()}
 

@@ -1,1 +1,1 @@
-"""How fast the whole training step is, beside another way to run it."""
+"""The whole training step beside another way to run it."""

@@ -1,28 +1,30 @@
 """How fast is the whole training step, beside another way to run it?"""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import click
 
+from perf.harness.comparison import Pilot, compare
 from perf.harness.status import describe
 from perf.options import Finite
 from perf.studies.document import document, heading, kept, out_option
-from perf.studies.fresh_process import fresh_process
+from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
 from perf.studies.ratio_figure import draw
 from perf.studies.ratios import FEWEST, best, bound_of, known, milliseconds, processes_wanted, speedup_of
-from perf.studies.train_step.arms import Cell, Known, check_arm, samples_of
+from perf.studies.train_step import arms
+from perf.studies.train_step.arms import Expected, TrainingCase, check_arm
 from perf.workloads import measured
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
 AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
-"""Of a row: seconds of every step, a list for each process."""
+"""Fields of a row with the seconds of every step, a list for each process."""
 
 
 @click.command()
@@ -74,7 +76,7 @@ def command(
             raise click.ClickException(str(error)) from None
     sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
     cells = [
-        Cell(size, context, batch, model)
+        TrainingCase(size, context, batch, model)
         for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
     ]
     processes = processes or (12 if kind == "cuda" else FEWEST)
@@ -92,7 +94,7 @@ def command(
 
 
 def measure(
-    cells: list[Cell], ours: str, against: tuple[str, ...], rounds: int, processes: int, half_width: float
+    cells: list[TrainingCase], ours: str, against: tuple[str, ...], rounds: int, processes: int, half_width: float
 ) -> Iterator[dict[str, Any]]:
     """A row for each cell and other arm, with the samples of every process.
 
@@ -112,27 +114,26 @@ def measure(
 
 
 def _together(
-    cell: Cell, ours: str, others: tuple[str, ...], rounds: int, processes: int, half_width: float
+    cell: TrainingCase, ours: str, others: tuple[str, ...], rounds: int, processes: int, half_width: float
 ) -> list[dict[str, Any]]:
     model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch, "ours": ours}
     rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
     names = (ours, *others)
-    known: Known | None = None
-    wanted = processes
-    for number in range(processes):
-        if number == FEWEST:
-            wanted = processes_wanted(rows, half_width, processes)
-        if number == wanted:
-            break
-        found = _in_a_fresh_process(names, cell, rounds, number % len(names), known)
-        if found["status"] != "ok":
-            return [row | {"status": found["status"], "reason": found["reason"]} for row in rows]
-        known = found.get("known")
+    known: Expected | None = None
+
+    def in_a_process(_: Sequence[Any], number: int) -> Iterator[dict[str, Any]]:
+        yield _in_a_fresh_process(names, cell, rounds, number % len(names), known)
+
+    until = Pilot[list[dict[str, Any]]](FEWEST, processes, lambda rows: processes_wanted(rows, half_width, processes))
+    for reply in compare([rows], until, in_a_process):
+        if reply["status"] != "ok":
+            return [row | {"status": reply["status"], "reason": reply["reason"]} for row in rows]
+        known = reply.get("known")
         for arm, row in enumerate(rows, 1):
-            row["ours_s"].append(found["samples_s"][0])
-            row["against_s"].append(found["samples_s"][arm])
-            if found["busy_s"]:
-                row["against_busy_s"].append(found["busy_s"][arm])
+            row["ours_s"].append(reply["samples_s"][0])
+            row["against_s"].append(reply["samples_s"][arm])
+            if reply["busy_s"]:
+                row["against_busy_s"].append(reply["busy_s"][arm])
     return rows
 
 
@@ -188,10 +189,10 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
 
 
 def _in_a_fresh_process(
-    names: tuple[str, ...], cell: Cell, rounds: int, built_first: int, known: Known | None
+    names: tuple[str, ...], cell: TrainingCase, rounds: int, built_first: int, known: Expected | None
 ) -> dict[str, Any]:
-    with fresh_process("perf.studies.train_step.arms") as pool:
+    with FreshProcess(arms.__name__) as process:
         try:
-            return pool.submit(samples_of, names, cell, rounds, built_first, known).result()
+            return process.ask(arms.samples_of, names, cell, rounds, built_first, known)
         except BrokenProcessPool:
-            return {"status": "crashed", "reason": "the measuring process died; its last words are above"}
+            return DIED

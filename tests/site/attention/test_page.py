@@ -98,9 +98,9 @@ def test_nothing_that_counts_was_measured(tmp_path: Path) -> None:
 
 
 def test_newer_commits_with_a_few_of_the_cases_are_told(tmp_path: Path) -> None:
-    for newer, words in ((1, "1 newer commit has a few"), (2, "2 newer commits have a few")):
+    for newer, words in ((1, "1 newer commit has"), (2, "2 newer commits have")):
         one = dataclasses.replace(measured(synthetic.SHORT, tmp_path / words), newer=newer)
-        assert f"{words} of these cases" in text_of(render("demo", [Machine(H200, [one])], ""))
+        assert words in text_of(render("demo", [Machine(H200, [one])], ""))
 
 
 def test_silence_is_told_in_words() -> None:

@@ -79,7 +79,7 @@ def test_one_case_has_all_implementations_side_by_side_and_no_map(tmp_path: Path
 def test_an_implementation_alone_has_no_column_of_ratios(tmp_path: Path) -> None:
     page = page_of(synthetic.ALONE, tmp_path)
     assert rungs(page) == [["tiled PyTorch"]]
-    assert re.search(r"Our tiled PyTorch attention takes [\d.]+ ms \. It reaches", text_of(page))
+    assert re.search(r"Our tiled PyTorch attention takes [\d.]+ ms \.", text_of(page))
     assert "\u00d7" not in text_of(page)
 
 
@@ -87,7 +87,7 @@ def test_a_class_without_an_implementation_of_ours_claims_none(tmp_path: Path) -
     text = text_of(page_of(synthetic.COMPILED, tmp_path))
     assert re.search(r"Compiled eager attention is \d\.\d+\u00d7 ± [\d.]+ % as fast as eager PyTorch \(geo", text)
     assert "Every case of compiled eager attention" in text
-    assert not re.search(r"\bours?\b", text.replace("Nothing of ours: what torch.compile", ""), re.IGNORECASE)
+    assert not re.search(r"\bours?\b", text, re.IGNORECASE)
 
 
 def test_a_few_cases_stand_one_by_one_and_their_steps_are_in_order(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_several_sections_have_contents_that_say_the_result(several: list[Measur
     [contents] = re.findall(r'<nav class="contents".*?</nav>', page, flags=re.DOTALL)
     for target in re.findall(r'href="#(.*?)"', contents):
         assert page.count(f'id="{target}"') == 1
-    assert "What eager attention keeps for its backward eager PyTorch needs 2.00\u00d7 the memory" in text_of(contents)
+    assert "eager PyTorch needs 2.00\u00d7 the memory" in text_of(contents)
     assert "One causal head, every shape 6.51\u00d7 ± " in text_of(contents)
     assert 'class="contents"' not in render("demo", [Machine(H200, several[:1])], "")
     assert len(set(idents := re.findall(r' id="(.*?)"', page))) == len(idents)

@@ -59,7 +59,7 @@ def test_the_distance_to_cudnn_is_that_of_the_longest_sequence() -> None:
     assert found["cudnn"]["longest"] == 1024
     assert found["cudnn"]["cells"] == [("forward, d 64", "0.80\u00d7 (0.80 to 0.80)")]
     page = render("demo", [Machine("h200", "", (), (), (), machine_of((), "h200"), speedups=found)], "#")
-    assert "At 1024 keys, ours against cuDNN: forward, d 64 0.80\u00d7" in text_of(page)
+    assert "1024 keys: forward, d 64 0.80\u00d7" in text_of(page)
 
 
 def test_without_both_sides_there_is_no_picture() -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from perf.gate import self_test
 from perf.gate.evidence import Arm, Evidence, Outcome, PairedVisit
-from perf.gate.parts import PLANTED, Part
-from perf.gate.self_test import Ended
+from perf.gate.self_test import SelfTestResult
+from perf.gate.self_test_case import PLANTED, SelfTestCase
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness.case import ARMS, Case
 
@@ -50,14 +49,12 @@ def document(
     """A self-test of so many rows; `contaminated` names the parts whose controls moved."""
     evidence = [_evidence(number) for number in range(rows)]
     ended = []
-    for part in (Part(None), *PLANTED):
+    for part in (SelfTestCase(None), *PLANTED):
         verdicts = tuple(_verdict(number, one, say(number, part.title), reason) for number, one in enumerate(evidence))
         moved = "controls.Controls('matmul', 'cold') moved by +3.1 %" if part.title in contaminated else ""
-        ended.append(Ended(part, Judgement(verdicts, moved), evidence, 60.0, 12))
-    kept: list[str] = []
-    with mock.patch.object(self_test, "keep", lambda kind, text, when: kept.append(text)):
-        self_test.write(Arm(commit, "Made up"), ended, SOFTWARE, DEVICE, started_at)
-    return json.loads(kept[0])
+        ended.append(SelfTestResult(part, Judgement(verdicts, moved), evidence, 60.0, 12))
+    greeting = {"software": SOFTWARE, "device": DEVICE}
+    return json.loads(self_test.document(Arm(commit, "Made up"), ended, greeting, started_at))
 
 
 def write(directory: Path, machine: str, name: str, found: dict[str, Any] | str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perf.gate import report as reports
-from perf.gate.parts import PLANTED
+from perf.gate.self_test_case import PLANTED
 from perf.site.trust import records
 from tests.gate.reports import memory, report, verdict
 from tests.site.trust import made_up as self_tests

@@ -5,17 +5,18 @@ import statistics
 import pytest
 
 from cs336_systems.accounting.compute import block_parameters, forward_flops, matmul_weights, parameters
-from cs336_systems.accounting.course import course_block_kept_bytes
+from cs336_systems.accounting.kept import course_block_kept_bytes
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.studies.answers import page
 from perf.studies.answers.memory import block_parts
-from perf.studies.answers.rows import GIB, MIB, SIZES, by
+from perf.studies.answers.rows import SIZES, by
 from perf.studies.answers.tables import DIMS, step_s
 from perf.studies.attention.memory import first_that_fails, predicted
 from perf.studies.precision.results import smoothed
 from perf.studies.ratios import best, bound_of, known, milliseconds, speedup_of
 from perf.studies.train_step.study import tflops
+from perf.units import GIB, MIB
 
 WORDS = " ".join((page.FOLDER / "README.md").read_text().split())
 FRONT, CHINESE = (" ".join(path.read_text(encoding="utf-8").split()) for path in page.FRONT)

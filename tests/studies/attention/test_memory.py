@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from matplotlib import pyplot
 
 from perf.__main__ import main
 from perf.harness import records
@@ -85,17 +84,14 @@ def test_the_first_real_out_of_memory_is_a_row_and_one_sentence_for_every_d():
 
 
 @pytest.mark.parametrize("crosses", [0, 2])
-def test_what_did_not_fit_is_crossed_in_the_figure(tmp_path, monkeypatch, crosses):
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+def test_what_did_not_fit_is_crossed_in_the_figure(tmp_path, drawn, crosses):
     rows = [fitting(256, 16), fitting(256, 64), *[full(65536, d) for d in (16, 64)][:crosses]]
     memory.draw(rows, 8, tmp_path / "figure.png")
-    axes = pyplot.gcf().axes[0]
+    axes = drawn[0].axes[0]
     black = [one for one in axes.collections if one.get_facecolor().tolist() == [[0, 0, 0, 1]]]
     assert sum(len(one.get_offsets()) for one in black) == crosses
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert any(label.startswith("out of memory") for label in labels) == bool(crosses)
-    monkeypatch.undo()
-    pyplot.close("all")
 
 
 def test_both_workspaces_are_there_before_the_first_row_and_their_sizes_are_told(monkeypatch):

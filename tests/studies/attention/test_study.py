@@ -10,9 +10,10 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
+from perf.harness.comparison import Comparer
 from perf.harness.status import describe
-from perf.studies.attention import arms, process, results, study
-from perf.studies.attention.arms import SideBySide
+from perf.studies import fresh_process
+from perf.studies.attention import arms, results, study
 from perf.studies.attention.cells import (
     CLOCKS,
     GROUPS,
@@ -217,14 +218,14 @@ def test_eager_is_refused_by_its_bytes(monkeypatch):
     assert least_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
     assert least_bytes(cell, "triton") == 0
     monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
-    reply = SideBySide("cpu").take_turns(cell, ["reference"], ["reference"], 2)["reference"]
+    reply = arms.compared(Comparer("cpu", arms.ROOT), "cpu", cell, ["reference"], ["reference"], 2)["reference"]
     assert reply == {"status": "out_of_memory", "reason": "its scores take 128 GiB at least, this GPU has 100"}
 
 
 @pytest.fixture
 def worker(monkeypatch):
     """A measuring process' state without its greeting: ceilings so high that nothing is too fast."""
-    worker = SideBySide("cpu")
+    worker = Comparer("cpu", arms.ROOT)
     worker._ceilings = {"matmul_flops_per_s": {"float32": math.inf}, "copy_bytes_per_s": math.inf}
     return worker
 
@@ -247,7 +248,7 @@ def log(monkeypatch):
 
 
 def test_arms_are_built_warmed_up_and_then_sampled_in_turn_and_turned_round(worker, log):
-    replies = worker.take_turns(TINY, ["b", "c", "a"], [], 4)
+    replies = arms.compared(worker, "cpu", TINY, ["b", "c", "a"], [], 4)
     assert "".join(log[-12:]) == "bcaacbbcaacb"
     assert "".join(log[:3]) == "bca", "each runs once, which may compile, before any is warmed up"
     assert {impl: len(reply["samples_s"]) for impl, reply in replies.items()} == {"b": 4, "c": 4, "a": 4}
@@ -255,7 +256,7 @@ def test_arms_are_built_warmed_up_and_then_sampled_in_turn_and_turned_round(work
 
 
 def test_only_what_was_not_checked_is_checked(worker, log):
-    replies = worker.take_turns(TINY, ["a", "b"], ["b"], 2)
+    replies = arms.compared(worker, "cpu", TINY, ["a", "b"], ["b"], 2)
     assert "error" not in replies["a"]
     assert 0 < replies["b"]["error"] < 1e-4
 
@@ -263,7 +264,7 @@ def test_only_what_was_not_checked_is_checked(worker, log):
 def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log, monkeypatch):
     asked = []
     monkeypatch.setattr(Cell, "out_of_the_race", lambda cell, first_s: (asked.append(first_s), {"b": "slow"})[1])
-    replies = worker.take_turns(TINY, ["a", "b"], ["b"], 2)
+    replies = arms.compared(worker, "cpu", TINY, ["a", "b"], ["b"], 2)
     assert asked[0].keys() == {"a", "b"} and min(asked[0].values()) > 0
     assert len(replies["a"]["samples_s"]) == 2
     assert (replies["b"]["status"], replies["b"]["reason"]) == ("out_of_the_race", "slow")
@@ -275,7 +276,7 @@ def test_a_time_that_cannot_be_is_none(worker, log, monkeypatch):
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": math.inf}
     monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock, kinds=None: slow)
     worker._ceilings = slow
-    reply = worker.take_turns(TINY, ["a"], [], 2)["a"]
+    reply = arms.compared(worker, "cpu", TINY, ["a"], [], 2)["a"]
     assert reply["status"] == "too_fast"
     assert "samples_s" not in reply
 
@@ -293,11 +294,11 @@ def test_rounds_in_which_the_gpu_slowed_itself_down_do_not_count(worker, log):
 
     worker._nvml = Nvml()
     worker._nvml.bad = (3, 5)  # of two arms: rounds 1 and 2
-    replies = worker.take_turns(TINY, ["a", "b"], [], 4)
+    replies = arms.compared(worker, "cpu", TINY, ["a", "b"], [], 4)
     assert [len(reply["samples_s"]) for reply in replies.values()] == [2, 2]
     assert replies["a"]["sm_mhz"] == 1980
     worker._nvml.bad = range(100)
-    for reply in worker.take_turns(TINY, ["a", "b"], [], 4).values():
+    for reply in arms.compared(worker, "cpu", TINY, ["a", "b"], [], 4).values():
         assert (reply["status"], reply["reason"]) == ("throttled", "the GPU slowed itself down: power brake")
         assert "samples_s" not in reply
 
@@ -308,7 +309,7 @@ def test_an_arm_that_breaks_the_device_is_answered_alone(worker, log, monkeypatc
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setitem(attention_impls.IMPLS, "b", breaks)
-    replies = worker.take_turns(TINY, ["a", "b", "c"], [], 2)
+    replies = arms.compared(worker, "cpu", TINY, ["a", "b", "c"], [], 2)
     assert list(replies) == ["b"]
     assert replies["b"]["reason"] == "RuntimeError: an illegal memory access was encountered"
 
@@ -347,7 +348,6 @@ def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once()
         *[("forward", "abc", "abc"), ("backward", "abc", "abc"), "end"],
         *[("forward", "bca", ""), ("backward", "bca", ""), "end"],
         *[("forward", "cab", ""), ("backward", "cab", ""), "end"],
-        "end",
     ]
     for row in (row for rows in plan.values() for row in rows):
         assert (row["status"], row["samples_s"]) == ("ok", [[1.0, 1.0]] * 3)
@@ -431,8 +431,8 @@ def test_a_lost_device_is_another_process_and_the_others_go_on(monkeypatch):
         def shutdown(self):
             asked.append("end")
 
-    monkeypatch.setattr(process, "fresh_process", lambda module: Pool())
-    replies = process.Process("cpu").take_turns(TINY, ["a", "b", "c"], [], 2)
+    monkeypatch.setattr(fresh_process, "_pool", lambda module: Pool())
+    replies = arms.Process("cpu").take_turns(TINY, ["a", "b", "c"], [], 2)
     assert replies == {"a": good, "b": {"status": "error"}, "c": good}
     assert asked == [["a", "b", "c"], "end", ["a", "c"]]
 

@@ -8,11 +8,9 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.harness.case import Case
 from perf.harness.status import describe
 from perf.studies.lm import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
-from perf.workloads.workload import Floor, Workload
 
 pytestmark = pytest.mark.slow
 
@@ -168,6 +166,57 @@ def test_a_sharded_step_and_state_are_told_beside_the_whole_ones():
     assert sentence.endswith("sharded is 0.833\u00d7 as fast as a step with the whole state, and holds 50.0% of it.")
 
 
+class Worker:
+    """A measuring process that dies of 13 MB, and gives three samples, one of them throttled, of anything else."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, device, checkout):
+        pass
+
+    def start(self):
+        self.log.append("start")
+        self.is_alive = True
+        return {"ceilings": {}}
+
+    def alive(self):
+        return self.is_alive
+
+    def stop(self):
+        self.log.append("stop")
+
+    def ask(self, request, limit_s):
+        size = request["case"]["params"]["megabytes"]
+        self.log.append(f"{'check' if request['first'] else 'sample'} {size}")
+        if size == 13:
+            self.is_alive = False
+            return {"status": "crashed", "reason": "the process died"}
+        if request["first"]:
+            return {"status": "ok", "reason": "", "error": 0.25, "facts": {"bytes": 1.0}, "peak_bytes": 7}
+        return {"status": "ok", "reason": "", "samples_ns": [10**9, 9 * 10**9, 2 * 10**9], "throttled": [1]}
+
+
+def test_each_case_is_checked_weighed_and_sampled_and_a_death_costs_the_others_nothing(monkeypatch):
+    monkeypatch.setattr(ranked, "WorkerProcess", Worker)
+    monkeypatch.setattr(Worker, "log", [])
+    settings = [{"world_size": 2, "megabytes": size} for size in (1, 13, 3)]
+    first, died, last = ranked.measured_rows("collectives", settings, "cpu")
+    assert Worker.log == ["start", "check 1", "sample 1", "check 13", "stop", "start", "check 3", "sample 3", "stop"]
+    assert first == {"device": "cpu", "world_size": 2, "megabytes": 1, "status": "ok", "error": 0.25} | {
+        "samples_s": [1.0, 2.0],
+        "facts": {"bytes": 1.0},
+        "peak_bytes": 7,
+    }
+    assert describe(died) == "crashed: the process died" and "samples_s" not in died
+    assert last["status"] == "ok"
+
+
+@pytest.mark.skipif(not ON_CPU, reason="this machine may have them")
+def test_without_a_gpu_a_case_of_one_is_a_row():
+    (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
+    assert describe(row).startswith("unavailable: needs a CUDA GPU")
+
+
 class Ended:
     """Ranks that only live and end; all there were."""
 
@@ -181,44 +230,14 @@ class Ended:
         self.alive = False
 
 
-def test_ranks_serve_all_cases_of_their_number_until_one_ends_them(monkeypatch):
-    def measure(those, case):
-        assert those.alive and those.world_size == case.params["world_size"]
-        if case.params["megabytes"] == 13:
-            those.alive = False
-            raise RuntimeError("rank 1: its process died\nas its log says")
-        return {"status": "ok"}
-
+def test_ranks_serve_as_long_as_they_live_and_are_as_many(monkeypatch):
     monkeypatch.setattr(ranked, "Ranks", Ended)
-    monkeypatch.setattr(ranked, "_measure", measure)
     monkeypatch.setattr(Ended, "made", [])
-    settings = [{"world_size": n, "megabytes": size} for n, size in ((2, 1), (2, 2), (2, 13), (2, 3), (3, 1))]
-    rows = list(ranked.measured_rows("collectives", settings, "cpu"))
-    assert [describe(row) for row in rows] == ["ok", "ok", "error: RuntimeError: rank 1: its process died", "ok", "ok"]
+    with ranked.held_ranks("cpu") as ranks_of:
+        first = ranks_of(2)
+        assert ranks_of(2) is first
+        first.alive = False
+        assert ranks_of(2) is not first
+        ranks_of(3)
     assert [made.world_size for made in Ended.made] == [2, 2, 3]
     assert not any(made.alive for made in Ended.made)
-
-
-class Quick:
-    """Ranks whose every sample is of half a second."""
-
-    def build(self, case):
-        return Workload(run=lambda: None, check=lambda: 0.25, floor=Floor(), facts=lambda: {"bytes": 1.0})
-
-    def ask(self, do, **arguments):
-        return [{"call_s": 0.5} if do == "warm_up" else {"samples_s": [0.5] * arguments["count"], "without_s": []}]
-
-    def memory(self):
-        return {"peak_bytes": 7, "largest_allocations": []}
-
-
-def test_a_case_is_checked_timed_and_weighed():
-    found = ranked._measure(Quick(), Case("study", "collectives", {}, "cpu", "ranks", "warm"))
-    assert set(found.pop("samples_s")) == {0.5}
-    assert found == {"status": "ok", "error": 0.25, "facts": {"bytes": 1.0}, "peak_bytes": 7}
-
-
-@pytest.mark.skipif(not ON_CPU, reason="this machine may have them")
-def test_more_ranks_than_gpus_is_a_row():
-    (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
-    assert describe(row) == "unavailable: needs 2 GPUs; this machine has 0"

@@ -10,7 +10,6 @@ from perf.__main__ import main
 from perf.harness.status import describe
 from perf.studies.parallel import ranked, step
 from perf.studies.parallel.step import arm_of
-from perf.workloads import beside
 from perf.workloads.workload import Floor, Workload
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
@@ -29,7 +28,7 @@ def row(ours_s, against_s, **more):
 
 
 class Spoken:
-    """Ranks that write down what they are told; the first arm takes 1 s on rank 0 and 3 s on rank 1, the second 2 s."""
+    """Ranks that log what they are told; the arm built first takes 1 s on rank 0 and 3 s on rank 1, the other 2 s."""
 
     log: list[str]
 
@@ -37,17 +36,17 @@ class Spoken:
         self.world_size, self.alive = world_size, True
         self.log.append(f"start {world_size}")
 
-    def build(self, case):
-        first, second = (params["strategy"] for _, params in (case.params["first"], case.params["second"]))
-        self.log.append(f"{first}, {second}, batch {case.params['batch']}")
-        if "broken" in (first, second):
+    def build(self, case, arm):
+        name = case.params["strategy"]
+        self.log.append(f"{name}, batch {case.params['batch']}")
+        if name == "broken":
             self.alive = False
             raise RuntimeError("rank 0: broken\nmore")
-        return Workload(run=lambda: None, check=lambda: self.log.append("check") or 0.0, floor=Floor())
+        return Workload(run=lambda: None, check=lambda: self.log.append(f"check {name}") or 0.0, floor=Floor())
 
-    def ask(self, do, **arguments):
+    def ask(self, do, arm, **arguments):
         if do == "take":
-            return [{"samples_s": [float(time)] * 2, "without_s": [2.0] * 2} for time in (1, 3)]
+            return [{"samples_s": [float(time)], "without_s": []} for time in ((1, 3), (2, 2))[arm]]
         return [{"call_s": 1.0}] * 2
 
     def spans(self):
@@ -73,8 +72,9 @@ def measured(rows, device="cpu", processes=4, half_width=0.02):
 def test_arms_change_places_with_the_processes_and_the_slowest_rank_counts(spoken):
     one = row([], [])
     assert measured([one], processes=2, half_width=0) == 2
-    ours_first, ours_second = "bucketed, torch, batch 4", "torch, bucketed, batch 4"
-    assert spoken == ["start 2", ours_first, "check", "close", "start 2", ours_second, "close"]
+    ours, other = "bucketed, batch 4", "torch, batch 4"
+    checked = [ours, "check bucketed", other, "check torch"]
+    assert spoken == ["start 2", *checked, "close", "start 2", other, ours, "close"]
     assert one["ours_s"] == [[3.0, 3.0], [2.0, 2.0]], "the second time it is the second arm"
     assert one["against_s"] == [[2.0, 2.0], [3.0, 3.0]]
 
@@ -96,8 +96,8 @@ def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
     measured(rows, processes=2, half_width=0)
     assert [describe(one) for one in rows] == ["error: RuntimeError: rank 0: broken", "ok"]
     assert len(rows[1]["ours_s"]) == 2
-    assert spoken[:5] == ["start 2", "broken, torch, batch 4", "start 2", "bucketed, torch, batch 4", "check"]
-    assert "rank 0: broken" in step.table(rows)
+    assert spoken[:5] == ["start 2", "broken, batch 4", "start 2", "bucketed, batch 4", "check bucketed"]
+    assert any("rank 0: broken" in cells["ours, ms"] for cells in step.shown(rows))
 
 
 def test_the_verdict_is_against_the_best_and_says_whose_time_it_is():
@@ -137,17 +137,6 @@ def test_arms_are_cases_of_the_suite():
     assert arm_of("ddp/bucketed/0.5")[1]["bucket_size_mb"] == 0.5
     assert arm_of("sharding/sharded") == ("sharded_optimizer", {"sharding": "sharded"})
     assert step.alone("ddp/torch")[1] == {"strategy": "torch", "bucket_size_mb": 25.0, "mode": "alone"}
-
-
-def test_both_arms_are_built_with_what_is_common_and_both_are_checked(monkeypatch):
-    def build_one(workload, params, device):
-        error = params["error"]
-        return Workload(run=lambda: (workload, params["n"], device), check=lambda: error, floor=Floor(flops=error))
-
-    monkeypatch.setattr(beside, "build_one", build_one)
-    work = beside.build({"n": 3, "first": ["x", {"error": 1.0}], "second": ["y", {"error": 2.0}]}, "cpu")
-    assert (work.run(), work.without()) == (("x", 3, "cpu"), ("y", 3, "cpu"))
-    assert work.check() == 2.0
 
 
 @pytest.mark.slow

@@ -5,32 +5,32 @@ What they compile goes to Triton's cache on disk, where the measuring process fi
 
 import queue
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from perf.harness.status import one_line
-from perf.studies.fresh_process import fresh_process
+from perf.studies.fresh_process import FreshProcess
 from perf.workloads import build
 from perf.workloads.workload import Unavailable
 
 Reply = dict[str, Any]
-"""Of a candidate: status; if ok, registers and spills of a thread, and shared_bytes of a block."""
+"""The result of a candidate: status; if ok, registers and spills of a thread, and shared_bytes of a block."""
 
 
 def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Reply]:
     """A reply for each of these parameters of the workload, in their order. What fails or dies is its own reply."""
     from tqdm import tqdm
 
-    idle: queue.SimpleQueue[_Compiler] = queue.SimpleQueue()
-    compilers = [_Compiler() for _ in range(min(workers, len(params)))]
+    idle: queue.SimpleQueue[FreshProcess] = queue.SimpleQueue()
+    compilers = [FreshProcess(__name__) for _ in range(min(workers, len(params)))]
     for compiler in compilers:
         idle.put(compiler)
 
     def in_any(one: dict[str, Any]) -> Reply:
         compiler = idle.get()
         try:
-            return compiler.ask(one)
+            return _reply(compiler, one)
         finally:
             idle.put(compiler)
 
@@ -43,28 +43,15 @@ def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Repl
             compiler.end()
 
 
-class _Compiler:
-    """A process that compiles, and another one after it has died."""
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-
-    def ask(self, params: dict[str, Any]) -> Reply:
-        self._pool = self._pool or fresh_process(__name__)
-        try:
-            return self._pool.submit(compiled, params).result()
-        except BrokenProcessPool:
-            self.end()
-            return {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
-
-    def end(self) -> None:
-        if self._pool:
-            self._pool.shutdown()
-        self._pool = None
+def _reply(compiler: FreshProcess, params: dict[str, Any]) -> Reply:
+    try:
+        return compiler.ask(compiled, params)
+    except BrokenProcessPool:
+        return {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
 
 
 def compiled(params: dict[str, Any]) -> Reply:
-    """What the compiler makes of one candidate for this GPU. From then on this process launches nothing any more."""
+    """Compile one candidate for this GPU. From then on this process launches nothing any more."""
     from triton.runtime.jit import KernelInterface
 
     kernels: list[Any] = []

@@ -21,11 +21,11 @@ Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class TunedKernel:
     """What is asked about a kernel."""
 
     table: str
-    """Of `cs336_systems.attention.tile_choices`, in words."""
+    """Of `cs336_systems.attention.tiles`, in words."""
 
     values: dict[str, tuple[int, ...]]
     """What the numbers of a candidate are, and those that are tried."""
@@ -91,24 +91,24 @@ ALL: tuple[Shape, ...] = ((1, 1, 4096), (1, 1, 65536), (2, 16, 16384), (32, 32, 
 FEW: tuple[Shape, ...] = ((1, 1, 2048), (1, 1, 8192), (1, 4, 4096), (1, 16, 1024), (1, 32, 1024), (1, 64, 512))
 
 KERNELS = {
-    "forward": Kernel("FORWARD_TILES", PLAIN, ALL, mode="forward"),
-    "dkdv": Kernel("DKDV_TILES", PLAIN, ALL),
-    "dq": Kernel("DQ_TILES, SHORT_GRID_TILES", PLAIN, ALL),
-    "at-once": Kernel(
+    "forward": TunedKernel("FORWARD_TILES", PLAIN, ALL, mode="forward"),
+    "dkdv": TunedKernel("DKDV_TILES", PLAIN, ALL),
+    "dq": TunedKernel("DQ_TILES, SHORT_GRID_TILES", PLAIN, ALL),
+    "at-once": TunedKernel(
         "AT_ONCE_TILES: both passes in one launch",
         PLAIN | {"stages": (2, 3)},
         shapes=((1, 1, 1024), (1, 1, 4096), (1, 8, 512)),
         dtypes=("bfloat16",),
     ),
-    "split": Kernel(
+    "split": TunedKernel(
         "SPLIT_TILES, and the parts that split_keys makes; 1: not split",
         {"q": (64, 128), "k": (64, 128), "warps": WARPS, "stages": (2, 3), "parts": (1, 2, 4, 8, 16)},
         shapes=((1, 1, 2048), (1, 1, 4096), (1, 1, 8192)),
         mode="forward",
         dtypes=("bfloat16",),
     ),
-    "hopper-forward": Kernel(
-        "HOPPER_FORWARD, but for registers and least_keys",
+    "hopper-forward": TunedKernel(
+        "HOPPER_FORWARD, but for registers and min_keys",
         {"k": (64, 128), "stages": (2, 3), "consumers": (2, 3)},
         MANY,
         mode="forward",
@@ -116,7 +116,7 @@ KERNELS = {
         dtypes=("bfloat16",),
         others_hang=True,
     ),
-    "hopper-backward": Kernel(
+    "hopper-backward": TunedKernel(
         "HOPPER_BACKWARD, but for registers",
         {"q": (64,), "stages": (2, 3), "ds stages": (1, 2)},
         MANY,
@@ -125,7 +125,7 @@ KERNELS = {
         others_hang=True,
     ),
     **{
-        f"float32-{mode}": Kernel(
+        f"float32-{mode}": TunedKernel(
             "HOPPER_FLOAT32 of three pieces: one entry for both kernels",
             {"stages": (1, 2), "registers": (200, 216, 232, 240)},
             shapes=((1, 16, 4096), (2, 16, 16384), (32, 32, 1024)),
@@ -137,8 +137,8 @@ KERNELS = {
         for mode in ("forward", "backward")
     },
     **{
-        f"gluon-{mode}": Kernel(
-            "HOPPER_LEAST_TILES, HOPPER_LONG, HOPPER_FLOAT32_LONG and least_keys; 1: those in Gluon, 0: the plain ones",
+        f"gluon-{mode}": TunedKernel(
+            "HOPPER_MIN_TILES, HOPPER_LONG, HOPPER_FLOAT32_LONG and min_keys; 1: those in Gluon, 0: the plain ones",
             {"gluon": (0, 1)},
             shapes=FEW,
             mode=mode,
@@ -173,7 +173,7 @@ def checked(name: str, candidate: str) -> str:
     raise ValueError(f"--candidate {candidate} was given; allowed for {name}: {allowed}")
 
 
-def _can_be(kernel: Kernel, what: str, number: int) -> bool:
+def _can_be(kernel: TunedKernel, what: str, number: int) -> bool:
     if kernel.others_hang:
         return number in kernel.values[what]
     return number >= LEAST.get(what, 1) and (what == "stages" or number.bit_count() == 1)

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import click
 
-from perf.studies.attention.arms import Device
+from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import MASKS, narrowed
-from perf.studies.attention.process import Process
 from perf.studies.attention.results import NOT_MEASURED, Row
 from perf.studies.attention.study import measure, start
 from perf.studies.attention.tiles.compiling import compile_all
 from perf.studies.attention.tiles.kernels import KERNELS, RACE, TileCell, candidates_of, cells_of, checked, shape_of
 from perf.studies.attention.tiles.results import shown, verdicts
 from perf.studies.document import heading, out_option, write
-from perf.studies.fresh_process import fresh_process
+from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import ON_A_CPU, device_kind, tiny_option
 from perf.studies.ratios import FEWEST
 from perf.workloads.attention import problem_of
@@ -37,7 +36,7 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     python -m perf study tiles --kernel forward --d 64 --cell 4x16x2048 --mask full
     python -m perf study tiles --kernel split --candidate 64x64x4x3x4 --candidate 64x64x4x3x8
 
-    The tables of cs336_systems/attention/tile_choices.py, and the kernel that goes by each:
+    The tables of cs336_systems/attention/tiles.py, and the kernel that goes by each:
 
     \b
 {_KERNELS}
@@ -81,7 +80,7 @@ def command(
     processes: int,
     out: Path,
 ) -> None:
-    """As `help` has it."""
+    """Run the study; `help` describes it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
@@ -119,9 +118,9 @@ def command(
 
 def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: Device) -> dict[TileCell, list[Row]]:
     """The cells of kernels that run here, each with the entry it is about and a row for each candidate."""
-    with fresh_process(__name__) as pool:  # it asks the GPU, and this one holds no context on it
+    with FreshProcess(__name__) as process:  # it asks the GPU, and this one holds no context on it
         try:
-            found = pool.submit(choices, cells, device).result()
+            found = process.ask(choices, cells, device)
         except Unavailable as error:
             raise click.ClickException(str(error)) from None
     plan = {}
@@ -136,7 +135,7 @@ def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: De
 
 
 def choices(cells: list[TileCell], device: Device) -> list[tuple[str, str] | None]:
-    """Of each cell `attention_tiles.choice`."""
+    """Return `attention_tiles.choice` of each cell."""
     return [choice(cell.group, problem_of(cell.case("", device).params), device) for cell in cells]
 
 

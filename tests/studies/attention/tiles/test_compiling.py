@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from triton.runtime.jit import KernelInterface
 
+from perf.studies import fresh_process
 from perf.studies.attention.tiles import compiling
 from perf.workloads.workload import Floor, Unavailable, Workload
 
@@ -109,12 +110,12 @@ def test_one_that_the_compiler_dies_of_is_a_reply_and_the_rest_go_on(monkeypatch
         def shutdown(self):
             ended.append(self)
 
-    def fresh_process(module):
+    def pool(module):
         assert module == compiling.__name__
         started.append(Pool())
         return started[-1]
 
-    monkeypatch.setattr(compiling, "fresh_process", fresh_process)
+    monkeypatch.setattr(fresh_process, "_pool", pool)
     replies = list(compiling.compile_all([1, 2, 3, 4], 1))
     assert [reply.get("of") for reply in replies] == [1, None, 3, 4]
     assert replies[1] == {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}

@@ -1,6 +1,6 @@
-"""Private parts of torch and triton on the way to a kernel: launches, descriptors, what torch's compiler reads.
+"""Private parts of torch and triton on the way to a kernel, each with a plain fallback: same results, longer calls.
 
-Triton is imported by those who call, so that the package imports on machines without it.
+Triton is imported inside functions, so that the package imports on machines without it.
 """
 
 import copy
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from cs336_systems.private import warn_once
+from cs336_systems.warn import warn_once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,10 +19,10 @@ LAST_TESTED_TORCH = (2, 15)
 
 
 def functorch_check() -> Callable[[], bool]:
-    """Return a function that says whether torch.func's transforms are active.
+    """Return a function that tells whether torch.func's transforms are active.
 
-    Where they are not, an autograd.Function may go to C++'s `apply` at once, without torch's look at each argument:
-    5 % of the host's time of a short attention call. Plain way: the function says that they are.
+    If they are not, an autograd.Function may call the C++ `apply` without torch's inspection of each argument, which
+    is 5 % of the host time of a short attention call. Fallback: the function always returns True.
     """
     try:
         check = torch._C._are_functorch_transforms_active
@@ -36,11 +36,11 @@ def functorch_check() -> Callable[[], bool]:
 
 
 def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
-    """Tell torch.compile to call `function` while it traces, and to take what it returns as a constant.
+    """Make torch.compile call `function` while it traces, and use the result as a constant.
 
-    `torch.compiler.assume_constant_result` says so too, but imports torch's compiler: 1 s of a process' first call.
-    torch gives no way to ask whether it still reads the mark, so releases later than the tested ones take the public
-    function.
+    `torch.compiler.assume_constant_result` does the same, but imports torch's compiler, 1 s of a process' first call.
+    torch offers no way to ask whether it still reads the mark. Fallback: releases later than the tested ones get the
+    public function.
     """
     if _torch_release() > LAST_TESTED_TORCH:
         warn_once("_dynamo_marked_constant", "torch's compiler is imported with attention, for a second")
@@ -55,10 +55,10 @@ def _torch_release() -> tuple[int, int]:
 
 
 class DirectLaunch(NamedTuple):
-    """What launches a compiled kernel without Triton's inspection of its arguments."""
+    """A way to launch a compiled kernel without Triton's inspection of its arguments."""
 
     compiled: Any
-    """Triton's own, for launches that hooks watch."""
+    """Triton's compiled kernel, for launches that hooks watch."""
 
     rest: tuple[Any, ...]
     """Arguments after the tensors."""
@@ -71,7 +71,7 @@ class DirectLaunch(NamedTuple):
     """Whether the kernel's arguments are given as one tuple."""
 
     gpu: Any
-    """Its `get_current_device()` and `get_current_stream(device)` are Triton's, in a tenth of the time of torch's."""
+    """Triton's driver, whose `get_current_device()` and `get_current_stream(device)` take a tenth of torch's time."""
 
     device: int
 
@@ -79,11 +79,11 @@ class DirectLaunch(NamedTuple):
 def direct_launch(
     kernel: Any, compiled: Any, tensors: tuple[Any, ...], scalars: tuple[Any, ...], constants: dict[str, Any]
 ) -> DirectLaunch | None:
-    """Return how `compiled` is launched again, or None: then each launch has to go through `kernel[grid]`.
+    """Return a way to relaunch `compiled`, or None: then each launch has to go through `kernel[grid]`.
 
-    Triton inspects each argument in every launch: 130 us for 25 of them, where a kernel of 1024 keys takes 15 (H200,
-    triton 3.6). Its launcher also looks for scratch memory, 3 us, before it calls C, with arguments in an order that
-    differs between releases. So a copy of the launcher is asked once what it hands on.
+    Triton inspects each argument in every launch, 130 us for 25 arguments, while a kernel of 1024 keys takes 15 us
+    (H200, triton 3.6). Its launcher also looks for scratch memory, 3 us, before it calls C, with arguments in an order
+    that differs between releases. So a copy of the launcher records once what it passes on.
     """
     try:
         import triton
@@ -101,14 +101,14 @@ def direct_launch(
         if getattr(launcher, "global_scratch_size", True) or getattr(launcher, "profile_scratch_size", True):
             return DirectLaunch(compiled, rest, launcher, fixed, False, gpu, device)
         recording = copy.copy(launcher)
-        handed_on: list[Any] = []
-        recording.launch = lambda *arguments: handed_on.extend(arguments)
+        passed_on: list[Any] = []
+        recording.launch = lambda *arguments: passed_on.extend(arguments)
         recording(1, 2, 3, 4, *fixed, *given)
-        as_one_tuple = isinstance(handed_on[-1], tuple)
-        last = handed_on[-1] if as_one_tuple else tuple(handed_on[-len(given) :])
-        if handed_on[:4] != [1, 2, 3, 4] or not _same(last, given):
-            raise TypeError("the launcher hands on other arguments than those that it was given")
-        between = tuple(handed_on[4 : -1 if as_one_tuple else -len(given)])
+        as_one_tuple = isinstance(passed_on[-1], tuple)
+        last = passed_on[-1] if as_one_tuple else tuple(passed_on[-len(given) :])
+        if passed_on[:4] != [1, 2, 3, 4] or not _same(last, given):
+            raise TypeError("the launcher passes on other arguments than it gets")
+        between = tuple(passed_on[4 : -1 if as_one_tuple else -len(given)])
         return DirectLaunch(compiled, rest, launcher.launch, between, as_one_tuple, gpu, device)
     except Exception:
         warn_once("the launcher of Triton's compiled kernels", "each launch inspects all arguments, some 0.1 ms")
@@ -120,9 +120,9 @@ def _same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def descriptors_like(checked: Any) -> Callable[[Any], Any]:
-    """Return a function that makes of a tensor a descriptor like `checked`, a Gluon TensorDescriptor.
+    """Return a function that turns a tensor into a descriptor like `checked`, a Gluon TensorDescriptor.
 
-    It leaves out the checks of the constructor, 3 us for each of seven. Plain way: `dataclasses.replace`, with them.
+    It skips the checks of the constructor, 3 us for each of seven descriptors. Fallback: `dataclasses.replace`.
     """
     kind = type(checked)
 
@@ -144,8 +144,8 @@ def descriptors_like(checked: Any) -> Callable[[Any], Any]:
 def gluon_async_add() -> Any:
     """Return `async_add(descriptor, coord, tile)` for Gluon kernels: global += shared, by the copy engine.
 
-    Triton 3.8 and newer name it; 3.6 and 3.7 have the operation only. Raises where neither is there: then the kernels
-    in Gluon cannot be imported, and `runs_gluon` takes the plain ones.
+    Triton 3.8 and newer name it; 3.6 and 3.7 have only the operation. Fallback: none, so an error makes the import of
+    the Gluon kernels fail, and `tiles.runs_gluon` then selects the Triton kernels.
     """
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
@@ -166,9 +166,9 @@ def gluon_async_add() -> Any:
 
 
 def gluon_reinterpret() -> Any:
-    """Return `reinterpret(shared, dtype, shape, layout)` for Gluon kernels: the same shared memory seen otherwise.
+    """Return `reinterpret(shared, dtype, shape, layout)` for Gluon kernels, a view of the same shared memory.
 
-    A method, public in triton 3.9 and with an underscore before.
+    It is a method of shared memory, public in triton 3.9 and with a leading underscore in earlier releases.
     """
     from triton.experimental.gluon.language._core import builtin
 

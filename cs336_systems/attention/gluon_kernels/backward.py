@@ -1,0 +1,193 @@
+"""FlashAttention-2's backward, Algorithm 2 of Dao (2023), in five products a tile: code that all head dimensions share.
+
+Consumers hold 64 rows of dk and dv each in registers and visit the tiles of queries. dq is summed over programs in
+memory, in float32 and in the order in which programs arrive, so the last bits of two runs differ. Scores are
+transposed, keys by queries: p and ds then are in the layout of a wgmma's left operand, for dv and dk.
+
+`scale` is softmax_scale; `scale_log2` is softmax_scale * log2(e), for the scores, which are in base 2 as in the
+forward.
+"""
+
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from cs336_systems.attention import constants
+from cs336_systems.attention.gluon_kernels.scaffold import (
+    ROWS,
+    Ring,
+    async_load,
+    async_store,
+    barriers,
+    ring_barriers,
+    tiles_like,
+)
+
+LOG2_E = gl.constexpr(constants.LOG2_E)
+KEYS = ROWS  # of a consumer
+
+
+class Memory(NamedTuple):
+    """Shared memory of a 16-bit backward: tiles of k and v for two consumers, rings of q and do, and of ds."""
+
+    k_tiles: Any
+    v_tiles: Any
+    kv_full: Any
+    q: Any
+    do_tiles: Any
+    lse: Any
+    delta: Any
+    ds: Any
+    dq_tiles: Any
+
+
+class Config(NamedTuple):
+    """Compile-time choices of a backward."""
+
+    D: Any
+    Q_TILE_SIZE: Any
+    STAGES: Any
+    DS_STAGES: Any
+    IS_CAUSAL: Any
+    EVEN_QUERIES: Any
+    EVEN_KEYS: Any
+    HEADS_PER_KV_HEAD: Any
+
+
+class Task(NamedTuple):
+    """Arguments of a consumer of a 16-bit backward."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    memory: Any
+    sizes: Any
+    scale: Any
+    scale_log2: Any
+    config: Any
+
+
+@gluon.jit
+def allocate(
+    q_desc, k_desc, v_desc, do_desc, dq_desc, DQ_TILES: gl.constexpr, DS_BARRIERS: gl.constexpr,
+    DS_ARRIVALS: gl.constexpr, Q_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr, DS_STAGES: gl.constexpr,
+):  # fmt: skip
+    """Allocate the shared memory of a 16-bit backward and initialize its barriers."""
+    dtype: gl.constexpr = q_desc.dtype
+    vector: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, Q_TILE_SIZE], dtype)
+    q_tiles = tiles_like(q_desc, STAGES)
+    do_tiles = tiles_like(do_desc, STAGES)
+    k_tiles = tiles_like(k_desc, 2)
+    v_tiles = tiles_like(v_desc, 2)
+    ds_tiles = gl.allocate_shared_memory(dtype, [DS_STAGES * 2, KEYS, Q_TILE_SIZE], ds_layout)
+    dq_tiles = tiles_like(dq_desc, DQ_TILES)
+    lse_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, Q_TILE_SIZE], vector)
+    delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, Q_TILE_SIZE], vector)
+    kv_full = barriers(2)
+    for c in gl.static_range(2):
+        mbarrier.init(kv_full.index(c), count=1)
+    # A slot is full after the copies of q and do, and after the loading warps have stored lse and delta.
+    full, empty = ring_barriers(STAGES, 2, 2)
+    ds_full, ds_empty = ring_barriers(DS_BARRIERS, DS_ARRIVALS, DS_ARRIVALS)
+    fence_async_shared()
+    return Memory(
+        k_tiles, v_tiles, kv_full, Ring(q_tiles, full, empty), do_tiles, lse_tiles, delta_tiles,
+        Ring(ds_tiles, ds_full, ds_empty), dq_tiles,
+    )  # fmt: skip
+
+
+@gluon.jit
+def tiles_of_program(sizes, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return first key, batch, key head, first query and number of query tiles. The first key tile is the heaviest."""
+    num_key_tiles = gl.cdiv(sizes.keys, K_TILE_SIZE)
+    program = gl.program_id(0)
+    k_start = program % num_key_tiles * K_TILE_SIZE
+    batch_head = program // num_key_tiles
+    q_start = k_start * 0
+    if IS_CAUSAL:
+        q_start = k_start // Q_TILE_SIZE * Q_TILE_SIZE
+    num_tiles = gl.maximum(gl.cdiv(sizes.queries - q_start, Q_TILE_SIZE), 0)
+    return k_start, batch_head // sizes.heads, batch_head % sizes.heads, q_start, num_tiles
+
+
+@gluon.jit
+def visited(i, num_tiles, kv_head, HEADS_PER_KV_HEAD: gl.constexpr):
+    """Return tile and query head of visit i: all tiles of the first query head that kv_head serves, then the next."""
+    tile = i
+    head = kv_head
+    if HEADS_PER_KV_HEAD > 1:
+        tile = i % num_tiles
+        head = kv_head * HEADS_PER_KV_HEAD + i // num_tiles
+    return tile, head
+
+
+@gluon.jit
+def load_tiles(q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, sizes, config):
+    """Load k and v once, then q, do, lse (in base 2) and delta through a ring."""
+    k_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
+        sizes, 2 * KEYS, config.Q_TILE_SIZE, config.IS_CAUSAL
+    )
+    for c in gl.static_range(2):
+        keys = [batch, kv_head, k_start + c * KEYS, 0]
+        mbarrier.expect(memory.kv_full.index(c), k_desc.block_type.nbytes + v_desc.block_type.nbytes)
+        async_load(k_desc, keys, memory.kv_full.index(c), memory.k_tiles.index(c))
+        async_load(v_desc, keys, memory.kv_full.index(c), memory.v_tiles.index(c))
+    ring = memory.q
+    columns = gl.arange(0, config.Q_TILE_SIZE, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    for i in range(0, num_tiles * config.HEADS_PER_KV_HEAD):
+        slot = i % config.STAGES
+        tile, head = visited(i, num_tiles, kv_head, config.HEADS_PER_KV_HEAD)
+        row = q_start + tile * config.Q_TILE_SIZE
+        lse, delta = load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, config.HEADS_PER_KV_HEAD)
+        mbarrier.wait(ring.empty.index(slot), (i // config.STAGES) % 2 ^ 1)
+        mbarrier.expect(ring.full.index(slot), q_desc.block_type.nbytes + do_desc.block_type.nbytes)
+        async_load(q_desc, [batch, head, row, 0], ring.full.index(slot), ring.tiles.index(slot))
+        async_load(do_desc, [batch, head, row, 0], ring.full.index(slot), memory.do_tiles.index(slot))
+        memory.lse.index(slot).store(lse * LOG2_E)
+        memory.delta.index(slot).store(delta)
+        mbarrier.arrive(ring.full.index(slot), count=1)
+
+
+@gluon.jit
+def load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, HEADS_PER_KV_HEAD: gl.constexpr):
+    """Load lse and delta of a tile of queries, zeros beyond the end."""
+    row_ptr = (batch * (sizes.heads * HEADS_PER_KV_HEAD) + head).to(gl.int64) * sizes.queries
+    lse = gl.load(L_ptr + row_ptr + row + columns, mask=row + columns < sizes.queries, other=0.0)
+    delta = gl.load(Delta_ptr + row_ptr + row + columns, mask=row + columns < sizes.queries, other=0.0)
+    return lse, delta
+
+
+@gluon.jit
+def masked(s, keys, tile, q_start, full_from, num_tiles, sizes, config, row_layout: gl.constexpr):
+    """Set scores to -inf for keys beyond the end, for queries beyond the end, and above the diagonal.
+
+    Edges are branches in one loop: with a loop for the diagonal and one for the rest, ptxas serializes wgmma (C7511).
+    """
+    if not config.EVEN_KEYS:
+        s = gl.where((keys < sizes.keys)[:, None], s, float("-inf"))
+    if not config.EVEN_QUERIES:  # noqa: SIM102
+        # Queries beyond the end are zeros, but 0 times an infinite k would be NaN.
+        if tile == num_tiles - 1:
+            rows = q_start + tile * config.Q_TILE_SIZE + gl.arange(0, config.Q_TILE_SIZE, layout=row_layout)
+            s = gl.where((rows < sizes.queries)[None, :], s, float("-inf"))
+    if config.IS_CAUSAL:  # noqa: SIM102
+        if tile < full_from:
+            rows = q_start + tile * config.Q_TILE_SIZE + gl.arange(0, config.Q_TILE_SIZE, layout=row_layout)
+            s = gl.where(rows[None, :] >= keys[:, None], s, float("-inf"))
+    return s
+
+
+@gluon.jit
+def store_dkdv(dk_desc, dv_desc, dk, dv, v, v_tile, scale, coord):
+    """Store dk and dv through the tile of v, which is not read again; that of k is still read for dq."""
+    v.store(dv.to(dv_desc.dtype))
+    fence_async_shared()
+    async_store(dv_desc, coord, v_tile)
+    tma.store_wait(0)
+    v.store((dk * scale).to(dk_desc.dtype))
+    fence_async_shared()
+    async_store(dk_desc, coord, v_tile)
+    tma.store_wait(0)

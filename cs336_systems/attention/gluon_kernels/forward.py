@@ -1,0 +1,258 @@
+"""FlashAttention-2's forward, Algorithm 1 of Dao (2023), with FlashAttention-3's schedule (Shah et al. 2024).
+
+One warp group loads; each consumer computes 64 rows of out. Keys are visited from the last tile to the first: 64 rows
+cross one tile of keys, so only the first tile visited holds a mask (the diagonal, or the end of the keys). The scores
+of a tile are issued before p v of the previous tile, and the softmax runs while that product does (FlashAttention-3,
+section 3.2).
+"""
+
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from cs336_systems.attention import constants
+from cs336_systems.attention.gluon_kernels.pieces import load_pieces
+from cs336_systems.attention.gluon_kernels.scaffold import (
+    ROWS,
+    Sizes,
+    async_store,
+    barriers,
+    matrix,
+    mma,
+    operand,
+    tiles_like,
+    two_rings,
+)
+
+LN_2 = gl.constexpr(constants.LN_2)
+MIN_FLOAT32 = gl.constexpr(constants.MIN_FLOAT32)
+
+
+class Memory(NamedTuple):
+    """Shared memory of a forward: a tile of q for each consumer, and rings of k and v."""
+
+    q_tiles: Any
+    q_full: Any
+    k: Any
+    v: Any
+
+
+class Config(NamedTuple):
+    """Compile-time choices of a forward."""
+
+    D: Any
+    K_TILE_SIZE: Any
+    STAGES: Any
+    CONSUMERS: Any
+    IS_CAUSAL: Any
+    PIECES: Any
+    HEADS_PER_KV_HEAD: Any
+
+
+class Task(NamedTuple):
+    """Arguments of a consumer of a forward."""
+
+    out: Any
+    lse_ptr: Any
+    memory: Any
+    sizes: Any
+    scale_log2: Any
+    config: Any
+
+
+@gluon.jit
+def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PIECES: gl.constexpr):
+    """Allocate the shared memory of a forward and initialize its barriers."""
+    q_tiles = tiles_like(q_desc, CONSUMERS * PIECES)
+    k_tiles = tiles_like(k_desc, STAGES * PIECES)
+    v_tiles = tiles_like(v_desc, STAGES * PIECES)
+    q_full = barriers(CONSUMERS)
+    for c in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(c), count=1)
+    k_ring, v_ring = two_rings(k_tiles, v_tiles, STAGES, 1, CONSUMERS)
+    fence_async_shared()
+    return Memory(q_tiles, q_full, k_ring, v_ring)
+
+
+@gluon.jit
+def tile_of_program(sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return first query, batch and head of this program. A head's last tile, the heaviest if causal, comes first."""
+    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
+    program = gl.program_id(0)
+    tile = program % num_tiles
+    if IS_CAUSAL:
+        tile = num_tiles - 1 - tile
+    batch_head = program // num_tiles
+    return tile * Q_TILE_SIZE, batch_head // sizes.heads, batch_head % sizes.heads
+
+
+@gluon.jit
+def last_key_tile(first_row, NUM_ROWS: gl.constexpr, N_KEYS, K_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return the last tile of keys that any of these rows sees."""
+    last_key = N_KEYS - 1
+    if IS_CAUSAL:
+        last_key = gl.minimum(last_key, first_row + NUM_ROWS - 1)
+    return last_key // K_TILE_SIZE
+
+
+@gluon.jit
+def load_tiles(q_desc, k_desc, v_desc, memory, sizes, config):
+    """Load q once, then k and v through their rings, from the last tile to the first."""
+    q_start, batch, head = tile_of_program(sizes, ROWS * config.CONSUMERS, config.IS_CAUSAL)
+    kv_head = head // config.HEADS_PER_KV_HEAD
+    for c in gl.static_range(config.CONSUMERS):
+        load_pieces(q_desc, batch, head, q_start + c * ROWS, memory.q_full.index(c), memory.q_tiles, c, config.PIECES)
+    last = last_key_tile(q_start, ROWS * config.CONSUMERS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
+    k_ring, v_ring = memory.k, memory.v
+    for i in range(0, last + 1):
+        slot = i % config.STAGES
+        free = (i // config.STAGES) % 2 ^ 1  # a new barrier counts as passed in phase 1
+        row = (last - i) * config.K_TILE_SIZE
+        mbarrier.wait(k_ring.empty.index(slot), free)
+        load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
+        mbarrier.wait(v_ring.empty.index(slot), free)
+        load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
+
+
+@gluon.jit
+def skip_tiles(skipped, k_ring, v_ring, STAGES: gl.constexpr):
+    """Release the first tiles of the rings, which only consumers of later rows see."""
+    for i in range(0, skipped):
+        mbarrier.wait(k_ring.full.index(i % STAGES), (i // STAGES) % 2)
+        mbarrier.arrive(k_ring.empty.index(i % STAGES), count=1)
+        mbarrier.wait(v_ring.full.index(i % STAGES), (i // STAGES) % 2)
+        mbarrier.arrive(v_ring.empty.index(i % STAGES), count=1)
+
+
+@gluon.jit
+def attend(CONSUMER: gl.constexpr, task):
+    """Compute ROWS rows of out and lse in one consumer."""
+    memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
+    dtype: gl.constexpr = task.out.dtype
+    D: gl.constexpr = task.config.D
+    K_TILE_SIZE: gl.constexpr = task.config.K_TILE_SIZE
+    STAGES: gl.constexpr = task.config.STAGES
+    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
+    s_layout: gl.constexpr = mma(K_TILE_SIZE)
+    o_layout: gl.constexpr = mma(D)
+    p_layout: gl.constexpr = operand(D)
+    o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
+    k_ring, v_ring = memory.k, memory.v
+
+    block_start, batch, head = tile_of_program(sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
+    q_start = block_start + CONSUMER * ROWS
+    block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
+    last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
+    rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
+    q = matrix(memory.q_tiles, CONSUMER, ROWS, D)
+
+    skipped = block_last - last
+    skip_tiles(skipped, k_ring, v_ring, STAGES)
+
+    # The first tile, with the diagonal and the end of the keys.
+    slot = skipped % STAGES
+    mbarrier.wait(memory.q_full.index(CONSUMER), 0)
+    mbarrier.wait(k_ring.full.index(slot), (skipped // STAGES) % 2)
+    zeros = gl.zeros([ROWS, K_TILE_SIZE], gl.float32, layout=s_layout)
+    k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
+    scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scores = warpgroup_mma_wait(0, deps=(scores,))
+    mbarrier.arrive(k_ring.empty.index(slot), count=1)
+    keys = last * K_TILE_SIZE + gl.arange(0, K_TILE_SIZE, layout=gl.SliceLayout(0, s_layout))
+    seen = (keys < sizes.keys)[None, :]
+    if task.config.IS_CAUSAL:
+        seen = seen & (rows[:, None] >= keys[None, :])
+    scores = gl.where(seen, scores, float("-inf"))
+    row_max = gl.maximum(gl.max(scores, 1) * scale_log2, MIN_FLOAT32)
+    p32 = gl.exp2(scores * scale_log2 - row_max[:, None])
+    row_sum = gl.sum(p32, 1)
+    p = gl.convert_layout(p32.to(dtype), p_layout)
+    acc = gl.zeros([ROWS, D], gl.float32, layout=o_layout)
+
+    for i in range(skipped + 1, block_last + 1):
+        slot = i % STAGES
+        before = (i - 1) % STAGES
+        mbarrier.wait(k_ring.full.index(slot), (i // STAGES) % 2)
+        s = gl.zeros([ROWS, K_TILE_SIZE], gl.float32, layout=s_layout)
+        k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
+        s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=False, is_async=True)
+        mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
+        acc = warpgroup_mma(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, is_async=True)
+        s = warpgroup_mma_wait(1, deps=(s,))
+        mbarrier.arrive(k_ring.empty.index(slot), count=1)
+        # Lines 9 and 10, while p v of the previous tile runs.
+        new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
+        p32 = gl.exp2(s * scale_log2 - new_max[:, None])
+        rescale = gl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + gl.sum(p32, 1)
+        row_max = new_max
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(v_ring.empty.index(before), count=1)
+        p = gl.convert_layout(p32.to(dtype), p_layout)
+        acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None]
+
+    slot = block_last % STAGES
+    mbarrier.wait(v_ring.full.index(slot), (block_last // STAGES) % 2)
+    acc = warpgroup_mma(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, is_async=True)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
+    q.store(out.to(dtype))  # q is not read again
+    fence_async_shared()
+    async_store(task.out, [batch, head, q_start, 0], memory.q_tiles.index(CONSUMER))
+    store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def store_lse(L_ptr, row_max, row_sum, batch, head, rows, sizes):
+    """Store the natural-log log-sum-exp of rows whose maximum and sum are in base 2."""
+    lse = (row_max + gl.log2(row_sum)) * LN_2
+    gl.store(L_ptr + (batch * sizes.heads + head).to(gl.int64) * sizes.queries + rows, lse, mask=rows < sizes.queries)
+
+
+@gluon.jit(do_not_specialize=["NUM_HEADS"])
+def flash_fwd_hopper_kernel(
+    q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Compute 64 * CONSUMERS rows of out and lse (float32, natural) for one head of one batch element.
+
+    CONSUMERS is 2 or 3, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
+    softmax_scale * log2(e), is positive: the maximum is taken of unscaled scores.
+    """
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, CONSUMERS, 1)
+    specialize(
+        (
+            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
+            Config(D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+        ),
+        Task(
+            o_desc, L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), scale_log2,
+            Config(D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+        ),
+        CONSUMERS, REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.jit
+def specialize(load, task, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr):
+    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 2 or 3 others."""
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
+        )
+    else:
+        gl.warp_specialize(
+            [(load_tiles, load), (attend, (0, task)), (attend, (1, task)), (attend, (2, task))],
+            [4, 4, 4],
+            [REGISTERS, REGISTERS, REGISTERS],
+        )

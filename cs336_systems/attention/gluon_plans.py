@@ -1,0 +1,164 @@
+"""Launches of the Gluon kernels, for compute capability 9.0; imported only where these run. None takes dropout."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cs336_systems.attention.constants import DQ_COLUMNS, WGMMA_ROWS
+from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel
+from cs336_systems.attention.gluon_kernels.backward_128 import flash_bwd_hopper_128_kernel
+from cs336_systems.attention.gluon_kernels.backward_float32 import flash_bwd_hopper_float32_kernel
+from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kernel
+from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
+from cs336_systems.attention.gluon_kernels.pieces import split_kernel
+from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import HopperBackward, HopperFloat32, HopperForward, suits_tma
+from cs336_systems.attention.tma import aligned_copy, describes
+from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
+from cs336_systems.attention.triton_plans import delta_launch
+
+CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
+ROUND_TILE_ELEMENTS = 4096
+SPLIT_ROWS = 16
+
+
+def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
+    """Plan a 16-bit forward."""
+    constants = _constants(request, q, k, choice.stages, choice.registers)
+    constants |= {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers}
+    scalars = q.shape[2], k.shape[2], q.shape[1], request.scale_log2
+    launch = Launch(flash_fwd_hopper_kernel, num_tiles(q, choice.rows), scalars, constants)
+    q_tiles, out_tiles = describes(q, WGMMA_ROWS), describes(torch.empty_like(q), WGMMA_ROWS)
+    k_tiles, v_tiles = describes(k, choice.k_tile), describes(v, choice.k_tile)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, lse = torch.empty_like(q), new_lse(q)
+        launch(q_tiles(q), k_tiles(k), v_tiles(v), out_tiles(out), lse)
+        return out, lse
+
+    return run
+
+
+def gluon_backward(
+    request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, choice: HopperBackward
+) -> Backward:
+    """Plan a 16-bit backward, which allocates a float32 dq besides the gradients."""
+    program_keys = CONSUMERS * WGMMA_ROWS
+    copies_do = not suits_tma(do)
+    do = aligned_copy(do) if copies_do else do
+    constants = _constants(request, q, k, choice.stages, choice.registers) | {
+        "Q_TILE_SIZE": choice.q_tile,
+        "DS_STAGES": choice.ds_stages,
+        "EVEN_QUERIES": q.shape[2] % choice.q_tile == 0,
+        "EVEN_KEYS": k.shape[2] % program_keys == 0,
+    }
+    kernel: Any = flash_bwd_hopper_128_kernel
+    if q.shape[-1] == 64:
+        kernel = flash_bwd_hopper_64_kernel
+        constants["DQ_REGISTERS"] = choice.dq_registers
+    scalars = q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2
+    launch = Launch(kernel, num_tiles(k, program_keys), scalars, constants)
+    delta_of = delta_launch(out, do)
+    round_dq = Launch(
+        flash_bwd_round_dq_kernel,
+        cdiv(q.numel(), ROUND_TILE_ELEMENTS),
+        (q.numel(), request.scale),
+        {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
+    )
+    q_tiles, do_tiles = describes(q, choice.q_tile), describes(do, choice.q_tile)
+    k_tiles, v_tiles = describes(k, WGMMA_ROWS), describes(v, WGMMA_ROWS)
+    dk_tiles, dv_tiles = (describes(torch.empty_like(x), WGMMA_ROWS) for x in (k, v))
+    sums_tiles = describes(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        do = aligned_copy(do) if copies_do else do
+        delta = delta_of(out, do, lse)
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        sums = torch.zeros_like(q, dtype=torch.float32)
+        launch(
+            q_tiles(q), k_tiles(k), v_tiles(v), do_tiles(do), sums_tiles(sums), dk_tiles(dk), dv_tiles(dv), lse, delta
+        )
+        round_dq(sums, dq)
+        return dq, dk, dv
+
+    return run
+
+
+def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
+    """Plan a float32 forward over pieces, which take 4 or 6 bytes an element of q, k and v."""
+    constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
+    scalars = *strides(like(q)), q.shape[2], k.shape[2], q.shape[1], request.scale_log2
+    launch = Launch(flash_fwd_hopper_float32_kernel, num_tiles(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
+    q_pieces, k_pieces, v_pieces = (Pieces(x, choice.pieces) for x in (q, k, v))
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, lse = like(q), new_lse(q)
+        launch(q_pieces(q), k_pieces(k), v_pieces(v), out, lse)
+        return out, lse
+
+    return run
+
+
+def pieces_backward(
+    request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, choice: HopperFloat32
+) -> Backward:
+    """Plan a float32 backward over pieces, 4 or 6 bytes an element of q, k, v and do; dq is summed in its output."""
+    launch = Launch(
+        flash_bwd_hopper_float32_kernel,
+        num_tiles(k, WGMMA_ROWS),
+        (*strides(like(q), like(k), like(v)), q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2),
+        _constants(request, q, k, choice.stages, choice.registers)
+        | {
+            "PIECES": choice.pieces,
+            "EVEN_QUERIES": q.shape[2] % WGMMA_ROWS == 0,
+            "EVEN_KEYS": k.shape[2] % WGMMA_ROWS == 0,
+        },
+    )
+    delta_of = delta_launch(out, do)
+    q_pieces, k_pieces, v_pieces, do_pieces = (Pieces(x, choice.pieces) for x in (q, k, v, do))
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        delta = delta_of(out, do, lse)
+        dq, dk, dv = like(q).zero_(), like(k), like(v)
+        launch(q_pieces(q), k_pieces(k), v_pieces(v), do_pieces(do), lse, delta, dq, dk, dv)
+        return dq, dk, dv
+
+    return run
+
+
+class Pieces:
+    """Split tensors laid out as `x` into bfloat16 pieces, and describe these in tiles."""
+
+    def __init__(self, x: Tensor, pieces: int):
+        batch, num_heads, seq_len, d = x.shape
+        self._shape = batch, num_heads, seq_len, pieces * d
+        self._launch = Launch(
+            split_kernel,
+            num_tiles(x, SPLIT_ROWS),
+            (*strides(x), num_heads, seq_len),
+            {"D": d, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
+        )
+        self._tiles = describes(torch.empty(self._shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, d)
+
+    def __call__(self, x: Tensor) -> object:
+        """Split x and return the descriptor of its pieces."""
+        pieces = torch.empty(self._shape, dtype=torch.bfloat16, device=x.device)
+        self._launch(x, pieces)
+        return self._tiles(pieces)
+
+
+def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:
+    return {
+        "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
+        "D": q.shape[-1],
+        "STAGES": stages,
+        "IS_CAUSAL": request.is_causal,
+        "REGISTERS": registers,
+        "num_warps": 4,
+    }

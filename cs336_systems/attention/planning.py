@@ -1,0 +1,175 @@
+"""Plans: which kernels a call gets and how they are launched, made once for all calls alike.
+
+`tiles` says which Gluon kernel takes a call (`gluon_plans`); the Triton kernels (`triton_plans`) take the others.
+"""
+
+from collections.abc import Hashable
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cs336_systems.attention import tiles, triton_plans
+from cs336_systems.attention.inputs import check_inputs
+from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_of, layout_of
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
+
+# False under Triton's interpreter, which runs on the CPU and multiplies exactly.
+IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
+
+
+class Plan:
+    """Launches of calls that are alike: a forward, and a backward for each layout of the saved tensors."""
+
+    def __init__(self, request: Request, q: Tensor, k: Tensor, v: Tensor):
+        check_inputs(q, k, v, "triton")  # kernels trust these sizes: a mismatch would read another tensor's memory
+        self.request = request
+        self.forward = choose_forward(request, q, k, v)
+        self.backwards: PlanCache[Backward] = PlanCache()
+
+    def backward(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return dq, dk, dv, shaped like q, k, v.
+
+        Saved tensors may come back in another layout: torch only requires hooks to keep size, dtype and device.
+        """
+        request = backward_request(self.request)
+        key = request.deterministic, _seed_key(seed), layout_of(q, k, v, out, lse, grad_out)
+        run = self.backwards.get(key) or self.backwards.keep(key, choose_backward(request, q, k, v, out, grad_out))
+        return run(q, k, v, out, lse, grad_out, seed)
+
+
+plans: PlanCache[Plan] = PlanCache()
+
+
+def plan_for(request: Request, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> Plan:
+    """Return the plan of such a call, made if there is none."""
+    key = request, _seed_key(seed), kinds_of(q, k, v), layout_of(q, k, v)
+    return plans.get(key) or plans.keep(key, Plan(request, q, k, v))
+
+
+def backward_request(request: Request) -> Request:
+    """Return the request of a backward, deterministic if torch is told to be."""
+    if torch.are_deterministic_algorithms_enabled():
+        return request._replace(deterministic=True)
+    return request
+
+
+def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward:
+    """Choose the kernels of a forward for checked inputs; raise ValueError where none runs."""
+    _check_device(q)
+    if q.numel() == 0:
+        return _empty_forward
+    num_keys = _visible_keys(request, q, k)
+    request = _resolved(request, q)
+    q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
+    if choice := tiles.hopper_forward(request, q4, k4, v4):
+        from cs336_systems.attention import gluon_plans
+
+        forward = gluon_plans.gluon_forward(request, q4, k4, v4, choice)
+    elif in_pieces := tiles.hopper_float32(request, q4, k4):
+        from cs336_systems.attention import gluon_plans
+
+        forward = gluon_plans.pieces_forward(request, q4, k4, v4, in_pieces)
+    elif chunk := tiles.split_keys(request, q4, k4):
+        forward = triton_plans.split_forward(request, q4, k4, v4, chunk)
+    else:
+        forward = triton_plans.plain_forward(request, q4, k4, v4)
+    if q is q4 and k is k4 and v is v4:
+        return forward
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, lse = forward(as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys), seed)
+        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
+
+    return run
+
+
+def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor) -> Backward:
+    """Choose the kernels of a backward for the layouts of saved tensors and of the gradient of out."""
+    if q.numel() == 0:
+        return _empty_backward
+    num_keys = _visible_keys(request, q, k)
+    request = _resolved(request, q)
+    given = q, k, v, out, do
+    q4, k4, v4, out4, do4 = map(as_4d, given)
+    k4, v4 = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
+    if choice := tiles.hopper_backward(request, q4, k4, v4):
+        from cs336_systems.attention import gluon_plans
+
+        backward = gluon_plans.gluon_backward(request, q4, k4, v4, out4, do4, choice)
+    elif not request.deterministic and (in_pieces := tiles.hopper_float32(request, k4, q4)):
+        from cs336_systems.attention import gluon_plans
+
+        backward = gluon_plans.pieces_backward(request, q4, k4, v4, out4, do4, in_pieces)
+    else:
+        backward = triton_plans.plain_backward(request, q4, k4, v4, out4, do4)
+    if all(x is x4 for x, x4 in zip(given, (q4, k4, v4, out4, do4), strict=True)):
+        return backward
+    unseen = k.shape[-2] - num_keys
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        k4, v4 = _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
+        dq, dk, dv = backward(as_4d(q), k4, v4, as_4d(out), lse, as_4d(do), seed)
+        if unseen:
+            dk, dv = pad(dk, (0, 0, 0, unseen)), pad(dv, (0, 0, 0, unseen))
+        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+
+    return run
+
+
+def as_4d(x: Tensor) -> Tensor:
+    """Return x as (batch, heads, seq_len, head_dim) with contiguous head vectors: a view wherever there is one."""
+    if x.ndim != 4:
+        x = x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
+    # A copy costs one pass; reading scattered elements costs as much again for every tile that visits them.
+    # The gradient of a sum is such a tensor, one number expanded with stride 0.
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _resolved(request: Request, q: Tensor) -> Request:
+    """Return the request that kernels get: scale a number, products as tl.dot runs here.
+
+    One query sees one key, and needs no causal mask. Without it, Triton compiles no kernel that masks and takes the
+    number of queries, 1, for a constant: ptxas crashes on its loop over keys (triton 3.6 to 3.9, 16-bit inputs).
+    """
+    return request._replace(
+        is_causal=request.is_causal and q.shape[-2] > 1,
+        scale=q.shape[-1] ** -0.5 if request.scale is None else request.scale,
+        products=request.products if IS_COMPILED else "ieee",
+    )
+
+
+def _visible_keys(request: Request, q: Tensor, k: Tensor) -> int:
+    """Return how many keys any query sees."""
+    return min(q.shape[-2], k.shape[-2]) if request.is_causal else k.shape[-2]
+
+
+def _first_rows(x: Tensor, rows: int) -> Tensor:
+    return x if x.shape[-2] == rows else x[..., :rows, :]
+
+
+def _seed_key(seed: Tensor | None) -> Hashable:
+    """Return what Triton compiles for."""
+    return None if seed is None else seed.data_ptr() % 16
+
+
+def _empty_forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+
+
+def _empty_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return zeros: there may be keys where there are no queries."""
+    return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+
+
+def _check_device(q: Tensor) -> None:
+    if not q.is_cuda and IS_COMPILED:
+        raise ValueError(f"q is on {q.device}; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1")

@@ -1,0 +1,192 @@
+"""Launches of the Triton kernels, which take all inputs on any GPU: a plan for each layout of q, k and v."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cs336_systems.attention.dropout import drop_below
+from cs336_systems.attention.launch import (
+    Backward,
+    Forward,
+    Launch,
+    cdiv,
+    compile_side_by_side,
+    like,
+    new_lse,
+    num_tiles,
+    strides,
+)
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import (
+    DKDV_TILES,
+    DQ_TILES,
+    FORWARD_TILES,
+    SPLIT_TILES,
+    Tiles,
+    fitting,
+    in_one_loop,
+    padded_head_dim,
+    shared_bytes,
+    tiles_at_once,
+    tiles_for,
+)
+from cs336_systems.attention.triton_kernels.backward import (
+    flash_bwd_at_once_kernel,
+    flash_bwd_delta_kernel,
+    flash_bwd_dkdv_kernel,
+    flash_bwd_dq_kernel,
+)
+from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
+from cs336_systems.attention.triton_kernels.forward_split import flash_fwd_combine_kernel, flash_fwd_split_kernel
+
+COMBINE_ROWS = 16
+DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do per thread: enough loads in flight to saturate memory
+
+
+def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> Forward:
+    """Plan a forward in one launch, with `tiles` or those of FORWARD_TILES."""
+    tiles = tiles or tiles_for(q, FORWARD_TILES)
+    constants = _constants(request, q, k, tiles)
+    scalars = *strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)
+    launch = Launch(flash_fwd_kernel, num_tiles(q, tiles.q), scalars, constants)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, lse = like(q), new_lse(q)
+        launch(q, k, v, out, lse, seed)
+        return out, lse
+
+    return run
+
+
+def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int, tiles: Tiles | None = None) -> Forward:
+    """Plan a forward without dropout over chunks of keys, whose float32 parts a second launch adds."""
+    tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
+    constants = _constants(request, q, k, tiles) | {"CHUNK_KEYS": chunk}
+    shared = {name: constants[name] for name in ("D", "D_PADDED", "CHUNK_KEYS", "IS_CAUSAL")}
+    num_chunks = cdiv(k.shape[2], chunk)
+    scalars = *strides(q, k, v), *_sizes(q, k), request.scale_log2
+    attend = Launch(flash_fwd_split_kernel, num_chunks * num_tiles(q, tiles.q), scalars, constants)
+    combined = *strides(like(q)), *_sizes(q, k)
+    combine = Launch(flash_fwd_combine_kernel, num_tiles(q, COMBINE_ROWS), combined, shared | {"ROWS": COMBINE_ROWS})
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        out, lse = like(q), new_lse(q)
+        parts = torch.empty((num_chunks, *q.shape), dtype=torch.float32, device=q.device)
+        part_lse = torch.empty(parts.shape[:-1], dtype=torch.float32, device=q.device)
+        attend(q, k, v, parts, part_lse)
+        combine(parts, part_lse, out, lse)
+        return out, lse
+
+    return run
+
+
+def plain_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor) -> Backward:
+    """Plan a backward: in one launch if the grid is small, else in three, for delta, for dk and dv, and for dq."""
+    if tiles := tiles_at_once(q, k):
+        at_once = at_once_launch(request, q, k, v, out, do, tiles)
+
+        def run_at_once(
+            q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            dq, dk, dv = like(q), like(k), like(v)
+            at_once(q, k, v, out, do, lse, dq, dk, dv, seed)
+            return dq, dk, dv
+
+        return run_at_once
+
+    delta_of = delta_launch(out, do)
+    over_keys = dkdv_launch(request, q, k, v, do, tiles_for(q, DKDV_TILES))
+    over_queries = dq_launch(request, q, k, v, do, tiles_for(q, DQ_TILES))
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = like(q), like(k), like(v)
+        delta = delta_of(out, do, lse)
+        dkdv_tensors = q, k, v, do, lse, delta, dk, dv, seed
+        dq_tensors = q, k, v, do, lse, delta, dq, seed
+        compile_side_by_side((over_keys, dkdv_tensors), (over_queries, dq_tensors))
+        over_keys(*dkdv_tensors)
+        over_queries(*dq_tensors)
+        return dq, dk, dv
+
+    return run
+
+
+def dkdv_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, do: Tensor, tiles: Tiles) -> Launch:
+    """Return the backward's pass over keys, to be called with q, k, v, do, lse, delta, dk, dv, seed."""
+    return Launch(
+        flash_bwd_dkdv_kernel,
+        num_tiles(k, tiles.k),
+        (*strides(q, k, v, do, like(k), like(v)), *_backward_scalars(request, q, k)),
+        _constants(request, q, k, tiles) | {"ONE_LOOP": in_one_loop(q), "EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+    )
+
+
+def dq_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, do: Tensor, tiles: Tiles) -> Launch:
+    """Return the backward's pass over queries, to be called with q, k, v, do, lse, delta, dq, seed."""
+    return Launch(
+        flash_bwd_dq_kernel,
+        num_tiles(q, tiles.q),
+        (*strides(q, k, v, do, like(q)), *_backward_scalars(request, q, k)),
+        _constants(request, q, k, tiles) | {"ONE_LOOP": in_one_loop(q)},
+    )
+
+
+def at_once_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, tiles: Tiles) -> Launch:
+    """Return both passes side by side, to be called with q, k, v, out, do, lse, dq, dk, dv, seed."""
+    return Launch(
+        flash_bwd_at_once_kernel,
+        num_tiles(k, tiles.k) + num_tiles(q, tiles.q),
+        (*strides(q, k, v, out, do, like(q), like(k), like(v)), *_backward_scalars(request, q, k)),
+        _constants(request, q, k, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+    )
+
+
+def delta_launch(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a function (out, do, lse) -> rowsum(out * do), shaped like lse."""
+    rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
+    launch = Launch(
+        flash_bwd_delta_kernel,
+        num_tiles(out, rows),
+        (*strides(out, do), out.shape[1], out.shape[2]),
+        {"D": out.shape[-1], "D_PADDED": padded_head_dim(out), "Q_TILE_SIZE": rows},
+    )
+
+    def run(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
+        delta = torch.empty_like(lse)
+        launch(out, do, delta)
+        return delta
+
+    return run
+
+
+def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int]:
+    """Return heads, queries, keys."""
+    return q.shape[1], q.shape[2], k.shape[2]
+
+
+def _backward_scalars(request: Request, q: Tensor, k: Tensor) -> tuple[Any, ...]:
+    return *_sizes(q, k), request.scale, request.scale_log2, *_dropout_scalars(request)
+
+
+def _dropout_scalars(request: Request) -> tuple[Any, Any]:
+    """Return drop_below and keep_probability, or Nones, which Triton compiles away."""
+    return (drop_below(request.dropout), 1.0 - request.dropout) if request.dropout else (None, None)
+
+
+def _constants(request: Request, q: Tensor, k: Tensor, tiles: Tiles) -> dict[str, Any]:
+    return {
+        "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
+        "D": q.shape[-1],
+        "D_PADDED": padded_head_dim(q),
+        "Q_TILE_SIZE": tiles.q,
+        "K_TILE_SIZE": tiles.k,
+        "IS_CAUSAL": request.is_causal,
+        "EVEN_KEYS": k.shape[2] % tiles.k == 0,
+        "INPUT_PRECISION": request.products,
+        "num_warps": tiles.num_warps,
+        "num_stages": tiles.num_stages,
+    }

@@ -1,0 +1,128 @@
+"""Private parts of torch that a training step uses: operations on many tensors, and collectives in one launch.
+
+If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+STEP_SUPPORTS_AMP_SCALING = "_step_supports_amp_scaling"
+"""Attribute by which an optimizer asks `torch.amp.GradScaler` to leave `grad_scale` and `found_inf` to its step.
+
+It lets all ranks agree about an overflow. A scaler that ignores it skips the step only on the ranks that overflowed;
+use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler` then.
+"""
+
+CHANGES = (AttributeError, TypeError, NotImplementedError)
+"""Exceptions raised by a name that is gone or takes other arguments."""
+
+unavailable: set[str] = set()
+"""Names that failed in this process. Each was warned of once and is not tried again."""
+
+
+def divide_each(tensors: list[Tensor], divisor: float | Tensor) -> None:
+    """Divide each tensor in place, in one launch with `torch._foreach_div_`."""
+
+    def fallback() -> None:
+        for tensor in tensors:
+            tensor.div_(divisor)
+
+    if tensors:
+        _attempt("torch._foreach_div_", lambda: torch._foreach_div_(tensors, divisor), fallback)
+
+
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source to its target, in one launch with `torch._foreach_copy_`."""
+
+    def fallback() -> None:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+
+    if targets:
+        _attempt("torch._foreach_copy_", lambda: torch._foreach_copy_(targets, sources), fallback)
+
+
+def add_to_each(tensors: list[Tensor], number: float) -> None:
+    """Add a number to each tensor in place, in one launch with `torch._foreach_add_`."""
+
+    def fallback() -> None:
+        for tensor in tensors:
+            tensor.add_(number)
+
+    if tensors:
+        _attempt("torch._foreach_add_", lambda: torch._foreach_add_(tensors, number), fallback)
+
+
+def all_reduce_coalesced(
+    tensors: list[Tensor], operation: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None
+) -> list[Any]:
+    """Start to all-reduce tensors of one dtype and device; return the works to wait for.
+
+    `ProcessGroup.allreduce_coalesced`, which torch does not document, launches them together; the fallback is one
+    all-reduce per tensor. `dist._coalescing_manager` makes the same call, but after an error inside it torch silently
+    drops every later all-reduce of the group.
+    """
+
+    def coalesced() -> list[Any]:
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = operation  # type: ignore[assignment]
+        options.asyncOp = True
+        real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        return [_group(group).allreduce_coalesced(real, options)]
+
+    def fallback() -> list[Any]:
+        return [dist.all_reduce(tensor, operation, group=group, async_op=True) for tensor in tensors]
+
+    return _attempt("ProcessGroup.allreduce_coalesced", coalesced, fallback)
+
+
+def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | None, device: torch.device) -> list[Any]:
+    """Call `start`, which starts collectives on `device` and returns their works; return the works to wait for.
+
+    With NCCL, `ProcessGroup._start_coalescing` and `_end_coalescing` make them one launch; the fallback is a launch
+    per collective.
+    """
+
+    def begin() -> Callable[[torch.device], Any]:
+        process_group = _group(group)
+        end = process_group._end_coalescing
+        process_group._start_coalescing(device)
+        return end
+
+    end = _attempt("ProcessGroup._start_coalescing", begin, lambda: None, (*CHANGES, RuntimeError))
+    if end is None:
+        return start()
+    try:
+        start()
+    finally:  # otherwise the group would hold back every later collective
+        work = end(device)
+    return [work]
+
+
+def _attempt(
+    name: str,
+    fast: Callable[[], Result],
+    fallback: Callable[[], Result],
+    changes: tuple[type[Exception], ...] = CHANGES,
+) -> Result:
+    if name not in unavailable:
+        try:
+            return fast()
+        except changes as error:
+            unavailable.add(name)
+            warnings.warn(
+                f"{name} of torch {torch.__version__} is gone or has changed ({error}): using a slower fallback",
+                stacklevel=3,
+            )
+    return fallback()
+
+
+def _group(group: dist.ProcessGroup | None) -> Any:
+    return dist.group.WORLD if group is None else group

@@ -1,0 +1,283 @@
+"""The rows of every study's document, and the check of them where a file is written or read.
+
+`SCHEMAS` names the fields of a row by the name of its document. A study writes all that are not `NotRequired`. A file
+that is read may be older and lack some; what it has must be of these types.
+"""
+
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from perf.harness.status import Status
+
+Row = dict[str, Any]
+"""A row while it is put together and shown."""
+
+Samples = list[list[float]]
+"""Seconds of every sample, a list for each process."""
+
+Spans = list[list[float]]
+"""Start and end of each, in seconds."""
+
+
+class StatusRow(TypedDict):
+    """Status of a row; see `perf.harness.status`."""
+
+    status: Status
+    reason: NotRequired[str]
+
+
+class AnyRow(TypedDict, total=False):
+    """A row of any other document."""
+
+    status: Status
+
+
+class ModelRow(StatusRow):
+    """One model in one way to run it."""
+
+    size: str
+    context: int
+    precision: str
+    variant: str
+    attention: str
+    predicted_bytes: NotRequired[int]
+
+
+class PhasesRow(ModelRow):
+    """Seconds of each step, phase by phase."""
+
+    forward_s: NotRequired[list[float]]
+    backward_s: NotRequired[list[float]]
+    optimizer_s: NotRequired[list[float]]
+    peak_bytes: NotRequired[int | None]
+
+
+class CompiledModelRow(ModelRow):
+    """A form of a model: its first call, and the median of the others."""
+
+    part: str
+    forward_first_s: NotRequired[float]
+    forward_s: NotRequired[float]
+    step_first_s: NotRequired[float]
+    step_s: NotRequired[float]
+
+
+class CompiledAttentionRow(StatusRow):
+    """A form of attention, the same way."""
+
+    part: str
+    seq_len: int
+    d: int
+    variant: str
+    forward_first_s: NotRequired[float]
+    forward_s: NotRequired[float]
+    backward_first_s: NotRequired[float]
+    backward_s: NotRequired[float]
+
+
+class MemoryRow(ModelRow):
+    """The course of a model's memory."""
+
+    batch: NotRequired[int]
+    d_model: NotRequired[int]
+    residual_bytes: NotRequired[int]
+    forward: NotRequired[dict[str, Any]]
+    step: NotRequired[dict[str, Any]]
+
+
+class AttentionMemoryRow(StatusRow):
+    """Bytes by when they are held."""
+
+    seq_len: int
+    d: int
+    predicted: dict[str, int]
+    measured: NotRequired[dict[str, int]]
+
+
+class ArmRow(StatusRow):
+    """An implementation of attention in one cell."""
+
+    group: str
+    batch: int
+    num_heads: int
+    seq_len: int
+    d: int
+    dtype: str
+    is_causal: bool
+    mode: str
+    clock: str
+    cache: str
+    impl: str
+    role: Literal["ours", "against"]
+    samples_s: Samples
+    flops: NotRequired[float]
+    error: NotRequired[float]
+    sm_mhz: NotRequired[list[float]]
+
+
+class TileRow(ArmRow):
+    """A candidate for the tiles of a kernel in one cell."""
+
+    entry: str
+    against: str
+    is_present: bool
+    registers: NotRequired[int]
+    spills: NotRequired[int]
+    shared_bytes: NotRequired[int]
+
+
+class PairRow(StatusRow):
+    """Two ways to run a training step, in turn."""
+
+    size: str
+    batch: int
+    ours: str
+    against: str
+    ours_s: Samples
+    against_s: Samples
+
+
+class TrainStepRow(PairRow):
+    """Two ways to run a training step on one device; busy is the time for which the GPU works."""
+
+    context: int
+    against_busy_s: Samples
+
+
+class RankedRow(TypedDict):
+    """Model, batch and number of ranks of a step."""
+
+    size: str
+    context_length: int
+    precision: str
+    variant: str
+    batch: int
+    world_size: int
+
+
+class ParallelStepRow(PairRow, RankedRow):
+    """Two ways to share a step over several ranks; busy is the share of it for which the GPU works."""
+
+    ours_busy: list[float]
+    against_busy: list[float]
+
+
+class CaseRow(StatusRow):
+    """A case on several ranks, measured as those of the suite are."""
+
+    device: Literal["cuda", "cpu"]
+    world_size: int
+    error: NotRequired[float]
+    facts: NotRequired[dict[str, float]]
+    peak_bytes: NotRequired[int]
+
+
+class AllReduceRow(CaseRow):
+    """A collective."""
+
+    megabytes: int
+    samples_s: NotRequired[list[float]]
+
+
+class ShardingRow(CaseRow, RankedRow):
+    """A step with one way to divide the optimizer."""
+
+    sharding: str
+    samples_s: NotRequired[list[float]]
+
+
+class StrategyRow(CaseRow, RankedRow):
+    """A step with one strategy of data parallelism, whole, and what communication adds to it."""
+
+    strategy: str
+    bucket_size_mb: float
+    step_s: NotRequired[list[float]]
+    exposed_s: NotRequired[list[float]]
+
+
+class OverlapRow(RankedRow):
+    """When one rank computes and communicates."""
+
+    strategy: str
+    rank: int
+    bucket_size_mb: float
+    compute: Spans
+    communication: Spans
+
+
+class EquivalenceRow(TypedDict):
+    """Distance of the weights of several ranks from those of one."""
+
+    strategy: str
+    world_size: int
+    equal_on_ranks: bool
+    difference: float
+
+
+class NoiseRow(TypedDict):
+    """Medians of two arms that are the same code."""
+
+    design: str
+    process: int
+    case: str
+    allocation: NotRequired[int]
+    a: float
+    b: float
+
+
+SCHEMAS: dict[str, Any] = {
+    "end-to-end": PhasesRow,
+    "warm-up": PhasesRow,
+    "kernels": ModelRow,
+    "memory": MemoryRow,
+    "compile-model": CompiledModelRow,
+    "compile-attention": CompiledAttentionRow,
+    "attention": ArmRow,
+    "tiles": TileRow,
+    "attention-memory": AttentionMemoryRow,
+    "train-step": TrainStepRow,
+    "parallel-step": ParallelStepRow,
+    "all-reduce": AllReduceRow,
+    "ddp": StrategyRow,
+    "sharding": ShardingRow,
+    "overlap": OverlapRow,
+    "ddp-equivalence": EquivalenceRow,
+    "noise": NoiseRow,
+}
+"""Row types by name of the document. The tables of `clock` and `precision` hold cells as they are shown."""
+
+
+def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
+    """Say what is wrong with rows of the document `name`; with `whole` also which fields they lack."""
+    schema = SCHEMAS.get(name, AnyRow)
+    kinds, required = get_type_hints(schema), schema.__required_keys__
+    for number, row in enumerate(rows):
+        for field in sorted(required - row.keys()) if whole else ():
+            yield f"{name}, row {number}: {field} is missing"
+        for field in kinds.keys() & row.keys():
+            if not _matches(row[field], kinds[field]):
+                yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {_written(kinds[field])}"
+
+
+def _matches(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value is of this type. An int will do for a float, a bool for neither."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_matches(value, one) for one in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is list:
+        return isinstance(value, list) and all(_matches(one, inner[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_matches(one, inner[1]) for one in value.values())
+    assert not is_typeddict(kind), "rows are flat"
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _written(kind: Any) -> str:
+    return getattr(kind, "__name__", "") if not get_args(kind) else str(kind).replace("typing.", "")
