@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from perf.harness.cuda_clocks import MARKER
 from perf.harness.injection import Injection
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.profiler import device_activity, host_activity
@@ -21,9 +22,6 @@ COLLECTIVES = ("nccl", "gloo:")
 
 RUNS_BEFORE = 2
 """Runs right before the run whose spans are returned: a GPU computes at a higher clock after a pause."""
-
-MARK = "spin_kernel"
-"""Name of `torch.cuda._sleep` in a profile."""
 
 
 @dataclass
@@ -100,7 +98,7 @@ class RankWork:
             activities = [activity for activity in activities if activity.name.startswith(("aten::", *COLLECTIVES))]
         else:
             activities = device_activity(self._run_at_the_clock_of_work)
-            marks = [number for number, activity in enumerate(activities) if MARK in activity.name]
+            marks = [number for number, activity in enumerate(activities) if MARKER in activity.name]
             activities = activities[marks[-1] + 1 :] if marks else []
         begin = min((activity.start_s for activity in activities), default=0.0)
         spans: dict[str, list[list[float]]] = {"compute": [], "communication": []}
