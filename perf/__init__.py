@@ -1,1 +1,1 @@
-"""How `cs336_systems` is measured and judged. README, "Layout", says what each folder is for."""
+"""The performance-regression suite of `cs336_systems`; see "Layout" in the README."""

@@ -1,4 +1,4 @@
-"""Files that somebody may read while they are written, and folders that nobody needs when their process has ended."""
+"""Atomic writes of files, and scratch folders that are removed even after their process was killed."""
 
 import contextlib
 import fcntl
@@ -7,46 +7,45 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
-ROOM_BYTES = 2**20
-"""What `refuse_unwritable` asks for: a kept gate of a thousand rows is smaller."""
+PROBE_BYTES = 2**20
+"""Size of the probe that `refuse_unwritable` writes: a kept gate report of a thousand rows is smaller."""
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write beside, then rename: nobody sees half a file, and a failure leaves nothing. Raises `OSError`.
-
-    The file beside has one name and one writer at a time, so what a killed process left there is written over.
-    """
+    """Write to a temporary file beside `path`, then rename it: readers never see half a file. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(path) as (aside, handle):
-        _write(handle, content)
-        aside.replace(path)
+    with _temporary_beside(path) as (temporary, stream):
+        stream.write(content)
+        stream.flush()
+        temporary.replace(path)
 
 
 def write_aside(path: Path, content: str | bytes) -> None:
-    """`replace_file`, text in UTF-8. Raises `click.ClickException` with one line if it fails."""
-    with _one_line(path):
+    """Call `replace_file`, with text in UTF-8. Raises `click.ClickException` with one line if it fails."""
+    with _click_errors(path):
         replace_file(path, content.encode() if isinstance(content, str) else content)
 
 
 def write_measured(files: Mapping[Path, str]) -> None:
-    """`write_aside` of what took an hour to measure. Raises at the end, with one line that says where it is instead.
+    """Write measurements that took an hour: those that cannot be written go to a temporary folder or to stdout.
 
-    That is a folder for temporary files, or else standard output.
+    Raises `click.ClickException` at the end with one line that names those places.
     """
-    lost = []
+    failures = []
     for path, text in files.items():
         try:
             write_aside(path, text)
         except click.ClickException as error:
-            lost.append(f"{error.message}; it is {_saved(path.name, text)} instead")
-    if lost:
-        raise click.ClickException("; ".join(lost))
+            failures.append(f"{error.message}; it is {_save_elsewhere(path.name, text)} instead")
+    if failures:
+        raise click.ClickException("; ".join(failures))
 
 
-def _saved(name: str, text: str) -> str:
+def _save_elsewhere(name: str, text: str) -> str:
     try:
         path = Path(tempfile.mkdtemp(prefix="perf-saved-")) / name
         replace_file(path, text.encode())
@@ -57,16 +56,17 @@ def _saved(name: str, text: str) -> str:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Find out before an hour of measuring whether `write_aside` will be able to: by writing. Raises as it does."""
-    with _one_line(path):
+    """Write and remove a probe, so that a failure shows before an hour of measuring. Raises as `write_aside` does."""
+    with _click_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(path) as (aside, handle):
-            _write(handle, bytes(ROOM_BYTES))
-            aside.unlink()
+        with _temporary_beside(path) as (temporary, stream):
+            stream.write(bytes(PROBE_BYTES))
+            stream.flush()
+            temporary.unlink()
 
 
 @contextlib.contextmanager
-def _one_line(path: Path) -> Iterator[None]:
+def _click_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -74,53 +74,51 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _beside(path: Path) -> Iterator[tuple[Path, int]]:
-    """An empty file beside the path, locked: waits for another writer of the same path. Removed where writing fails."""
-    aside = path.with_name(f"{path.name}.tmp")
+def _temporary_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Yield an empty, locked file beside `path`; remove it if the writing fails.
+
+    Its name is fixed and its lock admits one writer, so a file that a killed process left behind is reused.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
     while True:
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is(aside, handle):  # the writer before us has renamed it
+        with open(temporary, "ab", opener=_refuse_links) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if not _is_open_at(temporary, stream):  # the previous writer has renamed it
                 continue
             try:
-                os.truncate(handle, 0)
-                yield aside, handle
+                stream.truncate(0)
+                yield temporary, stream
             except BaseException:
-                aside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
                 raise
             return
-        finally:
-            os.close(handle)
 
 
-def _is(path: Path, handle: int) -> bool:
+def _refuse_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _is_open_at(path: Path, stream: BinaryIO) -> bool:
     try:
-        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(handle))
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(stream.fileno()))
     except FileNotFoundError:
         return False
 
 
-def _write(handle: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:  # a disk that is nearly full takes a part, and refuses the next
-        left = left[os.write(handle, left) :]
-
-
 @contextlib.contextmanager
 def scratch_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
-    """A folder for as long as the process needs it, under `within` or the system's folder for temporary files.
+    """Yield a temporary folder, under `within` or the system's temporary folder, and remove it at the end.
 
-    Those of this prefix that killed processes have left behind go first: a living process holds a lock on its own.
+    First remove the folders of this prefix that killed processes left behind: a living process locks its own.
     """
-    for left in Path(within or tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), _locked(left):
-            shutil.rmtree(left, ignore_errors=True)
-    with contextlib.ExitStack() as held:
+    for abandoned in Path(within or tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(abandoned):
+            shutil.rmtree(abandoned, ignore_errors=True)
+    with contextlib.ExitStack() as lock:
         while True:
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
-            with contextlib.suppress(OSError):  # another process took it for one that was left
-                held.enter_context(_locked(folder))
+            with contextlib.suppress(OSError):  # another process has just removed it as abandoned
+                lock.enter_context(_locked(folder))
                 break
         try:
             yield folder
@@ -130,7 +128,7 @@ def scratch_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises `OSError` while another process holds the folder, and where it is gone, another user's or none."""
+    """Lock the folder. Raises `OSError` if another process has locked it, or if it is gone, no folder or not ours."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What the commands share: numbers that are numbers, and names that are looked for nearby when they are misspelt."""
+"""Option types and command groups that all commands share."""
 
 import difflib
 import importlib
@@ -11,10 +11,10 @@ import click
 
 
 class Finite(click.FloatRange):
-    """A range that no NaN slips through: it is below nothing and above nothing."""
+    """A range of finite numbers: `click.FloatRange` lets NaN through, which no bound excludes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; fails in click's words."""
+        """Return the number, or fail as click does."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} was given; allowed: a finite number", param, ctx)
@@ -22,9 +22,9 @@ class Finite(click.FloatRange):
 
 
 class Commands(click.Group):
-    """A group of commands, each imported when it is asked for: `modules` is name -> module with a `command`.
+    """A group of commands, imported on demand; `modules` maps a name to the module that defines its `command`.
 
-    Names the command that was probably meant, and lists each with its first sentence whole.
+    An unknown name fails with the nearest names. The help lists each command's whole first sentence.
     """
 
     def __init__(self, modules: Mapping[str, str], **attributes: Any):
@@ -32,30 +32,30 @@ class Commands(click.Group):
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of `modules`."""
+        """List the names in the order of `modules`."""
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """None for an unknown name."""
+        """Import the command; None for an unknown name."""
         if cmd_name not in self._modules:
             return None
         command: click.Command = importlib.import_module(self._modules[cmd_name]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does, which cuts a sentence that is longer than the line."""
+        """Write the list of commands without cutting a sentence at the end of the line, as click would."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _first_sentence(one.help or "")) for name, one in commands if one])
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in commands if command])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; an unknown name fails with those nearby, or all."""
+        """Resolve the command as click does, but name the nearest commands if there is none of this name."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             names = self.list_commands(ctx)
-            meant = nearby(args[0], names) or "allowed: " + ", ".join(names)
-            raise click.UsageError(f"no command {args[0]!r}; {meant}", ctx)
+            hint = nearby(args[0], names) or "allowed: " + ", ".join(names)
+            raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -64,6 +64,6 @@ def _first_sentence(text: str) -> str:
 
 
 def nearby(name: str, known: Iterable[str]) -> str:
-    """ "did you mean clock?"; "" if nothing known is near."""
+    """Return "did you mean clock?" for the known names close to `name`; "" if none is close."""
     close = difflib.get_close_matches(name, list(known), n=3)
     return f"did you mean {' or '.join(close)}?" if close else ""

@@ -1,23 +1,25 @@
-"""Text of strangers (commit subjects, failures, names in files) for a terminal: escape sequences would move its cursor,
-hide lines or write to its clipboard."""
+"""Untrusted text (commit subjects, errors, names in files) made safe for a terminal.
+
+Escape sequences would move the cursor, hide lines or write to the clipboard.
+"""
 
 
 def printable(text: str) -> str:
-    """On one line, with a space for every character that is none to look at, line ends and directions among them."""
+    """Replace every unprintable character by a space: control characters, line ends, changes of direction."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same, line by line."""
+    """Apply `printable` to each line and keep the line ends."""
     return "\n".join(map(printable, text.splitlines()))
 
 
 def collapsed(text: str) -> str:
-    """On one line, with one space between words."""
+    """Apply `printable` and join the words by single spaces."""
     return " ".join(printable(text).split())
 
 
-def shortened(text: str, most: int = 200) -> str:
-    """Collapsed, and cut where it is longer: a commit's subject may have 10,000 characters."""
+def shortened(text: str, max_length: int = 200) -> str:
+    """Apply `collapsed` and cut the line at `max_length`: a commit's subject may have 10,000 characters."""
     line = collapsed(text)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"

@@ -1,4 +1,4 @@
-"""What a file of asv's results has to be before it is published, merged or stored: asv takes any JSON."""
+"""Validation of asv's result files before they are published, merged or stored: asv accepts any JSON."""
 
 import ast
 import functools
@@ -8,65 +8,65 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 1e15
-"""More seconds or bytes than anything takes; asv's finder of steps stands still over 1e308."""
+MAX_VALUE = 1e15
+"""Upper bound of any measured seconds or bytes; asv's step detection never ends on a value of 1e308."""
 
 _METHOD = re.compile(r"\w+(?:\.\w+)+", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
 _UNIT = re.compile(r"[\w/ %]{0,20}", re.ASCII)
 _FIELDS = {"commit_hash": str, "env_name": str, "date": int, "params": dict, "python": str, "requirements": dict}
 _FIELDS |= {"result_columns": list, "results": dict, "version": int}
-_LATEST = 4e12  # milliseconds since 1970: the year 2096
+_MAX_DATE = 4e12  # milliseconds since 1970: the year 2096
 
 
 def problem_of_results(document: Any) -> str:
-    """What is wrong with the JSON of one commit's results; "" if nothing is."""
+    """Describe the first fault in the JSON of a commit's results; "" if there is none."""
     if not isinstance(document, dict):
         return f"a {type(document).__name__}; allowed: an object"
     for name, kind in _FIELDS.items():
         if type(document.get(name)) is not kind:
             return f"{name} is {document.get(name)!r:.60}; allowed: {kind.__name__}"
-    if not _COMMIT.fullmatch(document["commit_hash"]) or not 0 <= document["date"] <= _LATEST:
-        return f"commit_hash {document['commit_hash']!r:.60} of date {document['date']!r:.30} is no commit's"
-    if not _is_words(document["params"]):
-        return "params are no words"
+    if not _COMMIT.fullmatch(document["commit_hash"]) or not 0 <= document["date"] <= _MAX_DATE:
+        return f"commit_hash {document['commit_hash']!r:.60} of date {document['date']!r:.30} is not a commit's"
+    if not _is_text(document["params"]):
+        return "params are not text"
     for method, row in document["results"].items():
-        if wrong := _problem_of_row(method, row):
-            return f"{method[:100]}: {wrong}"
+        if problem := _problem_of_row(method, row):
+            return f"{method[:100]}: {problem}"
     return ""
 
 
 def problem_of_benchmark(name: str, entry: Any) -> str:
-    """What is wrong with one entry of benchmarks.json, which asv's page shows as HTML; "" if nothing is."""
+    """Describe the first fault in an entry of benchmarks.json, which asv's page shows as HTML; "" if there is none."""
     if not _METHOD.fullmatch(name) or not isinstance(entry, dict) or entry.get("name") != name:
-        return "its name is none of a benchmark"
+        return "its name is not a benchmark's"
     if not isinstance(entry.get("unit"), str) or not _UNIT.fullmatch(entry["unit"]):
         return f"unit is {entry.get('unit')!r:.60}; allowed: a word"
     names, axes = entry.get("param_names"), entry.get("params") or []
-    if not isinstance(names, list) or not all(isinstance(one, str) and one.isidentifier() for one in names):
-        return "param_names are no names"
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        return "param_names are not identifiers"
     if not _is_axes(axes) or len(axes) != len(names) or re.search("[<>&]", "".join(itertools.chain(*axes))):
-        return "params are no values of each of param_names"
+        return "params are not a list of values for each of param_names"
     if not isinstance(entry.get("code", ""), str) or re.search("[<>&]", str(entry.get("pretty_name", ""))):
-        return "code or pretty_name is no text"
+        return "code or pretty_name is not text"
     return ""
 
 
 def _problem_of_row(method: str, row: Any) -> str:
     if not _METHOD.fullmatch(method):
-        return "no name of a benchmark"
+        return "not the name of a benchmark"
     if not isinstance(row, list) or len(row) < 2 or not _is_axes(row[1]):
-        return "no row of asv's"
+        return "not a row of asv's"
     cells = math.prod(map(len, row[1]))
     for column in (row[0], *row[5:]):
         if column is not None and (not isinstance(column, list) or len(column) != cells):
-            return f"a column that is no list of its {cells} cells"
+            return f"a column is not a list of its {cells} cells"
     for cell, value in zip(itertools.product(*row[1]), row[0] or (), strict=False):
         if value is None or (isinstance(value, float) and math.isnan(value)):  # a failure; n/a
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST:
-            return f"{value!r:.40} of {', '.join(cell)[:100]} is no measured number"
-        if value <= 0 and "'exposed'" not in cell:  # that is a difference
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_VALUE:
+            return f"{value!r:.40} of {', '.join(cell)[:100]} is not a measured number"
+        if value <= 0 and "'exposed'" not in cell:  # a difference of two times may be negative
             return f"{value!r:.40} of {', '.join(cell)[:100]}; allowed: more than 0"
     return ""
 
@@ -77,9 +77,9 @@ def _is_axes(axes: Any) -> bool:
     )
 
 
-@functools.cache  # a history repeats the same hundred
+@functools.cache  # a history repeats the same hundred values
 def _is_literal(text: str) -> bool:
-    """Whether it is a value that readers of results can evaluate, as asv's `repr` of our axes is."""
+    """Return whether readers of results can evaluate `text`, as they do asv's `repr` of an axis value."""
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -87,5 +87,5 @@ def _is_literal(text: str) -> bool:
     return True
 
 
-def _is_words(found: Mapping[Any, Any]) -> bool:
-    return all(isinstance(name, str) and (one is None or isinstance(one, str)) for name, one in found.items())
+def _is_text(params: Mapping[Any, Any]) -> bool:
+    return all(isinstance(name, str) and (value is None or isinstance(value, str)) for name, value in params.items())

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: three or four significant digits and a unit."""
+"""Formatting of quantities for people: three or four significant digits and a unit."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ _RATE = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """`value` with this many significant digits and no exponent: 12.3, 0.0123, 1234."""
+    """Format `value` with this many significant digits and no exponent: 12.3, 0.0123, 1234."""
     if value == 0:
         return "0"
     exponent = int(f"{abs(value):.{significant - 1}e}".partition("e")[2])
@@ -18,19 +18,19 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """1.23 ms."""
+    """Format a time: 1.23 ms."""
     return seconds_together([value], 3)[0]
 
 
 def seconds_together(values: Sequence[float], significant: int = 4) -> list[str]:
-    """Times in the unit of the first; the unit is written once, at the end: ["1.234", "1.240 ms"]."""
+    """Format times in the unit of the first, written once at the end: ["1.234", "1.240 ms"]."""
     scale, unit = _pick(values[0], _TIME)
     texts = [digits(value / scale, significant) for value in values]
     return [*texts[:-1], f"{texts[-1]} {unit}"]
 
 
 def memory(value: float) -> str:
-    """12.3 MiB (2^20 bytes)."""
+    """Format a size: 12.3 MiB (2^20 bytes)."""
     scale, unit = _pick(value, _BYTES)
     return f"{digits(value / scale)} {unit}"
 
@@ -46,37 +46,37 @@ def mib(value: float, decimals: int = 0) -> str:
 
 
 def rate_unit(values: Sequence[float]) -> tuple[float, str]:
-    """Scale and name of the unit in which the greatest of these rates (FLOP/s) reads well."""
+    """Return scale and name of the unit for the greatest of these rates (FLOP/s)."""
     return _pick(max(values, default=1e12), _RATE[1:])
 
 
 def rate(value: float) -> str:
-    """801 TFLOP/s."""
+    """Format a rate of computation: 801 TFLOP/s."""
     scale, unit = _pick(value, _RATE[1:])
     return f"{digits(value / scale)} {unit}"
 
 
 def bandwidth(value: float) -> str:
-    """4.24 TB/s (10^12 bytes a second, as memory is sold)."""
+    """Format a bandwidth: 4.24 TB/s (10^12 bytes a second, as in data sheets)."""
     scale, unit = _pick(value, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")))
     return f"{digits(value / scale)} {unit}"
 
 
 def times(ratio: float) -> str:
-    """0.0045×, 0.86×, 3.42×, 34.2×, 342×."""
-    if ratio < 0.1:  # two decimals would leave one digit of it, or none
+    """Format a ratio: 0.0045×, 0.86×, 3.42×, 34.2×, 342×."""
+    if ratio < 0.1:  # two decimals would leave at most one digit
         return f"{digits(ratio, 2)}\u00d7"
     decimals = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:.{decimals}f}\u00d7"
 
 
 def visible(fraction: float, written: Callable[[float], str]) -> str:
-    """The smallest slow-down that a row would have shown. Over 100 % says how few its visits were, and no more."""
+    """Format the minimum detectable slow-down; "over 100 %" where there were too few visits to tell."""
     return written(fraction) if fraction <= 1 else "over 100 %"
 
 
 def percent(fraction: float) -> str:
-    """61 %; a decimal below ten. The space does not break a line."""
+    """Format a percentage: 61 %, with a decimal below ten and a no-break space."""
     value = 100 * fraction
     return f"{value:.{0 if value >= 9.95 else 1}f}\u00a0%"
 

@@ -1,1 +1,1 @@
-"""What asv loads into its own process (`plugins` in asv.conf.json); the only modules here that import asv on top."""
+"""The modules that asv loads into its own process (`plugins` in asv.conf.json): only they import asv at the top."""

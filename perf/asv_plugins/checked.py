@@ -1,6 +1,6 @@
-"""asv reads no result that is none: what fails the check is left out with a warning that names it, the rest is taken.
+"""Validation of every file that asv reads: an invalid result is left out with a warning that names it.
 
-asv has no hook between a file and its tables, so what reads files is wrapped.
+asv has no hook between a file and its tables, so this module wraps the functions that read files.
 """
 
 import functools
@@ -21,21 +21,21 @@ from perf.stored import problem_of_benchmark, problem_of_results
 
 
 class Damaged(UserError):
-    """A result that asv cannot take; the message names the file."""
+    """An invalid result file; the message names it."""
 
 
-def _load_results(load: Any) -> Any:
+def _checking_results(load: Any) -> Any:
     @functools.wraps(load.__func__)
     def checked(cls: Any, path: str, machine_name: str | None = None) -> Any:
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError:
-            document = None  # asv has its own words
+            document = None  # asv reports a file that cannot be read
         except (ValueError, RecursionError) as error:
             raise Damaged(f"Error parsing JSON: {error} in file '{path}'") from None
-        if isinstance(document, dict) and document.get("version") == cls.api_version:  # of other versions asv speaks
-            if wrong := problem_of_results(document):
-                raise Damaged(f"{path} is left out: {wrong}")
+        if isinstance(document, dict) and document.get("version") == cls.api_version:  # asv reports other versions
+            if problem := problem_of_results(document):
+                raise Damaged(f"{path} is left out: {problem}")
         elif document is not None and not isinstance(document, dict):
             raise Damaged(f"{path} is left out: {problem_of_results(document)}")
         return load.__func__(cls, path, machine_name)
@@ -43,22 +43,22 @@ def _load_results(load: Any) -> Any:
     return classmethod(checked)
 
 
-def _load_benchmarks(load: Any) -> Any:
+def _checking_benchmarks(load: Any) -> Any:
     @functools.wraps(load.__func__)
     def checked(cls: Any, conf: Any, regex: Any = None) -> Any:
         path = Path(cls.get_benchmark_file_path(conf.results_dir))
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except OSError:
-            return load.__func__(cls, conf, regex)  # asv has its own words
+            return load.__func__(cls, conf, regex)  # asv reports a file that cannot be read
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {error}; git checkout restores it") from None
         if not isinstance(document, dict) or document.pop("version", None) != cls.api_version:
             return load.__func__(cls, conf, regex)
         kept = []
         for name, entry in document.items():
-            if wrong := problem_of_benchmark(name, entry):
-                log.warning(f"{path}: {name[:100]!a} is left out: {wrong}")
+            if problem := problem_of_benchmark(name, entry):
+                log.warning(f"{path}: {name[:100]!a} is left out: {problem}")
             else:
                 kept.append(entry | {"code": html.escape(entry.get("code", ""))})  # asv shows it as HTML
         return cls(conf, kept, regex=regex)
@@ -66,39 +66,39 @@ def _load_benchmarks(load: Any) -> Any:
     return classmethod(checked)
 
 
-def _load_json(load: Any) -> Any:
+def _checking_json(load: Any) -> Any:
     @functools.wraps(load)
     def checked(path: str, *arguments: Any, **options: Any) -> Any:
         try:
-            found = load(path, *arguments, **options)
+            document = load(path, *arguments, **options)
         except (UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"Error parsing JSON in file '{path}': {error}") from None
-        if Path(path).name == "machine.json" and not isinstance(found, dict):
-            raise UserError(f"{path} holds no object")
-        return found
+        if Path(path).name == "machine.json" and not isinstance(document, dict):
+            raise UserError(f"{path} is not a JSON object")
+        return document
 
     return checked
 
 
-def _machine_files(iterate: Any) -> Any:
+def _skipping_machines(iterate: Any) -> Any:
     @functools.wraps(iterate)
     def readable(results: str) -> Iterator[str]:
         for path in iterate(results):
             try:
-                named = isinstance(util.load_json(path).get("machine"), str)
+                has_name = isinstance(util.load_json(path).get("machine"), str)
             except UserError as error:
                 log.warning(f"{error}: its machine is left out")
                 continue
-            if named:  # else asv says so with the results beside it
+            if has_name:  # otherwise asv itself warns of the results in this folder
                 yield path
 
     return readable
 
 
 def install() -> None:
-    """Wrap asv's functions, once."""
+    """Wrap asv's readers, once a process."""
     if not hasattr(Results.load, "__wrapped__"):
-        util.load_json = _load_json(util.load_json)
-        publish.iter_machine_files = _machine_files(publish.iter_machine_files)
-        Results.load = _load_results(Results.load)
-        Benchmarks.load = _load_benchmarks(Benchmarks.load)
+        util.load_json = _checking_json(util.load_json)
+        publish.iter_machine_files = _skipping_machines(publish.iter_machine_files)
+        Results.load = _checking_results(Results.load)
+        Benchmarks.load = _checking_benchmarks(Benchmarks.load)

@@ -1,12 +1,15 @@
-"""asv on a disk that is full, read-only or not ours: one line, no traceback, and no half of a file.
+"""Atomic writes and one-line errors for asv on a disk that is full, read-only or another user's.
 
-asv writes in place, and so leaves an empty result where the disk ends; and it has no word for what goes wrong there.
+asv itself writes in place, which leaves an empty result on a full disk, and ends with a traceback.
 """
 
+import contextlib
 import errno
 import functools
 import json
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,11 @@ from filelock import FileLock, Timeout
 from perf.asv_plugins.checked import Damaged
 from perf.files import replace_file, scratch_folder
 
-REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def _write_json(path: str, data: Any, api_version: int | None = None, compact: bool = False) -> None:
-    """As asv's own writes, but beside and then renamed."""
+    """Write the same text as `asv.util.write_json`, atomically."""
     if api_version is not None:
         data = dict(data) | {"version": api_version}
     text = json.dumps(data) if compact else json.dumps(data, indent=4, sort_keys=True)
@@ -35,44 +38,65 @@ def _write_json(path: str, data: Any, api_version: int | None = None, compact: b
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _in_one_line(run: Any) -> Any:
+def _within(run: Any, *contexts: Callable[[Any], AbstractContextManager[None]]) -> Any:
+    """Return asv's classmethod `run`, called inside `contexts` of its configuration, the first outermost."""
+
     @functools.wraps(run.__func__)
     def command(cls: Any, conf: Any, *arguments: Any, **options: Any) -> Any:
-        try:
+        with contextlib.ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context(conf))
             return run.__func__(cls, conf, *arguments, **options)
-        except OSError as error:
-            if error.errno not in REFUSALS:
-                raise
-            raise UserError(f"{error.filename or Path.cwd()} cannot be written: {error.strerror}") from None
-        except ProcessError as error:
-            words = [line for line in (error.stderr or error.stdout or "").splitlines() if line.strip()]
-            program, *rest = error.args
-            what = " ".join([Path(program).name, *rest])[:200]
-            raise UserError(f"{what} failed: {words[-1] if words else error.retcode}") from None
 
     return classmethod(command)
 
 
-def _one_at_a_time(run: Any) -> Any:
-    """asv empties the folder of the site first: a second publish would take the first one's files away."""
+@contextlib.contextmanager
+def _one_line_errors(conf: Any) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise UserError(f"{error.filename or Path.cwd()} cannot be written: {error.strerror}") from None
+    except ProcessError as error:
+        lines = [line for line in (error.stderr or error.stdout or "").splitlines() if line.strip()]
+        program, *arguments = error.args
+        command = " ".join([Path(program).name, *arguments])[:200]
+        raise UserError(f"{command} failed: {lines[-1] if lines else error.retcode}") from None
 
-    @functools.wraps(run.__func__)
-    def publish(cls: Any, conf: Any, *arguments: Any, **options: Any) -> Any:
-        folder = Path(conf.html_dir).absolute()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+
+@contextlib.contextmanager
+def _publish_lock(conf: Any) -> Iterator[None]:
+    """Wait for another publish to the same folder: asv empties the folder first, and so would delete its files."""
+    folder = Path(conf.html_dir).absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info(f"another asv publishes in {folder}: waiting until it has ended")
+        lock.acquire()
+    with lock:
+        yield
+
+
+@contextlib.contextmanager
+def _scratch_tempdir(conf: Any) -> Iterator[None]:
+    """Put asv's temporary files into one folder, which the next run removes if this one is killed.
+
+    Only asv's own process changes its folder: the measuring processes share their lock in the system's.
+    """
+    before = tempfile.tempdir
+    with scratch_folder("perf-asv-") as folder:
+        tempfile.tempdir = str(folder)
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            log.info(f"another asv publishes in {folder}: waiting until it has ended")
-            lock.acquire()
-        with lock:
-            return run.__func__(cls, conf, *arguments, **options)
-
-    return classmethod(publish)
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
-def _load_data(load: Any) -> Any:
+def _setting_damaged_aside(load: Any) -> Any:
     @functools.wraps(load)
     def checked(self: Any, result_dir: str) -> None:
         path = Path(result_dir, self._filename)
@@ -85,29 +109,10 @@ def _load_data(load: Any) -> Any:
     return checked
 
 
-def _in_scratch_folder(run: Any) -> Any:
-    """What asv writes for the time being lies in one folder, which the next run removes if this one is killed.
-
-    Of asv's own process alone: those that measure find everybody's lock where everybody looks.
-    """
-
-    @functools.wraps(run.__func__)
-    def command(cls: Any, conf: Any, *arguments: Any, **options: Any) -> Any:
-        before = tempfile.tempdir
-        with scratch_folder("perf-asv-") as folder:
-            tempfile.tempdir = str(folder)
-            try:
-                return run.__func__(cls, conf, *arguments, **options)
-            finally:
-                tempfile.tempdir = before
-
-    return classmethod(command)
-
-
 def install() -> None:
-    """Wrap asv's functions, once."""
+    """Wrap asv's writers and commands, once a process."""
     if not hasattr(Run.run, "__wrapped__"):
         util.write_json = _write_json
-        Results.load_data = _load_data(Results.load_data)
-        Run.run = _in_one_line(_in_scratch_folder(Run.run))
-        Publish.run = _in_one_line(_one_at_a_time(Publish.run))
+        Results.load_data = _setting_damaged_aside(Results.load_data)
+        Run.run = _within(Run.run, _one_line_errors, _scratch_tempdir)
+        Publish.run = _within(Publish.run, _one_line_errors, _publish_lock)

@@ -1,8 +1,8 @@
-"""asv environment "linked": one venv that sees the installed torch; per commit only a link to that commit's package.
+"""The asv environment "linked": a venv that sees the installed torch and links to each commit's package.
 
-Nothing is built or downloaded, so the same configuration serves a laptop, a GPU image and a machine without a network,
-and changing the commit takes milliseconds. What is imported is always the checkout's own package: the outer
-site-packages are appended as plain paths, so that no editable install there can put the working tree in its place.
+Nothing is built or downloaded: the same configuration serves a laptop, a GPU image and a machine without a network, and
+changing the commit takes milliseconds. The outer site-packages are appended as plain paths, so that no editable install
+there can replace the checkout's own package by the working tree's.
 """
 
 import functools
@@ -22,11 +22,11 @@ from perf.harness.preflight import full_disks, objection
 
 PACKAGES = ("cs336_systems",)
 ENTRY = Path(__file__).parents[1] / "harness" / "workers" / "asv_process.py"
-RECORDED = ("torch", "triton")  # a new version of these starts a new series
+SERIES_REQUIREMENTS = ("torch", "triton")  # a new version of these starts a new series
 
 
 class LinkedEnvironment(environment.Environment):
-    """See the module; configured by `"environment_type": "linked"`."""
+    """The environment that `"environment_type": "linked"` selects; see the module."""
 
     tool_name = "linked"
     matches_python_fallback = False
@@ -36,24 +36,24 @@ class LinkedEnvironment(environment.Environment):
             raise environment.EnvironmentUnavailable(
                 f"Python {python} was given; allowed: {_python()}, the one that runs asv (or 'same')"
             )
-        versions = {name: version for name in RECORDED if (version := _installed(name))}
-        # asv reads it for the directory's name while the base class is being initialized.
+        versions = {name: version for name in SERIES_REQUIREMENTS if (version := _installed(name))}
+        # asv's base class reads the attribute for the directory's name.
         self._requirements = requirements = {**requirements, **versions}
         results = Path(conf.results_dir).resolve()
         self._records = results.parent / "records"
         if reason := objection(full_disks(results, self._records, Path(conf.env_dir))):
             raise util.UserError(reason)  # before asv writes a failure of every class
-        _hold(Path(conf.env_dir))
+        _lock_checkout(Path(conf.env_dir))
         super().__init__(conf, _python(), requirements, tagged_env_vars)
         self._site = Path(sysconfig.get_path("purelib", "venv", {"base": self._path, "platbase": self._path}))
 
     @classmethod
     def matches(cls, python):
-        """Only the Python that runs asv has the installed torch."""
+        """Match the Python that runs asv: no other has the installed torch."""
         return python in (_python(), "same")
 
     def check_presence(self):
-        """Whether the venv is there and of this Python; it has no pip, which asv's own check asks for."""
+        """Return whether the venv exists for this Python; asv's own check requires pip, which it lacks."""
         return (Path(self._path) / "asv-env-info.json").is_file() and self._outer_paths_file().is_file()
 
     def _setup(self):
@@ -70,17 +70,17 @@ class LinkedEnvironment(environment.Environment):
             (self._site / package).unlink(missing_ok=True)
 
     def _build_project(self, repo, commit_hash, build_dir):
-        """Pure Python: nothing to build."""
+        """Do nothing: the package is pure Python."""
 
     def _install_project(self, repo, commit_hash, build_dir):
-        # Packages are linked, not the repository's root: that would expose the commit's own perf/ too.
+        # A link to the repository's root would expose the commit's own perf/ too.
         for package in PACKAGES:
             source = Path(build_dir) / package
             if source.is_dir():
                 (self._site / package).symlink_to(source)
 
     def run(self, args, **kwargs):
-        """Run a script of asv's in the environment, with the way back to its command line and terminal."""
+        """Run asv's script in the environment, which also names asv's command line, records and terminal."""
         env = dict(kwargs.pop("env", os.environ))
         env["PERF_ASV_ARGUMENTS"] = shlex.join(sys.argv[1:])
         env["PERF_RECORDS"] = str(self._records)
@@ -89,10 +89,10 @@ class LinkedEnvironment(environment.Environment):
 
 
 @functools.cache
-def _hold(folder: Path) -> FileLock:
-    """Keep other runs out of this checkout until the process ends: they would put another commit in this one's place.
+def _lock_checkout(folder: Path) -> FileLock:
+    """Lock the environments until the process ends: another run would check out another commit in them.
 
-    Raises `UserError` with one line if another run is there.
+    Raises `UserError` with one line if another run has locked them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "run.lock")
@@ -122,5 +122,5 @@ def _outer_site_packages() -> list[str]:
 
 
 if machine_file := os.environ.get("PERF_MACHINE_FILE"):
-    # asv knows one machine file, in the home directory. The demo leaves that alone and brings its own.
+    # asv's only machine file is in the home directory. The demo brings its own instead.
     MachineCollection.get_machine_file_path = staticmethod(lambda: machine_file)

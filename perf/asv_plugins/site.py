@@ -1,6 +1,6 @@
-"""asv publishers: the site works without the internet, and has our pages, a class each.
+"""asv publishers of the site's pages, a class each; importing this module installs our wrappers of asv.
 
-Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
+asv.conf.json names it in `plugins`: asv alone imports it, and `asv publish` calls every `OutputPublisher` of it.
 """
 
 import functools
@@ -38,25 +38,25 @@ checked.install()
 disk.install()
 
 LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
-"""Those that asv's page, which is the history, has not."""
+"""Links that asv's own page, the history, lacks."""
 
 
 class Pages:
-    """What our publishers share. No publisher itself, for asv calls every one of them."""
+    """The base of our publishers; not an `OutputPublisher` itself, because asv calls each of those."""
 
     name: str
     collect: Callable[[Site, str], Any]
-    """What a machine has measured, from what asv publishes."""
+    """Collect a machine's measurements from asv's published graphs."""
 
     render: Callable[[str, list[Any], str], str]
-    """The page, of the project's name, what `collect` gave for each machine, and conf's show_commit_url."""
+    """Render the page from the project's name, each machine's collection and conf's show_commit_url."""
 
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
-        """Called by `asv publish`. Raises `UserError` if asv's page is none that we know, or the clone is shallow."""
+        """Write the pages, for `asv publish`. Raises `UserError` for an unknown page of asv's and a shallow clone."""
         branches = [list(repo.get_branch_commits(branch)) for branch in conf.branches]  # newest first
         published = {commit for branch in branches for commit in branch}
-        _refuse_half_a_history(repo, Path(conf.results_dir), published)
+        _refuse_shallow_clone(repo, Path(conf.results_dir), published)
         site = Site(
             Path(conf.results_dir).parent / "records",
             graphs,
@@ -77,13 +77,13 @@ class Pages:
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """The HTML of each page by its name: of this one."""
-        found = [cls.collect(site, machine) for machine in site.machines]
-        return {cls.name: cls.render(conf.project, found, conf.show_commit_url)}
+        """Return the HTML of each page by its name; by default of one page."""
+        machines = [cls.collect(site, machine) for machine in site.machines]
+        return {cls.name: cls.render(conf.project, machines, conf.show_commit_url)}
 
 
 class OverviewSite(Pages, OutputPublisher):
-    """index.html and changes.html: what every machine measures, and what became of it."""
+    """index.html and changes.html: each machine's classes, verdicts and changes."""
 
     name = "overview"
     button_label = "Overview"
@@ -92,28 +92,28 @@ class OverviewSite(Pages, OutputPublisher):
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Both from one look for changes, which takes the longest."""
-        about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
+        """Render both pages from one search for changes, which takes the longest."""
+        about = {name: (cls.__doc__ or "").partition("\n")[0].replace("`", "") for name, cls, _ in asv_classes() if cls}
         machines = []
         for name in site.machines:
             measured = [
                 overview_page.Measured(
-                    one, about.get(one.benchmark, ""), site.describe(site.hashes[max(one.revisions)])
+                    row, about.get(row.benchmark, ""), site.describe(site.hashes[max(row.revisions)])
                 )
-                for one in overview_rows.classes_of(site.graphs, site.benchmarks, name)
+                for row in overview_rows.classes_of(site.graphs, site.benchmarks, name)
             ]
-            found, skipped = gates.read(site.directory, name)
+            reports, skipped = gates.read(site.directory, name)
             skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
             skipped += left_out.unreadable(site.directory, name)
             comparable = frozenset(compare_rows.recorded(site, name)[: compare_rows.MOST])
-            changed = change_page.collect(site, name, found, _negligible(), _accepted(), comparable)
-            last = max((max(one.row.revisions) for one in measured), default=None)
+            changed = change_page.collect(site, name, reports, _negligible(), _accepted(), comparable)
+            last = max((max(entry.row.revisions) for entry in measured), default=None)
             newer = None if last is None else site.newer.get(site.hashes[last])
             hardware = site.hardware(name)
             picture = speedups.picture(attention.collect(site, name).measured)
-            machines.append(overview_page.Machine(name, hardware, measured, found, skipped, changed, newer, picture))
-        machines.sort(key=lambda one: -one.cells)
-        changes = [one.changed for one in machines]
+            machines.append(overview_page.Machine(name, hardware, measured, reports, skipped, changed, newer, picture))
+        machines.sort(key=lambda machine: -machine.cells)
+        changes = [machine.changed for machine in machines]
         return {
             "overview": overview_page.render(conf.project, machines, conf.show_commit_url),
             "changes": change_page.render(conf.project, changes, conf.show_commit_url),
@@ -121,7 +121,7 @@ class OverviewSite(Pages, OutputPublisher):
 
 
 class CompareSite(Pages, OutputPublisher):
-    """compare.html, and beside it a file for each commit that it compares."""
+    """compare.html, and a file for each commit that it compares."""
 
     name = "compare"
     button_label = "Compare"
@@ -130,9 +130,9 @@ class CompareSite(Pages, OutputPublisher):
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """The page, once its files are written."""
-        found = [compare_page.collect(site, name, Path(conf.html_dir)) for name in site.machines]
-        return {cls.name: compare_page.render(conf.project, found, conf.show_commit_url)}
+        """Write the commits' files and return the page."""
+        machines = [compare_page.collect(site, name, Path(conf.html_dir)) for name in site.machines]
+        return {cls.name: compare_page.render(conf.project, machines, conf.show_commit_url)}
 
 
 class AttentionSite(Pages, OutputPublisher):
@@ -158,7 +158,7 @@ class StepSite(Pages, OutputPublisher):
 
 
 class RooflineSite(Pages, OutputPublisher):
-    """roofline.html: every case against what its device was measured to do at most."""
+    """roofline.html: every case against the measured ceilings of its device."""
 
     name = "roofline"
     button_label = "Roofline"
@@ -180,7 +180,7 @@ class DistributedSite(Pages, OutputPublisher):
 
 
 class TrustSite(Pages, OutputPublisher):
-    """trust.html: what the gate's self-tests on file say, machine by machine."""
+    """trust.html: the gate's self-tests on file, machine by machine."""
 
     name = "trust"
     button_label = "Trust"
@@ -189,19 +189,20 @@ class TrustSite(Pages, OutputPublisher):
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Of every self-test; of the finder of changes, what its simulation says."""
-        found = [
+        """Render the self-tests and the simulated error rates of the step detection."""
+        machines = [
             trust_page.Machine(
                 name, *trust_records.read(site.directory, name), trust_records.drawn(site.directory, name)
             )
             for name in site.machines
         ]
         accepted, finder = _accepted(), change_rates.kept()
-        return {cls.name: trust_page.render(conf.project, found, _negligible(), finder, conf.show_commit_url, accepted)}
+        page = trust_page.render(conf.project, machines, _negligible(), finder, conf.show_commit_url, accepted)
+        return {cls.name: page}
 
 
-def _refuse_half_a_history(repo: Any, results: Path, published: set[str]) -> None:
-    """A shallow clone lacks measured commits, and its site would say that nothing was measured and nothing is worse."""
+def _refuse_shallow_clone(repo: Any, results: Path, published: set[str]) -> None:
+    """Raise `UserError` for a shallow clone that lacks measured commits: its site would show no regressions."""
     measured = {path.name.partition("-")[0] for path in results.glob("*/*-*.json")}
     missing = measured - {commit[:8] for commit in published}  # as asv names its files
     if missing and repo._run_git(["rev-parse", "--is-shallow-repository"]).strip() == "true":
@@ -212,12 +213,12 @@ def _refuse_half_a_history(repo: Any, results: Path, published: set[str]) -> Non
 
 
 def _negligible() -> dict[str, tuple[float, float]]:
-    """The least change that each asv class cares for, as it says itself."""
-    return {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
+    """Return each asv class's own threshold of a negligible change."""
+    return {name: cls.negligible for name, cls, _ in asv_classes() if hasattr(cls, "negligible")}
 
 
 def _accepted() -> list[acceptance.Acceptance]:
-    """Raises `UserError` with one line if the file of accepted regressions cannot be read."""
+    """Read the accepted regressions. Raises `UserError` with one line if their file cannot be read."""
     try:
         return acceptance.in_checkout()
     except ClickException as error:
@@ -226,7 +227,7 @@ def _accepted() -> list[acceptance.Acceptance]:
 
 @functools.cache  # 4 ms, and the pages show the same commits
 def _describe(repo: Any, commit: str) -> pages.Commit:
-    """Subject and date from git. asv has no public way to ask for the subject."""
+    """Return the commit's subject and date from git; asv has no public way to read the subject."""
     when = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC)
     subject = shortened(repo._run_git(["log", "-1", "--format=%s", commit], dots=False))
     return pages.Commit(commit, subject, f"{when:%Y-%m-%d}")

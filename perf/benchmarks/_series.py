@@ -1,4 +1,4 @@
-"""What asv's classes inherit: their series. asv collects no class whose name begins with an underscore.
+"""Base classes with asv's series. asv does not collect a class whose name begins with an underscore.
 
 A class below adds its axes, `version`, and a `setup_cache` of its own, because asv keys a cache by the line of
 `setup_cache`: classes that inherited one would share its results.

@@ -5,7 +5,7 @@ from perf.harness.suite import measure_class
 
 
 class FlashAttention(_Timed, _Weighed):
-    """Batch 1, one head, causal; `reference` is eager PyTorch, `sdpa` is whatever torch picks for the shape."""
+    """Batch 1, one head, causal; `reference` is eager PyTorch, `sdpa` the backend that torch chooses for the shape."""
 
     version = "2"
     negligible = (0.01, 3e-7)
@@ -24,7 +24,7 @@ class FlashAttention(_Timed, _Weighed):
 
 
 class ShortAttention(_Timed):
-    """`FlashAttention` where a kernel is shorter than its launch: a CUDA graph of calls in a row, operands in L2."""
+    """`FlashAttention` at shapes where a kernel is shorter than its launch: a CUDA graph of calls, operands in L2."""
 
     version = "1"
     negligible = (0.02, 1e-7)
@@ -129,7 +129,7 @@ class Leaderboard(_Timed, _Weighed):
 
 
 class FlashVariants(_Timed, _Weighed):
-    """What each step buys, batch 1, causal: eager, tiled in PyTorch, a compiled backward, kernels in Triton."""
+    """The steps of the course's implementation, batch 1, causal: eager, tiled PyTorch, a compiled backward, Triton."""
 
     version = "1"
     negligible = (0.01, 3e-7)
@@ -156,7 +156,7 @@ class FlashVariants(_Timed, _Weighed):
 
 
 class FirstCall(_Timed):
-    """How long a user waits for the first result: a fresh process, empty compiler caches, forward and backward."""
+    """Time to the first result: a fresh process, empty compiler caches, forward and backward."""
 
     version = "1"
     negligible = (0.1, 0.1)
@@ -184,7 +184,7 @@ class FirstCall(_Timed):
 
 
 class FirstCallShapes(_Timed):
-    """`FirstCall` where our kernels differ: by head dimension, dtype, and whether the heads fill a GPU."""
+    """`FirstCall` of our kernels by head dimension, dtype, and whether the heads fill a GPU."""
 
     version = "1"
     negligible = (0.1, 0.1)

@@ -5,7 +5,7 @@ from perf.harness.suite import measure_class
 
 
 class AllReduce(_Timed):
-    """NCCL; a world size that the machine lacks is n/a. Megabytes are 10^6 bytes."""
+    """All-reduce over NCCL; a world size that the machine lacks is n/a. Megabytes are 10^6 bytes."""
 
     version = "1"
     negligible = (0.05, 5e-6)
@@ -18,7 +18,7 @@ class AllReduce(_Timed):
 
 
 class AllReduceGloo(_Timed):
-    """The same over gloo, one thread a rank."""
+    """All-reduce over gloo, one thread a rank."""
 
     version = "1"
     negligible = (0.05, 5e-6)

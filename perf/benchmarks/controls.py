@@ -1,4 +1,4 @@
-"""Rows that run no project code: when one of them moves, the machine moved."""
+"""Controls, which run no project code: when a control moves, the machine moved."""
 
 from perf.benchmarks._series import _Timed
 from perf.harness.suite import measure_class
@@ -19,9 +19,9 @@ class Controls(_Timed):
 
 
 class Clocks(_Timed):
-    """The same work by every clock: a tiny addition, and a step of 48 small layers that the host cannot keep up with.
+    """The same work by every clock: a tiny addition, and a host-bound step of 48 small layers.
 
-    Their differences are what launches, gaps and synchronization cost on this machine.
+    Their differences are the cost of launches, gaps and synchronization on this machine.
     """
 
     version = "1"

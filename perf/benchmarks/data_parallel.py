@@ -1,7 +1,7 @@
 """A training step over several GPUs: the four strategies and torch's DistributedDataParallel.
 
-mode step is the whole step; mode exposed what it takes more than the same step without communication, the two in turn.
-batch is that of each GPU: large enough that the step waits for the GPUs and not for their host.
+mode step is the whole step; mode exposed is its excess over the same step without communication, sampled in turn.
+batch is that of each GPU: large enough that the step is bound by the GPUs and not by the host.
 """
 
 from perf.benchmarks._series import _Timed, _Weighed

@@ -1,11 +1,11 @@
-"""The optimizer's state whole on every rank, or divided over them: a step's time, and memory at three points of it."""
+"""Optimizer state replicated or sharded over the ranks: a step's time, and memory at three points of it."""
 
 from perf.benchmarks._series import _Timed, _Weighed
 from perf.harness.suite import measure_class, reported_fact
 
 
 class ShardedOptimizer(_Timed, _Weighed):
-    """none, ours with 3P and with 2P elements sent, and torch's ZeroRedundancyOptimizer; batch is that of each GPU."""
+    """No sharding, ours with 3P and with 2P elements sent, torch's ZeroRedundancyOptimizer; batch is of each GPU."""
 
     version = "1"
     negligible = (0.02, 5e-5)

@@ -1,4 +1,4 @@
-"""A CPU-sized slice of every class, by the wall clock: a machine without a GPU runs the real thing."""
+"""A CPU-sized slice of every class, by the wall clock, for machines without a GPU."""
 
 from perf.benchmarks._series import _Timed
 from perf.harness.suite import measure_class
@@ -73,7 +73,7 @@ class SmokeLeaderboard(_Timed):
 
 
 class SmokeFirstCall(_Timed):
-    """`attention.FirstCall` on a CPU, of what compiles nothing."""
+    """`attention.FirstCall` on a CPU, of an implementation that compiles nothing."""
 
     version = "1"
     negligible = (0.25, 0.1)

@@ -1,13 +1,13 @@
-"""The Transformer from small to 2.7B, batch 4: a step's phases, and the ways to run a step."""
+"""The Transformer from small to 2.7B, batch 4: a step's phases, and the variants of a step."""
 
 from perf.benchmarks._series import _Timed, _Weighed
 from perf.harness.suite import measure_class
 
 
 class Transformer(_Timed, _Weighed):
-    """Each phase of an eager step, by the wall clock and by the time for which the device is busy; eager attention.
+    """Each phase of an eager step, by wall time and by device-busy time; eager attention.
 
-    Their difference is what the host costs. Peak memory of forward is that of inference, of step that of training.
+    Their difference is the cost of the host. Peak memory of forward is that of inference, of step that of training.
     """
 
     version = "1"
@@ -31,7 +31,7 @@ class Transformer(_Timed, _Weighed):
 class TransformerVariants(_Timed, _Weighed):
     """A whole step in bfloat16, eager, compiled, and as a CUDA graph; with our attention and with PyTorch's.
 
-    bf16 is autocast; bf16_weights the same numbers without its casts.
+    bf16 is autocast; bf16_weights computes the same without its casts.
     """
 
     version = "1"
@@ -52,7 +52,7 @@ class TransformerVariants(_Timed, _Weighed):
 
 
 class TransformerCompiled(_Timed):
-    """A whole step with the whole model compiled as one: ten times the compilation, so small models alone."""
+    """A whole step with the whole model compiled at once: ten times the compilation, so only small models."""
 
     version = "1"
     negligible = (0.01, 1e-5)

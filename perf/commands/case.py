@@ -1,7 +1,7 @@
-"""`python -m perf case`: the inner loop of a kernel author. The working tree's cases beside their peers, in seconds.
+"""`python -m perf case`: time cases of the working tree beside their peers, in seconds.
 
-Everything that makes a number is the harness's own: its supervisor, its worker process, its check, its clock. Only the
-records go to a folder that is thrown away, because a working tree is no commit.
+Supervisor, worker process, check and clock are the harness's own. The records go to a temporary folder, because a
+working tree is not a commit.
 """
 
 import dataclasses
@@ -42,24 +42,24 @@ def run(name: str | None, *, impls: str | None, visits: int, list_only: bool, pr
         for case in cases:
             click.echo(case.key)
     elif profiler:
-        named = [case for case in cases if _matches(case, name or "")]  # a peer that only came along is not meant
-        profile(_one(named or cases, narrowed=impls is not None), profiler)
+        named = [case for case in cases if _matches(case, name or "")]  # without the peers that were added
+        profile(_only_case(named or cases, narrowed=impls is not None), profiler)
     else:
         _time(cases, visits)
 
 
 def select(name: str, impls: str | None = None) -> list[Case]:
-    """Cases in whose cell `name` is found: a cell is a case with all its implementations."""
-    every = []
+    """Select the cells that `name` matches: a cell is a case with all its implementations."""
+    all_cases = []
     for _, cls, broken in asv_classes():
-        every += cases_of(cls()) if cls else []
+        all_cases += cases_of(cls()) if cls else []
         if broken:
             click.echo(broken, err=True)
-    matched = {_cell(case) for case in every if _matches(case, name)}
-    if not matched:
-        raise click.ClickException(f"no case matches {name!r}; {_near(every, name)}see all names with {_SEE_ALL}")
-    cases = [case for case in every if _cell(case) in matched]
-    return _only(cases, impls) if impls is not None else cases
+    cells = {_cell(case) for case in all_cases if _matches(case, name)}
+    if not cells:
+        raise click.ClickException(f"no case matches {name!r}; {_near(all_cases, name)}see all names with {_SEE_ALL}")
+    cases = [case for case in all_cases if _cell(case) in cells]
+    return _with_impls(cases, impls) if impls is not None else cases
 
 
 def _time(cases: list[Case], visits: int) -> None:
@@ -71,11 +71,11 @@ def _time(cases: list[Case], visits: int) -> None:
     measured, refusals = [], []
     with TerminalBar(visits_of(cases, _effort(visits))) as bar:
         for device in dict.fromkeys(case.device for case in cases):
-            found = _measure([case for case in cases if case.device == device], visits, bar)
-            if found[0].session.id:
-                measured.append(found)
+            results = _measure([case for case in cases if case.device == device], visits, bar)
+            if results[0].session.id:
+                measured.append(results)
             else:  # the machine lacks the device
-                refusals.append(f"{len(found)} cases were not timed: {found[0].reason}")
+                refusals.append(f"{len(results)} cases were not timed: {results[0].reason}")
     if not measured:
         raise click.ClickException("; ".join(refusals))
     for refusal in refusals:
@@ -83,12 +83,12 @@ def _time(cases: list[Case], visits: int) -> None:
     for results in measured:
         click.echo(_heading(results, visits))
         click.echo(_table(results))
-    everything = [result for results in measured for result in results]
-    failed = [result for result in everything if result.status != "ok"]
+    total = sum(map(len, measured))
+    failed = [result for results in measured for result in results if result.status != "ok"]
     for result in failed:
         click.echo(f"{_key(result)}: {result.status.replace('_', ' ')}: {result.reason}")
-    if len(failed) == len(everything) or any(result.status not in NOT_APPLICABLE for result in failed):
-        raise click.ClickException(f"{len(failed)} of {len(everything)} cases have no time; the reasons are above")
+    if len(failed) == total or any(result.status not in NOT_APPLICABLE for result in failed):
+        raise click.ClickException(f"{len(failed)} of {total} cases have no time; the reasons are above")
 
 
 def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
@@ -102,7 +102,7 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
         processes = read_lines(records, session.machine, WORKING_TREE, kinds=("process",))
     if not all(process["package_digest"] for process in processes):
         raise click.ClickException(f"the measuring process cannot import cs336_systems from {ROOT}: nothing was timed")
-    # Shares as the site has them: of the best rates that any run on this device ever saw.
+    # As on the site, rates are compared with the best ceilings of any run on this device.
     known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
     best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
     return [dataclasses.replace(result, session=best) for result in results]
@@ -124,7 +124,7 @@ def _heading(results: Sequence[CaseResult], visits: int) -> str:
 
 
 def _table(results: Sequence[CaseResult]) -> str:
-    """A row per implementation, under the name of its cell."""
+    """Format a row per implementation, under the name of its cell."""
     from tabulate import tabulate
 
     rows, cells, first = [], [_cell(result) for result in results], results[0]
@@ -160,8 +160,8 @@ def _figures(result: CaseResult, first: CaseResult) -> list[str]:
 
 
 def _speedup(time: Estimate, base: Estimate) -> str:
-    """Of the first implementation over this one, with half of the 95 % interval: the two are independent."""
-    half = math.hypot(*(one.high / one.median - 1 for one in (time, base)))
+    """Format the first implementation's speed-up over this one, with half of the 95 % interval of independent times."""
+    half = math.hypot(*(estimate.high / estimate.median - 1 for estimate in (time, base)))
     return f"{units.times(time.median / base.median)} ± {units.percent(half)}"
 
 
@@ -180,7 +180,7 @@ def _cell(case: Case | CaseResult) -> str:
 
 
 def _names(case: Case) -> Iterator[str]:
-    """What a case may be called: as asv writes it, its cell, with asv's method, each with quotes or without."""
+    """Yield a case's names: asv's, its cell's, those with asv's methods, each with and without quotes."""
     values = case.params.values()
     keys = [case.key, _cell(case), *(case_key(f"{case.benchmark}.track_{what}", values) for what in _METHODS)]
     for key in keys:
@@ -192,7 +192,7 @@ _METHODS = ("time", "peak_memory")
 
 
 def _matches(case: Case, name: str) -> bool:
-    """As a regular expression, or as it stands: a case's name has parentheses, and a shell eats quotes."""
+    """Match `name` as a regular expression or literally: a name has parentheses, and a shell removes quotes."""
     try:
         pattern = re.compile(name)
     except re.error:
@@ -200,57 +200,55 @@ def _matches(case: Case, name: str) -> bool:
     return any(name in text or pattern.search(text) for text in _names(case))
 
 
-def _near(every: Sequence[Case], name: str) -> str:
-    cells = list(dict.fromkeys(_cell(case).replace("'", "") for case in every))
+def _near(cases: Sequence[Case], name: str) -> str:
+    cells = list(dict.fromkeys(_cell(case).replace("'", "") for case in cases))
     near = difflib.get_close_matches(name.replace("'", ""), [*cells, *(cell.partition(".")[2] for cell in cells)], n=3)
     if not near:
-        classes = list(dict.fromkeys(case.benchmark for case in every))
+        classes = list(dict.fromkeys(case.benchmark for case in cases))
         near = difflib.get_close_matches(name.partition("(")[0], classes, n=3) or classes
     return f"near: {'; '.join(near)}; "
 
 
-def _only(cases: list[Case], impls: str) -> list[Case]:
-    """In the order in which they were given, so that the first is the one that the others are held against."""
-    wanted = [impl.strip() for impl in impls.split(",") if impl.strip()]
+def _with_impls(cases: list[Case], impls: str) -> list[Case]:
+    """Select implementations, in the given order: the others are compared with the first."""
+    selected = [impl.strip() for impl in impls.split(",") if impl.strip()]
     allowed = list(dict.fromkeys(str(case.params["impl"]) for case in cases if "impl" in case.params))
-    if not wanted or not set(wanted) <= set(allowed):
+    if not selected or not set(selected) <= set(allowed):
         raise click.ClickException(
             f"--impl {impls!r} was given; allowed for these cases: {', '.join(allowed) or 'none, they have no impl'}"
         )
     cells = list(dict.fromkeys(_cell(case) for case in cases))
-    kept = [case for case in cases if case.params.get("impl") in wanted]
-    return sorted(kept, key=lambda case: (cells.index(_cell(case)), wanted.index(case.params["impl"])))
+    kept = [case for case in cases if case.params.get("impl") in selected]
+    return sorted(kept, key=lambda case: (cells.index(_cell(case)), selected.index(case.params["impl"])))
 
 
-def _one(cases: list[Case], *, narrowed: bool) -> Case:
-    """The case to profile: of several implementations the first, unless they were asked for."""
+def _only_case(cases: list[Case], *, narrowed: bool) -> Case:
+    """Return the case to profile: the first implementation of a cell, unless --impl selected several."""
     if len({_cell(case) for case in cases}) > 1 or (narrowed and len(cases) > 1):
-        raise click.ClickException(f"{len(cases)} cases match, --profile takes one: give more of the name, one --impl")
+        raise click.ClickException(f"{len(cases)} cases match, --profile takes 1: give more of the name, or --impl")
     return cases[0]
 
 
 @click.command("case")
 @click.argument("name", required=False)
 @click.option(
-    "--impl", "impls", metavar="A,B", help="Only these implementations; the others are held against the first."
+    "--impl", "impls", metavar="A,B", help="Only these implementations; the others are compared with the first."
 )
-@click.option(
-    "--visits", default=3, show_default=True, type=click.IntRange(1, 50), help="Visits to each case that count."
-)
+@click.option("--visits", default=3, show_default=True, type=click.IntRange(1, 50), help="Counted visits to each case.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the matching cases (of all without NAME).")
-@click.option("--profile", "profiler", type=click.Choice(["torch", "ncu", "nsys"]), help="Profile one call instead.")
+@click.option("--profile", "profiler", type=click.Choice(["torch", "ncu", "nsys"]), help="Profile a call instead.")
 def command(name: str | None, impls: str | None, visits: int, list_only: bool, profiler: str | None) -> None:
-    """Time cases of the working tree beside their peers: the inner loop of a kernel author.
+    """Time cases of the working tree beside their peers, in a kernel author's inner loop.
 
     \b
     python -m perf case 'FlashAttention(8192, 64, bfloat16, forward)'
     python -m perf case 'SmokeAttention(512' --impl pytorch,sdpa
 
-    NAME is a part of a case's name, or a regular expression, quotes optional; where one implementation matches, its
-    peers come along. Uncommitted changes count. Every result is checked first; nothing is written to the records.
-    About 5 seconds, one more for each case, and the compilation where there is one; 60 cases at most.
+    NAME is a part of a case's name, or a regular expression, quotes optional; the peers of a matching implementation
+    are timed too. Uncommitted changes are included. Every result is checked first; nothing is written to the records.
+    Takes about 5 seconds, one second a case, and any compilation; 60 cases at most.
 
-    --profile runs one case once, the first of several implementations: torch prints the kernels and their times; ncu
-    and nsys are started on that one call, and nsys leaves its report in .asv/profiles.
+    --profile runs a single case once, the first of several implementations: torch prints the kernels and their times;
+    ncu and nsys are started on that call, and nsys writes its report to .asv/profiles.
     """
     run(name, impls=impls, visits=visits, list_only=list_only, profiler=profiler)

@@ -1,4 +1,4 @@
-"""`python -m perf case --profile`: one call of one case of the working tree under a profiler, in its own process."""
+"""`python -m perf case --profile`: a call of a case of the working tree under a profiler, in its own process."""
 
 import json
 import os
@@ -19,15 +19,15 @@ NSYS_REPORTS = working_tree.ROOT / ".asv" / "profiles"
 
 
 def profile(case: Case, profiler: str) -> None:
-    """Start `profiler` (torch, ncu or nsys) on one call of `case`, and leave with its exit status.
+    """Start `profiler` (torch, ncu or nsys) on a call of `case`, and exit with its status.
 
-    Raises `click.ClickException` with one line where the tool or the case cannot be had here.
+    Raises `click.ClickException` with one line if the tool or the case is unavailable here.
     """
     working_tree.make_importable()
     child = [sys.executable, "-P", "-m", "perf.commands.case_profile", profiler, json.dumps(case.to_json())]
     if profiler == "torch":
         click.echo(case.key)
-        quiet = os.environ | {"KINETO_LOG_LEVEL": "99"}  # the tracer's own remarks, not the kernels'
+        quiet = os.environ | {"KINETO_LOG_LEVEL": "99"}  # without the tracer's own messages
         sys.exit(subprocess.run(child, env=quiet, check=False).returncode)
     if shutil.which(profiler) is None:
         raise click.ClickException(f"{profiler} is not on the PATH; --profile torch needs nothing installed")
@@ -45,7 +45,7 @@ def profile(case: Case, profiler: str) -> None:
 
 
 def profiled_child(profiler: str, case: Case) -> None:
-    """Run one case once, warm, under a profiler: torch's, whose table is printed, or the one that started us."""
+    """Run a warm case once under torch's profiler, whose table is printed, or under the parent process's."""
     import torch
 
     from perf.harness.measure import missing_device, pin_package
@@ -80,21 +80,21 @@ def profiled_child(profiler: str, case: Case) -> None:
 
 
 def _kernels(events: Any, on_gpu: bool) -> str:
-    """Kernels by device time; on a CPU, operators by their own time."""
+    """Format a table of kernels by device time; on a CPU, of operators by their own time."""
     from tabulate import tabulate
     from torch.autograd import DeviceType
 
-    if on_gpu:  # what ran on the device; ranges that a library names there hold kernels that are listed already
+    if on_gpu:  # without host events, and without a library's named ranges, whose kernels are listed already
         events = [e for e in events if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)]
     times = [e.self_device_time_total if on_gpu else e.self_cpu_time_total for e in events]
-    found = [(e.key, e.count, us) for e, us in zip(events, times, strict=True)]
-    total = sum(us for _, _, us in found) or 1.0
-    found.sort(key=lambda row: -row[2])
-    rows = [[name[:90], calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in found[:TOP_KERNELS]]
-    if rest := found[TOP_KERNELS:]:
-        us = sum(row[2] for row in rest)
-        rows.append([f"{len(rest)} more", sum(row[1] for row in rest), f"{us:.1f}", units.percent(us / total)])
-    rows.append(["all", sum(row[1] for row in found), f"{total:.1f}", ""])
+    kernels = [(e.key, e.count, us) for e, us in zip(events, times, strict=True)]
+    total = sum(us for _, _, us in kernels) or 1.0
+    kernels.sort(key=lambda kernel: -kernel[2])
+    rows = [[name[:90], calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in kernels[:TOP_KERNELS]]
+    if rest := kernels[TOP_KERNELS:]:
+        us = sum(kernel[2] for kernel in rest)
+        rows.append([f"{len(rest)} more", sum(kernel[1] for kernel in rest), f"{us:.1f}", units.percent(us / total)])
+    rows.append(["all", sum(kernel[1] for kernel in kernels), f"{total:.1f}", ""])
     headers = ["kernel", "calls", "device us", "share"] if on_gpu else ["operator", "calls", "CPU us", "share"]
     return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "right"))
 

@@ -1,4 +1,4 @@
-"""`python -m perf demo`: real asv over the last commits of this repository, on whatever machine this is."""
+"""`python -m perf demo`: a real asv run over the last commits of this repository, with or without a GPU."""
 
 import json
 import os
@@ -23,19 +23,19 @@ def run(count: int) -> None:
     from perf.harness.device import machine
 
     commits = _last_commits(count)
-    found = machine()
-    on_gpu = found["num_gpu"] != "0"
-    _announce(commits, found)
-    _write_inputs(commits, found)
+    here = machine()
+    on_gpu = here["num_gpu"] != "0"
+    _announce(commits, here)
+    _write_inputs(commits, here)
 
     pattern = SETS["quick" if on_gpu else "demo"]
-    measured = _asv("run", "HASHFILE:commits.txt", "--machine", found["machine"], "-b", pattern, "--quick")
+    measured = _asv("run", "HASHFILE:commits.txt", "--machine", here["machine"], "-b", pattern, "--quick")
     if measured not in (0, 2):  # 2: some case failed, and the others are on file
         raise click.ClickException(f"asv run ended with status {measured}; its output above says why")
     if _asv("publish") != 0:
         raise click.ClickException("asv publish failed; its output above says why")
 
-    click.echo(_table(commits, found["machine"]))
+    click.echo(_table(commits, here["machine"]))
     site = FOLDER / "html"
     click.echo(f"\nThe site: {_short(site)}\nServe it: python -m http.server 8000 --directory {_short(site)}")
     if measured == 2:
@@ -43,7 +43,7 @@ def run(count: int) -> None:
 
 
 def _last_commits(count: int) -> list[str]:
-    """Newest first."""
+    """List the last commits that touch cs336_systems, newest first."""
     if shutil.which("git") is None:
         raise click.ClickException("git is not installed; the demo measures commits, so it needs git")
     log = _git("log", "--first-parent", f"-{count}", "--format=%H", "--", "cs336_systems")
@@ -54,23 +54,23 @@ def _last_commits(count: int) -> list[str]:
     return log.stdout.split()
 
 
-def _announce(commits: list[str], found: dict[str, str]) -> None:
-    where = f"{found['num_gpu']} x {found['gpu']}" if found["gpu"] else f"{found['cpu']}, no GPU"
-    click.echo(f"Measuring {len(commits)} commits on {where} (asv machine {found['machine']}), newest first:")
+def _announce(commits: list[str], here: dict[str, str]) -> None:
+    hardware = f"{here['num_gpu']} x {here['gpu']}" if here["gpu"] else f"{here['cpu']}, no GPU"
+    click.echo(f"Measuring {len(commits)} commits on {hardware} (asv machine {here['machine']}), newest first:")
     for commit in commits:
         click.echo("  " + collapsed(_git("log", "-1", "--format=%h %cs %s", commit).stdout)[:100])
     if _git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
-        click.echo("This is a shallow clone: only the commits that it holds can be measured.")
+        click.echo("This is a shallow clone: only its own commits can be measured.")
     changed = _git("status", "--porcelain").stdout.splitlines()
     if changed:
         click.echo(
             f"{len(changed)} uncommitted changes: asv measures commits, so changes to cs336_systems are not measured;"
-            " changes to perf are in effect."
+            " changes to perf are."
         )
     click.echo()
 
 
-def _write_inputs(commits: list[str], found: dict[str, str]) -> None:
+def _write_inputs(commits: list[str], here: dict[str, str]) -> None:
     from asv import util
 
     configuration = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
@@ -85,14 +85,14 @@ def _write_inputs(commits: list[str], found: dict[str, str]) -> None:
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
         (FOLDER / "asv.conf.json").write_text(json.dumps(configuration, indent=4))
-        (FOLDER / "machine.json").write_text(json.dumps({found["machine"]: found, "version": 1}))
+        (FOLDER / "machine.json").write_text(json.dumps({here["machine"]: here, "version": 1}))
         (FOLDER / "commits.txt").write_text("\n".join(commits) + "\n")
     except OSError as error:
         raise click.ClickException(f"cannot write to {FOLDER}: {error.strerror}") from None
 
 
 def _asv(*arguments: str) -> int:
-    """Run asv and show what it prints, but for the rows of a grid that were not selected: hundreds of n/a."""
+    """Run asv and print its output without the hundreds of n/a of cases that were not selected."""
     command = [sys.executable, "-m", "asv", arguments[0], "--config", str(FOLDER / "asv.conf.json"), *arguments[1:]]
     environment = os.environ | {"PERF_MACHINE_FILE": str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as asv:
@@ -104,7 +104,7 @@ def _asv(*arguments: str) -> int:
 
 
 def _table(commits: list[str], machine: str) -> str:
-    """A row per case, a column per commit, oldest first: median milliseconds or the reason why there is none."""
+    """Format a row per case and a column per commit, oldest first: median milliseconds, or the status."""
     from tabulate import tabulate
 
     rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -128,11 +128,11 @@ def _short(path: Path) -> str:
 
 
 @click.command("demo")
-@click.option("--commits", default=3, show_default=True, type=click.IntRange(1, 50), help="How many commits.")
+@click.option("--commits", default=3, show_default=True, type=click.IntRange(1, 50), help="Number of commits.")
 def command(commits: int) -> None:
-    """Measure this repository's last commits and publish the site: the main job, in small.
+    """Measure this repository's last commits and publish their site, on a small scale.
 
-    A real `asv run` over the last commits that touch cs336_systems and a real `asv publish`: some CPU-sized cases on a
-    machine without a GPU, a quick GPU set on one with. Takes one to two minutes; writes under .asv/demo only.
+    Runs `asv run` over the last commits that touch cs336_systems, then `asv publish`: a quick set of GPU cases, or some
+    CPU-sized cases on a machine without a GPU. Takes one to two minutes; writes only to .asv/demo.
     """
     run(commits)

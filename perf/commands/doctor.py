@@ -1,4 +1,4 @@
-"""`python -m perf doctor`: what this machine has, and what of the suite can run here."""
+"""`python -m perf doctor`: checks of this machine, and the asv classes that it can run."""
 
 import functools
 import importlib
@@ -35,34 +35,34 @@ class Check:
     found: str
     remark: str = "ok"
     blocks: str = ""
-    """Why nothing of the suite can run here; "" if this is no such reason."""
+    """Reason why no class can run here; "" if the check prevents none."""
 
 
 def run() -> None:
-    """Print both tables; exit status 1 if nothing of the suite can run here."""
+    """Print both tables; exit with status 1 if no class can run here."""
     checks = list(machine_checks())
     click.echo(_table([[check.name, check.found, check.remark] for check in checks], ["check", "found", "remark"]))
     blocked = "; ".join(check.blocks for check in checks if check.blocks)
     rows, runs = [], False
     for name, cls, broken in asv_classes():
-        cases, reason = _ask_class(cls) if cls else ("?", broken)
+        cases, reason = _check_class(cls) if cls else ("?", broken)
         reason = blocked or reason
         runs = runs or not reason
         rows.append([name, cases, "no" if reason else "yes", reason])
     click.echo()
     click.echo(_table(rows, ["asv class", "cases", "runs here", "why not"]))
     if not runs:
-        raise click.ClickException("nothing of the suite can run here; the tables above say why")
+        raise click.ClickException("no class of the suite can run here; the tables above say why")
 
 
 def machine_checks() -> Iterator[Check]:
-    """Each of the checks, in the order in which they are shown; none of them raises."""
+    """Run all checks, in the order of the table; none of them raises."""
     for name, check in _CHECKS.items():
         try:
-            yield from ([found] if isinstance(found := check(name), Check) else found)
+            yield from ([result] if isinstance(result := check(name), Check) else result)
         except ModuleNotFoundError as error:
-            yield Check(name, f"not asked: there is no {error.name}", "")
-        except Exception as error:  # a doctor who dies of what he looks for helps nobody
+            yield Check(name, f"not checked: {error.name} is not installed", "")
+        except Exception as error:  # the other checks must still run
             yield Check(name, "the check itself failed", f"{type(error).__name__}: {one_line(error)}")
 
 
@@ -96,10 +96,10 @@ def _interpreter(name: str) -> Check:
         return Check(name, "not needed: the kernels are compiled for the GPU")
     if not triton:
         return Check(name, "not installed", "tests of the Triton kernels cannot run")
-    found = f"triton {triton} with numpy {numpy}"
+    versions = f"triton {triton} with numpy {numpy}"
     if triton.startswith("3.6.") and _numbers(numpy) >= (2, 4):
-        return Check(name, found, "tests of the kernels fail: use triton 3.7, or pip install 'numpy<2.4'")
-    return Check(name, found)
+        return Check(name, versions, "tests of the kernels fail: use triton 3.7, or pip install 'numpy<2.4'")
+    return Check(name, versions)
 
 
 def _cuda(name: str) -> Check:
@@ -125,10 +125,10 @@ def _driver(name: str) -> Check:
 
     uuid = _gpu_uuid()
     if not uuid:
-        return Check(name, "not asked: there is no GPU")
+        return Check(name, "not checked: there is no GPU")
     nvml = Nvml.open(uuid)
     if nvml is None:
-        return Check(name, "NVML does not answer", "clocks, power and throttling will not be in the records")
+        return Check(name, "NVML is unavailable", "clocks, power and throttling will not be in the records")
     limits = nvml.constants()
     return Check(name, f"{limits['driver']}, {limits['power_limit_w']} W, up to {limits['max_sm_mhz']} MHz")
 
@@ -136,9 +136,9 @@ def _driver(name: str) -> Check:
 def _trouble(name: str) -> Check:
     uuid = _gpu_uuid()
     if not uuid:
-        return Check(name, "not asked: there is no GPU")
-    found = preflight.busy_or_broken_gpus()
-    return Check(name, "; ".join(found) or "none", "nothing is measured until it is gone" if found else "ok")
+        return Check(name, "not checked: there is no GPU")
+    reasons = preflight.busy_or_broken_gpus()
+    return Check(name, "; ".join(reasons) or "none", "nothing is measured until it is resolved" if reasons else "ok")
 
 
 def _tool(name: str, remark: str) -> Check:
@@ -153,7 +153,7 @@ def _disk(name: str) -> Iterator[Check]:
         remark = "ok"
         if not os.access(existing, os.W_OK):
             remark = "cannot be written to"
-        elif free < preflight.LEAST_FREE_BYTES:
+        elif free < preflight.MIN_FREE_BYTES:
             remark = "less than 1 GiB: nothing is measured"
         yield Check(f"{name} {folder.relative_to(ROOT)}/", f"{free / 2**30:.1f} GiB free", remark)
 
@@ -161,17 +161,17 @@ def _disk(name: str) -> Iterator[Check]:
 def _git(name: str) -> Check:
     if shutil.which("git") is None:
         return Check(name, "not on the PATH", "asv measures commits, so it needs git", "git is not installed")
-    head = _ask_git("rev-parse", "--short", "HEAD")
+    head = _run_git("rev-parse", "--short", "HEAD")
     if head.returncode != 0:
-        words = (head.stderr.strip().splitlines() or ["no answer"])[0]
-        return Check(name, words, "asv measures commits", f"{ROOT} is not a git repository with commits")
-    version = _ask_git("--version").stdout.strip().removeprefix("git version ")
-    if _ask_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
-        held = _ask_git("rev-list", "--count", "HEAD").stdout.strip()
-        commits = "1 commit" if held == "1" else f"{held} commits"
+        message = (head.stderr.strip().splitlines() or ["no output"])[0]
+        return Check(name, message, "asv measures commits", f"{ROOT} is not a git repository with commits")
+    version = _run_git("--version").stdout.strip().removeprefix("git version ")
+    if _run_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        count = _run_git("rev-list", "--count", "HEAD").stdout.strip()
+        commits = "1 commit" if count == "1" else f"{count} commits"
         return Check(name, f"{version}, a shallow clone of {commits}", "for more history: git fetch --unshallow")
-    if _ask_git("rev-parse", "--verify", "--quiet", "main").returncode != 0:
-        return Check(name, f"{version}, no branch main", "asv publish wants it: git checkout -B main")
+    if _run_git("rev-parse", "--verify", "--quiet", "main").returncode != 0:
+        return Check(name, f"{version}, no branch main", "asv publish requires it: git checkout -B main")
     return Check(name, f"{version}, full history, HEAD {head.stdout.strip()}")
 
 
@@ -205,8 +205,8 @@ def _machine_file(name: str) -> Check:
 def _browser(name: str) -> Check:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
-    found = f"{chromium or 'no chromium'}, {driver or 'no chromedriver'}"
-    return Check(name, found, "ok" if chromium and driver else "browser tests of the site are skipped")
+    programs = f"{chromium or 'no chromium'}, {driver or 'no chromedriver'}"
+    return Check(name, programs, "ok" if chromium and driver else "browser tests of the site are skipped")
 
 
 _CHECKS: dict[str, Callable[[str], Check | Iterator[Check]]] = {
@@ -230,14 +230,14 @@ _CHECKS: dict[str, Callable[[str], Check | Iterator[Check]]] = {
 
 @functools.cache
 def _gpu_uuid() -> str:
-    """NVML's name of the GPU that is measured, "" without one."""
+    """Return the UUID of the measured GPU in NVML's form; "" without a GPU."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(0).uuid}" if torch.cuda.is_available() else ""
 
 
-def _ask_class(cls: Any) -> tuple[str, str]:
-    """How many cases a class has, and why this machine cannot run them, "" if it can."""
+def _check_class(cls: Any) -> tuple[str, str]:
+    """Return the number of a class's cases, and why this machine cannot run them; "" if it can."""
     from perf.harness.suite import cases_of
 
     try:
@@ -257,23 +257,23 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-def _ask_git(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def _run_git(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def _table(rows: list[list[str]], headers: list[str]) -> str:
     try:
         from tabulate import tabulate
-    except ImportError:  # it comes with asv, whose absence is what the table has to tell
+    except ImportError:  # tabulate is a dependency of asv, whose absence the table has to report
         return "\n".join("  ".join(cells) for cells in [headers, *rows])
     return tabulate(rows, headers, disable_numparse=True)
 
 
 @click.command("doctor")
 def command() -> None:
-    """Say what this machine has, what of the suite can run here, and why not the rest.
+    """Check this machine and list the asv classes that it can run, with the reasons for the others.
 
-    One line a check: ok, or what to do about it. Takes about 5 seconds, most of them to import torch; changes nothing.
+    Each check has one line: ok, or the remedy. Takes about 5 seconds, most of them to import torch; changes nothing.
     The exit status is 0 if at least one asv class can run here.
     """
     run()

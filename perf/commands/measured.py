@@ -1,6 +1,6 @@
-"""`python -m perf measured`: what a run of asv measured and what failed, from its records, in a line a case.
+"""`python -m perf measured`: the results and failures of an `asv run`, from its records, in a line a case.
 
-asv prints whole grids, most of them n/a after `-b`, and reasons only with `-e`.
+asv itself prints whole grids, most of them n/a after `-b`, and reasons only with `-e`.
 """
 
 import re
@@ -29,16 +29,16 @@ from perf.site.newest import DAMAGED
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 
-_WIDEST = 120
-_FIGURES = 44
-"""Columns of a terminal that everything but a case's name takes in the table."""
+_MAX_WIDTH = 120
+_FIGURES_WIDTH = 44
+"""Width of the table's columns beside the case's name."""
 
-_NAMED = 3
-"""Of the cases that share a reason, how many are named."""
+_MAX_NAMED = 3
+"""Number of cases that are named for a shared reason."""
 
 
-class _Nothing(click.ClickException):
-    """There is nothing to show; status 1 would say that a case failed."""
+class _NothingToShow(click.ClickException):
+    """There is nothing to show, which differs from status 1: a case failed."""
 
     exit_code = 2
 
@@ -48,32 +48,32 @@ class _Nothing(click.ClickException):
 @click.option("--machine", help="asv's name of the machine; default: this one.")
 @click.option("-b", "--bench", "pattern", metavar="REGEX", help="Only these cases, as asv run -b selects them.")
 def command(name: str | None, machine: str | None, pattern: str | None) -> None:
-    """Print what `asv run` measured of COMMIT, and what failed, with its reason.
+    """Print the results of `asv run` for COMMIT, and its failures with their reasons.
 
     \b
     python -m perf measured
     python -m perf measured HEAD~2 -b "$(python -m perf select history)"
 
-    COMMIT is by default the one that was measured last. Shows its newest session on this machine: all that was
-    measured in one day with one effort, device and software. A line a case, with the median of its samples, half of
-    its 95 % interval, its peak memory and how many samples count; then each reason of cases without a number; then how
-    many there are, and how long the runs of their classes took.
+    COMMIT is by default the commit that was measured last. Shows its newest session on this machine: all measurements
+    of a day with the same effort, device and software. Each case has a line with the median of its samples, half of its
+    95 % interval, its peak memory and the number of its counted samples; then come the reasons of cases without a
+    number, the number of cases, and the duration of their classes' runs.
 
-    Exit status 0: nothing failed; 1: something did; 2: nothing to show. Unavailable, which asv calls n/a, is what this
-    machine or commit cannot do, or what does not fit into memory; it is no failure. Without a GPU nothing is recorded
-    of GPU cases: `python -m perf doctor` says what can run.
+    Exit status 0: nothing failed; 1: a case failed; 2: nothing to show. Unavailable, asv's n/a, means that this machine
+    or commit cannot run the case, or that it does not fit into memory; this is not a failure. Without a GPU nothing is
+    recorded for GPU cases: `python -m perf doctor` lists the classes that can run.
     """
-    wanted = _compiled(pattern)
-    where = _known_machine(machine or device.machine()["machine"])
+    regex = _compiled(pattern)
+    machine = _known_machine(machine or device.machine()["machine"])
     try:
-        commit, others = (_commit(name, where), []) if name else _newest(where)
-        session = _newest_session(records.read_lines(RECORDS, where, commit))
-        results = [one for one in records.summarize(session) if wanted is None or _matches(one, wanted)]
+        commit, others = (_commit(name, machine), []) if name else _newest(machine)
+        session = _newest_session(records.read_lines(RECORDS, machine, commit))
+        results = [result for result in records.summarize(session) if regex is None or _matches(result, regex)]
         if not results:
-            raise _Nothing(_why_none(session, commit, where, pattern))
+            raise _NothingToShow(_why_none(session, commit, machine, pattern))
         text = _text(results, session, others)
     except DAMAGED as error:
-        raise _Nothing(_why_damaged(error, where)) from None
+        raise _NothingToShow(_why_damaged(error, machine)) from None
     click.echo(printable_lines(text))
     if any(_failed(result) for result in results):
         sys.exit(1)
@@ -87,15 +87,15 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
 
 
 def _known_machine(name: str) -> str:
-    known = [one for one in records.machines(RECORDS) if records.commits(RECORDS, one)]
+    known = [machine for machine in records.machines(RECORDS) if records.commits(RECORDS, machine)]
     if name in known:
         return name
-    others = nearby(name, known) or (f"--machine takes {' or '.join(known)}" if known else "")
-    raise _Nothing(f"no records of the machine {name!r}; `asv run` writes them{'; ' if others else ''}{others}")
+    hint = nearby(name, known) or (f"--machine takes {' or '.join(known)}" if known else "")
+    raise _NothingToShow(f"no records of the machine {name!r}; `asv run` writes them{'; ' if hint else ''}{hint}")
 
 
 def _newest(machine: str) -> tuple[str, list[str]]:
-    """The commit whose newest session began last, and the others of that day, newest first."""
+    """Return the commit whose newest session began last, and the others of that day, newest first."""
     began = {}
     for commit in records.commits(RECORDS, machine):
         try:
@@ -104,68 +104,70 @@ def _newest(machine: str) -> tuple[str, list[str]]:
         except DAMAGED as error:
             click.echo(f"{commit[:8]} is left out: {_why_damaged(error, machine)}", err=True)
     if not began:
-        raise _Nothing(f"no session in the records of {machine}; `asv run` writes one")
+        raise _NothingToShow(f"the records of {machine} have no session; `asv run` writes it")
     newest, *others = sorted(began, key=began.__getitem__, reverse=True)
-    return newest, [one for one in others if began[one][1] == began[newest][1]]
+    return newest, [commit for commit in others if began[commit][1] == began[newest][1]]
 
 
 def _commit(name: str, machine: str) -> str:
-    """The full hash of a recorded commit, by any name that git knows; by its hash without git."""
+    """Return the full hash of a recorded commit from its hash, or from any name that git resolves."""
     recorded = records.commits(RECORDS, machine)
-    found = [one for one in recorded if re.fullmatch("[0-9a-f]{7,40}", name) and one.startswith(name)]
-    if len(found) == 1:
-        return found[0]
+    matching = [commit for commit in recorded if re.fullmatch("[0-9a-f]{7,40}", name) and commit.startswith(name)]
+    if len(matching) == 1:
+        return matching[0]
     try:
         commit = checkouts.resolve(name).commit
     except click.ClickException as error:
-        raise _Nothing(error.message) from None
+        raise _NothingToShow(error.message) from None
     if commit not in recorded:
-        raise _Nothing(f"{name!r} has no records of {machine}; `asv run {commit[:8]}^!` measures it")
+        raise _NothingToShow(f"{name!r} has no records of {machine}; `asv run {commit[:8]}^!` measures it")
     return commit
 
 
 def _newest_session(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Its lines: of the session that was written to last; [] if none has measured anything."""
+    """Return the lines of the session that was written last; [] if no session has measured anything."""
     written = [line["session"] for line in lines if line["kind"] in ("visit", "run")]
     return [line for line in lines if line.get("session", line.get("id")) == written[-1]] if written else []
 
 
 def _matches(result: CaseResult, pattern: re.Pattern[str]) -> bool:
-    """asv's own rule; a class that is gone has both methods that most have."""
+    """Apply asv's own rule; a removed class is assumed to have had the two most common methods."""
     cls = next((cls for name, cls, _ in asv_classes() if name == result.benchmark and cls), None)
-    methods = [one for one in dir(cls) if one.startswith("track_")] if cls else ["track_time", "track_peak_memory"]
-    return any(pattern.search(case_key(f"{result.benchmark}.{one}", result.params.values())) for one in methods)
+    methods = [name for name in dir(cls) if name.startswith("track_")] if cls else ["track_time", "track_peak_memory"]
+    values = result.params.values()
+    return any(pattern.search(case_key(f"{result.benchmark}.{method}", values)) for method in methods)
 
 
 def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern: str | None) -> str:
     classes = dict.fromkeys(line["benchmark"] for line in session if line["kind"] == "visit")
     if not classes:
         return f"no case of {commit[:8]} is in the records of {machine} yet; `asv run {commit[:8]}^!` measures it"
-    return collapsed(f"no case of {commit[:8]} matches {pattern!r}; measured were some of {', '.join(classes)}")
+    return collapsed(f"no case of {commit[:8]} matches {pattern!r}; its records have {', '.join(classes)}")
 
 
 def _why_damaged(error: BaseException, machine: str) -> str:
-    """In one line; a `SystemExit` of the records has said it, with the file's name."""
+    """Describe damaged records in one line; a `SystemExit` of `records` already does, with the file's name."""
     if isinstance(error, SystemExit):
         return shortened(str(error.code), 300)
     return shortened(f"records of {machine} are of another form: {type(error).__name__}: {error}", 300)
 
 
 def _text(results: list[CaseResult], session: list[dict[str, Any]], others: list[str]) -> str:
-    width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
-    failed = [one for one in results if _failed(one)]
-    unavailable = [one for one in results if one.status in NOT_APPLICABLE]
-    measured = [one for one in results if one.status == "ok"]
-    counts = (
-        f"{len(measured)} measured, {len(failed)} failed, {len(unavailable)} unavailable, {_spent(results, session)}"
-    )
+    width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
+    failed = [result for result in results if _failed(result)]
+    unavailable = [result for result in results if result.status in NOT_APPLICABLE]
+    measured = [result for result in results if result.status == "ok"]
     parts = [_heading(results[0], width)]
-    parts += [_table(measured, width)] if measured else []
-    parts += [
-        _reasons(title, some, width) for title, some in (("Failed", failed), ("Unavailable", unavailable)) if some
-    ]
-    parts += [_filled(f"Measured on that day too: {', '.join(one[:8] for one in others)}", width)] if others else []
-    return "\n\n".join([*parts, counts])
+    if measured:
+        parts.append(_table(measured, width))
+    if failed:
+        parts.append(_reasons("Failed", failed, width))
+    if unavailable:
+        parts.append(_reasons("Unavailable", unavailable, width))
+    if others:
+        parts.append(_filled(f"Measured on that day too: {', '.join(commit[:8] for commit in others)}", width))
+    counts = f"{len(measured)} measured, {len(failed)} failed, {len(unavailable)} unavailable"
+    return "\n\n".join([*parts, f"{counts}, {_duration(results, session)}"])
 
 
 def _failed(result: CaseResult) -> bool:
@@ -175,15 +177,15 @@ def _failed(result: CaseResult) -> bool:
 def _heading(result: CaseResult, width: int) -> str:
     session = result.session
     began = session.started_at.replace("T", " ")[:16]
-    about = (
+    lines = (
         f"{session.commit[:8]} on {session.machine}: {session.device['name']}, {software(session.software)}",
         f"{began} UTC, {session.effort} run; median of the samples, ± half of its 95 % interval",
     )
-    return "\n".join(_filled(line, width) for line in about)
+    return "\n".join(_filled(line, width) for line in lines)
 
 
 def _table(results: Sequence[CaseResult], width: int) -> str:
-    """A row a case, under the name of its class."""
+    """Format a row for each case, under the name of its class."""
     from tabulate import tabulate
 
     rows, benchmark = [], ""
@@ -193,12 +195,12 @@ def _table(results: Sequence[CaseResult], width: int) -> str:
             rows.append([collapsed(benchmark), *[""] * 4])
         rows.append([collapsed(f"({_values(result)})"), *_figures(result)])
     headers = ["case", "median", "±", "peak memory", "samples"]
-    widths = [max(width - _FIGURES, 20), *[None] * 4]
+    widths = [max(width - _FIGURES_WIDTH, 20), *[None] * 4]
     return tabulate(rows, headers, disable_numparse=True, maxcolwidths=widths, colalign=("left", *["right"] * 4))
 
 
 def _figures(result: CaseResult) -> list[str]:
-    """Time, its interval, memory and samples; "-" for what was not asked for."""
+    """Return time, interval, memory and number of samples; "-" for a quantity that was not measured."""
     time = estimate(result)
     return [
         units.seconds(time.median) if time else "-",
@@ -209,14 +211,14 @@ def _figures(result: CaseResult) -> list[str]:
 
 
 def _reasons(title: str, results: Sequence[CaseResult], width: int) -> str:
-    """A line a reason with its number of cases, and under it the first of them."""
+    """Format a line for each reason with its number of cases, and the first of them below."""
     lines = [f"{title}:"]
-    for group in by_reason(results, name=lambda one: f"{one.benchmark}({_values(one)})"):
+    for group in by_reason(results, name=lambda result: f"{result.benchmark}({_values(result)})"):
         cases = group["cases"]
         count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
         lines.append(_filled(f"{count}, {group['status']}: {shortened(group['reason'], 300)}", width, 2))
-        more = f"; and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
-        lines.append(_filled(collapsed("; ".join(cases[:_NAMED])) + more, width, 6))
+        more = f"; and {len(cases) - _MAX_NAMED} more" if len(cases) > _MAX_NAMED else ""
+        lines.append(_filled(collapsed("; ".join(cases[:_MAX_NAMED])) + more, width, 6))
     return "\n".join(lines)
 
 
@@ -224,11 +226,11 @@ def _values(result: CaseResult) -> str:
     return ", ".join(map(str, result.params.values()))
 
 
-def _spent(results: Sequence[CaseResult], session: list[dict[str, Any]]) -> str:
-    """How long the session's runs of these classes took; a run that died or is under way has not said it."""
+def _duration(results: Sequence[CaseResult], session: list[dict[str, Any]]) -> str:
+    """Format the duration of the session's runs of these classes; a killed or unfinished run has none on file."""
     classes = {result.benchmark for result in results}
-    took = [line["seconds"] for line in session if line["kind"] == "run" and line["benchmark"] in classes]
-    return units.seconds(sum(took)) if took else "seconds not on file"
+    seconds = [line["seconds"] for line in session if line["kind"] == "run" and line["benchmark"] in classes]
+    return units.seconds(sum(seconds)) if seconds else "seconds not on file"
 
 
 def _filled(text: str, width: int, indent: int = 0) -> str:

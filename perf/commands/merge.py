@@ -1,7 +1,7 @@
-"""Shards of a run, measured in several checkouts or on several machines, become one set of results and records.
+"""`python -m perf merge`: merge shards of a run, measured in several checkouts or on several machines.
 
-A result file of asv's holds one value per cell of a grid: a number, null for a failure, or NaN for n/a and for what was
-not selected. Of two files of one commit and environment, each cell keeps the one that says more, in that order.
+asv's result file has a value for each cell of a grid: a number, null for a failure, or NaN for n/a and for a cell that
+was not selected. Of two files of a commit and environment, each cell keeps the value that comes first in that order.
 """
 
 import itertools
@@ -18,27 +18,27 @@ from perf.stored import problem_of_benchmark, problem_of_results
 
 
 def merge(source: Path, target: Path) -> int:
-    """Merge the `results` and `records` folders of `source` into those of `target`; returns the number of files.
+    """Merge the `results` and `records` folders of `source` into those of `target`; return the number of files.
 
-    Raises `click.ClickException` with one line where they cannot be one series: another GPU under the same machine
-    name, another version or grid of a benchmark.
+    Raises `click.ClickException` with one line if they cannot share a series: another GPU under the same machine name,
+    another version or grid of a benchmark.
     """
     files = sorted((source / "results").glob("*/*.json"))
     if not files:
         raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
     read = {path: _load(path) for path in [*files, source / "results" / "benchmarks.json"]}
-    for path, theirs in read.items():  # all of them, before one is written
+    for path, theirs in read.items():  # checks all files before it writes any
         _check(path, theirs)
     for path, theirs in read.items():
         into = target / "results" / path.relative_to(source / "results")
         if not into.exists():
             _write(into, theirs)
         elif path.name == "machine.json":
-            _same(theirs, _load(into), "gpu", path)
+            _require_same(theirs, _load(into), "gpu", path)
         elif path.name != "benchmarks.json":
             _write(into, _merged(_load(into), theirs, path))
-        elif theirs.keys() - (ours := _load(into)).keys():  # without them nothing says what their rows' axes are called
-            _write(into, theirs | ours, indent=4, sort_keys=True)  # as asv does
+        elif theirs.keys() - (ours := _load(into)).keys():  # the only source of the names of their rows' axes
+            _write(into, theirs | ours, indent=4, sort_keys=True)  # asv's own format
     for machine in records.machines(source / "records"):
         for commit in records.commits(source / "records", machine):
             _merge_records(source / "records", target / "records", machine, commit)
@@ -47,7 +47,7 @@ def merge(source: Path, target: Path) -> int:
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[str, Any]:
     for name in ("commit_hash", "env_name", "params"):
-        _same(theirs, ours, name, path)
+        _require_same(theirs, ours, name, path)
     rows = dict(ours["results"])
     for benchmark, row in theirs["results"].items():
         rows[benchmark] = _merged_row(rows[benchmark], row, f"{path}: {benchmark}") if benchmark in rows else row
@@ -55,14 +55,14 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[st
 
 
 def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
-    """Cell by cell; what asv stores once per row (when it started, how long it took) stays ours."""
+    """Merge a row cell by cell; asv's values for the whole row (start, duration) stay ours."""
     if ours[1:3] != theirs[1:3]:
-        raise click.ClickException(f"{where} has another grid or version than what is here: they are not one series")
+        raise click.ClickException(f"{where} has another grid or version than here: they are not one series")
     count = math.prod(map(len, ours[1]))
     ours, theirs = (_columns(row, count) for row in (ours, theirs))
     width = max(len(ours), len(theirs))
     ours, theirs = (row + [None] * (width - len(row)) for row in (ours, theirs))
-    takes = [_says(b) > _says(a) for a, b in zip(ours[0], theirs[0], strict=True)]
+    takes = [_rank(b) > _rank(a) for a, b in zip(ours[0], theirs[0], strict=True)]
     merged = []
     for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         per_cell = index == 0 or index > 4
@@ -75,11 +75,11 @@ def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
 
 
 def _columns(row: list[Any], count: int) -> list[Any]:
-    """asv writes null for a column of nulls: of results, for a grid that failed as a whole."""
+    """Expand a column of results that asv wrote as null, because the whole grid failed."""
     return [row[0] if row[0] is not None else [None] * count, *row[1:]]
 
 
-def _says(value: Any) -> int:
+def _rank(value: Any) -> int:
     if value is None:
         return 1
     return 0 if isinstance(value, float) and math.isnan(value) else 2
@@ -95,7 +95,7 @@ def _merge_records(source: Path, target: Path, machine: str, commit: str) -> Non
     journal.close()
 
 
-def _same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -> None:
+def _require_same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -> None:
     if theirs.get(name) != ours.get(name):
         raise click.ClickException(
             f"{path} has {name} {theirs.get(name)!r}, here it is {ours.get(name)!r}: they are not one series"
@@ -103,26 +103,27 @@ def _same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -
 
 
 def commits(source: Path) -> set[str]:
-    """Full hashes of the commits with results or records. Raises `click.ClickException` with one line."""
-    found = set()
+    """Return the full hashes of the commits with results or records. Raises `click.ClickException` with one line."""
+    measured = set()
     for path in sorted((source / "results").glob("*/*-*.json")):
         document = _load(path)
         _check(path, document)
-        found.add(document["commit_hash"])
-    directory = source / "records"
-    return found | {one for machine in records.machines(directory) for one in records.commits(directory, machine)}
+        measured.add(document["commit_hash"])
+    for machine in records.machines(source / "records"):
+        measured |= set(records.commits(source / "records", machine))
+    return measured
 
 
 def _check(path: Path, document: Any) -> None:
     if path.name in ("machine.json", "benchmarks.json"):
-        wrong = "" if isinstance(document, dict) else "no object"
+        problem = "" if isinstance(document, dict) else "not an object"
     else:
-        wrong = problem_of_results(document)
-    if path.name == "benchmarks.json" and not wrong:
-        entries = ((name, one) for name, one in document.items() if name != "version")
-        wrong = next(filter(None, itertools.starmap(problem_of_benchmark, entries)), "")
-    if wrong:
-        raise click.ClickException(f"{path} is none of asv's: {wrong}")
+        problem = problem_of_results(document)
+    if path.name == "benchmarks.json" and not problem:
+        entries = ((name, entry) for name, entry in document.items() if name != "version")
+        problem = next(filter(None, itertools.starmap(problem_of_benchmark, entries)), "")
+    if problem:
+        raise click.ClickException(f"{path} is not a file of asv's: {problem}")
 
 
 def _load(path: Path) -> Any:
@@ -139,14 +140,14 @@ def _write(path: Path, document: Any, **form: Any) -> None:
 @click.command("merge")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 def command(sources: tuple[Path, ...]) -> None:
-    """Merge the results and records of other checkouts' perf folders into this one's.
+    """Merge the results and records of other checkouts' perf folders into this checkout's.
 
     \b
     python -m perf merge /scratch/shard-2/perf /scratch/shard-3/perf
 
-    Cell by cell: a number before a failure, a failure before n/a. Refuses another GPU under the same machine name and
-    another version of a benchmark, what is no result of asv's, and commits that this repository lacks. Takes a second
-    per commit.
+    Each cell keeps a number before a failure, and a failure before n/a. Refuses another GPU under the same machine
+    name, another version of a benchmark, invalid results, and commits that this repository lacks. Takes a second per
+    commit.
     """
     from perf.gate.checkouts import resolve
 

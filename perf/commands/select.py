@@ -1,4 +1,4 @@
-"""`python -m perf select`: the patterns of the named sets, for `asv run -b`."""
+"""`python -m perf select`: print the pattern of a named set of cases, for `asv run -b`."""
 
 import click
 
@@ -7,7 +7,7 @@ from perf.selection import SETS, shard
 
 @click.command("select")
 @click.argument("name", type=click.Choice(sorted(SETS)))
-@click.option("--shard", "part", metavar="I/N", help="Only part I of N: every case is in exactly one part.")
+@click.option("--shard", "part", metavar="I/N", help="Only shard I of N; the shards are disjoint and complete.")
 def command(name: str, part: str | None) -> None:
     """Print the pattern of a named set of cases.
 

@@ -1,6 +1,6 @@
-"""What a clock is, the wall clock, and a visit: one stay at a case.
+"""The interface of a clock, the wall clock, and a visit: a warm-up, then samples of one case.
 
-A visit is a warm-up, then samples until the median is known well enough or the budget is spent.
+A visit ends when the median's confidence interval is narrow enough or the budget is spent.
 """
 
 import gc
@@ -18,61 +18,61 @@ WARM_UP_S = 0.025
 BATCH = 5
 
 NOTCH = 0.909
-"""Level of the interval that ends a visit: 1.57 IQR / sqrt(n), the notches of McGill, Tukey and Larsen (1978)."""
+"""Confidence level that ends a visit: 1.57 IQR / sqrt(n), the notches of McGill, Tukey and Larsen (1978)."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When a visit has enough samples."""
+    """The stopping rule of a visit."""
 
     min_samples: int = 20
     max_samples: int = 60
     max_seconds: float = 0.25
-    """Wall time of the sampling; checked between batches, and never before the first of them."""
+    """Wall time of the sampling, checked after each batch."""
 
     precision: float = 0.005
-    """Half-width of the median's interval (`NOTCH`) over the median at which sampling ends early."""
+    """Relative half-width of the median's interval (`NOTCH`) at which sampling ends early."""
 
     def reached(self, samples: list[float], seconds: float) -> bool:
-        """Whether to stop after these samples (seconds each) and this much wall time."""
+        """Return whether to stop after these samples (seconds each) and this much wall time."""
         if len(samples) >= self.max_samples or seconds >= self.max_seconds:
             return True
         return len(samples) >= self.min_samples and median_half_width(samples) <= self.precision
 
 
 def median_half_width(samples: list[float]) -> float:
-    """Relative half-width of the median's interval at `NOTCH`; 0 of a median that is not positive."""
-    known = of_median(samples, NOTCH)
-    return known.half / known.value if known.value > 0 else 0.0
+    """Return the relative half-width of the median's interval at `NOTCH`; 0 if the median is not positive."""
+    interval = of_median(samples, NOTCH)
+    return interval.half / interval.value if interval.value > 0 else 0.0
 
 
 class Clock(Protocol):
-    """How long a piece of work takes, by one definition."""
+    """One definition of the time of a workload."""
 
     name: ClockName
     call_s: float
-    """How long a call takes, roughly, as the last warm-up found; 0 if unknown."""
+    """Approximate duration of a call in the last warm-up; 0 if unknown."""
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Get `work` and the device going; returns the state read meanwhile."""
+        """Warm up `work` and the device; return the state that `read_state` reads meanwhile."""
 
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples, seconds; warm up first. `while_busy` is called once while the device works, or after.
+        """Take `count` samples (seconds) after a warm-up; call `while_busy` once, while the device works or after.
 
-        Raises `ValueError` for a state of the cache that this clock cannot bring about.
+        Raises `ValueError` for a state of the cache that this clock cannot establish.
         """
 
 
 class WallClock:
-    """wall: from call to return, on the host; CPU work only, where there is no L2 to flush between samples."""
+    """wall: from call to return on the host, for CPU work only: it does not flush a cache."""
 
     name: ClockName = "wall"
     call_s = 0.0
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
-        """Run until WARM_UP_S has passed, at least twice."""
+        """Run for WARM_UP_S, at least twice."""
         begin, runs = time.perf_counter(), 0
         while runs < 2 or time.perf_counter() - begin < WARM_UP_S:
             work.prepare()
@@ -84,7 +84,7 @@ class WallClock:
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples, one after the other."""
+        """Take `count` samples, one after the other."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; the wall clock measures 'warm' only")
         samples = []
@@ -99,24 +99,24 @@ class WallClock:
 
 @dataclass(frozen=True)
 class Visit:
-    """What one stay at a case gave."""
+    """The samples of one visit."""
 
     samples_s: list[float]
-    """In the order in which they were taken."""
+    """Samples in the order in which they were taken."""
 
     throttled: list[int]
-    """Indices of the samples during which the device said that it was slowing itself down."""
+    """Indices of the samples during which the device reported throttling."""
 
     reasons: list[str]
-    """What it said."""
+    """The reported reasons."""
 
 
 def visit(
     clock: Clock, work: Workload, cache: Cache, stop: Stop = Stop(), throttling: Callable[[], list[str]] = lambda: []
 ) -> Visit:
-    """Sample until `stop`; warm up first. `throttling` says why the device is slow just now: nothing, if it is not.
+    """Sample warm work until `stop`; `throttling` returns the current reasons for throttling.
 
-    In batches of 5, or of as many calls as fit into the time that there is: a step of two seconds is sampled once.
+    A batch has 5 samples, or as many as fit into the time budget: a step of two seconds is sampled once.
     """
     batch = max(1, min(BATCH, int(stop.max_seconds / clock.call_s))) if clock.call_s else BATCH
     samples: list[float] = []
@@ -125,12 +125,12 @@ def visit(
     begin = time.perf_counter()
     with _no_garbage_collection():
         while not samples or not stop.reached(samples, time.perf_counter() - begin):
-            said: list[str] = []
+            now: list[str] = []
             count = min(batch, stop.max_samples - len(samples))
-            samples += clock.batch(work, cache, count, lambda said=said: said.extend(throttling()))  # type: ignore[misc]
-            if said:
+            samples += clock.batch(work, cache, count, lambda now=now: now.extend(throttling()))  # type: ignore[misc]
+            if now:
                 throttled += range(len(samples) - count, len(samples))
-                reasons |= dict.fromkeys(said)
+                reasons |= dict.fromkeys(now)
     return Visit(samples, throttled, list(reasons))
 
 
@@ -140,18 +140,18 @@ def alternate(
     samples: int,
     while_busy: Callable[[int, int], None] = lambda arm, number: None,
 ) -> list[list[float]]:
-    """`samples` of each arm, one at a time in turn, the order turned round each time: A B B A.
+    """Take `samples` of each warm arm, one at a time, in reversed order every second time: A B B A.
 
-    Drift in time is most of the noise of a GPU, and within a millisecond it is the same for all arms. Each arm's clock
-    has warmed up its work. `while_busy(arm, number)` is called while the device works on that sample, or after.
+    Most of a GPU's noise is drift, which is the same for all arms within a millisecond. `while_busy(arm, number)` is
+    called while the device works on that sample, or after.
     """
-    found: list[list[float]] = [[] for _ in arms]
+    samples_s: list[list[float]] = [[] for _ in arms]
     with _no_garbage_collection():
         for number in range(samples):
             for index in range(len(arms)) if number % 2 == 0 else reversed(range(len(arms))):
                 clock, work = arms[index]
-                found[index] += clock.batch(work, cache, 1, lambda: while_busy(index, number))  # noqa: B023 - called in batch
-    return found
+                samples_s[index] += clock.batch(work, cache, 1, lambda: while_busy(index, number))  # noqa: B023 - called in batch
+    return samples_s
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Four clocks for work on a GPU: each answers another question, and none stands in for another.
+"""Four clocks for work on a GPU. They measure different quantities, and none replaces another.
 
-cuda_events   how long the device takes from the call's first kernel to its last, gaps between them included
-cuda_graph    how long a call takes in a chain of many without a host: for work shorter than a launch; warm only
-device_busy   how long the device is busy with the call, by the profiler: for host-bound work
-gpu_wall      how long a user waits for the call: launches, gaps and synchronization included
+cuda_events   device time from the call's first kernel to its last, gaps between kernels included
+cuda_graph    device time of a call in a CUDA graph of many: for work shorter than a launch; warm only
+device_busy   time during which the device is busy with the call, by the profiler: for host-bound work
+gpu_wall      wall time of the call: launches, gaps and synchronization included
 """
 
 import functools
@@ -17,21 +17,21 @@ from perf.harness.clock import WARM_UP_S, Clock
 from perf.harness.profiler import Activity, device_activity
 from perf.workloads.workload import Workload
 
-FLUSH_BYTES = 256 * 2**20  # over four times the 60 MB L2 of an H200, and what triton.testing.do_bench writes
+FLUSH_BYTES = 256 * 2**20  # as in triton.testing.do_bench; over four times the 60 MB L2 of an H200
 
 LEAD_MARGIN = 2.0  # over the median of three calls
-MAX_LEAD_S = 0.005  # beyond it the launch queue (about 1000 kernels) is full anyway: such work is host-bound
-CYCLES_PER_S = 2e9  # of an SM; only the length of a wait depends on it
-RETAKES = 3  # of what the host or the profiler spoiled
+MAX_LEAD_S = 0.005  # a longer lead would overflow the launch queue (about 1000 kernels): such work is host-bound
+CYCLES_PER_S = 2e9  # of an SM, approximately: only the duration of a wait depends on it
+RETAKES = 3  # of samples that the host or the profiler spoiled
 
 MAX_CALLS_IN_GRAPH = 100  # the start of a graph takes 12 us (H200): 0.1 us a call
 MAX_CAPTURE_S = 0.05
 
-MARKER = "spin_kernel"  # what torch.cuda._sleep launches
+MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
 
 
 class _CudaClock:
-    """The warm-up that all four share."""
+    """The warm-up that all four clocks share."""
 
     name: ClockName
     call_s = 0.0
@@ -43,7 +43,7 @@ class _CudaClock:
         self._first_lead_s = self._lead_s = 0.0
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
-        """Run for WARM_UP_S, find out how long the host needs per call, read the state while the GPU is busy."""
+        """Run for WARM_UP_S, estimate the host's time per call, and read the state while the GPU is busy."""
         begin = time.perf_counter()
         _call(work)
         self._torch.cuda.synchronize()
@@ -59,19 +59,19 @@ class _CudaClock:
         return self._state_until(end, read_state)
 
     def _state_until(self, end: Any, read_state: Callable[[], dict] | None) -> dict:
-        """What `read_state` says while the device works towards the event `end`; then wait for it."""
+        """Read the state while the device works towards the event `end`, then wait for the event."""
         state = read_state() | {"under_load": not end.query()} if read_state else {}
         end.synchronize()
         return state
 
     def _time_calls(self, work: Workload, calls: int, read_state: Callable[[], dict] | None = None) -> dict:
-        """How long a call takes, and how long the host needs to queue one; returns the state read meanwhile."""
+        """Estimate the time of a call and the host's time to queue it; return the state read meanwhile."""
         start, end = self._events()
         start.record()
         queued_s = [_seconds_to_queue(work) for _ in range(calls)]
         end.record()
         state = self._state_until(end, read_state)
-        # Of host or device, whichever is slower.
+        # The time of the slower: host or device.
         self.call_s = max(start.elapsed_time(end) * 1e-3 / calls, 1e-6)
         host_s = LEAD_MARGIN * statistics.median(queued_s)
         self._first_lead_s = min(host_s, MAX_LEAD_S)
@@ -82,7 +82,7 @@ class _CudaClock:
         if seconds:
             self._torch.cuda._sleep(int(seconds * CYCLES_PER_S))
 
-    def _make(self, cache: Cache) -> None:
+    def _set_cache(self, cache: Cache) -> None:
         if cache == "cold":
             _flush_buffer().zero_()
 
@@ -93,10 +93,10 @@ class _CudaClock:
 class EventClock(_CudaClock):
     """cuda_events: device time between two CUDA events around each call.
 
-    Python needs 10 to 300 us to launch a call, many kernels need less. So a device-side wait goes before a sample, long
-    enough for the host to queue the whole call behind it: the events never see the host. Work that keeps the GPU busy
-    for longer than the host needs is ahead by itself after a batch's first sample, and waits no more: a pause would
-    cool the GPU (8192^3 matmul, H200: 7 % faster than without).
+    Python needs 10 to 300 us to launch a call, and many kernels take less. A wait on the device before each sample lets
+    the host queue the whole call behind it, so that the events do not include host time. Work that takes the GPU longer
+    than the host needs no wait after a batch's first sample, and gets none: a pause would cool the GPU (8192^3 matmul,
+    H200: 7 % faster than without).
     """
 
     name: ClockName = "cuda_events"
@@ -104,9 +104,9 @@ class EventClock(_CudaClock):
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples, queued back to back; one that the host was too late for is taken again, `RETAKES` times.
+        """Take `count` samples back to back; retake a sample, up to `RETAKES` times, if the host queued it too late.
 
-        A host that got busy after a calm warm-up made 50 to 250 us of the 50 us of two kernels, for a whole visit.
+        A host that became busy after the warm-up turned 50 us of two kernels into 50 to 250 us for a whole visit.
         """
         samples: list[float] = []
         for retakes_left in range(RETAKES, -1, -1):
@@ -120,13 +120,13 @@ class EventClock(_CudaClock):
         return samples
 
     def _queue(self, work: Workload, cache: Cache, index: int) -> tuple[Any, Any, bool]:
-        """The events around one call, and whether the device came to it before the host had queued all of it.
+        """Queue one call; return the events around it, and whether the device reached it before it was all queued.
 
-        If so, the next waits are longer. Work that no wait is long enough for is never late.
+        A late call doubles the next waits. Work that no allowed wait can cover never counts as late.
         """
         work.prepare()
         self._wait_on_device(self._lead_s if index else self._first_lead_s)
-        self._make(cache)
+        self._set_cache(cache)
         start, end = self._events()
         start.record()
         work.run()
@@ -140,21 +140,21 @@ class EventClock(_CudaClock):
 
 
 class GraphClock(_CudaClock):
-    """cuda_graph: device time of a CUDA graph of many calls in a row, over their number.
+    """cuda_graph: device time of a CUDA graph of consecutive calls, divided by their number.
 
-    No host and no event is between two calls, only the device's own gap between two kernels (0.9 us with an empty
-    kernel on an H200). `prepare` runs once, before the capture. Work that cannot be captured raises what torch raises.
+    Between two calls there is neither host nor event, only the device's own gap between two kernels (0.9 us with an
+    empty kernel on an H200). `prepare` runs once, before the capture. An uncapturable workload raises torch's error.
     """
 
     name: ClockName = "cuda_graph"
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict] | None = None) -> dict:
-        """As every clock; then capture."""
+        """Warm up like every clock, then capture the graph."""
         state = super().warm_up(work, read_state)
         self._calls = max(1, min(MAX_CALLS_IN_GRAPH, int(MAX_CAPTURE_S / self.call_s)))
         stream = self._torch.cuda.Stream()
         stream.wait_stream(self._torch.cuda.current_stream())
-        with self._torch.cuda.stream(stream):  # libraries make their workspaces for this stream before the capture
+        with self._torch.cuda.stream(stream):  # libraries allocate their workspaces for this stream before the capture
             for _ in range(3):
                 _call(work)
         self._torch.cuda.current_stream().wait_stream(stream)
@@ -170,7 +170,7 @@ class GraphClock(_CudaClock):
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` replays."""
+        """Time `count` replays."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; a CUDA graph measures 'warm' only")
         pairs = []
@@ -187,10 +187,10 @@ class GraphClock(_CudaClock):
 
 
 class BusyClock(_CudaClock):
-    """device_busy: the time during which at least one kernel, copy or fill of a call runs, by torch.profiler (CUPTI).
+    """device_busy: time during which at least one kernel, copy or fill of a call runs, by torch.profiler (CUPTI).
 
-    What the host does between two kernels does not count: the same step of 48 linear layers takes 1.8 ms on the device
-    and 3.5 to 4.3 ms by the wall clock (H200).
+    Host time between two kernels does not count: a step of 48 linear layers keeps an H200 busy for 1.8 ms and takes 3.5
+    to 4.3 ms by the wall clock.
     """
 
     name: ClockName = "device_busy"
@@ -198,18 +198,18 @@ class BusyClock(_CudaClock):
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples in one session of the profiler, each between two marker kernels."""
+        """Take `count` samples in one profiler session, each between two marker kernels."""
 
         def calls() -> None:
             for _ in range(count):
                 work.prepare()
-                self._make(cache)
+                self._set_cache(cache)
                 self._torch.cuda._sleep(0)
                 work.run()
                 self._torch.cuda._sleep(0)
             while_busy()
 
-        for _ in range(1 + RETAKES):  # the profiler loses an activity now and then
+        for _ in range(1 + RETAKES):  # the profiler occasionally loses an activity
             busy, markers = _between_markers(device_activity(calls))
             if markers == 2 * count:
                 return [length_of_union(spans) for spans in busy]
@@ -224,11 +224,11 @@ class GpuWallClock(_CudaClock):
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples, one after the other."""
+        """Take `count` samples, one after the other."""
         samples = []
         for _ in range(count):
             work.prepare()
-            self._make(cache)
+            self._set_cache(cache)
             self._torch.cuda.synchronize()
             start = time.perf_counter()
             work.run()
@@ -244,7 +244,7 @@ CUDA_CLOCKS: dict[str, Callable[[], Clock]] = {
 
 
 def length_of_union(spans: list[tuple[float, float]]) -> float:
-    """Total length of what at least one span covers; spans are (start, end) in order of their starts."""
+    """Return the total length that at least one span covers; spans are (start, end), sorted by their starts."""
     total, covered_to = 0.0, float("-inf")
     for start, end in spans:
         total += max(0.0, end - max(start, covered_to))
@@ -253,7 +253,7 @@ def length_of_union(spans: list[tuple[float, float]]) -> float:
 
 
 def _between_markers(activities: Iterable[Activity]) -> tuple[list[list[tuple[float, float]]], int]:
-    """Start and end of what ran between each odd marker and the next; and the number of markers."""
+    """Return the spans of the activities between each odd marker and the next, and the number of markers."""
     busy: list[list[tuple[float, float]]] = []
     markers = 0
     for activity in activities:

@@ -1,4 +1,4 @@
-"""Which device this is, and in which state it is while it works."""
+"""Identity of the machine and its device, and the device's state under load."""
 
 import os
 import platform
@@ -8,8 +8,8 @@ from typing import Any
 
 from perf.harness.locked_clock import locked_mhz, unlocked
 
-# NVML's clock event reasons under which a sample does not count: the hardware slowed itself down for heat or supply.
-# The software power cap (0x4) is not among them: it is where an H200 lives during a large matmul.
+# NVML's clock event reasons that invalidate a sample: the hardware throttles for temperature or power supply.
+# The software power cap (0x4) is not among them, because a large matmul always runs at it on an H200.
 THROTTLED = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -18,15 +18,15 @@ THROTTLED = {
 }
 
 
-# NVML's recovery actions: what the driver wants done after an Xid, by number.
+# NVML's recovery actions, which the driver requests after an Xid, by number.
 RECOVERY = {1: "reset the GPU", 2: "reboot the machine", 3: "drain the NVLink peers", 4: "drain and reset the GPU"}
 
 
 def machine() -> dict[str, str]:
-    """asv's description of this machine, from values that never change on it.
+    """Return asv's description of this machine, from values that never change on it.
 
-    Every value here is part of a series' identity, so nothing that moves (RAM, kernel, host name, driver) is in it.
-    A locked clock is: times of both kinds never make one series.
+    Every value is part of a series' identity, so RAM, kernel, host name and driver are left out. A locked clock is part
+    of the name: times with and without it never share a series.
     """
     import torch
 
@@ -49,7 +49,7 @@ def machine() -> dict[str, str]:
 
 
 def identity(device: str) -> dict[str, Any]:
-    """The device as a record names it; `device` is "cuda" or "cpu"."""
+    """Return the device's description for a record; `device` is "cuda" or "cpu"."""
     if device == "cpu":
         import torch
 
@@ -57,7 +57,7 @@ def identity(device: str) -> dict[str, Any]:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    found: dict[str, Any] = {
+    gpu: dict[str, Any] = {
         "name": properties.name,
         "uuid": f"GPU-{properties.uuid}",
         "sm_count": properties.multi_processor_count,
@@ -65,38 +65,38 @@ def identity(device: str) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
     }
-    nvml = Nvml.open(found["uuid"])
-    return found | (nvml.constants() if nvml else {})
+    nvml = Nvml.open(gpu["uuid"])
+    return gpu | (nvml.constants() if nvml else {})
 
 
 def software() -> dict[str, str]:
-    """Versions of everything that can move a number."""
+    """Return the versions of all software that can change a time."""
     import torch
 
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     try:
         import triton
 
-        found["triton"] = triton.__version__
+        versions["triton"] = triton.__version__
     except ImportError:
         pass
     if torch.cuda.is_available():
-        found["cuda"] = str(torch.version.cuda)
-        found["cudnn"] = str(torch.backends.cudnn.version())
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(torch.backends.cudnn.version())
         if torch.distributed.is_nccl_available():
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found
+            versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return versions
 
 
 class Nvml:
-    """The driver's view of one GPU."""
+    """The NVML handle of one GPU."""
 
     def __init__(self, library: Any, handle: Any):
         self._library, self._handle = library, handle
 
     @classmethod
     def open(cls, uuid: str) -> "Nvml | None":
-        """The GPU of this UUID (torch's order of devices is not NVML's), or None where NVML does not answer."""
+        """Open the GPU of this UUID (torch orders devices differently); None if NVML is unavailable."""
         try:
             import pynvml
         except ImportError:
@@ -108,7 +108,7 @@ class Nvml:
             return None
 
     def constants(self) -> dict[str, Any]:
-        """Driver and limits."""
+        """Return the driver's version and the GPU's limits."""
         return {
             "driver": self._library.nvmlSystemGetDriverVersion(),
             "power_limit_w": self._library.nvmlDeviceGetEnforcedPowerLimit(self._handle) // 1000,
@@ -116,7 +116,7 @@ class Nvml:
         }
 
     def state(self) -> dict[str, Any]:
-        """Clocks, power, temperature and the reasons for the clocks, now."""
+        """Read clocks, power, temperature and the reasons for the clocks."""
         library, handle = self._library, self._handle
         return {
             "sm_mhz": self.sm_mhz(),
@@ -127,44 +127,44 @@ class Nvml:
         }
 
     def sm_mhz(self) -> int:
-        """The SMs' clock, now."""
+        """Read the current clock of the SMs."""
         return self._library.nvmlDeviceGetClockInfo(self._handle, self._library.NVML_CLOCK_SM)
 
     def throttling(self) -> list[str]:
-        """Why the device is slow just now, or not at its locked clock; nothing if it is not. Takes 0.1 ms."""
-        reasons = self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        found = [text for bit, text in THROTTLED.items() if reasons & bit]
-        if locked_mhz() and (wrong := unlocked(self.sm_mhz())):
-            found.append(wrong)
-        return found
+        """Return the current reasons for throttling, a wrong locked clock among them. Takes 0.1 ms."""
+        bits = self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        reasons = [text for bit, text in THROTTLED.items() if bits & bit]
+        if locked_mhz() and (wrong_clock := unlocked(self.sm_mhz())):
+            reasons.append(wrong_clock)
+        return reasons
 
     def others(self) -> list[int]:
-        """Process IDs of what else computes on it."""
+        """Return the IDs of other processes that compute on the GPU."""
         try:
             running = self._library.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except self._library.NVMLError:  # not for everybody to know
+        except self._library.NVMLError:  # some users may not list processes
             return []
         return sorted(process.pid for process in running if process.pid != os.getpid())
 
     def damages(self) -> list[str]:
-        """What the driver holds against it since it was loaded; what this GPU or driver cannot tell is left out."""
+        """Return errors since the driver was loaded; queries that this GPU or driver lacks are left out."""
         library, handle = self._library, self._handle
-        found = []
+        damages = []
         try:
             uncorrected = library.nvmlDeviceGetTotalEccErrors(
                 handle, library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC
             )
             if uncorrected:
-                found.append(f"had {uncorrected} memory errors that ECC could not correct: reset it")
+                damages.append(f"had {uncorrected} memory errors that ECC could not correct: reset it")
         except library.NVMLError:
             pass
         try:
             (field,) = library.nvmlDeviceGetFieldValues(handle, [library.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
             if field.nvmlReturn == library.NVML_SUCCESS and field.value.uiVal in RECOVERY:
-                found.append(f"had an error (Xid) after which the driver asks to {RECOVERY[field.value.uiVal]}")
+                damages.append(f"had an error (Xid) after which the driver asks to {RECOVERY[field.value.uiVal]}")
         except (library.NVMLError, AttributeError):  # older drivers, older bindings
             pass
-        return found
+        return damages
 
 
 def _cpu_model() -> str:

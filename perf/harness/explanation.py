@@ -1,4 +1,4 @@
-"""What a later reader needs to say why a case is slower: its kernels, and what the compiler made of ours."""
+"""Evidence that explains a later slow-down: a case's kernels, and the compiler's output for ours."""
 
 import hashlib
 import subprocess
@@ -11,13 +11,13 @@ from perf.workloads import package
 from perf.workloads.workload import Workload
 
 MAX_KERNELS = 40
-MAX_NAME = 200  # CUTLASS names go on for a thousand characters
+MAX_NAME = 200  # CUTLASS names have up to a thousand characters
 
 
 def explain(work: Workload) -> dict[str, Any]:
-    """`kernels` of one call and `triton_kernels` of ours among them, of work that has run before.
+    """Return the kernels of one call of warm work, and the compiled form of our Triton kernels among them.
 
-    kernels           [name, count, microseconds], longest first, with torch.profiler (CUPTI), in an L2 as it comes
+    kernels           [name, count, microseconds], longest first, by torch.profiler (CUPTI), without flushing L2
     triton_kernels    name, options, registers a thread, spills (32-bit words a thread), shared_bytes, sass (sha256)
     """
     launched: set[int] = set()
@@ -35,7 +35,7 @@ def explain(work: Workload) -> dict[str, Any]:
 
 
 class _launches:  # noqa: N801 - reads as a statement
-    """Notes the handle of every Triton kernel that is launched meanwhile."""
+    """Record the handle of every Triton kernel that is launched inside the block."""
 
     def __init__(self, handles: set[int]):
         self._handles = handles
@@ -53,7 +53,7 @@ class _launches:  # noqa: N801 - reads as a statement
 
 
 def _compiled_kernels() -> Iterator[Any]:
-    """Everything that this process has compiled of the measured package's @triton.jit functions."""
+    """Yield every kernel that this process has compiled of the measured package's @triton.jit functions."""
     functions = {
         id(function): function
         for name, module in list(sys.modules.items())
@@ -80,9 +80,9 @@ def _describe(kernel: Any) -> dict[str, Any]:
 
 
 def _sass_digest(kernel: Any) -> str:
-    """Of the machine code with its control codes; "" where triton's disassembler is missing.
+    """Return the digest of the machine code with its control codes; "" without Triton's disassembler.
 
-    The worker compiles without line information, so that a comment above a kernel changes nothing.
+    The worker compiles without line information, so a comment above a kernel does not change the digest.
     """
     try:
         text = kernel.asm["sass"]

@@ -1,4 +1,4 @@
-"""first_call: how long a user waits for the first result, in a fresh process with nothing compiled."""
+"""first_call: the time to the first result, in a fresh process with nothing compiled."""
 
 import json
 import os
@@ -18,26 +18,26 @@ LIMIT_S = 150.0
 
 
 class FirstCallClock:
-    """first_call: from the call to its result, the inputs being there: compilation, loading and autotuning included.
+    """first_call: from the call to its result, including compilation, loading and autotuning.
 
-    Every sample is a process of its own with empty compiler caches. Importing torch and making the inputs do not count.
+    Every sample is a process of its own with empty compiler caches. Importing torch and allocating inputs do not count.
     """
 
     name: ClockName = "first_call"
     call_s = 0.0
 
     def __init__(self, case: Case, checkout: Path):
-        # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.
+        # Without -P, because the script imports its neighbour by their common folder, which holds nothing else.
         self._command = [sys.executable, str(WORKER), str(checkout), json.dumps(case.to_json())]
 
     def warm_up(self, work: Workload, read_state: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Nothing to warm: that is the point."""
+        """Warm nothing up; return the state."""
         return read_state() if read_state else {}
 
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples, a process each. Raises `RuntimeError` with the last words of a process that fails."""
+        """Take `count` samples, a process each. Raises `RuntimeError` with the last line of a process that fails."""
         if cache != "cold":
             raise ValueError(f"cache={cache!r} was given; a first call is 'cold' only")
         return [self._sample() for _ in range(count)]
@@ -46,7 +46,7 @@ class FirstCallClock:
         with scratch_folder("perf-first-call-") as folder:
             caches = {name: str(Path(folder, name)) for name in CACHES}
             result, log = Path(folder, "seconds"), Path(folder, "log")
-            # Files, not pipes: a compiler's own workers inherit them and live on for a minute.
+            # Files instead of pipes: a compiler's own workers inherit them and stay alive for a minute.
             with log.open("wb") as stream:
                 child = subprocess.Popen(
                     [*self._command, str(result)], env=os.environ | caches, stdout=stream, stderr=stream
@@ -58,6 +58,6 @@ class FirstCallClock:
                     child.wait()
                     raise RuntimeError(f"the first call took more than {LIMIT_S:.0f} s") from None
             if code != 0:
-                words = log.read_text(errors="replace").strip().splitlines() or [f"exit status {code}"]
-                raise RuntimeError(f"the process of the first call failed: {words[-1]}")
+                lines = log.read_text(errors="replace").strip().splitlines() or [f"exit status {code}"]
+                raise RuntimeError(f"the process of the first call failed: {lines[-1]}")
             return float(result.read_text())

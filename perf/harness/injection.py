@@ -1,4 +1,4 @@
-"""A slow-down of known size, put into one arm on purpose: what a gate that finds nothing is worth, only it can tell."""
+"""Injected slow-downs of known size, for self-tests of the gate: they show which slow-downs it detects."""
 
 import dataclasses
 import statistics
@@ -9,18 +9,18 @@ from typing import Any, Literal
 from perf.workloads.workload import Workload
 
 KINDS = {"device": "on the device", "host": "on the host", "memory": "of memory"}
-"""Each in words that follow a size."""
+"""Kind -> words that follow a size."""
 
-SPIN_CYCLES = 2_000_000  # 1 ms: long against the launch of the kernel that spins
+SPIN_CYCLES = 2_000_000  # 1 ms, much longer than the launch of the spinning kernel
 
 
 @dataclass(frozen=True)
 class Injection:
-    """device: the device spins after the call. host: the host does. memory: bytes are held during the call."""
+    """A slow-down: the device or the host spins after the call, or bytes stay allocated during the call."""
 
     kind: Literal["device", "host", "memory"]
     size: float
-    """Share of the time of a call; of memory, bytes."""
+    """Fraction of a call's time; for memory, bytes."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -28,26 +28,26 @@ class Injection:
 
     @property
     def title(self) -> str:
-        """ "2 % on the device"."""
+        """Return "2 % on the device"."""
         size = f"{self.size / 2**20:g} MiB" if self.kind == "memory" else f"{100 * self.size:g} %"
         return f"{size} {KINDS[self.kind]}"
 
     def enlarged(self, work: Workload, device: str) -> Workload:
-        """`work` holding the bytes during its call; as it is, if it is not memory that is injected."""
+        """Return `work` with the bytes allocated during its call; unchanged unless the kind is memory."""
         if self.kind != "memory":
             return work
         run = work.run
 
-        def holding() -> Any:
-            held = _bytes(int(self.size), device)
+        def with_ballast() -> Any:
+            ballast = _bytes(int(self.size), device)
             result = run()
-            del held
+            del ballast
             return result
 
-        return dataclasses.replace(work, run=holding)
+        return dataclasses.replace(work, run=with_ballast)
 
     def slowed(self, work: Workload, seconds: float, device: str) -> Workload:
-        """`work`, whose call takes `seconds`, with the time at its end; as it is, if it is memory that is injected."""
+        """Return `work`, a call of which takes `seconds`, with a spin after its call; unchanged for memory."""
         if self.kind == "memory":
             return work
         run = work.run
@@ -78,10 +78,9 @@ def _host_spin(seconds: float) -> Any:
 
 
 def _device_spin(seconds: float) -> Any:
-    """A kernel that spins for so long, launch included, at the clock at which the device spins now.
+    """Return a launch of a kernel that spins for `seconds`, launch included, at the device's current clock.
 
-    A kernel more costs about a microsecond before it does anything; where that alone is more than `seconds`, it is what
-    is added.
+    An extra launch alone costs about a microsecond, which is the minimum that can be added.
     """
     import torch
 
@@ -89,7 +88,7 @@ def _device_spin(seconds: float) -> Any:
         taken = []
         for _ in range(9):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(SPIN_CYCLES)  # the host is ahead when the clock starts
+            torch.cuda._sleep(SPIN_CYCLES)  # lets the host queue the rest before the clock starts
             start.record()
             for count in cycles:
                 torch.cuda._sleep(count)
@@ -98,7 +97,7 @@ def _device_spin(seconds: float) -> Any:
             taken.append(start.elapsed_time(end) * 1e-3)
         return statistics.median(taken)
 
-    one_s = median_s(SPIN_CYCLES)
-    launch_s = max(median_s(SPIN_CYCLES, 1) - one_s, 0.0)
-    cycles = max(int((seconds - launch_s) * SPIN_CYCLES / one_s), 1)
+    spin_s = median_s(SPIN_CYCLES)
+    launch_s = max(median_s(SPIN_CYCLES, 1) - spin_s, 0.0)
+    cycles = max(int((seconds - launch_s) * SPIN_CYCLES / spin_s), 1)
     return lambda: torch.cuda._sleep(cycles)

@@ -1,6 +1,6 @@
 """95 % confidence intervals of means and medians, from a few independent numbers.
 
-What is independent is the caller's to say: visits of a process share its placement, samples of a visit share its drift.
+The caller decides what is independent: visits of a process share its placement, samples of a visit share its drift.
 """
 
 import math
@@ -22,19 +22,19 @@ class Interval:
 
     @property
     def low(self) -> float:
-        """The lower end."""
+        """Return the lower end."""
         return self.value - self.half
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """Return the upper end."""
         return self.value + self.half
 
 
 def of_mean(values: Sequence[float], level: float = LEVEL) -> Interval:
-    """The mean of so many numbers, by Student's t. Raises ValueError for none."""
+    """Return the mean and its interval by Student's t. Raises `ValueError` without values."""
     if not values:
-        raise ValueError("no numbers were given; allowed: one or more")
+        raise ValueError("no values were given; allowed: one or more")
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Interval(mean, math.inf)
@@ -42,11 +42,11 @@ def of_mean(values: Sequence[float], level: float = LEVEL) -> Interval:
 
 
 def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = LEVEL) -> Interval:
-    """The mean without the `share` at either end, for numbers of which one in ten is far off; below five, `of_mean`.
+    """Return the mean without the `share` at either end, which resists outliers; `of_mean` for fewer than five values.
 
-    The interval is Tukey and McLaughlin's (1963), from the winsorized scatter. With their h - 1 degrees of freedom, of
-    the h numbers kept of n, it holds 93 to 94 % of the normal means that it should hold 95 % of (n = 5 to 20); with
-    (h - 1) sqrt(h / n) it holds 94.8 to 95.6 %.
+    The interval is Tukey and McLaughlin's (1963), from the winsorized standard deviation. For normal values (n = 5 to
+    20) it covers 93 to 94 % with their h - 1 degrees of freedom, h being the values kept, and 94.8 to 95.6 % with
+    (h - 1) sqrt(h / n).
     """
     n = len(values)
     cut = int(share * n)
@@ -60,13 +60,14 @@ def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = 
 
 
 def of_median(values: Sequence[float], level: float = LEVEL) -> Interval:
-    """The median of four or more samples, from their quartiles; fewer only say half their range. Raises for none.
+    """Return the median and its interval from the quartiles; half the range of fewer than four values.
 
-    For normal numbers, at 95 %: 1.82 IQR / sqrt(n), which holds 95 % from 8 on. The notches of McGill, Tukey and Larsen
-    (1978), 1.57 IQR / sqrt(n), compare two medians; of one median they hold 91 %.
+    For normal values the interval at 95 % is 1.82 IQR / sqrt(n), which covers 95 % from n = 8 on. The notches of
+    McGill, Tukey and Larsen (1978), 1.57 IQR / sqrt(n), compare two medians; a single median they cover by 91 %. Raises
+    `ValueError` without values.
     """
     if not values:
-        raise ValueError("no numbers were given; allowed: one or more")
+        raise ValueError("no values were given; allowed: one or more")
     if len(values) < 4:
         return Interval(statistics.median(values), (max(values) - min(values)) / 2)
     lower, middle, upper = statistics.quantiles(values, n=4)
@@ -75,12 +76,12 @@ def of_median(values: Sequence[float], level: float = LEVEL) -> Interval:
 
 
 def student(dof: float, level: float = LEVEL) -> float:
-    """The two-sided point of Student's t."""
+    """Return the two-sided critical value of Student's t."""
     from scipy.special import stdtrit
 
     return float(-stdtrit(dof, (1 - level) / 2))
 
 
 def normal(level: float = LEVEL) -> float:
-    """The two-sided point of the normal distribution: Student's where the scatter is known."""
+    """Return the two-sided critical value of the normal distribution."""
     return _NORMAL.inv_cdf((1 + level) / 2)

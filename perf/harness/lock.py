@@ -1,4 +1,4 @@
-"""One measurement at a time on one device: two at once would measure each other."""
+"""A lock for each device: concurrent measurements would disturb each other."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ PATIENCE_S = 5.0
 
 
 class Busy(Exception):
-    """Another measurement holds a device; the message says which."""
+    """Another measurement has locked a device; the message names both."""
 
 
 @contextmanager
@@ -29,20 +29,20 @@ def measuring(
     folder: Path | None = None,
     gpus: Sequence[str] | None = None,
 ) -> Iterator[None]:
-    """Hold every GPU that this process may use meanwhile, by default those that it sees; the machine, if it sees none.
+    """Lock the given GPUs inside the block, by default those that this process sees; the machine, if it sees none.
 
-    Raises `Busy` with one line if another process holds one. With `wait`, that is told every few seconds instead,
-    until all are free. A lock is a file in `folder`, by default the one for temporary files, which is one for all users
-    of the machine. It dies with its process.
+    Raises `Busy` with one line if another process has locked any. With `wait`, wait instead until all are free, and
+    pass that line to `wait` every few seconds. A lock is a file in `folder`, by default the system's folder for
+    temporary files, which all users of the machine share. It is released when its process ends.
     """
-    with contextlib.ExitStack() as held:
-        for gpu in sorted(visible_gpus() if gpus is None else gpus) or [""]:  # in one order: nobody waits in a circle
-            held.enter_context(_holding(gpu, what, wait, folder or Path(tempfile.gettempdir())))
+    with contextlib.ExitStack() as locks:
+        for gpu in sorted(visible_gpus() if gpus is None else gpus) or [""]:  # a fixed order prevents deadlocks
+            locks.enter_context(_locked(gpu, what, wait, folder or Path(tempfile.gettempdir())))
         yield
 
 
 @contextmanager
-def _holding(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Path) -> Iterator[None]:
+def _locked(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Path) -> Iterator[None]:
     path = folder / f"perf-measuring{'-' + gpu if gpu else ''}.lock"
     lock, note = FileLock(path, mode=0o666), path.with_suffix(".json")
     while not lock.is_locked:
@@ -50,15 +50,15 @@ def _holding(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Pa
             lock.acquire(timeout=PATIENCE_S if wait else 0)
         except Timeout:
             where = gpu or "this machine"
-            busy = f"another measurement runs on {where}{_who(note)}: two at once would measure each other"
+            busy = f"another measurement runs on {where}{_owner(note)}: two at once would disturb each other"
             if wait is None:
                 raise Busy(busy) from None
             wait(busy)
         except PermissionError as error:
             raise Busy(f"cannot take the lock {path}: {error.strerror}") from None
     try:
-        # A note that another account has left stays.
-        with contextlib.suppress(OSError), open(note, "w", opener=_not_a_link) as stream:
+        # Another account's note cannot be overwritten.
+        with contextlib.suppress(OSError), open(note, "w", opener=_refuse_links) as stream:
             json.dump({"pid": os.getpid(), "what": what}, stream)
         yield
     finally:
@@ -68,7 +68,7 @@ def _holding(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Pa
 
 
 def visible_gpus() -> list[str]:
-    """UUIDs, as `nvidia-smi -L` has them, of the GPUs that CUDA gives to this process. Asks the driver: no torch."""
+    """Return the UUIDs, as in `nvidia-smi -L`, of the GPUs that CUDA gives to this process; without torch."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -76,22 +76,22 @@ def visible_gpus() -> list[str]:
     count = ctypes.c_int()
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):  # an error
         return []
-    found = []
+    uuids = []
     for index in range(count.value):
         identity = (ctypes.c_ubyte * 16)()
         if not driver.cuDeviceGetUuid(identity, index):
-            found.append(f"GPU-{uuid.UUID(bytes=bytes(identity))}")
-    return found
+            uuids.append(f"GPU-{uuid.UUID(bytes=bytes(identity))}")
+    return uuids
 
 
-def _not_a_link(path: str, flags: int) -> int:
-    """The folder is everybody's: a link there would have us write where somebody else wants."""
+def _refuse_links(path: str, flags: int) -> int:
+    """Open without following a link: any user could place one in the shared folder to redirect our write."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
-def _who(note: Path) -> str:
+def _owner(note: Path) -> str:
     try:
-        said = json.loads(note.read_text())
-        return printable(f" (process {said['pid']}: {said['what']})")
+        owner = json.loads(note.read_text())
+        return printable(f" (process {owner['pid']}: {owner['what']})")
     except (OSError, ValueError, KeyError):
         return ""

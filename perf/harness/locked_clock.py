@@ -1,15 +1,15 @@
-"""A GPU whose owner has locked its clock: a machine of its own, whose clock is looked at under load."""
+"""GPUs with a locked clock: they count as a machine of their own, and their clock is verified under load."""
 
 import os
 
 VARIABLE = "PERF_LOCKED_MHZ"
-"""What `nvidia-smi -lgc` was given. Unset: the clock is not locked."""
+"""The clock given to `nvidia-smi -lgc`; unset if the clock is not locked."""
 
-STEP_MHZ = 15  # the nearest step that the GPU has is what it runs at
+STEP_MHZ = 15  # a GPU runs at its step nearest to the locked clock
 
 
 def locked_mhz() -> int | None:
-    """What the machine's owner says. Raises `SystemExit` with one line for what is no clock."""
+    """Read the locked clock from the environment. Raises `SystemExit` with one line for an invalid value."""
     text = os.environ.get(VARIABLE, "")
     if text and not text.isdecimal():
         raise SystemExit(f"perf: {VARIABLE}={text!r} was given; allowed: the locked clock in MHz, such as 1500")
@@ -17,7 +17,7 @@ def locked_mhz() -> int | None:
 
 
 def unlocked(sm_mhz: int) -> str:
-    """What is wrong with this clock under load, "" if it is the locked one or none is."""
+    """Describe a clock under load that differs from the locked one; "" if it does not, or none is locked."""
     locked = locked_mhz()
     if locked is None or abs(sm_mhz - locked) <= STEP_MHZ:
         return ""

@@ -1,4 +1,4 @@
-"""One visit to one case, inside a worker process: build, check, memory, warm up, sample. No asv in here."""
+"""One visit to one case, inside a worker process: build, check, memory, warm-up, samples. Independent of asv."""
 
 import dataclasses
 import gc
@@ -30,14 +30,14 @@ from perf.workloads.workload import Floor, Workload
 
 
 class Spent:
-    """Where a visit's time goes: milliseconds by what it was for, on the host's clock."""
+    """The durations of a visit's phases in milliseconds, by the host's clock."""
 
     def __init__(self) -> None:
         self.ms: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def on(self, what: str) -> None:
-        """Everything since the last call was for `what`."""
+        """Add the time since the last call to `what`."""
         now = time.perf_counter()
         self.ms[what] = round(self.ms.get(what, 0.0) + (now - self._since) * 1e3, 1)
         self._since = now
@@ -64,23 +64,23 @@ class Worker:
         return pin_package(self._checkout)
 
     def greeting(self) -> dict[str, Any]:
-        """Who measures: device, software, ceilings, and what was imported."""
+        """Return device, software, ceilings and the digest of the imported package."""
         if self._missing:
             return {"unavailable": self._missing}
         if self._device == "cpu":
             import torch
 
             torch.set_num_threads(1)  # on a busy machine a barrier between two threads waits for a time slice: 8 ms
-        troubles = busy_or_broken_gpus() if self._device == "cuda" else []  # before this process uses one
+        troubles = busy_or_broken_gpus() if self._device == "cuda" else []  # before this process uses a GPU
         identity = device.identity(self._device)
         if self._device == "cuda":
             self._nvml = device.Nvml.open(identity["uuid"])
             self._l2_bytes = identity["l2_bytes"]
         self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
-        if self._nvml and (wrong := unlocked(self._nvml.sm_mhz())):  # that load has only just ended
-            troubles.append(f"GPU 0 has its {wrong}: nvidia-smi -lgc locks it")
+        if self._nvml and (wrong_clock := unlocked(self._nvml.sm_mhz())):  # right after a load
+            troubles.append(f"GPU 0 has its {wrong_clock}: nvidia-smi -lgc locks it")
         gc.collect()
-        gc.freeze()  # what is here now stays: later collections need not look at it (0.1 s each, with torch loaded)
+        gc.freeze()  # later collections skip the objects of torch, which take 0.1 s each
         return {
             "machine": device.machine()["machine"],
             "device": identity,
@@ -91,10 +91,10 @@ class Worker:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Visit `request["case"]`; with `first`, also check its output and take its peak memory: once for all clocks.
+        """Visit `request["case"]`; with `first`, also check its output and measure its memory, once for all clocks.
 
-        `stop` overrides fields of `clock.Stop`; `ceilings` are the best rates that other processes saw.
-        Never raises: whatever goes wrong is the visit's status and reason.
+        `stop` overrides fields of `clock.Stop`; `ceilings` are the best rates of other processes. Never raises: an
+        error becomes the visit's status and reason.
         """
         case = Case(**request["case"])
         stop = Stop(**request["stop"])
@@ -103,11 +103,11 @@ class Worker:
         return self._said(lambda: self._visit(case, stop, request["first"]))
 
     def usable(self) -> bool:
-        """False after an error that leaves the CUDA context unusable: the next case needs a new process."""
+        """Return False after an error that broke the CUDA context: the next case needs a new process."""
         return self._usable
 
     def _said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `do` found, with status and reason; whatever goes wrong is its status and reason."""
+        """Return the result of `do` with status and reason; an error becomes the status and reason."""
         try:
             return {"status": "ok", "reason": "", **do()}
         except Exception as error:
@@ -118,55 +118,55 @@ class Worker:
         ranks = self._ranks_of(case)
         spent.on("start")
         clock = RankClock(ranks) if ranks else self._clock_of(case)
-        if first or case.clock == "first_call":  # the first visit is thrown away; a first call takes a process
+        if first or case.clock == "first_call":  # the first visit is discarded; a first call takes a process
             stop = dataclasses.replace(stop, max_samples=1)
 
         def make() -> Workload:
             return ranks.build(case) if ranks else build(case.workload, case.params, case.device)
 
-        found: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         if first:  # neighbours in the grid differ in their clock
             same_but_for_clock = case.workload, case.clock == "first_call", case.params | {"clock": None}
             if self._examined[0] != same_but_for_clock:
                 self._examined = same_but_for_clock, self._examine(case, make, ranks, spent)
-            found |= self._examined[1]
+            reply |= self._examined[1]
         if not case.timed:
-            return found | {"spent_ms": spent.ms}
+            return reply | {"spent_ms": spent.ms}
         work = make()
         spent.on("build")
-        found["state"] = clock.warm_up(work, self._nvml.state if self._nvml else None)
+        reply["state"] = clock.warm_up(work, self._nvml.state if self._nvml else None)
         spent.on("warm_up")
-        if not (first and case.clock == "first_call"):  # seconds each
-            found |= self._sample(case, clock, work, stop)
+        if not (first and case.clock == "first_call"):  # such a sample takes seconds
+            reply |= self._sample(case, clock, work, stop)
         spent.on("sample")
-        return found | {"spent_ms": spent.ms}
+        return reply | {"spent_ms": spent.ms}
 
     def _examine(self, case: Case, make: Callable[[], Workload], ranks: Ranks | None, spent: Spent) -> dict[str, Any]:
-        """What does not depend on the clock: the output's error, facts, kernels, peak memory."""
+        """Measure what does not depend on the clock: the output's error, facts, kernels, peak memory."""
         work = make()
         spent.on("build")
         work.prepare()
         work.run()
         self._synchronize()
         spent.on("first_run")
-        found = {"error": work.check(), "floor": vars(work.floor)}
+        examined = {"error": work.check(), "floor": vars(work.floor)}
         spent.on("check")
         if facts := work.facts():
-            found["facts"] = facts
+            examined["facts"] = facts
         if ranks:
-            found |= ranks.memory()
+            examined |= ranks.memory()
             spent.on("memory")
         elif self._device == "cuda" and case.clock != "first_call":
-            found |= self._explain(work)
+            examined |= self._explain(work)
             spent.on("explain")
-            del work  # only one at a time has to fit
-            found |= peak_memory(make, self._leftovers)
+            del work  # two may not fit
+            examined |= peak_memory(make, self._leftovers)
             self._leftovers.release()  # a compiled model is part of a cycle, and two may not fit
             spent.on("memory")
-        return found
+        return examined
 
     def _explain(self, work: Workload) -> dict[str, Any]:
-        """Never costs a case its number: if the work itself is broken, the next call says so."""
+        """Explain the work; an error here does not fail the case."""
         try:
             return explain(work)
         except Exception as error:
@@ -177,15 +177,15 @@ class Worker:
         taken = visit(clock, work, case.cache, stop, throttling)
         if work.without is None:
             self._hold_samples(taken.samples_s, work.floor, case.cache)
-        found: dict[str, Any] = {"samples_ns": [round(sample * 1e9) for sample in taken.samples_s]}
+        sampled: dict[str, Any] = {"samples_ns": [round(sample * 1e9) for sample in taken.samples_s]}
         if taken.throttled:
-            found |= {"throttled": taken.throttled, "reason": f"the GPU slowed itself down: {', '.join(taken.reasons)}"}
+            sampled |= {"throttled": taken.throttled, "reason": f"the GPU throttled: {', '.join(taken.reasons)}"}
         if 2 * len(taken.throttled) > len(taken.samples_s):
-            found["status"] = "throttled"
-        return found
+            sampled["status"] = "throttled"
+        return sampled
 
     def _ranks_of(self, case: Case) -> Ranks | None:
-        """The processes for a case of several ranks: those of the last one if they are as many, and live."""
+        """Return the processes for a case of several ranks, reusing live ones of the same number."""
         if case.clock != "ranks":
             self._end_ranks()
             return None
@@ -223,52 +223,52 @@ class Worker:
             torch.cuda.synchronize()
 
     def _hold_samples(self, samples: list[float], floor: Floor, cache: Cache) -> None:
-        """Raises `TooFast` for a sample below the floor, but measures what the floor is made of again before.
+        """Raise `TooFast` for a sample below the floor, after measuring the violated ceilings again.
 
-        The device may have been slow whenever that was measured. A greater ceiling holds for all later samples too.
+        The device may have been slow when they were measured. Later samples use the higher ceilings too.
         """
         slack = ceilings.SLACK if self._device == "cuda" else ceilings.CPU_SLACK
-        held = min(samples), floor
+        fastest_s = min(samples)
         for rest_s in ceilings.RESTS_S:
-            kinds = ceilings.undercut(*held, self._ceilings, cache, self._l2_bytes, slack)
+            kinds = ceilings.undercut(fastest_s, floor, self._ceilings, cache, self._l2_bytes, slack)
             if not kinds:
                 return
             time.sleep(rest_s)
             if not self._measure_again(kinds):
                 break
-        hold_to_floor(*held, self._ceilings, cache, self._l2_bytes, slack)
+        hold_to_floor(fastest_s, floor, self._ceilings, cache, self._l2_bytes, slack)
 
     def _measure_again(self, kinds: set[str]) -> bool:
-        """Takes the better of what the ceilings of these kinds were and are; False where memory is short."""
+        """Measure the ceilings of these kinds again and keep the better ones; return False if memory is short."""
         import torch
 
         try:
-            found = ceilings.measure(self._clock(next(iter(self._makers))), kinds)
-        except torch.OutOfMemoryError:  # what is held to the floor still has its tensors
+            measured = ceilings.measure(self._clock(next(iter(self._makers))), kinds)
+        except torch.OutOfMemoryError:  # the work's own tensors are still allocated
             print("no memory to measure the ceilings again", file=sys.stderr)
             return False
-        self._ceilings = best_ceilings([self._ceilings, found])
+        self._ceilings = best_ceilings([self._ceilings, measured])
         return True
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         import torch
 
-        found = failure(error)
-        if found["status"] == "error":
+        reply = failure(error)
+        if reply["status"] == "error":
             traceback.print_exc()
             if self._device == "cuda":
                 try:
                     torch.cuda.synchronize()
                 except RuntimeError:
                     self._usable = False
-        return found
+        return reply
 
 
 def pin_package(checkout: Path) -> str:
-    """Make sure that importing the measured package gives the checkout's own, or nothing at all.
+    """Make the measured package importable from the checkout only; return the digest of its sources.
 
-    Returns a digest of its sources, "" if the checkout has no such package. A copy from anywhere else (the working
-    tree installed beside it, say) is made unimportable, so that its numbers can never pass for this commit's.
+    Without a package in the checkout, return "". A copy from elsewhere, such as the installed working tree, is made
+    unimportable, so that its numbers never count as this commit's.
     """
     folder = checkout.resolve() / PACKAGE
     if _origin() != folder / "__init__.py" and folder.is_dir():
@@ -280,13 +280,13 @@ def pin_package(checkout: Path) -> str:
 
 
 def _origin() -> Path | None:
-    """The file that importing the measured package would run."""
+    """Return the file that importing the measured package would run."""
     spec = importlib.util.find_spec(PACKAGE)
     return Path(spec.origin).resolve() if spec and spec.origin else None
 
 
 def package_digest(folder: Path) -> str:
-    """sha256 over the names and bytes of a package's Python sources, first 16 hex digits."""
+    """Return the first 16 hex digits of the SHA-256 of a package's Python sources, names included."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -294,7 +294,7 @@ def package_digest(folder: Path) -> str:
 
 
 def missing_device(kind: str) -> str:
-    """Why this machine cannot run cases of this kind, "" if it can."""
+    """Return the reason why this machine cannot run cases of this kind; "" if it can."""
     import torch
 
     if kind == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Memory of one piece of work: its peak, who held it, and nothing of what ran before in the process."""
+"""Peak memory of a workload and its largest allocations, independent of earlier work in the process."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -10,18 +10,18 @@ TOP_ALLOCATIONS = 8
 
 
 class Leftovers:
-    """What cases leave behind in a process, and getting rid of it, so that it is not another case's shortage."""
+    """GPU memory that earlier cases leave behind, which later cases may need."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
 
     def release(self) -> None:
-        """Give back what nothing refers to any more."""
+        """Free unreferenced GPU memory, that in reference cycles included."""
         import torch
 
         if not torch.cuda.is_available():
             return
-        # A collection takes 0.1 s with torch loaded, and most cases leave no cycle that holds a tensor.
+        # A collection takes 0.1 s with torch loaded, and most cases leave no cycle with a tensor.
         if torch.cuda.memory_allocated() > self._held_bytes:
             gc.collect()
             self._held_bytes = torch.cuda.memory_allocated()
@@ -29,13 +29,14 @@ class Leftovers:
 
 
 def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str, Any]:
-    """`peak_bytes` and `largest_allocations` of `build()`'s tensors and one run of them, from torch's CUDA allocator.
+    """Measure `peak_bytes` and `largest_allocations` of building and running `build()`, by torch's CUDA allocator.
 
-    Of a second run, where the first makes what all others hold. Inputs count, since a user has to hold them; what the
-    process held before (cuBLAS workspaces, the flush buffer) does not. The work must have run once before, so that such
-    workspaces exist already. Counted is what was asked for, as in the trace. Allocated bytes depend on what ran before,
-    since a cached block goes out whole where less than 1 MiB would remain, and reserved bytes even more: by 6 MiB and
-    3 GB for identical work.
+    The run is the second if the work settles, that is, if its first run creates state that later runs keep. Inputs
+    count, since a user has to keep them. Memory from before (cuBLAS workspaces, the flush buffer) does not; the work
+    must have run once, so that it exists already.
+
+    Requested bytes count, as in the trace. Allocated bytes of identical work differ by 6 MiB, since a cached block is
+    handed out whole if less than 1 MiB would remain, and reserved bytes by 3 GB.
     """
     import torch
 
@@ -59,13 +60,13 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
 
 
 def peak_of(trace: list[dict[str, Any]], first_of_run: int) -> tuple[int, list[list[Any]]]:
-    """Most bytes alive at once, and [bytes, where] of the largest blocks then; from entry `first_of_run` on.
+    """Return the peak bytes from entry `first_of_run` on, and [bytes, callers] of the largest blocks at the peak.
 
-    Blocks from before the trace are not known to it. The allocator's own statistics would count down when one of them
-    is freed: gradients of an earlier call, which autograd's thread lets go when it gets around to it.
+    Blocks from before the trace are unknown to it. The allocator's own statistics would decrease when such a block is
+    freed, as autograd's thread frees gradients of an earlier call at any time.
     """
     alive: dict[int, dict[str, Any]] = {}
-    total = most = 0
+    total = peak = 0
     at_peak: list[dict[str, Any]] = []
     for index, entry in enumerate(trace):
         if entry["action"] == "alloc":
@@ -73,14 +74,14 @@ def peak_of(trace: list[dict[str, Any]], first_of_run: int) -> tuple[int, list[l
             total += entry["size"]
         elif entry["action"] == "free_completed" and (block := alive.pop(entry["addr"], None)):
             total -= block["size"]
-        if index >= first_of_run - 1 and total > most:
-            most, at_peak = total, list(alive.values())
+        if index >= first_of_run - 1 and total > peak:
+            peak, at_peak = total, list(alive.values())
     largest = sorted(at_peak, key=lambda block: -block["size"])[:TOP_ALLOCATIONS]
-    return most, [[block["size"], " < ".join(_callers(block["frames"]))] for block in largest]
+    return peak, [[block["size"], " < ".join(_callers(block["frames"]))] for block in largest]
 
 
 def _callers(frames: list[dict[str, Any]]) -> Iterator[str]:
-    """The two innermost frames that are not PyTorch's own: who asked for the block."""
+    """Yield the two innermost frames outside PyTorch that led to the allocation."""
     ours = (frame for frame in frames if "/torch/" not in frame["filename"] and frame["filename"] != "??")
     for frame, _ in zip(ours, range(2), strict=False):
         yield f"{'/'.join(frame['filename'].split('/')[-2:])}:{frame['line']} {frame['name']}"

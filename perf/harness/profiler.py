@@ -1,11 +1,11 @@
-"""What ran on the device, and when, by torch.profiler: the one place that starts it."""
+"""Device and host activities with their times: the only place that starts torch.profiler."""
 
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 ENVIRONMENT = {"TEARDOWN_CUPTI": "1", "KINETO_LOG_LEVEL": "99"}
-"""For a process that profiles and measures: without the first, its launches stay 30 % slower once it has profiled."""
+"""For a process that profiles and measures: without TEARDOWN_CUPTI its launches stay 30 % slower after a profile."""
 
 
 class Activity(NamedTuple):
@@ -17,7 +17,7 @@ class Activity(NamedTuple):
 
 
 def device_activity(run: Callable[[], None]) -> list[Activity]:
-    """What the device did because of `run`, in order of its starts."""
+    """Return the device's activities caused by `run`, in the order of their starts."""
     import torch
     from torch.autograd import DeviceType
 
@@ -25,30 +25,30 @@ def device_activity(run: Callable[[], None]) -> list[Activity]:
         run()
         torch.cuda.synchronize()
 
-    for _ in range(2):  # after a teardown, every second session finds nothing
+    for _ in range(2):  # after a teardown, every second session records nothing
         torch.cuda.synchronize()
         events = _events(run_to_its_end, torch.profiler.ProfilerActivity.CUDA)
-        found = [
+        activities = [
             activity
             for event, activity in events
             if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
         ]
-        if found:
-            return found
+        if activities:
+            return activities
     return []
 
 
 def host_activity(run: Callable[[], None]) -> list[Activity]:
-    """The same of a CPU: every operator, and every collective of gloo from its start to its end."""
+    """Return the CPU's activities caused by `run`: every operator, and every gloo collective from start to end."""
     import torch
 
     return [activity for _, activity in _events(run, torch.profiler.ProfilerActivity.CPU)]
 
 
 def _events(run: Callable[[], None], of: Any) -> list[tuple[Any, Activity]]:
-    """Each event of the profiler with what it stands for, in order of the starts.
+    """Return each of the profiler's events with its activity, in the order of their starts.
 
-    Kineto's own: `profile.events()` makes objects of them, 50 us each, where a step has thousands.
+    The events are Kineto's own: `profile.events()` would take 50 us for each of a step's thousands.
     """
     import torch
 
@@ -58,8 +58,8 @@ def _events(run: Callable[[], None], of: Any) -> list[tuple[Any, Activity]]:
             run()
     results = profile.profiler.kineto_results
     begin_ns = results.trace_start_ns()
-    found = []
+    events = []
     for event in results.events():
         start_s = (event.start_ns() - begin_ns) * 1e-9
-        found.append((event, Activity(event.name(), start_s, start_s + event.duration_ns() * 1e-9)))
-    return sorted(found, key=lambda one: one[1].start_s)
+        events.append((event, Activity(event.name(), start_s, start_s + event.duration_ns() * 1e-9)))
+    return sorted(events, key=lambda pair: pair[1].start_s)

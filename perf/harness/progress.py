@@ -1,12 +1,12 @@
-"""Progress of a run, for the person at the terminal and for asv."""
+"""Progress of a run, for the terminal and for asv."""
 
 from typing import IO
 
 
 class Progress:
-    """A bar on the terminal that asv was started from (asv swallows what `setup_cache` prints), and a pulse for asv.
+    """A bar on the terminal that asv was started from, and a line for asv after every visit.
 
-    asv's timeout counts silence, so something is printed at least every few seconds of progress.
+    asv captures the output of `setup_cache`, and its timeout counts seconds without output.
     """
 
     def __init__(self, total: int, label: str, path: str | None = None):
@@ -14,7 +14,7 @@ class Progress:
 
         self._stream = _open_or_none(path) if total else None
         if self._stream is not None:
-            self._stream.write("\n")  # asv leaves its own line open
+            self._stream.write("\n")  # asv has not ended its own line
         self._bar = tqdm(
             total=total,
             desc=label,
@@ -27,14 +27,14 @@ class Progress:
         )
 
     def step(self, count: int, text: str) -> None:
-        """`count` more visits are done; `text` says what the last one gave."""
+        """Advance by `count` visits; `text` describes the last one's outcome."""
         if text:
             self._bar.set_postfix_str(text, refresh=False)
             print(text, flush=True)
         self._bar.update(count)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.close()
         if self._stream is not None:
             self._stream.close()
@@ -47,7 +47,7 @@ class Progress:
 
 
 class TerminalBar(Progress):
-    """The same on a command's own terminal and nowhere else; a table comes at the end, so no line is printed."""
+    """A bar on a command's own terminal, without lines: the command prints a table at the end."""
 
     def __init__(self, total: int, unit: str = "visit"):
         from tqdm import tqdm
@@ -57,7 +57,7 @@ class TerminalBar(Progress):
         self._bar.refresh()
 
     def step(self, count: int, text: str) -> None:
-        """As `Progress.step`."""
+        """Advance like `Progress.step`, without printing a line."""
         self._bar.set_description("timing", refresh=False)
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(count)

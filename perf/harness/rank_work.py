@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from perf.harness.cuda_clocks import MARKER
 from perf.harness.injection import Injection
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.profiler import device_activity, host_activity
@@ -14,16 +15,13 @@ from perf.workloads import build
 from perf.workloads.workload import Workload
 
 SHORT_S, CALLS = 1e-3, 20
-"""Calls shorter than this are timed this many at a time: a barrier lets ranks go some microseconds apart."""
+"""Calls shorter than SHORT_S are timed CALLS at a time: ranks leave a barrier some microseconds apart."""
 
 COLLECTIVES = ("nccl", "gloo:")
 """Prefixes of the names of NCCL's kernels and of gloo's events."""
 
 RUNS_BEFORE = 2
-"""Runs right before the one whose spans are told: a GPU that has just idled computes at a higher clock."""
-
-MARK = "spin_kernel"
-"""Name of `torch.cuda._sleep` in a profile."""
+"""Runs right before the run whose spans are returned: a GPU computes at a higher clock after a pause."""
 
 
 @dataclass
@@ -57,10 +55,10 @@ class RankWork:
             self._arm = self._arms[arm]
             return {"status": "ok"} | getattr(self, f"_{do}")(**request)
         except Exception as error:
-            found = failure(error)
-            if found["status"] == "error":
+            reply = failure(error)
+            if reply["status"] == "error":
                 traceback.print_exc()
-            return found
+            return reply
 
     def _build(self, case: dict[str, Any], injection: dict[str, Any] | None = None) -> dict[str, Any]:
         self._leftovers.release()
@@ -85,7 +83,7 @@ class RankWork:
         return {"error": self._held.check()}
 
     def _memory(self) -> dict[str, Any]:
-        """Like any case's, of this rank; on a CPU nothing. What was built is gone: build again."""
+        """Measure this rank's peak memory; {} on a CPU. The work is discarded and has to be built again."""
         if self._device == "cpu":
             return {}
         self._arm.work = None
@@ -96,17 +94,17 @@ class RankWork:
         if self._device == "cpu":
             self._meet()
             activities = host_activity(self._held.run)
-            # Of the host's events these are work, and the others wait or hold them.
-            activities = [one for one in activities if one.name.startswith(("aten::", *COLLECTIVES))]
+            # The host's other events wait, or contain these.
+            activities = [activity for activity in activities if activity.name.startswith(("aten::", *COLLECTIVES))]
         else:
             activities = device_activity(self._run_at_the_clock_of_work)
-            marks = [number for number, one in enumerate(activities) if MARK in one.name]
+            marks = [number for number, activity in enumerate(activities) if MARKER in activity.name]
             activities = activities[marks[-1] + 1 :] if marks else []
-        begin = min((one.start_s for one in activities), default=0.0)
+        begin = min((activity.start_s for activity in activities), default=0.0)
         spans: dict[str, list[list[float]]] = {"compute": [], "communication": []}
-        for one in activities:
-            kind = "communication" if one.name.startswith(COLLECTIVES) else "compute"
-            start, end = one.start_s - begin, one.end_s - begin
+        for activity in activities:
+            kind = "communication" if activity.name.startswith(COLLECTIVES) else "compute"
+            start, end = activity.start_s - begin, activity.end_s - begin
             if spans[kind] and start <= spans[kind][-1][1]:
                 spans[kind][-1][1] = max(spans[kind][-1][1], end)
             else:
@@ -114,7 +112,7 @@ class RankWork:
         return spans
 
     def _run_at_the_clock_of_work(self) -> None:
-        """Some runs, then a mark, then one more."""
+        """Run `RUNS_BEFORE` times, launch the mark, run once more."""
         import torch
 
         for _ in range(RUNS_BEFORE):
@@ -128,7 +126,7 @@ class RankWork:
         return {"facts": self._held.facts()}
 
     def _warm_up(self, seconds: float) -> dict[str, Any]:
-        """At least twice; the ranks agree on how many calls make a sample."""
+        """Run at least twice; agree with the other ranks on the number of calls in a sample."""
         import torch.distributed as dist
 
         self._take(1)
@@ -141,13 +139,13 @@ class RankWork:
         return {"call_s": max(slowest) * self._arm.calls}
 
     def _take(self, count: int) -> dict[str, Any]:
-        """`count` samples, each from a barrier to the end of this rank's work; and of the work without, in turn."""
+        """Take `count` samples, each from a barrier to the end of this rank's work, and of `without`, in turn."""
         samples: list[float] = []
         without: list[float] = []
         arms = [(self._held.run, samples)] + ([(self._held.without, without)] if self._held.without else [])
         for number in range(count):
-            for run, found in arms if number % 2 == 0 else reversed(arms):
-                found.append(self._time(run))
+            for run, times_s in arms if number % 2 == 0 else reversed(arms):
+                times_s.append(self._time(run))
         return {"samples_s": samples, "without_s": without}
 
     def _time(self, run: Callable[[], Any]) -> float:

@@ -1,4 +1,4 @@
-"""ranks: a case on several processes at once, one for each rank, timed by its slowest."""
+"""ranks: a case on several processes, one for each rank, timed by the slowest rank."""
 
 import contextlib
 import dataclasses
@@ -25,14 +25,14 @@ LIMIT_S = 60.0
 """Timeout of a collective: a rank gives up long before the visit counts as hung."""
 
 CAUSE_S = 1.0
-"""After a bad answer: what the death of a rank means to others may be noticed before the death itself."""
+"""Time to wait for further replies after a bad reply: other ranks may notice a rank's death before its pipe closes."""
 
 
 class Ranks:
-    """Processes that take one case after the other; every question goes to all, the first bad answer ends them all.
+    """Processes that run one case after the other; every request goes to all, and the first bad reply ends them all.
 
-    Raises what the answer says, or that a rank has died: `Unavailable`, `WrongResult`, `torch.OutOfMemoryError`, else
-    `RuntimeError`, each with the rank. They die with this process, however it ends.
+    A bad reply raises `Unavailable`, `WrongResult`, `torch.OutOfMemoryError` or else `RuntimeError`, with the rank; the
+    death of a rank raises `RuntimeError`. The processes die with this process.
     """
 
     def __init__(self, device: str, world_size: int, checkout: Path):
@@ -45,7 +45,7 @@ class Ranks:
         for rank in range(world_size):
             log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             arguments = [device, str(checkout), str(rank), str(world_size), str(self._folder), str(LIMIT_S)]
-            # Not -P as elsewhere: the script finds its neighbour by its folder, in which there is nothing else.
+            # Without -P, because the script imports its neighbour by their common folder, which holds nothing else.
             process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
@@ -95,7 +95,7 @@ class Ranks:
                         bad.append(rank)
         if bad:
             self.close()
-            cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # else the first to say so
+            cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # without a crash the first reply
             raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
 
@@ -104,9 +104,9 @@ class Ranks:
         self.ask("slow_down", seconds=seconds)
 
     def memory(self) -> dict[str, Any]:
-        """`memory.peak_memory` of the rank that needs most; nothing on a CPU."""
-        most = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
-        return {name: value for name, value in most.items() if name != "status"}
+        """Return `memory.peak_memory` of the rank with the highest peak; {} on a CPU."""
+        highest = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
+        return {name: value for name, value in highest.items() if name != "status"}
 
     def spans(self, arm: int = 0) -> list[dict[str, list[list[float]]]]:
         """Return when each rank computed and when it communicated in one run: [start, end], seconds.
@@ -117,7 +117,7 @@ class Ranks:
         return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans", arm=arm)]
 
     def close(self) -> None:
-        """End them all, now: some may wait for others in a collective."""
+        """Kill all processes: some may wait for others in a collective."""
         self.alive = False
         for process in self._processes:
             process.kill()
@@ -130,20 +130,20 @@ class Ranks:
 
     def _death_of(self, rank: int) -> dict[str, Any]:
         code = self._processes[rank].wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         log = self._logs[rank]
         log.seek(0)
-        words = _last_words(log.read().decode(errors="replace"))
-        return {"status": "crashed", "reason": f"its process died ({how}){f': {words}' if words else ''}"}
+        cause = _cause_of_death(log.read().decode(errors="replace"))
+        return {"status": "crashed", "reason": f"its process died ({ended}){f': {cause}' if cause else ''}"}
 
 
 class RankClock:
-    """ranks: from a barrier until the slowest rank has finished; very short calls many at a time."""
+    """ranks: from a barrier until the slowest rank has finished; very short calls in groups."""
 
     name: ClockName = "ranks"
     call_s = 0.0
     whole_s: float | None = None
-    """Median of the last batch's whole calls, where its samples are what these take more than others."""
+    """Median of the last batch's whole calls, if its samples are differences."""
 
     def __init__(self, ranks: Ranks, arm: int = 0):
         self._ranks, self._arm = ranks, arm
@@ -159,7 +159,7 @@ class RankClock:
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """`count` samples: of each the slowest rank's, less that without what is asked about."""
+        """Take `count` samples, each of the slowest rank; of a difference, in each arm."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; ranks are timed 'warm' only")
         replies = self._ranks.ask("take", arm=self._arm, count=count, meanwhile=while_busy)
@@ -173,11 +173,11 @@ class RankClock:
         return [time - other for time, other in zip(slowest, without, strict=True)]
 
 
-def _last_words(log: str) -> str:
-    """Why a process died, from what it wrote: of C++ errors, which end in a list of frames, what they say."""
-    said = re.search(r"Watchdog caught .*", log) or re.search(r"(?<=what\(\):).*", log)  # NCCL's timeout; any other
-    words = said[0] if said else (log.strip().splitlines() or [""])[-1]
-    return words.strip()[:200]
+def _cause_of_death(log: str) -> str:
+    """Return the message of a C++ error, which ends in a list of frames, or else the last line of the log."""
+    error = re.search(r"Watchdog caught .*", log) or re.search(r"(?<=what\(\):).*", log)  # NCCL's timeout; any other
+    cause = error[0] if error else (log.strip().splitlines() or [""])[-1]
+    return cause.strip()[:200]
 
 
 def _require_devices(device: str, world_size: int) -> None:

@@ -1,14 +1,14 @@
 """The records of a run: raw samples in order, with the device and the reasons; one file per machine and commit.
 
-Written while measuring: every finished visit is appended to `<commit>.jsonl.part` at once, so that a run that dies
-loses nothing. At the end of a run the journal is folded into `<commit>.jsonl.gz`, written aside and renamed.
+Every finished visit is appended to `<commit>.jsonl.part` at once, so that a killed run loses nothing. At the end of a
+run the journal is folded into `<commit>.jsonl.gz`, atomically.
 
 Lines, by `kind`:
-    session   who measured and with what: id, started_at, day, harness, effort, machine, commit, device, software
+    session   the conditions of a run: id, started_at, day, harness, effort, machine, commit, device, software
     process   one worker process of a session: package_digest (of the `cs336_systems` it imported), and ceilings, the
-              best rates seen on the machine up to then
-    visit     one stay at one case: benchmark, params, visit (0 is thrown away), order, status, samples_ns, ...
-    run       how long it all took: benchmark, cases, seconds
+              best rates measured on the machine up to then
+    visit     one visit to one case: benchmark, params, visit (0 is discarded), order, status, samples_ns, ...
+    run       the duration of a class: benchmark, cases, seconds
 """
 
 import errno
@@ -32,12 +32,12 @@ from perf.harness.status import GOES_ON, Status
 KINDS = ("session", "process", "visit", "run")
 
 KEPT_FROM_VISIT = 1
-"""The first visit of a case (number 0) finds a cool GPU and cold compilers: it is recorded and never used."""
+"""Number of the first visit that counts: visit 0 has a cool GPU and cold compilers, and is recorded only."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """One run of one commit on one machine."""
+    """The conditions of one run of one commit on one machine."""
 
     id: str
     started_at: str
@@ -64,7 +64,7 @@ class CaseResult:
 
     reason: str
     visits_s: tuple[tuple[float, ...], ...]
-    """Samples of each kept visit, in order; empty unless ok."""
+    """Samples of each counted visit, in order; empty unless ok."""
 
     peak_bytes: int | None
     facts: dict[str, float]
@@ -75,20 +75,20 @@ class CaseResult:
     flops: float
     min_bytes: float
     matmul_dtype: str
-    """Whose measured matmul rate bounds `flops`; "" where none was said."""
+    """The dtype whose measured matmul rate bounds `flops`; "" if unknown."""
 
     session: Session
 
     @property
     def samples_s(self) -> tuple[float, ...]:
-        """All kept samples, in order."""
+        """Return all counted samples, in order."""
         return tuple(sample for visit in self.visits_s for sample in visit)
 
 
 class Journal:
-    """The open records of one commit, appended line by line, by one run at a time.
+    """The open records of one commit, to which one run at a time appends lines.
 
-    Raises `SystemExit` with one line if it cannot write, or another run does.
+    Raises `SystemExit` with one line if it cannot write, or if another run is writing.
     """
 
     def __init__(self, directory: Path, machine: str, commit: str):
@@ -97,12 +97,12 @@ class Journal:
         with self._one_line():
             self._target.parent.mkdir(parents=True, exist_ok=True)
             self._stream = self._open()
-            if os.fstat(self._stream.fileno()).st_size:  # of a run that died
+            if os.fstat(self._stream.fileno()).st_size:  # left by a killed run
                 self._fold()
                 self._stream.truncate(0)
 
     def _open(self) -> FileIO:
-        """The part, locked: a lock dies with its process, and so tells a run that died from one that is alive."""
+        """Open and lock the journal: the lock ends with its process, so an unlocked journal is of a killed run."""
         while True:
             stream = self._part.open("ab", buffering=0)
             try:
@@ -112,13 +112,13 @@ class Journal:
                 raise SystemExit(f"perf: another run writes {self._part}; wait until it has ended") from None
             if os.fstat(stream.fileno()).st_nlink:
                 return stream
-            stream.close()  # the run that held it has just ended, and has removed it
+            stream.close()  # the run that had locked it has just removed it
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append one line and see it to the disk."""
+        """Append one line and sync it to the disk."""
         text = _encode(line)
         with self._one_line():
-            written = self._stream.write(text)  # unbuffered: nothing is left to fail once more at close
+            written = self._stream.write(text)  # unbuffered: closing the file cannot fail again
             if written < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._stream.fileno())
@@ -151,7 +151,7 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def read_lines(directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """Every line of these kinds recorded for a commit, in order, an unfinished journal included."""
+    """Read a commit's lines of these kinds, in order, those of an unfinished journal included."""
     folder = directory / machine
     return [
         *_read_lines(folder / f"{commit}.jsonl.gz", kinds),
@@ -160,35 +160,35 @@ def read_lines(directory: Path, machine: str, commit: str, kinds: tuple[str, ...
 
 
 def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
-    """One result per case; where several sessions measured a case, the newest speaks."""
+    """Return one result per case, from the newest session that measured it."""
     return summarize(read_lines(directory, machine, commit))
 
 
 def machines(directory: Path) -> list[str]:
-    """Machines that have records here."""
+    """List the machines with records in `directory`."""
     return sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
 
 
 def commits(directory: Path, machine: str) -> list[str]:
-    """Full hashes of the commits with records of this machine, in no particular order."""
+    """List the full hashes of the commits with records of this machine, sorted by hash."""
     return sorted({path.name.partition(".")[0] for path in (directory / machine).glob("*.jsonl.*")})
 
 
 def known_ceilings(directory: Path, machine: str, device: str) -> dict[str, Any]:
-    """The best rates that any process ever saw on this machine's device of that name (its GPU, or its CPU)."""
-    found = []
+    """Return the best rates of any process on record for this machine and this device (its GPU or CPU)."""
+    rates = []
     for commit in commits(directory, machine):
         devices: dict[str, str] = {}
         for line in read_lines(directory, machine, commit, kinds=("session", "process")):
             if line["kind"] == "session":
                 devices[line["id"]] = line["device"]["name"]
             elif devices[line["session"]] == device:
-                found.append(line["ceilings"])
-    return best_ceilings(found)
+                rates.append(line["ceilings"])
+    return best_ceilings(rates)
 
 
 def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
-    """Pool the visits of every case; see `read_commit`."""
+    """Pool the visits of each case; see `read_commit`."""
     sessions: dict[str, dict[str, Any]] = {}
     ceilings: dict[str, list[dict[str, Any]]] = {}
     visits: dict[str, list[dict[str, Any]]] = {}
@@ -208,18 +208,17 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
     return [_pool(of_case, opened[of_case[0]["session"]]) for of_case in visits.values()]
 
 
-def best_ceilings(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best rate of each kind over several processes, or of several times in one; not all need have every kind."""
-    found = [one for one in found if one]
-    if not found:
+def best_ceilings(measurements: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the best rate of each kind over several measurements, which need not have every kind."""
+    measurements = [rates for rates in measurements if rates]
+    if not measurements:
         return {}
-    dtypes = {dtype for one in found for dtype in one["matmul_flops_per_s"]}
+    matmuls = [rates["matmul_flops_per_s"] for rates in measurements]
+    dtypes = sorted({dtype for rates in matmuls for dtype in rates})
     best: dict[str, Any] = {
-        "matmul_flops_per_s": {
-            dtype: max(one["matmul_flops_per_s"].get(dtype, 0.0) for one in found) for dtype in sorted(dtypes)
-        }
+        "matmul_flops_per_s": {dtype: max(rates.get(dtype, 0.0) for rates in matmuls) for dtype in dtypes}
     }
-    if copies := [one["copy_bytes_per_s"] for one in found if "copy_bytes_per_s" in one]:
+    if copies := [rates["copy_bytes_per_s"] for rates in measurements if "copy_bytes_per_s" in rates]:
         best["copy_bytes_per_s"] = max(copies)
     return best
 
@@ -262,13 +261,13 @@ def counted_samples(visit: dict[str, Any]) -> tuple[float, ...]:
 def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
-    # Kinds are told by a line's first characters: of a million visits none has to be parsed to find a session.
+    # A line's first characters give its kind, so a million visits need not be parsed to find a session.
     starts = tuple(f'{{"kind":"{kind}' for kind in kinds)
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as stream:
             for text in stream:
-                # A last line without its end was cut off while it was written.
+                # A last line without its end was cut off by the end of a killed run.
                 if text.startswith(starts) and text.endswith("\n"):
                     yield json.loads(text)
     except (OSError, EOFError, zlib.error, ValueError) as error:

@@ -1,10 +1,10 @@
 """Two checkouts of one package in one process, each under a name of its own.
 
-Both arms of a comparison must alternate within milliseconds, so both must be imported at once. A package that says
-`from cs336_systems.configs import ...`, or registers an operator `cs336_systems::attention`, would meet its twin there.
-So each is imported as another package: wherever its sources name `cs336_systems` in an import, in a string that begins
-with it, or as `torch.ops.cs336_systems`, the name is changed as the module is compiled. Files, lines and the code of
-kernels stay as they are: Triton reads a kernel's text from its file.
+The arms of a comparison alternate within milliseconds, so both must be imported at once. Their imports of
+`cs336_systems.configs` and their operators `cs336_systems::attention` would collide. Each checkout is therefore
+imported under another package name: wherever its sources name `cs336_systems` in an import, at the start of a string,
+or as `torch.ops.cs336_systems`, the name is replaced when the module is compiled. Files, line numbers and the code of
+kernels do not change: Triton reads a kernel's text from its file.
 """
 
 import ast
@@ -20,23 +20,23 @@ from perf.workloads import PACKAGE
 
 
 def load(checkout: Path, name: str) -> bool:
-    """Make the checkout's package importable as `name`; False if the checkout has none.
+    """Make the checkout's package importable as `name`; return False if the checkout has none.
 
-    From then on nothing can be imported as `cs336_systems` in this process: a name that escaped the change raises
-    `ImportError` instead of mixing two commits.
+    From then on `cs336_systems` cannot be imported in this process: a name that was not replaced raises `ImportError`
+    instead of mixing two commits.
     """
     if not any(isinstance(finder, _NoOriginal) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoOriginal())
     folder = checkout / PACKAGE
     if not (folder / "__init__.py").is_file():
-        sys.modules[name] = None  # type: ignore[assignment] # importing it says that there is none
+        sys.modules[name] = None  # type: ignore[assignment] # importing it raises ModuleNotFoundError
         return False
     sys.meta_path.insert(0, _Finder(name, folder))
     return True
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of one checkout's package under its new name."""
+    """Finder of the modules of one checkout's package under its new name."""
 
     def __init__(self, name: str, folder: Path):
         self._name, self._folder = name, folder
@@ -60,14 +60,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles a source with the package's name changed."""
+    """Loader that compiles a source with the package's name replaced."""
 
     def __init__(self, fullname: str, path: str, name: str):
         super().__init__(fullname, path)
         self._package = name
 
     def get_code(self, fullname: str) -> CodeType:
-        """Always from the source: what lies in __pycache__ was compiled under the package's own name."""
+        """Compile from the source: __pycache__ holds code under the package's own name."""
         path = self.get_filename(fullname)
         tree = _Rename(self._package).visit(ast.parse(self.get_data(path), path))
         return compile(tree, path, "exec", dont_inherit=True)
@@ -83,7 +83,7 @@ class _Rename(ast.NodeTransformer):
         return node
 
     def visit_Import(self, node: ast.Import) -> ast.AST:
-        """`import cs336_systems.configs` binds the first name, which the code then goes on with: keep that name."""
+        """Rename the import, but bind the original name, because `import a.b` binds `a`."""
         lines: list[ast.stmt] = []
         for alias in node.names:
             new = self._renamed(alias.name)
@@ -113,10 +113,10 @@ class _Rename(ast.NodeTransformer):
 
 
 class _NoOriginal(importlib.abc.MetaPathFinder):
-    """Refuses the package under its own name."""
+    """Finder that refuses the package's original name."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if fullname.partition(".")[0] == PACKAGE:
             raise ImportError(
-                f"{fullname} was asked for by a name made at run time: of two commits side by side, which one is meant?"
+                f"{fullname} is imported by a name built at run time, which is ambiguous with two commits side by side"
             )

@@ -1,7 +1,7 @@
-"""Between asv's classes and the harness: the selected cases of a class, and what its `track_*` methods report.
+"""The interface of asv's classes to the harness: the selected cases of a class, and its `track_*` methods' values.
 
-asv runs `setup_cache` once per class and commit, with no word of what the user selected, and then every `track_*` case
-in a process of its own. So the grid is measured in `setup_cache` and the `track_*` methods only look their case up.
+asv runs `setup_cache` once per class and commit, without the user's selection, and then every `track_*` case in a
+process of its own. The grid is therefore measured in `setup_cache`, and the `track_*` methods only look up their case.
 """
 
 import argparse
@@ -17,39 +17,39 @@ from typing import Any
 from perf.harness.case import Case, case_key
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress
-from perf.harness.status import Status, told
+from perf.harness.status import Status, describe
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
-# Set by the environment plugin, which lives in asv's own process, for every process that asv starts.
+# The environment plugin, in asv's own process, sets these variables for every process that asv starts.
 ARGUMENTS = "PERF_ASV_ARGUMENTS"
 """asv's command line, shell-quoted."""
 
 RECORDS = "PERF_RECORDS"
-"""The folder of records that belongs to asv's results folder: beside it."""
+"""The folder of records, beside asv's folder of results."""
 
 PROGRESS = "PERF_PROGRESS"
-"""A file that reaches asv's terminal."""
+"""A file that writes to asv's terminal."""
 
 NOT_APPLICABLE: tuple[Status, ...] = ("unavailable", "out_of_memory")
 """Statuses that asv shows as n/a; every other failure fails the asv case, and asv exits with status 2."""
 
 HUNG_AFTER = 0.3
-"""Of asv's `timeout` (seconds of silence), after which a visit has hung: before asv gives up on the whole class."""
+"""Fraction of asv's `timeout` (seconds without output) after which a visit counts as hung, before asv's own limit."""
 
 Results = dict[str, dict[str, Any]]
-"""What asv pickles between `setup_cache` and `track_*`: case key -> status, reason, samples_s, peak_bytes, facts."""
+"""Case key -> status, reason, samples_s, peak_bytes, facts; asv pickles it between `setup_cache` and `track_*`."""
 
 
 def measure_class(benchmark: Any) -> Results:
-    """Measure the selected cases of one asv class; call it from a `setup_cache` written out in that class."""
+    """Measure the selected cases of one asv class; to be called from a `setup_cache` of that class's own."""
     patterns, effort = selection(os.environ.get(ARGUMENTS, ""))
     effort = dataclasses.replace(effort, limit_s=HUNG_AFTER * benchmark.timeout)
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]
-    commit, checkout, records = _whereabouts()
+    commit, checkout, records = _asv_environment()
     label = type(benchmark).__name__
-    with contextlib.ExitStack() as held:
-        held.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
-        progress = held.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
+        progress = stack.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
         results = measure(cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress)
     return {
         case_key(result.benchmark, result.params.values()): {
@@ -64,24 +64,24 @@ def measure_class(benchmark: Any) -> Results:
 
 
 def reported_time(benchmark: Any, results: Results, *params: Any) -> dict[str, Any]:
-    """Samples in seconds, as asv wants them for its statistics."""
+    """Return the samples in seconds, in asv's format for its statistics."""
     return {"samples": _result(benchmark, results, params)["samples_s"], "number": 1}
 
 
 def reported_peak_memory(benchmark: Any, results: Results, *params: Any) -> int:
-    """Peak requested bytes."""
+    """Return the peak of the requested bytes."""
     return _result(benchmark, results, params)["peak_bytes"]
 
 
 def reported_fact(benchmark: Any, results: Results, name: str, *params: Any) -> float:
-    """A number beside the time, by its name in the workload's facts."""
+    """Return one of the workload's facts by its name."""
     return _result(benchmark, results, params)["facts"][name]
 
 
 def cases_of(benchmark: Any) -> list[Case]:
-    """Every cell of a class's grid."""
+    """Return a case for every combination of a class's parameters."""
     name = benchmark_name(benchmark)
-    cells = (dict(zip(benchmark.param_names, cell, strict=True)) for cell in itertools.product(*benchmark.params))
+    grid = (dict(zip(benchmark.param_names, values, strict=True)) for values in itertools.product(*benchmark.params))
     return [
         Case(
             benchmark=name,
@@ -92,17 +92,17 @@ def cases_of(benchmark: Any) -> list[Case]:
             cache=params.get("cache") or benchmark.cache,
             timed=hasattr(benchmark, "track_time"),
         )
-        for params in cells
+        for params in grid
     ]
 
 
 def benchmark_name(benchmark: Any) -> str:
-    """`module.Class`, without the benchmark directory's own name, as asv has it."""
+    """Return asv's name of the class: `module.Class`, without the benchmark directory's name."""
     return f"{type(benchmark).__module__.rpartition('.')[2]}.{type(benchmark).__name__}"
 
 
 def selection(arguments: str) -> tuple[list[str], Effort]:
-    """The `--bench` patterns and the effort that an asv command line asks for."""
+    """Parse the `--bench` patterns and the effort from asv's command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("-b", "--bench", action="append", default=[])
     parser.add_argument("-q", "--quick", action="store_true")
@@ -111,7 +111,7 @@ def selection(arguments: str) -> tuple[list[str], Effort]:
 
 
 def is_selected(case: Case, benchmark: Any, patterns: list[str]) -> bool:
-    """asv's own rule: some pattern is found in `module.Class.method(params)` of some `track_*` method."""
+    """Apply asv's own rule: some pattern matches in `module.Class.method(params)` of some `track_*` method."""
     methods = [f"{case.benchmark}.{name}" for name in dir(benchmark) if name.startswith("track_")]
     names = [case_key(method, case.params.values()) for method in methods]
     return not patterns or any(re.search(pattern, name) for pattern in patterns for name in names)
@@ -123,18 +123,18 @@ def _result(benchmark: Any, results: Results, params: tuple[Any, ...]) -> dict[s
     result = results[case_key(benchmark_name(benchmark), params)]
     if result["status"] == "ok":
         return result
-    reason = told(result)
+    reason = describe(result)
     if result["status"] in NOT_APPLICABLE:
         raise SkipNotImplemented(reason)
     raise SystemExit(reason)
 
 
-def _whereabouts() -> tuple[str, Path, Path]:
-    """Commit, its checkout and the records folder, from what asv tells the processes it starts."""
+def _asv_environment() -> tuple[str, Path, Path]:
+    """Return commit, checkout and records folder from the environment variables that asv sets."""
     if os.environ.get("ASV_ENV_TYPE") != "linked":
         raise SystemExit(
             f"perf: environment type {os.environ.get('ASV_ENV_TYPE')!r} was given; allowed: 'linked' (the one in "
-            "asv.conf.json), because only it can tell which commit's code is measured"
+            "asv.conf.json), because no other tells which commit's code is measured"
         )
     checkout = Path(os.environ["ASV_ENV_DIR"]) / "project"
     return os.environ["ASV_COMMIT"], checkout, Path(os.environ[RECORDS])

@@ -1,9 +1,9 @@
-"""Measures a class's cases with a replaceable worker process; asv's `setup_cache` calls it once per class and commit.
+"""Measurement of a class's cases in a restartable worker process; asv's `setup_cache` calls it per class and commit.
 
-Visits to a case are spread over the run and over processes, since drift in time is most of the noise of this hardware:
-    round 0     every case once: correctness, peak memory, compilers and clocks warm; its times are thrown away
+Visits to a case are spread over the run and over processes, since most of a GPU's noise is drift in time:
+    round 0     every case once: correctness, peak memory, warm-up of compilers and clocks; its times are discarded
     round 1 ..  every timed case again, in another shuffled order; from the middle of the rounds on in a new process
-A worker that crashes or hangs costs its case a reason, and the others nothing.
+If a worker crashes or hangs, only its current case fails.
 """
 
 import datetime
@@ -26,16 +26,16 @@ from perf.harness.worker_process import WorkerProcess
 
 @dataclass(frozen=True)
 class Effort:
-    """How much measuring a case gets."""
+    """The number of visits to a case and their limits."""
 
     name: str = "full"
     rounds: int = 4
     processes: int = 2
     limit_s: float = 180.0
-    """A visit that takes longer has hung. The first compiles; seconds, not minutes, are usual."""
+    """Timeout of a visit. The first visit compiles, which usually takes seconds."""
 
     stop: dict[str, float] = field(default_factory=dict)
-    """Overrides of `clock.Stop`."""
+    """Fields of `clock.Stop` to override."""
 
 
 FULL = Effort()
@@ -51,10 +51,10 @@ def measure(
     effort: Effort = FULL,
     progress: Progress | None = None,
 ) -> list[CaseResult]:
-    """Measure `cases` (all of one device kind) of the package in `checkout`; returns one result per case.
+    """Measure `cases` (all of one device kind) of the package in `checkout`; return one result per case.
 
-    Cases that this commit, machine, harness version and day already have in `records` are not measured again.
-    Raises `SystemExit` with one line if `records` cannot be written, or `preflight` objects.
+    Cases that are in `records` for the same commit, machine, harness version and day are not measured again. Raises
+    `SystemExit` with one line if `records` cannot be written, or `preflight` objects.
     """
     if not cases:
         return []
@@ -73,7 +73,7 @@ def measure(
 
 
 class _Run:
-    """One session: the plan, what is already on file, and the loop over rounds."""
+    """One session: the visits on file, and the loop over rounds."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class _Run:
         self._greet(greeting)
 
     def results(self, begin: float) -> list[CaseResult]:
-        """Go through the rounds, then fold the journal; `begin` is when the run began, by `time.perf_counter`."""
+        """Run all rounds, then fold the journal; `begin` is the start of the run by `time.perf_counter`."""
         visits = [line for line in self._lines if line["kind"] == "visit"]
         done = {(self._key(line), line["visit"]) for line in visits}
         failed = {self._key(line) for line in visits if line["status"] not in GOES_ON}
         for number in range(self._effort.rounds):
             order = [case for case in self._cases if number == 0 or case.timed]
-            if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times do not count
+            if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times are discarded
                 random.Random(number).shuffle(order)
-            order.sort(key=lambda case: case.params.get("world_size", 1))  # other ranks are other processes: 13 s
+            order.sort(key=lambda case: case.params.get("world_size", 1))  # starting other ranks takes 13 s
             todo = [case for case in order if (case.key, number) not in done]
             if len(todo) < len(order):
                 self._progress.step(len(order) - len(todo), "already on file")
@@ -145,12 +145,12 @@ class _Run:
             }
         )
         self._journal.close()
-        wanted = {case.key for case in self._cases}
-        mine = [line for line in self._lines if line["kind"] != "visit" or self._key(line) in wanted]
-        return summarize([self._session, *mine])
+        keys = {case.key for case in self._cases}
+        lines = [line for line in self._lines if line["kind"] != "visit" or self._key(line) in keys]
+        return summarize([self._session, *lines])
 
     def _starts_process(self, number: int) -> bool:
-        """Rounds are dealt out evenly to the processes; the first one is running already."""
+        """Return whether the round begins a new process: the rounds are divided evenly over the processes."""
         per_process = -(-self._effort.rounds // self._effort.processes)
         return number > 0 and number % per_process == 0
 
@@ -209,7 +209,7 @@ class _Run:
 
 
 def visits_of(cases: list[Case], effort: Effort) -> int:
-    """How many visits measuring these cases takes."""
+    """Return the number of visits that these cases take."""
     return sum(effort.rounds if case.timed else 1 for case in cases)
 
 
@@ -219,7 +219,7 @@ def _start(worker: WorkerProcess) -> dict[str, Any]:
 
 
 def outcome(line: dict[str, Any]) -> str:
-    """What a visit gave, in a few characters: "0.412 ms", "checked" if it took no time, or its status."""
+    """Return a visit's median ("0.412 ms"), "checked" if it took no samples, or its status."""
     if line["status"] != "ok":
         return line["status"]
     samples = line.get("samples_ns")
@@ -227,7 +227,7 @@ def outcome(line: dict[str, Any]) -> str:
 
 
 def _unavailable(cases: list[Case], commit: str, reason: str) -> Iterator[dict[str, Any]]:
-    """Lines for cases that this machine cannot run; nothing was measured, so nothing is written."""
+    """Yield lines, which are not written, for cases that this machine cannot run."""
     session = dict.fromkeys(("started_at", "day", "harness", "effort", "machine"), "")
     yield {"kind": "session", "id": "", **session, "commit": commit, "device": {}, "software": {}}
     for case in cases:

@@ -1,4 +1,4 @@
-"""The supervisor's end of a measuring process: start it, ask it, and replace it when it crashes or hangs."""
+"""The supervisor's handle of a measuring process: start it, send requests, restart it after a crash or a hang."""
 
 import contextlib
 import json
@@ -13,20 +13,20 @@ from typing import IO, Any
 
 from perf.harness import profiler
 
-ENVIRONMENT = profiler.ENVIRONMENT | {"TRITON_DISABLE_LINE_INFO": "1"}  # else a comment would change a kernel's digest
+ENVIRONMENT = profiler.ENVIRONMENT | {"TRITON_DISABLE_LINE_INFO": "1"}  # with it a comment changes a kernel's digest
 WORKERS = Path(__file__).parent / "workers"
 
 
 class WorkerProcess:
-    """A measuring process that can be asked, killed and started again.
+    """A restartable process that measures one checkout, or two side by side.
 
-    Of one checkout, or of two side by side; `python` is the executable of another environment.
+    `python` is the executable of another environment.
     """
 
     def __init__(self, device: str, *checkouts: Path, start_limit_s: float = 180.0, python: str = sys.executable):
         if len(checkouts) == 1:
             self._command = [python, "-P", str(WORKERS / "single.py"), device, *map(str, checkouts)]
-        else:  # its script finds its neighbour by its folder, in which there is nothing else: hence no -P
+        else:  # without -P: the script imports its neighbour by their common folder, which holds nothing else
             self._command = [python, str(WORKERS / "pair.py"), device, *map(str, checkouts)]
         self._start_limit_s = start_limit_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -34,7 +34,7 @@ class WorkerProcess:
         self._leaving = False
 
     def start(self) -> dict[str, Any]:
-        """Start the process; returns its greeting. Raises `SystemExit` with its last words if it gives none."""
+        """Start the process; return its greeting. Raises `SystemExit` with its last output if it sends none."""
         self._leaving = False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
@@ -47,11 +47,11 @@ class WorkerProcess:
         )
         greeting = self._receive(self._start_limit_s)
         if "status" in greeting:
-            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self._last_words()}")
+            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self._last_output()}")
         return greeting
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Send a request and wait for its reply; a crash or a hang becomes a reply with that status."""
+        """Send a request and return its reply; a crash or a hang becomes a reply with that status."""
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write((json.dumps(request) + "\n").encode())
@@ -61,11 +61,11 @@ class WorkerProcess:
         return reply
 
     def alive(self) -> bool:
-        """Whether the process can be asked again. One that says that it leaves may take seconds to be gone."""
+        """Return whether the process accepts another request: a process that announced its end may still run."""
         return self._process is not None and not self._leaving and self._process.poll() is None
 
     def stop(self) -> None:
-        """End the process; kill it if it does not go when its input ends."""
+        """Close the process's input; kill it if it does not end."""
         if self._process is None:
             return
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -92,14 +92,14 @@ class WorkerProcess:
         if text.endswith(b"\n"):
             return json.loads(text)
         code = self._process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return {"status": "crashed", "reason": f"the process died ({how}){self._last_line()}"}
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return {"status": "crashed", "reason": f"the process died ({cause}){self._last_line()}"}
 
     def _last_line(self) -> str:
-        words = self._last_words().strip().splitlines()
-        return f": {words[-1][:200]}" if words else ""
+        lines = self._last_output().strip().splitlines()
+        return f": {lines[-1][:200]}" if lines else ""
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         assert self._log is not None
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - 4000))

@@ -1,4 +1,4 @@
-"""The checkout that this suite runs from, for what measures it rather than a commit."""
+"""The checkout that this suite runs from, for commands that measure it instead of a commit."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_importable() -> None:
-    """Put the working tree first on the path of child processes, whatever is installed.
+    """Put the working tree before all installed packages on the path of child processes.
 
-    `python -P` keeps the working directory off the path, and leaves `PYTHONPATH` alone.
+    The children's `python -P` excludes the working directory but not `PYTHONPATH`.
     """
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in others if path and path != str(ROOT))])

@@ -13,7 +13,7 @@ from perf.harness.ceilings import TooFast, hold_to_floor
 from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import missing_device
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.studies.document import document, heading, out_option, text_table, write
@@ -164,7 +164,7 @@ def _processes(count: int) -> Iterator[Row]:
                     request = {"case": case.to_json(), "first": first, "stop": {"precision": 0.0}, "ceilings": {}}
                     reply = worker.ask(request, 60.0)
                     if reply["status"] != "ok":
-                        raise click.ClickException(f"{case.key}: {told(reply)}")
+                        raise click.ClickException(f"{case.key}: {describe(reply)}")
                 medians[clock].append(statistics.median(reply["samples_ns"]) * 1e-6)
         finally:
             worker.stop()

@@ -12,7 +12,7 @@ import click
 
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock
-from perf.harness.status import refusals, told
+from perf.harness.status import describe, refusals
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, out_option, text_table, write
@@ -148,7 +148,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 line[call] = f"{row[f'{call}_s'] * 1e3:.3f}"
                 line[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
                 line[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
-        shown.append(line | ({} if row["status"] == "ok" else {"status": told(row)}))
+        shown.append(line | ({} if row["status"] == "ok" else {"status": describe(row)}))
     return text_table(shown)
 
 

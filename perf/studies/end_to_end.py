@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import document, heading, kept, out_option, text_table
@@ -77,7 +77,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                 if "predicted_bytes" in row:
                     cells["predicted"] = f"{row['predicted_bytes'] / GIB:.2f}"
         else:
-            cells["forward"] = told(row)
+            cells["forward"] = describe(row)
         shown.append(cells)
     return text_table(shown)
 

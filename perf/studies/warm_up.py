@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perf.harness import working_tree
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.end_to_end import mean_and_deviation
@@ -65,7 +65,7 @@ def table(rows: list[dict[str, Any]], counts: list[int], steps: int) -> str:
             cells = {"size": row["size"], "context": row["context"], "warm-up": count}
             if row["status"] == "ok":
                 cells |= {phase: mean_and_deviation(row[f"{phase}_s"][count : count + steps]) for phase in PHASES}
-            shown.append(cells | ({} if row["status"] == "ok" else {"forward": told(row)}))
+            shown.append(cells | ({} if row["status"] == "ok" else {"forward": describe(row)}))
     return text_table(shown)
 
 

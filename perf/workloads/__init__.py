@@ -1,4 +1,4 @@
-"""What a case builds and runs, written once and used by asv classes, studies, gate and profile alike.
+"""The work of each case, shared by asv classes, studies, gate and profile.
 
 Each module has `build(params, device) -> Workload`. Sizes, FLOP and byte formulas used for measuring are literals here,
 never read from `cs336_systems`: a commit that edits its own tables must not move an axis.
@@ -21,20 +21,20 @@ FORMER_MODULES = {
     "accounting.collectives.exposed_seconds": "accounting.buckets",
     "accounting.compute.optimizer_bytes": "accounting.roofline",
 }
-"""Where older commits have what has moved since."""
+"""Former modules of names that have moved, for older commits."""
 
 _imported_as = PACKAGE
 
 
 def import_as(name: str) -> None:
-    """From now on the measured package is what is imported as `name`: of two commits side by side, one."""
+    """Set the name under which the measured package is imported; two commits side by side have two names."""
     global _imported_as
     _imported_as = name
 
 
 @contextmanager
 def importing(name: str) -> Iterator[None]:
-    """As `import_as`, meanwhile."""
+    """Call `import_as` for the duration of the block."""
     before = package()
     import_as(name)
     try:
@@ -44,32 +44,32 @@ def importing(name: str) -> Iterator[None]:
 
 
 def package() -> str:
-    """The name under which the measured package is imported just now."""
+    """Return the name under which the measured package is currently imported."""
     return _imported_as
 
 
 def build(workload: str, params: dict[str, Any], device: str) -> Workload:
-    """The work of one case. Raises `Unavailable` with the reason where this commit or machine cannot do it."""
+    """Build the work of a case. Raises `Unavailable` with the reason if this commit or machine cannot run it."""
     return importlib.import_module(f"perf.workloads.{workload}").build(params, device)
 
 
 def imported(name: str) -> Callable[..., Any]:
-    """A user's own function, named `module:function`. Raises `ValueError` with one line if there is none."""
+    """Import a user's own function, named `module:function`. Raises `ValueError` with one line if that fails."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-        if not callable(found):
-            raise TypeError(f"{type(found).__name__} is no function")
-    except Exception as error:  # a module of a user's own may raise anything
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{name!r} was given; allowed: module:function that can be imported ({why})") from None
-    return found
+        function = getattr(importlib.import_module(module), attribute)
+        if not callable(function):
+            raise TypeError(f"{type(function).__name__} is not a function")
+    except Exception as error:  # a user's module may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{name!r} was given; allowed: module:function that can be imported ({reason})") from None
+    return function
 
 
 def compile_any_number_of_shapes() -> None:
-    """A grid's shapes, each compiled once in a process: torch goes on uncompiled after 8.
+    """Lift torch's limit of 8 compiled shapes a function, after which it runs uncompiled.
 
-    Forgetting the old ones instead (`torch.compiler.reset`) would compile in every visit: six times a case, not two.
+    Resetting the compiler instead (`torch.compiler.reset`) would compile in every visit: six times a case, not twice.
     """
     import torch
 
@@ -78,7 +78,7 @@ def compile_any_number_of_shapes() -> None:
 
 
 def set_in(module: str, **settings: Any) -> bool:
-    """Set torch's own settings, of which it promises nothing. False, and a warning, where it does not have them all."""
+    """Set torch's unstable settings; warn and return False if this torch lacks any of them."""
     try:
         config = importlib.import_module(module)
         for name in settings:
@@ -92,7 +92,7 @@ def set_in(module: str, **settings: Any) -> bool:
 
 
 def measured(module: str, name: str) -> Any:
-    """`cs336_systems.<module>.<name>` of the commit under test; `Unavailable` where the commit does not have it."""
+    """Return `cs336_systems.<module>.<name>` of the measured commit. Raises `Unavailable` if the commit lacks it."""
     try:
         return getattr(measured_module(module), name)
     except (AttributeError, Unavailable) as error:
@@ -104,7 +104,7 @@ def measured(module: str, name: str) -> Any:
 
 
 def measured_module(module: str) -> ModuleType:
-    """`cs336_systems.<module>` of the commit under test; `Unavailable` where the commit does not have it."""
+    """Return `cs336_systems.<module>` of the measured commit. Raises `Unavailable` if the commit lacks it."""
     imported_as = package()
     if imported_as in sys.modules and sys.modules[imported_as] is None:  # see harness.measure.pin_package
         raise Unavailable(f"this commit has no package {PACKAGE}")

@@ -1,4 +1,4 @@
-"""Attention: one implementation at one shape, forward, backward or both."""
+"""Attention: an implementation at a shape, forward, backward or both."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,15 +9,15 @@ from perf.workloads.attention_oracle import Answer
 from perf.workloads.attention_problem import AttentionProblem, floor, inputs
 from perf.workloads.workload import Workload, no_floor
 
-NOTHING = no_floor("nothing runs: the memory of what is held is asked for")
+NOTHING = no_floor("nothing runs: only memory is measured")
 MODES = ("forward", "backward", "forward_backward", "before_backward")
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: those of `problem_of`, mode (one of `MODES`) and impl (one of `attention_impls.IMPLS`).
+    """Build attention. `params`: those of `problem_of`, mode (of `MODES`) and impl (of `attention_impls.IMPLS`).
 
-    Forward is a training forward: what the backward needs is kept. Backward is timed alone, on a graph made before.
-    before_backward does nothing with such a graph in memory: its peak memory is what a forward leaves alive.
+    Forward is a training forward, which saves tensors for the backward. Backward is timed alone, on an existing graph.
+    before_backward does nothing beside such a graph: its peak memory is that which a forward leaves allocated.
     """
     import torch
 
@@ -48,7 +48,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         run = forward if mode == "forward" else forward_backward
 
     def answer(of: AttentionProblem) -> Answer:
-        """Through the graph whose backward is timed, where it is of the timed problem."""
+        """Compute the answer, for the timed problem through the graph whose backward is timed."""
         if of == problem:
             return answer_of(attend, (q, k, v, grad_out), mode, *graph)
         return answer_of(attend, inputs(of, device), mode)
@@ -64,24 +64,24 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 
 def answer_of(attend: Attend, tensors: Sequence[Any], mode: str, out: Any = None) -> Answer:
-    """out, and unless only the forward is timed dq, dk, dv; `out` is that of a graph to be kept, if there is one."""
+    """Compute out, and dq, dk, dv unless the mode is forward; a given `out` belongs to a graph that is kept."""
     import torch
 
     *leaves, grad_out = tensors
     is_kept = out is not None
     out = out if is_kept else attend(*leaves)
-    found = {"out": out.detach()}
+    answer = {"out": out.detach()}
     if mode != "forward":
         gradients = torch.autograd.grad(out, leaves, grad_out, retain_graph=is_kept)
-        found |= dict(zip(("dq", "dk", "dv"), gradients, strict=True))
-    return found
+        answer |= dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+    return answer
 
 
 def problem_of(params: dict[str, Any]) -> AttentionProblem:
-    """The problem that a case's axes name.
+    """Return the problem of a case's axes.
 
-    seq_len, d and dtype; is_causal (True where it is no axis); and in front of (seq_len, d) either `batch` (1), or, as
-    the papers have it, as many sequences as make `tokens` and as many heads as make `d_model`.
+    The axes are seq_len, d and dtype; is_causal (default True); and either `batch` (default 1) or, as in the papers,
+    `tokens` and `d_model`, which give the numbers of sequences and of heads.
     """
     seq_len, d = params["seq_len"], params["d"]
     if "tokens" in params:

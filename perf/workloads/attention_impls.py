@@ -1,4 +1,4 @@
-"""Every implementation of attention that a benchmark can name, ours and PyTorch's, each by itself: none falls back."""
+"""Every implementation of attention that a benchmark can name, ours and PyTorch's, without fallbacks."""
 
 import warnings
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import Unavailable
 
 TF32 = ("triton_tf32",)
-"""Those whose float32 products are allowed to be TF32's."""
+"""Implementations whose float32 products may be TF32's."""
 
 Attend = Callable[[Any, Any, Any], Any]
 """(q, k, v) -> out, all (..., seq_len, d) of one shape."""
@@ -23,10 +23,10 @@ BACKENDS = {
 
 
 def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
-    """What to call with q, k, v of `problem`. Raises `Unavailable` where this commit does not have it.
+    """Return the function of q, k, v of `problem`. Raises `Unavailable` if this commit does not have it.
 
-    `impl` is one of `IMPLS`; or module:function, a user's own f(q, k, v, is_causal) -> out, all of one shape, (batch,
-    heads, seq_len, d).
+    `impl` is one of `IMPLS`, or module:function, a user's own f(q, k, v, is_causal) -> out, all of the same shape,
+    (batch, heads, seq_len, d).
     """
     if ":" in impl:
         function = imported(impl)
@@ -36,7 +36,7 @@ def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
 
 
 def check_impl(impl: str) -> None:
-    """Raises `ValueError` with one line for what `implementation` does not take."""
+    """Raise `ValueError` with one line if `implementation` does not accept `impl`."""
     if ":" in impl:
         imported(impl)
     elif impl not in IMPLS:
@@ -44,7 +44,7 @@ def check_impl(impl: str) -> None:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile(function)` for one static shape after another."""
+    """Return `torch.compile(function)` for any number of static shapes."""
     import torch
 
     _prepare_to_compile()
@@ -57,10 +57,10 @@ def _triton(problem: AttentionProblem, device: str) -> Attend:
 
 
 def _triton_tf32(problem: AttentionProblem, device: str) -> Attend:
-    """What torch's users get who allow TF32."""
+    """Return ours with the TF32 products that torch's setting allows."""
     function = measured("attention.flash_triton", "FlashAttentionTriton")
     if problem.dtype != "float32":
-        raise Unavailable(f"TF32 is float32's, and the dtype {problem.dtype}")
+        raise Unavailable(f"TF32 applies to float32 only, and the dtype is {problem.dtype}")
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal, None, "tf32")
 
 
@@ -70,7 +70,7 @@ def _triton_compiled(problem: AttentionProblem, device: str) -> Attend:
 
 
 def _triton_forward_compiled_backward(problem: AttentionProblem, device: str) -> Attend:
-    """The course's assignment before its optional part: a kernel forward, a recomputing backward by the compiler."""
+    """Return the course's assignment without its optional part: a Triton forward, a compiled recomputing backward."""
     import torch
     from torch.autograd.function import once_differentiable
 
@@ -89,7 +89,7 @@ def _triton_forward_compiled_backward(problem: AttentionProblem, device: str) ->
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, grad_out: Any) -> Any:
-            # Detached, because the compiler asks each for its .grad and a non-leaf answers with a warning.
+            # Detached, because the compiler reads .grad of each, which warns for a non-leaf.
             saved = (tensor.detach() for tensor in ctx.saved_tensors)
             return compiled_backward()(*saved, grad_out, problem.is_causal, scale)
 
@@ -118,10 +118,10 @@ def _reference_compiled(problem: AttentionProblem, device: str) -> Attend:
 
 
 def _sdpa(problem: AttentionProblem, device: str) -> Attend:
-    """Whichever backend torch picks."""
+    """Return SDPA with the backend that torch chooses."""
     import torch.nn.functional as F
 
-    # Three dimensions would send SDPA to its slow math backend.
+    # SDPA uses its slow math backend for three dimensions.
     return _with_heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal))
 
 
@@ -133,7 +133,7 @@ def _sdpa_backend(impl: str) -> Callable[[AttentionProblem, str], Attend]:
         backend = getattr(SDPBackend, BACKENDS[impl])
 
         def call(q: Any, k: Any, v: Any) -> Any:
-            with sdpa_kernel([backend]):  # the forward's choice is the backward's too
+            with sdpa_kernel([backend]):  # the backward uses the forward's backend
                 return F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal)
 
         def attend(q: Any, k: Any, v: Any) -> Any:
@@ -174,7 +174,7 @@ IMPLS: dict[str, Callable[[AttentionProblem, str], Attend]] = {
 
 
 def _with_heads(attend: Attend) -> Attend:
-    """For functions that insist on (batch, heads, seq_len, d): views make (heads, seq_len, d) a batch of one."""
+    """Adapt a function of (batch, heads, seq_len, d) to (heads, seq_len, d) by views with batch size 1."""
 
     def wrapped(q: Any, k: Any, v: Any) -> Any:
         if q.ndim == 4:
@@ -185,20 +185,20 @@ def _with_heads(attend: Attend) -> Attend:
 
 
 def _sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
-    # At module level: flex compiles anew for every mask function that it has not met.
+    # At module level, because flex compiles again for every new mask function.
     return query >= key
 
 
 def _prepare_to_compile() -> None:
-    """Any number of shapes, and backwards that keep their graph."""
+    """Allow any number of shapes, and backwards that keep their graph."""
     compile_any_number_of_shapes()
-    # A backward that is timed alone runs many times on one graph, so it must not write into what the forward saved.
-    # A torch that does so all the same refuses to run it twice.
+    # A backward that is timed alone runs many times on a graph, so it must not overwrite the forward's saved tensors.
+    # A torch that lacks the setting refuses to run it twice.
     set_in("torch._functorch.config", donated_buffer=False)
 
 
 def _refusal(error: RuntimeError, call: Callable[[], Any]) -> str:
-    """Why SDPA has no kernel for these inputs, "" if `error` is another one. torch gives its reasons as warnings."""
+    """Return torch's warnings why SDPA has no kernel for these inputs; "" for any other error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -208,6 +208,6 @@ def _refusal(error: RuntimeError, call: Callable[[], Any]) -> str:
     head = str(error).strip().splitlines()[0] if str(error).strip() else ""
     if not head.lower().startswith(("no available kernel", "no viable backend")):
         return ""
-    said = [str(warning.message).partition(" (Triggered internally")[0].strip() for warning in caught]
-    reasons = [text for text in said if "not used because" not in text and "disabled" not in text]
+    texts = [str(warning.message).partition(" (Triggered internally")[0].strip() for warning in caught]
+    reasons = [text for text in texts if "not used because" not in text and "disabled" not in text]
     return " ".join(dict.fromkeys([head, *reasons]))

@@ -11,10 +11,10 @@ from perf.workloads.workload import Floor, Workload
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: num_heads, seq_len, d, dtype, impl.
+    """Build the leaderboard's call. `params`: num_heads, seq_len, d, dtype, impl.
 
-    As its rules have it: q, k, v are unbound from one leaf, `o.sum().backward()` follows the forward, and the gradients
-    accumulate in the leaf; all of it is timed. Their `torch.compile(FlashAttention.apply)` is impl triton_compiled.
+    By its rules q, k, v are unbound from one leaf, `o.sum().backward()` follows the forward, and the gradients
+    accumulate in the leaf; all of it is timed. Its `torch.compile(FlashAttention.apply)` is impl triton_compiled.
     """
     import torch
 
@@ -29,7 +29,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         attend(q, k, v).sum().backward()
 
     def answer(of: AttentionProblem) -> Answer:
-        """Of the timed problem through the leaf that is timed."""
+        """Compute the answer, for the timed problem through the timed leaf."""
         if of != problem:
             return answer_of(attend, inputs(of, device), "forward_backward")
         leaf.grad = None
@@ -37,14 +37,16 @@ def build(params: dict[str, Any], device: str) -> Workload:
         assert leaf.grad is not None
         return {"out": attend(q, k, v).detach()} | dict(zip(("dq", "dk", "dv"), leaf.grad, strict=True))
 
-    # grad_out is one number. q, k, v and the gradients so far are read, the new gradients are written.
+    # grad_out is a scalar. q, k, v and the accumulated gradients are read, the new gradients are written.
     leaf_bytes = leaf.numel() * BYTES[problem.dtype]
     both = floor(problem, "forward_backward")
-    least = Floor(flops=both.flops, matmul_dtype=both.matmul_dtype, bytes_read=2 * leaf_bytes, bytes_written=leaf_bytes)
+    minimum = Floor(
+        flops=both.flops, matmul_dtype=both.matmul_dtype, bytes_read=2 * leaf_bytes, bytes_written=leaf_bytes
+    )
     return Workload(
         run=run,
         check=lambda: largest_error(problem, device, answer, problem.dtype),
-        floor=least,
+        floor=minimum,
         results=lambda: answer(problem),
         rounding=TOLERANCES[problem.dtype].rounding,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from perf.workloads.attention_problem import AttentionProblem, inputs
 
 NAMES = ("out", "dq", "dk", "dv")
-BLOCK = 2**26  # float64 scores held at once: 0.5 GiB
+BLOCK = 2**26  # float64 scores in memory at a time: 0.5 GiB
 TF32_DROPS = 13  # of float32's 23 explicit bits
 
 Answer = dict[str, Any]
@@ -17,21 +17,21 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExactAttention:
-    """What an implementation's answer is held to."""
+    """The reference of an implementation's answer."""
 
     answer: Answer
     """float64, each of the problem's shape."""
 
     eager_rms: Answer
-    """Of each tensor of eager attention, the RMS of its rows' errors (`row_errors`) by head; empty if not asked for."""
+    """RMS of the rows' errors (`row_errors`) of each tensor of eager attention, by head; empty if not requested."""
 
 
 @functools.lru_cache(maxsize=2)
 def oracle(problem: AttentionProblem, device: str, precision: str | None = None) -> ExactAttention:
-    """Go head by head, and in each a block of queries at a time, so that 65536 keys fit.
+    """Compute the exact answer, a head and a block of queries at a time, so that 65536 keys fit.
 
     `precision` is that of eager attention's products, "float32" or "tf32" or the half precision of its inputs. None
-    leaves eager attention out. Two problems are kept: a check looks at two (`AttentionProblem.keys`).
+    omits eager attention. Two problems are kept: a check looks at two (`AttentionProblem.keys`).
     """
     import torch
 
@@ -47,21 +47,21 @@ def oracle(problem: AttentionProblem, device: str, precision: str | None = None)
             _add(exact, rows, [tensor.double() for tensor in tensors], problem, _exact_product)
             if precision:
                 _add(eager, rows, tensors, problem, PRODUCTS.get(precision, _exact_product))
-        for name, found in rms.items():
-            found.append(row_errors(eager[name], exact[name]).square().mean().sqrt())
+        for name, by_head in rms.items():
+            by_head.append(row_errors(eager[name], exact[name]).square().mean().sqrt())
     return ExactAttention(
         {name: tensor.view(problem.shape) for name, tensor in answer.items()},
-        {name: torch.stack(found) for name, found in rms.items()},
+        {name: torch.stack(by_head) for name, by_head in rms.items()},
     )
 
 
-def row_errors(found: Any, exact: Any) -> Any:
-    """Norm of each row's error over `row_scales`: (..., seq_len)."""
-    return (found.double() - exact).norm(dim=-1) / row_scales(exact)
+def row_errors(actual: Any, exact: Any) -> Any:
+    """Return the norm of each row's error over `row_scales`: (..., seq_len)."""
+    return (actual.double() - exact).norm(dim=-1) / row_scales(exact)
 
 
 def row_scales(exact: Any) -> Any:
-    """Norm of each row, and at least the RMS norm of all rows of its head: (..., seq_len)."""
+    """Return the norm of each row, but at least the RMS norm of its head's rows: (..., seq_len)."""
     norms = exact.norm(dim=-1)
     return norms.maximum(norms.square().mean(-1, keepdim=True).sqrt())
 
@@ -75,7 +75,7 @@ def _exact_product(a: Any, b: Any) -> Any:
 
 
 def _tf32_product(a: Any, b: Any) -> Any:
-    """A tensor core's: it reads float32 operands without their last bits."""
+    """Multiply like a tensor core, which truncates float32 operands."""
     return _truncated(a) @ _truncated(b)
 
 
@@ -91,16 +91,16 @@ PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {"tf32": _tf32_product}
 def _add(
     to: Answer, rows: slice, tensors: list[Any], problem: AttentionProblem, product: Callable[[Any, Any], Any]
 ) -> None:
-    """Add what one head's block of queries gives to `to`, (seq_len, d) each, by the formula as eager torch runs it.
+    """Add the contributions of a block of queries of a head to `to`, (seq_len, d) each, in eager torch's operations.
 
     Every intermediate has the dtype of `tensors`: q, k, v, grad_out of the head. The softmax and its gradient round
-    once, at their end, as torch's own do.
+    once at their end, like torch's own.
     """
     import torch
 
     q, k, v, grad_out = tensors
     last = min(rows.stop, problem.seq_len)
-    columns = slice(0, last if problem.is_causal else problem.seq_len)  # keys above the diagonal count for none
+    columns = slice(0, last if problem.is_causal else problem.seq_len)  # without the keys above the diagonal
     q, k, v, grad_out = q[rows], k[columns], v[columns], grad_out[rows]
     scale = problem.d**-0.5
     scores = product(q, k.T) * scale

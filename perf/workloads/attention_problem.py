@@ -1,4 +1,4 @@
-"""One attention problem: its tensors, and the least work that it takes."""
+"""An attention problem: its tensors, and its minimum work."""
 
 import math
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Any
 from perf.workloads.workload import Floor
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-PARTS = 8  # into which kernels split the keys
+PARTS = 8  # parts into which kernels split the keys
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """Everything that the tensors and the answer of a case depend on, but for the device."""
+    """All parameters of a case's tensors and answer, except the device."""
 
     leading: tuple[int, ...]
-    """(batch,), (heads,) or (batch, heads), in front of (seq_len, d)."""
+    """Leading dimensions before (seq_len, d): (batch,), (heads,) or (batch, heads)."""
 
     seq_len: int
     d: int
@@ -25,7 +25,7 @@ class AttentionProblem:
     """random, or ones: the gradient of a sum."""
 
     keys: str = "random"
-    """random, or ends: the last key of each part of the sequence outweighs all others of its rows (`_with_ends`)."""
+    """random, or ends: the last key of each part of the sequence dominates its rows (`_with_ends`)."""
 
     def __post_init__(self):
         if self.dtype not in BYTES:
@@ -40,12 +40,12 @@ class AttentionProblem:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of q, k, v and out."""
+        """Return the shape of q, k, v and out."""
         return (*self.leading, self.seq_len, self.d)
 
 
 def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
-    """q, k, v, grad_out: the same random numbers whenever the shape is the same."""
+    """Return q, k, v, grad_out: the same random numbers for the same shape."""
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
@@ -59,9 +59,9 @@ def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
 
 
 def floor(problem: AttentionProblem, mode: str) -> Floor:
-    """Two matmuls forward and five backward, over half the scores when causal; every input read once.
+    """Return the minimum work: two matmuls forward, five backward, over half the scores if causal; inputs read once.
 
-    The fifth recomputes the scores. Keeping them saves it and costs two passes over n x n numbers, which take longer.
+    The fifth matmul recomputes the scores. Storing them instead takes two passes over n x n numbers, which is slower.
     """
     n = problem.seq_len
     pairs = math.prod(problem.leading) * (n * (n + 1) / 2 if problem.is_causal else n * n)
@@ -78,12 +78,12 @@ def floor(problem: AttentionProblem, mode: str) -> Floor:
 
 
 def _with_ends(q: Any, k: Any, problem: AttentionProblem) -> None:
-    """Make the last key of each of `PARTS` equal parts of the sequence take about 3/4 of the weight of its rows.
+    """Give the last key of each of `PARTS` equal parts of the sequence about 3/4 of the softmax weight of its rows.
 
-    A causal row's key is the last of these that it sees; without a mask the rows take turns. A coordinate of its own
-    for each part, 0 in all other keys, lifts the score of the row's key to 1.5 + log(number of keys): random scores add
-    up to 0.5 more than that logarithm at most. Kernels end a loop over keys at the end of a part: at the last tile, or
-    at the last one of a split.
+    A causal row attends to the last of these keys that it sees; without a mask the rows alternate. Each part has a
+    coordinate of its own, 0 in all other keys, which raises the score of the row's key to 1.5 + log(number of keys);
+    the log-sum-exp of the random scores exceeds that logarithm by at most 0.5. Kernels end their loops over keys at the
+    end of a part: at the last tile, or at the last tile of a split.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""One kernel of ours in tiles that are given, past the tables and autograd: what the tables are tuned by."""
+"""A kernel of ours with given tiles, without the tables and autograd, for tuning the tables."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from perf.workloads.workload import Floor, Unavailable, Workload
 
 
 class Tensors(NamedTuple):
-    """What the kernels read: (batch, heads, seq_len, d), and float32 (batch, heads, seq_len)."""
+    """Inputs of the kernels: (batch, heads, seq_len, d), and float32 (batch, heads, seq_len)."""
 
     q: Any
     k: Any
@@ -28,21 +28,21 @@ class Tensors(NamedTuple):
 
 
 Run = Callable[[], Answer]
-"""Launches, and returns what was written: some of out, dq, dk, dv."""
+"""Launch the kernel; return its outputs, some of out, dq, dk, dv."""
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """How one is launched, and the least that it has to do."""
+    """A kernel's launch and its minimum work."""
 
     make: Callable[[AttentionProblem, Tensors, tuple[int, ...]], Run]
     """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
 
     products: int
-    """Of matrices, a tile."""
+    """Number of matrix products for each tile."""
 
     read: int
-    """Tensors of q's size; so is `written`."""
+    """Number of tensors of q's size that are read; likewise `written`."""
 
     written: int
 
@@ -50,7 +50,7 @@ class KernelLaunch:
 def build(params: dict[str, Any], device: str) -> Workload:
     """`params`: kernel (one of `KERNELS`), tiles (numbers, as "64x64x4x3"), and those of `attention.problem_of`.
 
-    All of a problem share their inputs, so that a hundred of them fit. On the device "meta" it is for a process that
+    All kernels of a problem share their inputs, so that a hundred of them fit. The device "meta" serves a process that
     only compiles.
     """
     kernel, problem = KERNELS[params["kernel"]], problem_of(params)
@@ -68,7 +68,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 
 def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, str] | None:
-    """Which entry of the tables `kernel` goes by here, and its numbers; None where it does not run."""
+    """Return the table entry that `kernel` uses for the problem, and its numbers; None if the kernel does not apply."""
     import torch
 
     tables = _tables()
@@ -154,7 +154,7 @@ def _tiles(numbers: Sequence[int]) -> Any:
 
 
 def _request(problem: AttentionProblem) -> Any:
-    """As kernels get it, of full precision."""
+    """Return the kernels' request, of full precision."""
     is_split = problem.dtype == "float32" and measured("attention.planning", "IS_COMPILED")
     products = measured("attention.request", "FP32_PRODUCTS")["ieee"] if is_split else "ieee"
     return measured("attention.request", "Request")(problem.is_causal, problem.d**-0.5, products)
@@ -238,7 +238,7 @@ def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
 
 
 def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """All of its launches; with the registers of the table, which are those of the head dimension's kernel."""
+    """Plan all launches of the backward, with the table's registers for the head dimension."""
     q_tile, stages, ds_stages = numbers
     how = _tables().HOPPER_BACKWARD[problem.d]._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
     plan = _gluon().gluon_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, how)
@@ -246,13 +246,13 @@ def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int,
 
 
 def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """With its splitting."""
+    """Plan the forward with its splitting into pieces."""
     plan = _gluon().pieces_forward(_request(problem), on.q, on.k, on.v, _three_pieces(numbers))
     return _forward_run(plan, on)
 
 
 def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """All of its launches."""
+    """Plan all launches of the backward."""
     plan = _gluon().pieces_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, _three_pieces(numbers))
     return _backward_run(plan, on)
 
@@ -264,7 +264,7 @@ def _in_gluon(mode: str, problem: AttentionProblem, on: Tensors) -> Run:
 
 
 def _gluon_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """As the tables have it, with its splitting: over pieces of float32, or of the keys among programs."""
+    """Plan the forward by the tables, with its splitting: of float32 into pieces, or of the keys over programs."""
     if numbers == (1,):
         return _in_gluon("forward", problem, on)
     request = _request(problem)
@@ -277,7 +277,7 @@ def _gluon_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, .
 
 
 def _gluon_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """All of its launches, as the tables have it."""
+    """Plan all launches of the backward by the tables."""
     if numbers == (1,):
         return _in_gluon("backward", problem, on)
     plan = _triton().plain_backward(_request(problem), on.q, on.k, on.v, on.out, on.do)
@@ -315,7 +315,7 @@ def _floor(kernel: KernelLaunch, problem: AttentionProblem) -> Floor:
 
 @contextlib.contextmanager
 def _poisoned() -> Iterator[None]:
-    """What torch leaves uninitialized is NaN meanwhile: it may be what another one, which was right, has given back."""
+    """Fill torch's uninitialized memory with NaN inside the block: it may hold an earlier kernel's correct output."""
     import torch
 
     before = torch.are_deterministic_algorithms_enabled()

@@ -1,23 +1,23 @@
-"""Closed forms of `cs336_systems.accounting` put to measured rows, for studies and pages alike."""
+"""Closed forms of `cs336_systems.accounting` for measured rows, shared by studies and pages."""
 
 from collections.abc import Sequence
 
 from perf.workloads import measured
 
 DIVIDED = {"none": "nothing", "sharded": "moments", "torch": "moments", "sharded_reducing": "gradients"}
-"""What each way to shard divides over the ranks, in the words of `accounting.sharding`."""
+"""Sharding -> the state that it divides over the ranks, in the terms of `accounting.sharding`."""
 
 
 def bandwidths(num_bytes: float, world_size: int, seconds: float) -> tuple[float, float]:
-    """algbw and busbw of an all-reduce, bytes per second."""
+    """Return algbw and busbw of an all-reduce, bytes per second."""
     return num_bytes / seconds, measured("accounting.collectives", "bus_bandwidth")(num_bytes, world_size, seconds)
 
 
 def fit_buckets(points: Sequence[tuple[float, float, float]]) -> tuple[float, float] | None:
-    """Bandwidth (bytes a second) and overhead (seconds a call) of `accounting.collectives` that fit a sweep best.
+    """Fit the bandwidth (bytes a second) and overhead (seconds a call) of `accounting.collectives` to a sweep.
 
-    `points` are bytes, calls and seconds of exposed communication. None without three numbers of calls. A term that the
-    sweep does not show is zero: an infinite bandwidth, or no overhead.
+    `points` are bytes, calls and seconds of exposed communication. Returns None for fewer than three numbers of calls.
+    A term that the sweep does not show is zero: an infinite bandwidth, or no overhead.
     """
     import numpy
     from scipy.optimize import nnls
@@ -32,20 +32,20 @@ def fit_buckets(points: Sequence[tuple[float, float, float]]) -> tuple[float, fl
 
 
 def exposed_seconds(num_bytes: float, num_buckets: float, fit: tuple[float, float]) -> float:
-    """What communication adds to a step by the course's model."""
+    """Return the time that communication adds to a step by the course's model."""
     return measured("accounting.collectives", "exposed_seconds")(num_bytes, num_buckets, *fit)
 
 
 def best_bucket_bytes(num_bytes: float, fit: tuple[float, float]) -> float:
-    """The bucket that adds least by that model."""
+    """Return the bucket size that adds the least time by that model."""
     return measured("accounting.collectives", "best_bucket_bytes")(num_bytes, *fit)
 
 
 def parameters(size: str) -> int:
-    """Of the model of that name. Raises `KeyError` for one that has none."""
+    """Return the number of parameters of a model size. Raises `KeyError` for an unknown size."""
     return measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[size])
 
 
 def state_bytes(size: str, world_size: int, sharding: str) -> float:
-    """Parameters, gradients and moments of a rank: 8P + 8P, or 8P + 8P/n; 4P + 12P/n where gradients go too."""
+    """Return a rank's bytes of parameters, gradients and moments: 8P + 8P, 8P + 8P/n, or 4P + 12P/n."""
     return measured("accounting.sharding", "state_bytes")(parameters(size), world_size, DIVIDED[sharding])

@@ -1,4 +1,4 @@
-"""One collective of torch.distributed over all ranks; see `perf.harness.ranks`."""
+"""A collective of torch.distributed over all ranks; see `perf.harness.ranks`."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ FLOOR = no_floor("the rate of the links between the ranks is what is measured")
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: world_size, megabytes (of float32, 10^6 bytes each). An all-reduce, in place, on this rank."""
+    """Build this rank's part of an in-place all-reduce.
+
+    `params`: world_size, megabytes (of float32, 10^6 bytes each).
+    """
     import torch
     import torch.distributed as dist
 

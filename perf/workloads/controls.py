@@ -1,4 +1,4 @@
-"""Work that runs no project code: when a control moves, the machine moved."""
+"""Controls, which run no project code: when a control moves, the machine moved."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from perf.workloads.workload import Floor, Workload, WrongResult
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params["control"]`: matmul (bfloat16 8192^3 on a GPU), copy (1 GiB there), launch (4096 floats) or linears."""
+    """Build a control: matmul (bfloat16 8192^3 on a GPU), copy (1 GiB on a GPU), launch (4096 floats) or linears."""
     on_gpu = device == "cuda"
     control = params["control"]
     if control == "matmul":
@@ -21,7 +21,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 
 def matmul(n: int, dtype: str, device: str) -> Workload:
-    """An n x n x n product of random numbers (zeros run up to 13 % faster) through torch."""
+    """Build torch's n x n x n matmul of random numbers, because zeros run up to 13 % faster."""
     import torch
 
     a, b = torch.randn(2, n, n, device=device, dtype=getattr(torch, dtype))
@@ -41,7 +41,7 @@ def matmul(n: int, dtype: str, device: str) -> Workload:
 
 
 def copy(elements: int, device: str) -> Workload:
-    """A float32 tensor copied into another of the same size."""
+    """Build a copy of a float32 tensor into another of the same size."""
     import torch
 
     source = torch.randn(elements, device=device)
@@ -58,7 +58,7 @@ def copy(elements: int, device: str) -> Workload:
 
 
 def launch(elements: int, device: str) -> Workload:
-    """One addition so small that its time is the price of a launch."""
+    """Build an addition so small that its time is that of its launch."""
     import torch
 
     a, b = torch.randn(2, elements, device=device)
@@ -75,7 +75,7 @@ def launch(elements: int, device: str) -> Workload:
 
 
 def linears(layers: int, width: int, rows: int, dtype: str, device: str) -> Workload:
-    """Forward and backward of a chain of square linear layers, so small that eager PyTorch keeps the GPU waiting."""
+    """Build forward and backward of a chain of square linear layers, so small that eager PyTorch is host-bound."""
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
@@ -89,15 +89,15 @@ def linears(layers: int, width: int, rows: int, dtype: str, device: str) -> Work
         return torch.autograd.grad(x.sum(), weights)
 
     def check() -> float:
-        found = gradients(x, weights)
+        actual = gradients(x, weights)
         exact = gradients(x.double(), [weight.detach().double().requires_grad_() for weight in weights])
-        error = max(float((ours - true).norm() / true.norm()) for ours, true in zip(found, exact, strict=True))
-        if not error < 0.1:  # a hundred roundings to bfloat16 on the way make 0.02
+        error = max(float((ours - true).norm() / true.norm()) for ours, true in zip(actual, exact, strict=True))
+        if not error < 0.1:  # a hundred roundings to bfloat16 make 0.02
             raise WrongResult(f"a gradient differs from float64 by {error:.1e} (relative), allowed 1e-01")
         return error
 
     item = x.element_size()
-    matmuls = 3 * layers - 1  # forward, gradient of the weight and of the input; that of x is not asked for
+    matmuls = 3 * layers - 1  # forward, gradient of the weight and of the input; x itself needs no gradient
     floor = Floor(
         flops=matmuls * 2 * rows * width**2,
         matmul_dtype=dtype,

@@ -1,4 +1,4 @@
-"""One training step of a Transformer on every rank, each with a batch of its own, gradients averaged over all."""
+"""A data-parallel training step of a Transformer: each rank has a batch of its own, gradients are averaged."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -21,18 +21,19 @@ from perf.workloads.workload import Workload, WrongResult
 
 OURS = {"naive": "NaiveDDP", "flat": "FlatDDP", "overlapped": "OverlappedDDP", "bucketed": "BucketedDDP"}
 STRATEGIES = (*OURS, "torch", "torch_static")
-# Of a sum over the ranks, relative to the gradient's norm: float32, and bfloat16 where the matrices are.
+# Error of a sum over the ranks, relative to the gradient's norm: float32, or bfloat16 for bfloat16 matrices.
 GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-4, "bf16": 1e-4, "bf16_weights": 1e-2}
-# Of a second backward, whose sums are in another order: up to 8e-3 in bfloat16 on an H200, 48 layers deep.
+# Error of a second backward, whose sums are in another order: up to 8e-3 in bfloat16 on an H200, 48 layers deep.
 REPLAY_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2, "bf16_weights": 5e-2}
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: strategy, bucket_size_mb, size, context_length, batch, precision, variant, world_size, mode.
+    """Build a step with averaged gradients on this rank.
 
-    mode step: the whole step. mode alone: the same without communication. mode exposed: what the first takes more than
-    the second. The batch is that of every rank; attention is PyTorch's. strategy "torch" is its own
-    DistributedDataParallel, "torch_static" the same told that every step is alike.
+    `params`: strategy, bucket_size_mb, size, context_length, batch, precision, variant, world_size, mode. mode step is
+    the whole step, mode alone the step without communication, mode exposed their difference. The batch is that of every
+    rank; attention is PyTorch's. strategy "torch" is DistributedDataParallel, "torch_static" the same with
+    `static_graph`.
     """
     import torch.distributed as dist
 
@@ -70,36 +71,36 @@ def build(params: dict[str, Any], device: str) -> Workload:
         return loss.detach()
 
     if strategy == "torch_static":
-        step()  # what is static is learnt from its first backward, which no_sync() must not be
+        step()  # DistributedDataParallel learns the static graph from its first backward, which must synchronize
     check_mean = functools.partial(_check_mean, model, train.optimizer, step, precision)
     is_captured = variant.endswith("cuda_graph")
-    if is_captured:  # looked at before, since a replay calls no hooks
+    if is_captured:  # checked before the capture, since a replay calls no hooks
         error, (slope, _) = check_mean(), slope_and_norm(model)
         step = _captured(step, model)
         if mode != "step":
             alone = _captured(alone, model)
 
     def check() -> float:
-        found = error if is_captured else check_mean()
+        gradient_error = error if is_captured else check_mean()
         if is_captured:
             restore(model, train.optimizer)
             step()
             replayed, norm = slope_and_norm(model)
-            off = abs(replayed - slope) / norm
-            hold("the replayed gradient", off, REPLAY_TOLERANCE[precision], "that of the step in the graph")
+            replay_error = abs(replayed - slope) / norm
+            hold("the replayed gradient", replay_error, REPLAY_TOLERANCE[precision], "that of the step in the graph")
         hold("AdamW's update", update_error(model, train.optimizer), UPDATE_TOLERANCE)
-        hold_equal_on_all_ranks(model)
-        return found
+        require_equal_on_all_ranks(model)
+        return gradient_error
 
     def facts() -> dict[str, float]:
-        found = {
+        num_bytes = {
             "parameter_bytes": bytes_of(model.parameters()),
             "optimizer_bytes": bytes_of(
                 value for state in train.optimizer.state.values() for value in state.values() if value.ndim
             ),
         }
         traffic = getattr(net, "traffic", None)
-        return found | ({"calls": traffic.calls, "bytes": traffic.num_bytes} if traffic else {})
+        return num_bytes | ({"calls": traffic.calls, "bytes": traffic.num_bytes} if traffic else {})
 
     return Workload(
         run=alone if mode == "alone" else step,
@@ -112,7 +113,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 
 def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Callable[[], None]]:
-    """The model, compiled or not, in its data parallelism, and what to call after a backward."""
+    """Wrap the model, compiled or not, in its data parallelism; return it and the function to call after a backward."""
     import torch
 
     if strategy.startswith("torch"):
@@ -129,9 +130,9 @@ def _wrapped(strategy: str, bucket_size_mb: float, model: Any) -> tuple[Any, Cal
 
 
 def _check_mean(model: Any, optimizer: Any, step: Callable[[], Any], precision: str) -> float:
-    """The largest error of a parameter's averaged gradient, after one step from the initial weights.
+    """Return the largest error of a parameter's averaged gradient, after one step from the initial weights.
 
-    Held to the mean of what the same backward computed on every rank: of a second one the sums differ by more.
+    The reference is the mean over the ranks of the same backward's gradients: a second backward sums in another order.
     """
     import torch
     import torch.distributed as dist
@@ -143,14 +144,14 @@ def _check_mean(model: Any, optimizer: Any, step: Callable[[], Any], precision: 
     mean = torch.stack([computed[name] for name in averaged])
     dist.all_reduce(mean)
     mean /= dist.get_world_size()
-    off = (torch.stack(list(averaged.values())) - mean)[:, 0].abs() / mean[:, 1].sqrt()
-    worst = int(off.argmax())  # NaN, if there is one
+    errors = (torch.stack(list(averaged.values())) - mean)[:, 0].abs() / mean[:, 1].sqrt()
+    worst = int(errors.argmax())  # argmax returns the index of a NaN
     what = f"the averaged gradient of {list(averaged)[worst]}"
-    return hold(what, float(off[worst]), GRADIENT_TOLERANCE[precision], "the mean over the ranks")
+    return hold(what, float(errors[worst]), GRADIENT_TOLERANCE[precision], "the mean over the ranks")
 
 
 def _captured(step: Callable[[], Any], model: Any) -> Callable[[], Any]:
-    """`step` as a CUDA graph, after which the gradients are those that it wrote: a replay by itself binds none."""
+    """Capture `step` as a CUDA graph and bind its gradients after each replay, which by itself binds none."""
     replay, parameters = measured("training", "Captured")(step), list(model.parameters())
     gradients = [parameter.grad for parameter in parameters]
 
@@ -163,20 +164,20 @@ def _captured(step: Callable[[], Any], model: Any) -> Callable[[], Any]:
     return run
 
 
-def hold_equal_on_all_ranks(model: Any) -> None:
-    """Raises `WrongResult` unless the weights are: by the sums of their bytes."""
+def require_equal_on_all_ranks(model: Any) -> None:
+    """Raise `WrongResult` unless all ranks have the same weights, by the sums of their bytes."""
     import torch
     import torch.distributed as dist
 
     sums = {name: int(value.detach().view(torch.uint8).sum()) for name, value in model.named_parameters()}
-    every: list[dict[str, int]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(every, sums)
-    for rank, theirs in enumerate(every):
+    sums_by_rank: list[dict[str, int]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(sums_by_rank, sums)
+    for rank, theirs in enumerate(sums_by_rank):
         different = [name for name in sums if theirs[name] != sums[name]]
         if different:
             raise WrongResult(f"{different[0]} differs between ranks {dist.get_rank()} and {rank} after a step")
 
 
 def bytes_of(tensors: Iterable[Any]) -> int:
-    """Of all of them together."""
+    """Return the total size of the tensors."""
     return sum(tensor.nbytes for tensor in tensors)

@@ -1,4 +1,4 @@
-"""A model of a user's own, and what it is held to: itself, in eager float32 with eager attention."""
+"""A user's own model, checked against itself in eager float32 with eager attention."""
 
 import functools
 from typing import Any
@@ -9,7 +9,7 @@ from perf.workloads.transformer_state import slope_and_norm
 
 
 class Foreign:
-    """Models that `name`, module:function, builds, all with the weights of the first one."""
+    """Builder of models by `name`, module:function; all get the weights of the first."""
 
     def __init__(self, name: str, size_name: str, context_length: int, device: str):
         self._build, self._context_length, self._device = imported(name), context_length, device
@@ -17,7 +17,7 @@ class Foreign:
         self._state: dict[str, Any] = {}
 
     def build(self, attention: str) -> Any:
-        """A model with this attention, an impl of `flash_attention`."""
+        """Build a model with this attention, an impl of `flash_attention`."""
         import torch
 
         attend = functools.partial(measured("attention.api", "flash_attention"), is_causal=True, impl=attention)
@@ -25,24 +25,24 @@ class Foreign:
         with torch.device(self._device):
             model = self._build(self._config, self._context_length, attend)
         if not self._state:
-            self._state = {name: one.detach().cpu().clone() for name, one in model.named_parameters()}
+            self._state = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
         with torch.no_grad():
-            for name, one in model.named_parameters():
-                one.copy_(self._state[name])
+            for name, parameter in model.named_parameters():
+                parameter.copy_(self._state[name])
         return model
 
     def first(self, device: str) -> dict[str, Any]:
-        """All of the first weights by name, float32."""
+        """Return all weights of the first model by name, float32."""
         if not self._state:
             self.build("reference")
-        return {name: one.to(device).float() for name, one in self._state.items()}
+        return {name: weight.to(device).float() for name, weight in self._state.items()}
 
     def weights(self, name: str, shape: tuple[int, ...], device: str) -> Any:
-        """The first weights, as `transformer_oracle.initial`."""
+        """Return a weight of the first model, like `transformer_oracle.initial`."""
         return self._state[name].to(device).float()
 
     def exact(self, ids: Any, targets: Any) -> ExactStep:
-        """Loss and slope of the first weights. While the model that is timed is held, this is a second one."""
+        """Return loss and slope of the first weights, by a second model beside the timed one."""
         model = self.build("reference")
         train = measured("training", "make_train_step")(model, ids, targets)
         loss = train.forward()

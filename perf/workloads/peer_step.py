@@ -1,4 +1,4 @@
-"""A training step of a user's own, held to the losses of ours: from the same weights, on the same batch."""
+"""A user's own training step, checked against the losses of ours from the same weights on the same batch."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from perf.workloads.transformer_training import data_of, floor_of, foreign_of
 from perf.workloads.workload import Workload, WrongResult
 
 LOSS_TOLERANCE = 1e-3
-"""Relative, of a first loss: what bfloat16 is given (`transformer_training.LOSS_TOLERANCE`)."""
+"""Relative error of the first loss; that of bfloat16 (`transformer_training.LOSS_TOLERANCE`)."""
 
 CHANGE_TOLERANCE = 0.05
-"""Of what a step takes off the loss, relative to what a checked step of ours does."""
+"""Error of the decrease of the loss in a step, relative to that of our checked step."""
 
 
 def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, second_loss: float) -> Workload:
-    """The step that `name`, module:function, builds; it is checked by its first two calls, and so only once.
+    """Build the step that `name`, module:function, returns; its first two calls check it, so that it is checked once.
 
-    `params`: size, context_length, batch, model where it is a user's own. The function is called with the
-    `ModelConfig`, the weights by their names in the model (float32, its own to keep), ids and targets, and returns one
-    that takes a step of AdamW with torch's defaults and returns the loss from before the update. The first is held to
-    `exact.loss`, the next to `second_loss`, which no other gradient or rule would give.
+    `params`: size, context_length, batch, and model if it is a user's own. The function is called with the
+    `ModelConfig`, the weights by their names in the model (float32, which it may keep), ids and targets. It returns a
+    function that takes a step of AdamW with torch's defaults and returns the loss from before the update. The first
+    loss is compared with `exact.loss`, the second with `second_loss`, which no other gradient or update rule gives.
     """
     config = measured("configs", "MODEL_CONFIGS")[params["size"]]
     foreign = foreign_of(params, device)
@@ -42,10 +42,10 @@ def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, seco
         first, second = losses
         error = hold("the loss", abs(first - exact.loss) / exact.loss, LOSS_TOLERANCE)
         change = abs((second - second_loss) / (second_loss - exact.loss))
-        hold("what a step takes off the loss", change, CHANGE_TOLERANCE, "that of our checked step")
+        hold("the decrease of the loss in a step", change, CHANGE_TOLERANCE, "that of our checked step")
         return error
 
-    precision = "bf16" if device == "cuda" else "fp32"  # the best rate that a step can have
+    precision = "bf16" if device == "cuda" else "fp32"  # of the highest rate
     return Workload(run=run, check=check, floor=floor_of(params, precision, "step"))
 
 
@@ -53,4 +53,4 @@ def _number(name: str, loss: Any) -> float:
     try:
         return float(loss.detach() if hasattr(loss, "detach") else loss)
     except (TypeError, ValueError, RuntimeError):
-        raise WrongResult(f"a step of {name} returned {type(loss).__name__}; allowed: its loss, one number") from None
+        raise WrongResult(f"a step of {name} returned {type(loss).__name__}; allowed: its loss, a number") from None

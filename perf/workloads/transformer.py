@@ -1,4 +1,4 @@
-"""A Transformer language model on one batch: a phase of its training step, or all of it."""
+"""A Transformer language model on one batch: a phase of its training step, or the whole step."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ __all__ = ["MODES", "build", "floor"]
 
 MODES = ("forward", "backward", "optimizer", "step")
 SCALED = ("fp16",)
-"""Whose gradients, made once, an optimizer would unscale again in every sample."""
+"""Precisions with loss scaling: the optimizer would unscale the same gradients again in every sample."""
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
-    """`params`: those of `Training`, and mode (of `MODES`).
+    """Build a phase, or the whole step. `params`: those of `Training`, and mode (of `MODES`).
 
-    forward keeps nothing for a backward. backward is timed on a graph made before every sample, optimizer on gradients
-    made once. step is zero_grad, forward, backward and optimizer, and the one mode that a CUDA graph can hold.
+    forward keeps nothing for a backward. backward is timed on a graph built before every sample, optimizer on gradients
+    computed once. step is zero_grad, forward, backward and optimizer, and the only mode with a CUDA graph.
     """
     mode, precision, variant = params["mode"], params["precision"], params["variant"]
     if mode not in MODES:

@@ -1,4 +1,4 @@
-"""The Transformer's exact answer: its loss and one slope of it in float64, layer by layer, from weights of our own."""
+"""The Transformer's exact loss and a directional derivative in float64, layer by layer, from weights of our own."""
 
 import functools
 import zlib
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 BATCH = 4
 EPSILON = 1e-5
-"""Step of the central difference along the direction; in float64, so that a slope has six digits."""
+"""Step of the central difference along the direction; in float64 the slope then has six digits."""
 
 
 Weights = Callable[[str, tuple[int, ...], str], Any]
@@ -16,7 +16,7 @@ Weights = Callable[[str, tuple[int, ...], str], Any]
 
 
 class Size(NamedTuple):
-    """The positional arguments of `ModelConfig`."""
+    """Positional arguments of `ModelConfig`."""
 
     d_model: int
     d_ff: int
@@ -26,13 +26,13 @@ class Size(NamedTuple):
 
     @property
     def matmul_parameters(self) -> int:
-        """Of all matrices that multiply activations: not the embedding, not the norms."""
+        """Count the parameters of the matrices that multiply activations, without embedding and norms."""
         block = 4 * self.d_model**2 + 3 * self.d_model * self.d_ff
         return self.num_layers * block + self.vocab_size * self.d_model
 
     @property
     def parameters(self) -> int:
-        """All of them: 2Vd + L(4d^2 + 3 d d_ff + 2d) + d."""
+        """Count all parameters: 2Vd + L(4d^2 + 3 d d_ff + 2d) + d."""
         norms = (2 * self.num_layers + 1) * self.d_model
         return self.matmul_parameters + self.vocab_size * self.d_model + norms
 
@@ -50,7 +50,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class ExactStep:
-    """Of the initial weights on the batch of `batch_of`."""
+    """Exact values for the initial weights on the batch of `batch_of`."""
 
     loss: float
     slope: float
@@ -58,7 +58,7 @@ class ExactStep:
 
 
 def batch_of(size: Size, context_length: int, device: str, batch: int = BATCH) -> tuple[Any, Any]:
-    """ids and targets, (batch, context_length) each: the same random tokens every time."""
+    """Return ids and targets, (batch, context_length) each: the same random tokens every time."""
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
@@ -68,7 +68,7 @@ def batch_of(size: Size, context_length: int, device: str, batch: int = BATCH) -
 
 
 def initial(name: str, shape: tuple[int, ...], device: str) -> Any:
-    """The weight of this name, float32: the same numbers whoever asks, so that nobody has to keep them."""
+    """Return the weight of this name, float32; it is reproducible, so that it need not be stored."""
     noise = _noise("initial", name, shape, device)
     if len(shape) == 1:  # a norm's
         return 1 + 0.1 * noise
@@ -76,12 +76,12 @@ def initial(name: str, shape: tuple[int, ...], device: str) -> Any:
 
 
 def direction(name: str, shape: tuple[int, ...], device: str) -> Any:
-    """The part of a random direction in weight space that belongs to this name, float32, of variance 1."""
+    """Return this weight's part of a random direction in weight space, float32, of variance 1."""
     return _noise("direction", name, shape, device)
 
 
 def weights_of(size: Size, device: str) -> dict[str, Any]:
-    """Every weight of `initial` by its name, float32."""
+    """Return every weight of `initial` by its name, float32."""
     d, f, layers, _, vocab = size
     block: dict[str, tuple[int, ...]] = {"ln1.weight": (d,), "ln2.weight": (d,)}
     block |= {f"attn.{name}_proj.weight": (d, d) for name in ("q", "k", "v", "output")}
@@ -94,13 +94,13 @@ def weights_of(size: Size, device: str) -> dict[str, Any]:
 
 @functools.cache
 def oracle(size_name: str, context_length: int, device: str, batch: int = BATCH) -> ExactStep:
-    """`exact_of` the initial weights on the batch of `batch_of`: 90 TFLOP for 2.7B at context 1024."""
+    """Call `exact_of` with the initial weights and the batch of `batch_of`: 90 TFLOP for 2.7B at context 1024."""
     size = SIZES[size_name]
     return exact_of(size, *batch_of(size, context_length, device, batch), initial)
 
 
 def exact_of(size: Size, ids: Any, targets: Any, weights: Weights) -> ExactStep:
-    """Three forwards in float64, each matrix asked for where it is used."""
+    """Compute loss and slope by three forwards in float64, requesting each matrix only where it is used."""
     device = str(ids.device)
 
     def loss(epsilon: float) -> float:
@@ -114,7 +114,7 @@ def exact_of(size: Size, ids: Any, targets: Any, weights: Weights) -> ExactStep:
 
 
 def exact_loss(size: Size, ids: Any, targets: Any, weight: Callable[..., Any]) -> float:
-    """Mean cross-entropy in the dtype of what `weight(name, *shape)` returns; shares no code with the model."""
+    """Compute the mean cross-entropy in the dtype of `weight(name, *shape)`, without the model's own code."""
     import torch
 
     d, f, layers, heads, vocab = size
@@ -122,15 +122,15 @@ def exact_loss(size: Size, ids: Any, targets: Any, weight: Callable[..., Any]) -
     x = weight("token_embeddings.weight", vocab, d)[ids]
     pairs = torch.arange(d // heads // 2, dtype=torch.float64, device=ids.device)
     angles = torch.arange(seq_len, device=ids.device)[:, None] * 10_000.0 ** (-2 * pairs * heads / d)
-    turn = torch.polar(torch.ones_like(angles), angles)
+    rotation = torch.polar(torch.ones_like(angles), angles)
     hidden = torch.ones(seq_len, seq_len, dtype=torch.bool, device=ids.device).triu(1)
 
     def norm(y: Any, name: str) -> Any:
         return y * (y.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight(name, d)
 
     def rotated(y: Any) -> Any:
-        turned = torch.complex(*y.chunk(2, -1)) * turn
-        return torch.cat((turned.real, turned.imag), -1)
+        z = torch.complex(*y.chunk(2, -1)) * rotation
+        return torch.cat((z.real, z.imag), -1)
 
     for layer in range(layers):
         at = f"layers.{layer}."

@@ -1,4 +1,4 @@
-"""A Transformer in a known state: built with the oracle's weights, brought back to them, and looked at after a step."""
+"""A Transformer in a known state: built with the oracle's weights, restored to them, and compared after a step."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ UPDATE_TOLERANCE = 1e-3  # of AdamW's step: float32 weights of 1 keep four digit
 
 
 def build_model(size: Size, context_length: int, attention: str, device: str) -> Any:
-    """The commit's TransformerLM, with the weights that the oracle has."""
+    """Build the commit's TransformerLM with the oracle's weights."""
     import torch
 
     config = measured("configs", "ModelConfig")(*size)
@@ -26,7 +26,7 @@ def build_model(size: Size, context_length: int, attention: str, device: str) ->
 
 
 def restore(model: Any, optimizer: Any, weights: Weights = initial) -> None:
-    """The initial weights and a fresh optimizer, in place: a CUDA graph knows where they are."""
+    """Restore the initial weights and a fresh optimizer in place, where a CUDA graph refers to them."""
     import torch
 
     with torch.no_grad():
@@ -38,7 +38,7 @@ def restore(model: Any, optimizer: Any, weights: Weights = initial) -> None:
 
 
 def projection(name: str, gradient: Any) -> Any:
-    """[2], float64: a parameter's gradient along `direction`, and its squared norm."""
+    """Return a parameter's gradient projected on `direction` and its squared norm: shape [2], float64."""
     import torch
 
     wide = gradient.double()
@@ -46,43 +46,43 @@ def projection(name: str, gradient: Any) -> Any:
 
 
 def projections(model: Any) -> dict[str, Any]:
-    """Of every parameter's gradient, by name. Raises `WrongResult` for a parameter without one."""
-    found = {}
+    """Project every parameter's gradient, by name. Raises `WrongResult` for a parameter without a gradient."""
+    by_name = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
             raise WrongResult(f"{name} has no gradient")
-        found[name] = projection(name, parameter.grad)
-    return found
+        by_name[name] = projection(name, parameter.grad)
+    return by_name
 
 
 def slope_and_norm(model: Any) -> tuple[float, float]:
-    """The gradient's projection on `direction`, and its norm. Raises `WrongResult` for a parameter without one."""
+    """Return the whole gradient's projection on `direction` and its norm. Raises as `projections` does."""
     slope, square = sum(projections(model).values()).tolist()
     return slope, square**0.5
 
 
 @contextlib.contextmanager
 def projections_of_backward(model: Any) -> Iterator[dict[str, Any]]:
-    """Of every parameter, by name, the `projection` of the gradient that a backward computes inside of it.
+    """Yield the `projection` of every gradient that a backward computes inside the block, by the parameter's name.
 
-    It is taken before anything adds the gradient to another, averages it or moves it. A CUDA graph's replay has none.
+    It is taken before the gradient is accumulated, averaged or moved. The replay of a CUDA graph gives none.
     """
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     handles = [
-        parameter.register_hook(lambda gradient, name=name: found.update({name: projection(name, gradient.detach())}))
+        parameter.register_hook(lambda gradient, name=name: by_name.update({name: projection(name, gradient.detach())}))
         for name, parameter in model.named_parameters()
     ]
     try:
-        yield found
+        yield by_name
     finally:
         for handle in handles:
             handle.remove()
 
 
 def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: float = LR) -> float:
-    """Of AdamW's first step from the initial weights: decay, then lr g / (|g| + eps), since both moments are g's.
+    """Return the error of AdamW's first step from the initial weights: decay, then lr g / (|g| + eps).
 
-    Of the float32 master weight, where the model's own is rounded.
+    The float32 master weight counts if the model's own is rounded.
     """
     error = square = 0.0
     for name, parameter in model.named_parameters():
@@ -96,7 +96,7 @@ def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: flo
 
 
 def hold(what: str, error: float, allowed: float, reference: str = "float64") -> float:
-    """Returns `error`. Raises `WrongResult` above what is allowed, and for NaN."""
+    """Return `error`. Raises `WrongResult` if it exceeds `allowed` or is NaN."""
     if not error <= allowed:  # NaN compares false
         raise WrongResult(f"{what} differs from {reference} by {error:.1e} (relative), allowed {allowed:.1e}")
     return error

@@ -1,4 +1,4 @@
-"""A model in training on one batch: what of its step can be timed, with the check and the floor of each."""
+"""A model in training on a fixed batch: the phases of its step, each with its check and its floor."""
 
 import math
 from collections.abc import Callable
@@ -26,30 +26,29 @@ MATMUL_DTYPES = {
     "bf16_weights": "bfloat16",
 }
 
-# Relative, of the loss: right code makes 1.2e-7 in fp32 and 3.2e-5 in bf16 at most, of 54 cases each on an H200. And of
-# the gradient along a random direction, over the gradient's norm: what a gradient is off by as a whole. Without the
-# gradient of one of 48 layers that is 0.14; right code makes 6.7e-6 in fp32 and 2.3e-2 in bf16 (480 cases), so that a
-# gradient of 1.01 times the right one shows in fp32 alone.
+# Relative error of the loss: correct code has at most 1.2e-7 in fp32 and 3.2e-5 in bf16 (54 cases each, H200). Error of
+# the gradient along a random direction over the gradient's norm: correct code has at most 6.7e-6 in fp32 and 2.3e-2 in
+# bf16 (480 cases), a gradient that lacks one of 48 layers 0.14. A gradient that is 1 % too large shows only in fp32.
 LOSS_TOLERANCE = {"fp32": 2e-6, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3, "bf16_weights": 1e-3}
 GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 5e-2, "fp16": 5e-2, "bf16_weights": 5e-2}
 
-SCALES = 20
-"""Steps in which loss scaling finds a scale that overflows no gradient: it halves in each."""
+MAX_SCALE_STEPS = 20
+"""Maximum number of steps in which loss scaling halves its scale until no gradient overflows."""
 
 PHASES = ("forward", "backward", "optimizer")
-UNKNOWN = no_floor("what a model of a user's own has to compute at least is not known")
+UNKNOWN = no_floor("the minimum work of a user's own model is unknown")
 
 
 class Training:
-    """`train`, the commit's `TrainStep` of a model, and its workloads.
+    """The commit's `TrainStep` of a model, `train`, and its workloads.
 
-    `params`: size, context_length, precision, variant, attention (an impl of `flash_attention`); batch and model
-    (module:function, called with config, context_length and attention) where they are not 4 and the commit's own.
-    A model of a user's own is held to itself in eager float32 with eager attention, ours to the float64 oracle.
+    `params`: size, context_length, precision, variant, attention (an impl of `flash_attention`); optional batch
+    (default 4) and model (module:function, called with config, context_length and attention; default the commit's own).
+    A user's own model is compared with itself in eager float32 with eager attention, ours with the float64 oracle.
     """
 
     def __init__(self, params: dict[str, Any], device: str, exact: ExactStep | None = None):
-        """`exact` is what `exact_of` gives for these params, where that is known already."""
+        """Build the model; `exact` is the result of `exact_of` for these params if it is known already."""
         self.precision, self.variant = params["precision"], params["variant"]
         if self.precision not in MATMUL_DTYPES:
             raise ValueError(f"precision={self.precision!r} was given; allowed: {', '.join(MATMUL_DTYPES)}")
@@ -68,11 +67,11 @@ class Training:
 
     @property
     def graphed(self) -> bool:
-        """Whether a step is one CUDA graph, which has no phases."""
+        """Return whether a step is a CUDA graph, which has no phases."""
         return self.variant.endswith("cuda_graph")
 
     def forward(self) -> Workload:
-        """A forward that keeps nothing for a backward."""
+        """Return a forward that saves nothing for a backward."""
         import torch
 
         def run() -> Any:
@@ -82,7 +81,7 @@ class Training:
         return self._workload("forward", run)
 
     def backward(self) -> Workload:
-        """On a graph made before every sample."""
+        """Return a backward on a graph that is built before every sample."""
         loss: list[Any] = []
 
         def prepare() -> None:
@@ -96,18 +95,18 @@ class Training:
         return self._workload("backward", run, prepare=prepare)
 
     def optimizer(self) -> Workload:
-        """On gradients made once."""
+        """Return an optimizer step on gradients that are computed once."""
         self.train.backward(self.train.forward())
         return self._workload("optimizer", self.train.optimizer_step)
 
     def step(self) -> Workload:
-        """zero_grad, forward, backward and optimizer, and the one that a CUDA graph can hold."""
+        """Return the whole step, zero_grad to optimizer, the only workload with a CUDA graph."""
         captures_itself = getattr(self.train, "is_captured", False)  # older commits leave the capture to the caller
         run = _captured(self.train.step) if self.graphed and not captures_itself else self.train.step
         return self._workload("step", run, settles=True)
 
     def phases(self) -> Workload:
-        """The step with its parts: the gradients are freed beforehand."""
+        """Return the step with its parts; its gradients are freed before it."""
         loss: list[Any] = []
 
         def forward() -> None:
@@ -127,7 +126,7 @@ class Training:
         return self._workload("step", run, prepare=self.train.optimizer.zero_grad, parts=parts)
 
     def floor(self, mode: str) -> Floor:
-        """Of forward, backward, optimizer or step."""
+        """Return the floor of forward, backward, optimizer or step."""
         return floor_of(self._params, self.precision, mode)
 
     def _workload(
@@ -160,16 +159,16 @@ def check(
     weights: Weights = initial,
     lr: float = LR,
 ) -> float:
-    """One `run` from the initial weights on: its loss, gradient and update, as far as `mode` makes them.
+    """Check one `run` from the initial weights: its loss, gradient and update, as far as `mode` computes them.
 
-    Returns the largest error. The first runs of a step with loss scaling look for a scale.
+    Returns the largest error. Loss scaling first runs until its scale overflows no gradient.
     """
     scaler, model, optimizer, precision = train.scaler, train.model, train.optimizer, train.precision
-    for _ in range(SCALES):
+    for _ in range(MAX_SCALE_STEPS):
         restore(model, optimizer, weights)
         scale = scaler.get_scale() if scaler else 1.0
         prepare()
-        found = run()
+        loss = run()
         if mode not in ("backward", "step"):
             break
         slope, norm = slope_and_norm(model)
@@ -179,9 +178,9 @@ def check(
     error = 0.0
     if mode != "optimizer":
         exact = truth()
-        error = hold("the loss", abs(float(found) - exact.loss) / exact.loss, LOSS_TOLERANCE[precision])
+        error = hold("the loss", abs(float(loss) - exact.loss) / exact.loss, LOSS_TOLERANCE[precision])
     if mode in ("backward", "step"):
-        if mode == "backward":  # a fused optimizer leaves its gradients unscaled
+        if mode == "backward":  # in a step the fused optimizer has unscaled the gradients
             slope, norm = slope / scale, norm / scale
         error = max(error, hold("the gradient", abs(slope - exact.slope) / norm, GRADIENT_TOLERANCE[precision]))
     if mode in ("optimizer", "step"):
@@ -190,50 +189,50 @@ def check(
 
 
 def exact_of(params: dict[str, Any], device: str) -> ExactStep:
-    """Loss and slope of the initial weights of `params`; see `Training`. It needs memory for a float64 layer."""
+    """Return loss and slope of the initial weights of `params`; see `Training`. It needs memory for a float64 layer."""
     if foreign := foreign_of(params, device):
         return foreign.exact(*data_of(params, device))
     return oracle(params["size"], params["context_length"], device, params.get("batch", BATCH))
 
 
 def foreign_of(params: dict[str, Any], device: str) -> Foreign | None:
-    """The user's own model, if `params` name one."""
+    """Return the user's own model if `params` name it."""
     name = params.get("model")
     return Foreign(name, params["size"], params["context_length"], device) if name else None
 
 
 def data_of(params: dict[str, Any], device: str) -> tuple[Any, Any]:
-    """ids and targets."""
+    """Return ids and targets."""
     return batch_of(SIZES[params["size"]], params["context_length"], device, params.get("batch", BATCH))
 
 
 def floor_of(params: dict[str, Any], precision: str, mode: str) -> Floor:
-    """Of forward, backward, optimizer or step of the model that `params` name."""
+    """Return the floor of forward, backward, optimizer or step of the model in `params`."""
     if params.get("model"):
         return UNKNOWN
     return floor(SIZES[params["size"]], params["context_length"], precision, mode, params.get("batch", BATCH))
 
 
 def floor(size: Size, context_length: int, precision: str, mode: str, batch: int = BATCH) -> Floor:
-    """Two FLOPs per weight and token forward, twice that backward, causal attention at half of its square."""
+    """Count two FLOPs per weight and token forward, twice that backward, causal attention at half of its square."""
     tokens = batch * context_length
     pairs = batch * context_length * (context_length + 1) / 2
     forward = 2 * size.matmul_parameters * tokens + 4 * pairs * size.d_model * size.num_layers
     passes = {"forward": 1, "backward": 2, "optimizer": 0, "step": 3}[mode]
     weights = 4 * size.parameters
-    # Adam reads weights, gradients and both moments, and writes all but the gradients.
+    # Adam reads weights, gradients and both moments, and writes all except the gradients.
     read = {"forward": 1, "backward": 1, "optimizer": 4, "step": 5}[mode] * weights
     written = {"forward": 0, "backward": 1, "optimizer": 3, "step": 4}[mode] * weights
     return Floor(flops=passes * forward, matmul_dtype=MATMUL_DTYPES[precision], bytes_read=read, bytes_written=written)
 
 
 def _captured(step: Any) -> Any:
-    """`step` as a CUDA graph, captured when it is first called."""
-    held: list[Any] = []
+    """Return `step` as a CUDA graph that is captured at the first call."""
+    captured: list[Any] = []
 
     def run() -> Any:
-        if not held:
-            held.append(measured("training", "Captured")(step))
-        return held[0]()
+        if not captured:
+            captured.append(measured("training", "Captured")(step))
+        return captured[0]()
 
     return run

@@ -7,9 +7,11 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from perf import selection
 from perf.harness import suite
@@ -20,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERIES = {
     f"{name}.{method}" for name, cls, _ in selection.asv_classes() for method in dir(cls) if method.startswith("track_")
 }
-"""What the repository's own reading of its classes gives."""
+"""The series of the repository's own discovery."""
 
 CLASSES = sorted({name.rpartition(".")[0] for name in SERIES})
 
@@ -37,7 +39,7 @@ def configuration():
 
 
 def test_asv_discovers_the_same_series_and_none_with_results_is_lost(tmp_path):
-    """In asv's own way: its runner imports every module under perf/ in a process that is not in the repository."""
+    """Discover as asv does: its runner imports perf/benchmarks in a process outside the repository."""
     import asv_runner
 
     runner = Path(asv_runner.__file__).parent.parent / "asv" / "benchmark.py"
@@ -166,7 +168,7 @@ def test_the_history_set_is_ours_and_one_control_in_at_most_60_cells():
 
 @pytest.mark.parametrize(("name", "attention", "controls"), [("history", 24, 1), ("quick", 18, 2)])
 def test_the_sets_of_the_history_know_only_the_classes_they_began_with(name, attention, controls):
-    """What a commit is measured with must not grow with the benchmarks beside it."""
+    """The set that measures a commit must not grow with new benchmarks."""
     selected = [
         case.benchmark
         for benchmark in map(instance, CLASSES)
@@ -222,6 +224,23 @@ def test_an_environment_that_cannot_tell_the_commit_is_refused(monkeypatch):
     monkeypatch.setenv("ASV_ENV_TYPE", "existing")
     with pytest.raises(SystemExit, match="'existing' was given; allowed: 'linked'"):
         suite.measure_class(instance("smoke.SmokeControls"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_class_on_a_machine_without_one_is_na_and_nothing_is_recorded(monkeypatch, tmp_path):
+    from asv_runner.benchmarks.mark import SkipNotImplemented
+
+    environment = {"ASV_ENV_TYPE": "linked", "ASV_ENV_DIR": tmp_path, "ASV_COMMIT": "a" * 40, suite.RECORDS: tmp_path}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv(suite.ARGUMENTS, "run -b \"Controls.*'launch', 'cold'\"")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of the lock: no other test's run is waited for
+    benchmark = instance("controls.Controls")
+    results = suite.measure_class(benchmark)
+    assert list(results) == ["controls.Controls('launch', 'cold')"]
+    with pytest.raises(SkipNotImplemented, match="GPU"):
+        suite.reported_time(benchmark, results, "launch", "cold")
+    assert not list(tmp_path.rglob("*.jsonl*"))
 
 
 def test_thresholds_are_disjoint():

@@ -1,4 +1,4 @@
-"""The inner loop: what was typed finds its cases, and the working tree is what is measured, right or wrong."""
+"""`perf case`: names select their cases, and the working tree is measured, right or wrong."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import click
 import pytest
 import torch
+from click.testing import CliRunner
 
 from perf.benchmarks.smoke import SmokeAttention
 from perf.commands import case as case_command
@@ -29,12 +30,23 @@ def command(*arguments, cwd=ROOT, path=None):
     return done
 
 
+def invoke(*arguments, **environment):
+    """Run the command in this process."""
+    return CliRunner().invoke(case_command.command, arguments, env=environment)
+
+
 def one_error(done):
     """The one line that a refusal is."""
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stdout == ""
     (text,) = done.stderr.splitlines()
     return text
+
+
+@pytest.fixture(autouse=True)
+def path_of_child_processes(monkeypatch):
+    """The command sets it for its own, and ends; here it would stay."""
+    monkeypatch.setenv("PYTHONPATH", "")
 
 
 @pytest.fixture
@@ -94,18 +106,18 @@ def test_the_first_implementation_given_leads_each_cell():
 
 @pytest.mark.parametrize(("name", "impls"), [(FORWARD, "cuda"), (FORWARD, ","), ("SmokeControls", "triton")])
 def test_an_implementation_that_is_not_there_is_refused_with_those_that_are(name, impls):
-    with pytest.raises(click.ClickException, match=r"was given; allowed for these cases: (pytorch|none)"):
+    with pytest.raises(click.ClickException, match=r"allowed.*(pytorch|none)"):
         case_command.select(name, impls)
 
 
 def test_the_working_tree_is_timed_beside_its_peers():
-    done = command(FORWARD, "--visits", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = invoke(FORWARD, "--visits", "1")
+    assert done.exit_code == 0, done.output
     rows = [line for line in done.stdout.splitlines() if line.endswith(" ok")]
     assert [impl in row for impl, row in zip(PEERS, rows, strict=True)] == [True] * len(PEERS)
     assert all(("\u00d7 ± " in row) == (row is not rows[0]) for row in rows)
     assert all("FLOP/s" in row and "%" in row for row in rows)
-    assert "Median of 1 visit after one that checks the result; wall clock, warm cache" in done.stdout
+    assert "1 visit " in done.stdout and "wall clock, warm cache" in done.stdout
 
 
 def test_an_uncommitted_mistake_is_what_is_measured_and_nothing_is_written(working_tree):
@@ -114,64 +126,66 @@ def test_an_uncommitted_mistake_is_what_is_measured_and_nothing_is_written(worki
     before = files(working_tree)
     done = command(FORWARD, "--visits", "1", cwd=working_tree)
     assert done.returncode == 1
-    assert "'pytorch'): wrong: out differs from float64 by" in done.stdout
+    assert "'pytorch'): wrong: out" in done.stdout
     assert len([line for line in done.stdout.splitlines() if line.endswith(" ok")]) == len(PEERS) - 1, (
         "the peers have their times"
     )
-    assert done.stderr == f"Error: 1 of {len(PEERS)} cases have no time; the reasons are above\n"
+    assert f"1 of {len(PEERS)}" in done.stderr
     assert files(working_tree) == before
 
 
-def test_a_package_from_anywhere_else_is_never_timed(working_tree):
-    shutil.rmtree(working_tree / "cs336_systems")
-    error = one_error(command(FORWARD, "--visits", "1", cwd=working_tree))
-    assert error.endswith(f"cannot import cs336_systems from {working_tree}: nothing was timed")
+def test_a_package_from_anywhere_else_is_never_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(case_command, "ROOT", tmp_path)
+    error = one_error(invoke("SmokeControls('copy')", "--visits", "1"))
+    assert "cs336_systems" in error and str(tmp_path) in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize("extra", [[], ["--profile", "torch"]])
-def test_without_a_gpu_a_gpu_case_is_one_clear_line(extra):
-    done = command("FlashAttention(8192, 64, bfloat16, forward)", *extra)
-    assert done.returncode == 1
-    assert "needs a CUDA GPU" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_without_a_gpu_a_gpu_case_is_one_clear_line():
+    name = "FlashAttention(8192, 64, bfloat16, forward)"
+    assert "GPU" in one_error(invoke(name))
+    with pytest.raises(click.ClickException, match="GPU"):
+        case_profile.profiled_child("torch", case_command.select(name, "triton")[0])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (["SmokeAtention(128"], "near: smoke.SmokeAttention; "),
-        (["nothing"], "see all names with python -m perf case --list"),
-        (["FlashAttention"], " cases match, at most 60 are timed: give more of the name"),
-        (["SmokeAttention(128", "--profile", "torch"], " cases match, --profile takes one"),
-        ([FORWARD, "--impl", "sdpa,pytorch", "--profile", "torch"], "2 cases match, --profile takes one"),
-        ([FORWARD, "--impl", "cuda"], "allowed for these cases: " + ", ".join(PEERS)),
+        (["SmokeAtention(128"], "smoke.SmokeAttention"),
+        (["nothing"], "--list"),
+        (["FlashAttention"], "at most 60"),
+        (["SmokeAttention(128", "--profile", "torch"], "--profile takes 1"),
+        ([FORWARD, "--impl", "sdpa,pytorch", "--profile", "torch"], "2 cases"),
+        ([FORWARD, "--impl", "cuda"], ", ".join(PEERS)),
     ],
 )
-def test_bad_input_is_one_clear_line(arguments, said):
-    assert said in one_error(command(*arguments))
+def test_bad_input_is_one_clear_line(arguments, named):
+    assert named in one_error(invoke(*arguments))
 
 
 @pytest.mark.parametrize("arguments", [[], ["Smoke", "--visits", "0"], ["Smoke", "--profile", "perf"]])
 def test_bad_usage_is_a_usage_line_and_status_2(arguments):
-    done = command(*arguments)
-    assert done.returncode == 2
+    done = invoke(*arguments)
+    assert done.exit_code == 2
     assert done.stderr.startswith("Usage:")
 
 
 def test_list_prints_names_that_find_themselves():
-    listed = command("SmokeAttention(512", "--list").stdout.splitlines()
+    listed = invoke("SmokeAttention(512", "--list").stdout.splitlines()
     assert listed == keys("SmokeAttention(512")
     assert all(key in keys(key) for key in listed)
-    assert len(command("--list").stdout.splitlines()) > 700
+    assert len(invoke("--list").stdout.splitlines()) > 700
 
 
-def test_torch_profile_names_what_ran(working_tree):
-    done = command(FORWARD.replace(")", ", reference)"), "--profile", "torch", cwd=working_tree)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("smoke.SmokeAttention(128, 64, 'float32', 'forward', 'reference')\n")
-    assert "aten::bmm" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("all ")
+def test_torch_profile_names_what_ran(capfd):
+    (case,) = case_command.select(FORWARD, "reference")
+    with pytest.raises(SystemExit) as ended:
+        case_profile.profile(case, "torch")
+    printed = capfd.readouterr()
+    assert ended.value.code == 0, printed.err
+    assert case.key in printed.out
+    assert "aten::bmm" in printed.out
+    assert printed.out.splitlines()[-1].startswith("all ")
 
 
 def test_on_a_gpu_only_what_ran_there_counts_and_nothing_twice():
@@ -195,16 +209,10 @@ def test_a_profiler_is_started_on_one_call_of_the_case(tool, tmp_path, monkeypat
     gpu_case = "FlashAttention(128, 64, bfloat16, forward)"
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert one_error(command(gpu_case, "--profile", tool, path=empty)).startswith(f"Error: {tool} is not on the PATH")
+    assert f"{tool} " in one_error(invoke(gpu_case, "--profile", tool, PATH=str(empty)))
     path = f"{fake_tool(tmp_path / 'bin', tool)}:{os.environ['PATH']}"
-    assert one_error(command(FORWARD, "--profile", tool, path=path)).endswith("runs on the CPU; use --profile torch")
+    assert "--profile torch" in one_error(invoke(FORWARD, "--profile", tool, PATH=path))
     started = command(gpu_case, "--profile", tool, path=path).stdout
     assert f"\n-m\nperf.commands.case_profile\n{tool}\n{{" in started
     assert '"impl": "triton"' in started, "ours, of several implementations"
     assert ("--profile-from-start\noff" if tool == "ncu" else "--capture-range=cudaProfilerApi") in started
-
-
-def test_help_teaches_with_examples():
-    text = command("--help").stdout
-    assert text.count("python -m perf case '") == 2
-    assert "About 5 seconds" in text

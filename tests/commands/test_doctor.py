@@ -1,4 +1,4 @@
-"""What a machine has is told line by line; what is missing is a remark, never a traceback."""
+"""`perf doctor` reports each check in a line; a missing part is a remark, never a traceback."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from perf.commands import doctor
 
@@ -14,20 +15,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def examine(**environment):
-    command = [sys.executable, "-m", "perf", "doctor"]
-    env = os.environ | {name: str(value) for name, value in environment.items()}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stdout + done.stderr
+    done = CliRunner().invoke(doctor.command, env={name: str(value) for name, value in environment.items()})
+    assert done.exception is None or isinstance(done.exception, SystemExit)
     return done
 
 
-def line(done, name):
-    (found,) = [text for text in done.stdout.splitlines() if text.startswith(name + "  ")]
+def line(text, name):
+    (found,) = [line.rstrip() for line in text.splitlines() if line.startswith(name + "  ")]
     return found
 
 
 def broken(folder, package):
-    """A folder for PYTHONPATH in which `package` is as good as not installed."""
+    """A folder for PYTHONPATH in which importing `package` fails as if it were not installed."""
     message = f"No module named '{package}'"
     (folder / f"{package}.py").write_text(f"raise ModuleNotFoundError({message!r}, name={package!r})\n")
     return folder
@@ -35,38 +34,41 @@ def broken(folder, package):
 
 def test_every_check_and_every_class_has_one_line():
     done = examine()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert line(done, "torch").split()[1] == torch.__version__
+    assert done.exit_code == 0, done.output
+    assert line(done.output, "torch").split()[1] == torch.__version__
     for name in doctor._CHECKS:
-        assert f"\n{name} " in done.stdout
+        assert f"\n{name} " in done.output
     for name in ("smoke.SmokeAttention", "smoke.SmokeControls"):
-        assert line(done, name).split()[2] == "yes"
-    assert "check itself failed" not in done.stdout
+        assert line(done.output, name).split()[2] == "yes"
+    assert "itself failed" not in done.output
     if not torch.cuda.is_available():
-        assert "needs a CUDA GPU" in line(done, "attention.FlashAttention")
+        assert "GPU" in line(done.output, "attention.FlashAttention")
 
 
 def test_without_git_nothing_runs_and_every_class_says_so(tmp_path):
     done = examine(PATH=tmp_path)
-    assert done.returncode == 1
-    assert "not on the PATH" in line(done, "git")
-    assert line(done, "smoke.SmokeAttention").endswith("git is not installed")
-    assert done.stderr == "Error: nothing of the suite can run here; the tables above say why\n"
+    assert done.exit_code == 1
+    assert "PATH" in line(done.output, "git")
+    assert line(done.output, "smoke.SmokeAttention").endswith(" installed")
+    assert done.stderr.startswith("Error: ") and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("package", ["asv", "torch"])
 def test_a_missing_package_is_a_remark_that_tells_how_to_install_it(package, tmp_path):
-    done = examine(PYTHONPATH=broken(tmp_path, package))
+    env = os.environ | {"PYTHONPATH": str(broken(tmp_path, package))}
+    command = [sys.executable, "-m", "perf", "doctor"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert line(done, package).rstrip().endswith(f"No module named '{package}': pip install -e '.[dev]'")
-    assert f"{package} is not installed" in line(done, "smoke.SmokeAttention")
-    assert "check itself failed" not in done.stdout
+    assert line(done.stdout, package).endswith(f"{package}': pip install -e '.[dev]'")
+    assert f"{package} is not installed" in line(done.stdout, "smoke.SmokeAttention")
+    assert "itself failed" not in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_machine_that_asv_does_not_know_is_told_the_command(tmp_path):
-    assert "python -m perf machine" in line(examine(HOME=tmp_path), "asv's machine file")
+def test_a_machine_that_asv_does_not_know_is_told_the_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "perf machine" in doctor._machine_file("file").remark
     (tmp_path / ".asv-machine.json").write_text("not json")
-    assert "cannot be read" in line(examine(HOME=tmp_path), "asv's machine file")
+    assert "cannot be read" in doctor._machine_file("file").remark
 
 
 def test_a_shallow_clone_and_a_folder_without_git_are_told(tmp_path, monkeypatch):
@@ -77,11 +79,11 @@ def test_a_shallow_clone_and_a_folder_without_git_are_told(tmp_path, monkeypatch
     subprocess.run(command, check=True, capture_output=True)
     monkeypatch.setattr(doctor, "ROOT", clone)
     found = doctor._git("git")
-    assert found.found.endswith("a shallow clone of 1 commit")
+    assert found.found.endswith(" 1 commit")
     assert found.blocks == ""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     monkeypatch.setattr(doctor, "ROOT", tmp_path)
-    assert doctor._git("git").blocks == f"{tmp_path} is not a git repository with commits"
+    assert str(tmp_path) in doctor._git("git").blocks
 
 
 @pytest.mark.parametrize(
@@ -99,11 +101,6 @@ def test_a_check_that_fails_costs_its_own_line_only(monkeypatch):
         raise OSError("libcudart.so is broken\nsecond line")
 
     monkeypatch.setattr(doctor, "_CHECKS", {"one": fail, "two": lambda name: doctor.Check(name, "fine")})
-    one, two = doctor.machine_checks()
-    assert (one.found, one.remark) == ("the check itself failed", "OSError: libcudart.so is broken")
-    assert two.remark == "ok"
-
-
-def test_help_says_how_long_it_takes():
-    command = [sys.executable, "-m", "perf", "doctor", "--help"]
-    assert "5 seconds" in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    failed, fine = doctor.machine_checks()
+    assert failed.remark == "OSError: libcudart.so is broken"
+    assert fine.remark == "ok"

@@ -1,4 +1,4 @@
-"""Shards that were measured apart equal the run that was not."""
+"""Merged shards equal a run that was not split."""
 
 import json
 import shutil
@@ -19,26 +19,29 @@ SHARDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    repository = Repository(tmp_path_factory.mktemp("merge") / "repository")
+def measure_shards(folder):
+    """A repository and the `perf` folders of two runs of its one commit, with different cases in each."""
+    repository = Repository(folder / "repository")
     repository.write_package(axis="[]")
     repository.commit("a commit")
-    return repository
-
-
-@pytest.fixture(scope="module")
-def shards(repository, tmp_path_factory):
-    """The `perf` folders of two runs of one commit, with different cases in each."""
-    folders = []
-    for pattern in SHARDS:
+    shards = []
+    for number, pattern in enumerate(SHARDS):
         run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", pattern)
         assert run.returncode == 0, run.stdout + run.stderr
-        folder = tmp_path_factory.mktemp("shard")
+        shards.append(folder / f"shard-{number}")
         for name in ("results", "records"):
-            shutil.move(repository.folder / "perf" / name, folder / name)
-        folders.append(folder)
-    return folders
+            shutil.move(repository.folder / "perf" / name, shards[-1] / name)
+    return repository, shards
+
+
+@pytest.fixture
+def repository(once):
+    return once("merge", measure_shards)[0]
+
+
+@pytest.fixture
+def shards(once):
+    return once("merge", measure_shards)[1]
 
 
 def values(folder):
@@ -86,7 +89,7 @@ def test_rows_of_a_benchmark_that_is_new_here_are_known_by_their_axes(shards, tm
     controls = "smoke.SmokeControls.track_time"
     known = json.loads((shards[0] / "results" / "benchmarks.json").read_text())
     (tmp_path / "results").mkdir()
-    here = {name: one for name, one in known.items() if name != controls}
+    here = {name: entry for name, entry in known.items() if name != controls}
     here["smoke.SmokeAttention.track_time"] = here["smoke.SmokeAttention.track_time"] | {
         "pretty_name": "of this checkout"
     }
@@ -103,7 +106,7 @@ def test_another_gpu_never_joins_a_series(shards, tmp_path):
     shutil.copytree(shards[1], copy)
     path = copy / "results" / MACHINE / "machine.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"gpu": "another"}))
-    with pytest.raises(click.ClickException, match="they are not one series"):
+    with pytest.raises(click.ClickException, match="not one series"):
         merge(copy, tmp_path)
 
 
@@ -116,12 +119,12 @@ def test_another_version_of_a_benchmark_never_joins_a_series(shards, tmp_path):
     for row in document["results"].values():
         row[2] = "another version"
     path.write_text(json.dumps(document))
-    with pytest.raises(click.ClickException, match="another grid or version"):
+    with pytest.raises(click.ClickException, match="grid or version"):
         merge(copy, tmp_path)
 
 
 def test_a_folder_without_results_is_one_clear_line(tmp_path):
-    with pytest.raises(click.ClickException, match="was given; allowed: a folder with results"):
+    with pytest.raises(click.ClickException, match="allowed: a folder"):
         merge(tmp_path, tmp_path)
 
 
@@ -159,7 +162,7 @@ def test_what_is_no_result_of_a_commit_here_is_refused_and_nothing_is_written(re
     text = path.read_text()
     document = json.loads(text)
     cells = next(iter(document["results"].values()))[0]
-    cells[next(index for index, one in enumerate(cells) if one == one)] = 1e308
+    cells[next(index for index, value in enumerate(cells) if value == value)] = 1e308
     damaged = {
         "unknown commit": text.replace(document["commit_hash"], "f" * 40).encode(),
         "endless time": json.dumps(document).encode(),

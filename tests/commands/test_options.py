@@ -1,4 +1,4 @@
-"""A slip of the hand costs one line that helps."""
+"""A misspelt option or command fails with a line that names the remedy."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""A time below the floor: the ceilings are measured again before it is refused, wherever a time is held to them."""
+"""A time below the floor: the ceilings are measured again before it is refused, in every worker."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def rates(flops_per_s: float) -> dict:
 
 @pytest.fixture
 def device(monkeypatch):
-    """What it is measured at from now on, the kinds that were measured, and the rests before."""
+    """A fake device: the next measured rates, the measured kinds, and the rests before them."""
     found = SimpleNamespace(flops_per_s=[], kinds=[], rests_s=[])
 
     def measure(clock, kinds=None):
@@ -59,7 +59,7 @@ def device(monkeypatch):
 
 
 class NoCheckouts(PairWorker):
-    """Of works that need none."""
+    """A worker of two arms without checkouts."""
 
     def _pin(self):
         return ""
@@ -136,7 +136,7 @@ def test_a_device_that_is_slow_for_longer_is_measured_until_it_is_not(way, devic
 @pytest.mark.parametrize("way", WAYS)
 def test_an_impossible_time_is_refused_all_the_same(way, device):
     device.flops_per_s = [FAST] * 9
-    with pytest.raises(TooFast, match=r"1000000.00 us is below the physical floor of 1250000.00 us"):
+    with pytest.raises(TooFast, match=r"1000000.00 us .*1250000.00 us"):
         way(work(flops=100.0))
     assert device.rests_s == list(RESTS_S)
 
@@ -152,9 +152,9 @@ def test_without_memory_for_it_no_ceiling_is_better(device, monkeypatch, capsys)
         raise torch.OutOfMemoryError("tried to allocate 1 GiB")
 
     monkeypatch.setattr(ceilings, "measure", full)
-    with pytest.raises(TooFast, match="below the physical floor"):
+    with pytest.raises(TooFast, match="floor"):
         of_a_case(work())
-    assert capsys.readouterr().err == "no memory to measure the ceilings again\n"
+    assert "no memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is stored beside a number to explain it later."""
+"""The kernels that are stored beside a number to explain it later."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run that is killed goes on where it stopped, and what the disk does to a file costs one clear line."""
+"""A killed run resumes where it stopped, and a damaged file or a full disk costs one clear line."""
 
 import contextlib
 import gzip
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,12 +19,16 @@ from tests.throwaway import MACHINE, Repository
 CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
 
 
-@pytest.fixture
-def repository(tmp_path):
-    repository = Repository(tmp_path / "repository")
+def repository_in(folder):
+    repository = Repository(folder / "repository")
     repository.write_package(axis="[]")
     repository.commit("a commit")
     return repository
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return repository_in(tmp_path)
 
 
 def visits(repository):
@@ -52,7 +57,21 @@ def watch_those_named_after(folder):
     return watched
 
 
-def test_a_run_killed_in_the_middle_goes_on_where_it_stopped(repository):
+class Resumed(NamedTuple):
+    """A run that was killed, and asv's next run."""
+
+    repository: Repository
+    ended: dict[str, bool]
+    """Command of each process of the killed asv -> whether it has ended."""
+
+    before: list
+    """Visits after the first run."""
+
+    after: list
+
+
+def kill_and_resume(folder):
+    repository = repository_in(folder)
     run = subprocess.Popen(
         command(),
         cwd=repository.folder,
@@ -68,57 +87,68 @@ def test_a_run_killed_in_the_middle_goes_on_where_it_stopped(repository):
     run.kill()
     run.wait()
     run.stderr.close()
-    assert of_asv, "asv has processes of its own"
+    ended = {}
     for process, words in of_asv.items():
-        assert select.select([process], [], [], 60)[0], f"{words.decode()} has outlived asv"
+        ended[words.decode()] = bool(select.select([process], [], [], 60)[0])
         os.close(process)
     before = visits(repository)
-    assert len(before) > 0
-
     again = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", CASES)
     assert again.returncode == 0, again.stdout + again.stderr
-    after = visits(repository)
+    return Resumed(repository, ended, before, visits(repository))
+
+
+@pytest.fixture
+def resumed(once):
+    return once("resumed", kill_and_resume)
+
+
+def test_a_killed_asv_leaves_no_process_behind(resumed):
+    assert resumed.ended, "asv has processes of its own"
+    assert all(resumed.ended.values()), resumed.ended
+
+
+def test_a_killed_run_goes_on_where_it_stopped(resumed):
+    before, after = resumed.before, resumed.after
+    assert len(before) > 0
     assert after[: len(before)] == before, "what was there is still there"
     assert len(after) == 2 * 4, "two cases, four visits each, none twice"
     assert len({(line["params"]["impl"], line["visit"]) for line in after}) == len(after)
 
 
-def test_a_records_file_cut_in_half_is_one_clear_line_and_nothing_is_lost(repository):
-    assert repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES).returncode == 0
-    (path,) = (repository.folder / "perf" / "records").glob("*/*.jsonl.gz")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES, "-e")
+def test_a_records_file_cut_in_half_is_one_clear_line_and_nothing_is_lost(resumed):
+    (path,) = (resumed.repository.folder / "perf" / "records").glob("*/*.jsonl.gz")
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)  # no other test reads it
+    run = resumed.repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES, "-e")
     assert run.returncode == 2
-    assert f"perf: {path} cannot be read" in run.stdout
+    assert f"perf: {path} " in run.stdout
     assert "Traceback" not in run.stdout
-    assert path.read_bytes() == whole[: len(whole) // 2], "left for its owner to look at"
+    assert path.read_bytes() == half, "left for its owner to look at"
 
 
 def test_a_file_that_is_no_record_is_one_clear_line(tmp_path):
     path = tmp_path / "m" / ("c" * 40 + ".jsonl.gz")
     path.parent.mkdir()
     path.write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
-    with pytest.raises(SystemExit, match=r"^perf: .* cannot be read: .*; move it aside or restore it$"):
+    with pytest.raises(SystemExit, match=f"^perf: .*{path.name}"):
         records.read_commit(tmp_path, "m", "c" * 40)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", ["", '{"commit_hash": "'], ids=["empty", "cut"])
-def test_a_results_file_that_is_none_is_set_aside_and_comes_back_from_the_records(repository, left):
+def test_a_results_file_that_is_none_is_set_aside_and_comes_back_from_the_records(repository):
     run = ("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES)
     assert repository.asv(*run).returncode == 0
     (path,) = (repository.folder / "perf" / "results" / MACHINE).glob("*-*.json")
     whole, measured = path.read_bytes(), visits(repository)
-    path.write_text(left)
-
-    assert repository.asv("publish").returncode == 0, "everything else is published"
-    again = repository.asv(*run)
-    assert again.returncode == 0
-    assert path.name in again.stdout + again.stderr and "Traceback" not in again.stdout + again.stderr
-    assert path.with_name(f"{path.name}.broken").read_text() == left
-    assert visits(repository) == measured, "nothing was measured again"
-    assert json.loads(path.read_bytes())["results"].keys() == json.loads(whole)["results"].keys()
+    for left in ("", '{"commit_hash": "'):
+        path.write_text(left)
+        assert repository.asv("publish").returncode == 0, "everything else is published"
+        again = repository.asv(*run)
+        assert again.returncode == 0
+        assert path.name in again.stdout + again.stderr and "Traceback" not in again.stdout + again.stderr
+        assert path.with_name(f"{path.name}.broken").read_text() == left
+        assert visits(repository) == measured, "nothing was measured again"
+        assert json.loads(path.read_bytes())["results"].keys() == json.loads(whole)["results"].keys()
 
 
 @pytest.fixture
@@ -154,9 +184,9 @@ def test_asv_on_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(reposit
 
     full = repository.asv(*run)
     assert full.returncode in (1, 2)
-    said = full.stdout + full.stderr
-    assert "Traceback" not in said
-    assert str(repository.folder / "perf" / folder) in said or f"perf/{folder}" in said
+    printed = full.stdout + full.stderr
+    assert "Traceback" not in printed
+    assert f"perf/{folder}" in printed
     assert json.loads(path.read_bytes())
     assert not list((repository.folder / "perf").rglob("*.tmp"))
 
@@ -164,7 +194,7 @@ def test_asv_on_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(reposit
     assert repository.asv(*run).returncode == 0
     assert visits(repository) == before, "nothing was measured again"
     again = json.loads(path.read_bytes())["results"]["smoke.SmokeAttention.track_time"][0]
-    assert [one is None for one in again] == [one is None for one in numbers]
+    assert [value is None for value in again] == [value is None for value in numbers]
 
 
 @pytest.mark.slow
@@ -191,7 +221,7 @@ def test_a_full_disk_is_one_clear_line_and_what_was_written_is_still_there(tmp_p
     for already in range(2):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 1
-        assert done.stderr.startswith(f"perf: cannot write records to {tmp_path / 'm'}: ")
+        assert done.stderr.startswith("perf: ") and str(tmp_path / "m") in done.stderr
         assert done.stderr.count("\n") == 1
         kept = [line["number"] for line in records.read_lines(tmp_path, "m", "c" * 40)]
         first = kept.index(0, 1) if already else len(kept)

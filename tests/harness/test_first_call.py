@@ -52,7 +52,7 @@ def test_every_sample_is_a_new_process_with_caches_of_its_own(checkout, tmp_path
 
 def test_a_first_call_that_fails_says_why(checkout):
     root = checkout("raise OSError('no compiler here')")
-    with pytest.raises(RuntimeError, match="failed: OSError: no compiler here"):
+    with pytest.raises(RuntimeError, match="OSError: no compiler"):
         FirstCallClock(CASE, root).batch(IDLE, "cold", 1)
 
 

@@ -1,4 +1,4 @@
-"""A number's meaning is its harness version: the code of perf/harness does not change without it."""
+"""The harness version fixes a number's meaning: code of perf/harness does not change without its digest."""
 
 import hashlib
 from pathlib import Path
@@ -9,7 +9,7 @@ FOLDER = Path(harness.__file__).parent
 
 
 def code_digest() -> str:
-    """Of every module but the one that holds the version; blank lines and comments do not count."""
+    """Digest every module except the package's own, without blank lines and comments."""
     digest = hashlib.sha256()
     for path in sorted(FOLDER.rglob("*.py")):
         if path == FOLDER / "__init__.py":

@@ -1,4 +1,4 @@
-"""A locked clock: a machine of its own, and measured at that clock or not at all."""
+"""A GPU with a locked clock is a machine of its own, measured at that clock or not at all."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,8 +46,8 @@ def test_a_locked_clock_makes_another_machine(locked: None, monkeypatch: Any, co
 
 
 def test_samples_at_another_clock_do_not_count(locked: None) -> None:
-    wrong = "clock at 1410 MHz, not at the 1500 of PERF_LOCKED_MHZ"
-    assert Nvml(Driver(1410), HANDLE).throttling() == [wrong]
+    (wrong,) = Nvml(Driver(1410), HANDLE).throttling()
+    assert "1410" in wrong and "1500" in wrong
     assert Nvml(Driver(1410, 0x80), HANDLE).throttling() == ["power brake", wrong]
     assert Nvml(Driver(1500), HANDLE).throttling() == []
     assert Nvml(Driver(1515), HANDLE).throttling() == [], "the nearest step"
@@ -66,12 +66,12 @@ def test_nothing_is_measured_at_another_clock(locked: None, monkeypatch: Any, sm
     monkeypatch.setattr(measure.device.Nvml, "open", lambda uuid: gpu)
     monkeypatch.setattr(measure.ceilings, "measure", lambda clock: {})
     monkeypatch.setattr(Worker, "_clock", lambda worker, name: None)
-    said = Worker("cuda", ROOT).greeting()["troubles"]
-    wrong = "GPU 0 has its clock at 1980 MHz, not at the 1500 of PERF_LOCKED_MHZ: nvidia-smi -lgc locks it"
-    assert said == ([wrong] if sm_mhz == 1980 else [])
+    troubles = Worker("cuda", ROOT).greeting()["troubles"]
+    assert len(troubles) == (sm_mhz == 1980)
+    assert all("1980" in trouble and "1500" in trouble for trouble in troubles)
 
 
 def test_what_is_no_clock_is_one_line(monkeypatch: Any) -> None:
     monkeypatch.setenv(locked_clock.VARIABLE, "1.5 GHz")
-    with pytest.raises(SystemExit, match=r"^perf: PERF_LOCKED_MHZ='1.5 GHz' was given; allowed: .* such as 1500$"):
+    with pytest.raises(SystemExit, match=r"^perf: PERF_LOCKED_MHZ='1.5 GHz'"):
         locked_clock.locked_mhz()

@@ -1,4 +1,4 @@
-"""A visit inside a worker: what belongs to a case's first one, and what is done once for all of its clocks."""
+"""A visit inside a worker: the first visit's check and memory are shared by all clocks of a case."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Peak memory is the same bytes whatever ran before, and who held it is on file."""
+"""Peak memory is the same bytes whatever ran before, and its largest allocations name their callers."""
 
 import gc
 

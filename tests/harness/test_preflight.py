@@ -1,4 +1,4 @@
-"""What refuses a measurement before it begins, in one line."""
+"""The preflight refuses a measurement before it begins, in one line."""
 
 import dataclasses
 import os
@@ -55,7 +55,7 @@ class Driver:
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(preflight.VARIABLE)
 
 
@@ -107,7 +107,7 @@ def test_a_gate_refuses_before_it_tests(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(compare.acceptance, "between", lambda *arms: [])
     arm = Arm("a" * 40, "A commit")
     on_gpu = Evidence(dataclasses.replace(CASE, device="cuda"), (0.1, 0.0), False)
-    with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0: stop it first"):
+    with pytest.raises(click.ClickException, match="process 7"):
         compare.compare((arm, arm), [on_gpu], budget_s=1, tests=True, command="")
     assert answers == [("-m", "perf.harness.preflight")], "and no test"
 
@@ -127,7 +127,7 @@ def test_others_on_the_gpu_are_named(driver: Any) -> None:
         driver([os.getpid(), other.pid])
         (found,) = preflight.busy_or_broken_gpus()
         assert found.startswith(f"process {other.pid} ({Path(sys.executable).name} -c ")
-        assert found.endswith(" train the net) uses GPU 0: stop it first")
+        assert " train the net) " in found and "GPU 0" in found
         assert doctor._trouble("trouble").found == found
     finally:
         other.communicate(b"\n")
@@ -142,7 +142,7 @@ def test_a_long_command_is_known_by_its_program_and_its_end(driver: Any, tmp_pat
         driver([other.pid])
         (found,) = preflight.busy_or_broken_gpus()
         assert found.startswith(f"process {other.pid} ({Path(sys.executable).name} ")
-        assert found.endswith("/train.py --lr 0.1) uses GPU 0: stop it first")
+        assert "/train.py --lr 0.1) " in found and "GPU 0" in found
         assert len(found) < 200
     finally:
         other.communicate(b"\n")
@@ -156,7 +156,7 @@ def test_a_rank_that_was_left_behind_is_known_as_one(driver: Any, tmp_path: Path
     try:
         driver([rank.pid])
         (found,) = preflight.busy_or_broken_gpus()
-        assert f"left behind by an earlier run ({Path(sys.executable).name} " in found
+        assert "left behind" in found
         assert "/rank.py)" in found
     finally:
         rank.communicate(b"\n")
@@ -164,33 +164,30 @@ def test_a_rank_that_was_left_behind_is_known_as_one(driver: Any, tmp_path: Path
 
 def test_a_process_of_another_container_has_its_number_only(driver: Any) -> None:
     driver([2**22 + 1])  # above the kernel's largest
-    assert preflight.busy_or_broken_gpus() == [f"process {2**22 + 1} uses GPU 0: stop it first"]
+    (found,) = preflight.busy_or_broken_gpus()
+    assert found.startswith(f"process {2**22 + 1} ") and "(" not in found
 
 
-@pytest.mark.parametrize(
-    ("ecc", "action", "said"),
-    [
-        (3, 0, "GPU 0 had 3 memory errors that ECC could not correct: reset it"),
-        (0, 1, "GPU 0 had an error (Xid) after which the driver asks to reset the GPU"),
-    ],
-)
-def test_a_gpu_that_is_broken_is_told(driver: Any, ecc: int, action: int, said: str) -> None:
+@pytest.mark.parametrize(("ecc", "action", "named"), [(3, 0, "3 memory errors"), (0, 1, "Xid")])
+def test_a_gpu_that_is_broken_is_told(driver: Any, ecc: int, action: int, named: str) -> None:
     driver([], ecc, action)
-    assert preflight.busy_or_broken_gpus() == [said]
+    (found,) = preflight.busy_or_broken_gpus()
+    assert found.startswith("GPU 0 ") and named in found
 
 
 def test_an_objection_is_one_line_and_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert preflight.objection([]) == ""
-    said = preflight.objection(["a", "b"])
-    assert said == "nothing is measured: a; b (PERF_PREFLIGHT=off measures all the same)"
+    line = preflight.objection(["a", "b"])
+    assert "a; b" in line and "PERF_PREFLIGHT=off" in line
     monkeypatch.setenv(preflight.VARIABLE, "off")
     assert preflight.objection(["a", "b"]) == ""
 
 
 def test_a_full_disk_stops_a_run_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerProcess, "start", lambda self: {"troubles": []})
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**29))
     folder = tmp_path / "not" / "there" / "yet"
-    with pytest.raises(SystemExit, match=r"^perf: nothing is measured: 512 MiB are free for .*, less than 1 GiB"):
+    with pytest.raises(SystemExit, match=f"^perf: .*512 MiB .*{folder}"):
         supervisor.measure([CASE], commit="c" * 40, checkout=tmp_path, records=folder)
     assert not folder.exists()
 
@@ -201,7 +198,7 @@ def test_trouble_on_the_gpu_stops_a_gate_and_a_run(tmp_path: Path, monkeypatch: 
     gate = Measuring(
         [Evidence(CASE, (0.1, 0.0), False)], (tmp_path, tmp_path), budget_s=60, looks=[1], is_open=lambda rows: []
     )
-    with pytest.raises(click.ClickException, match="nothing is measured: process 7"):
+    with pytest.raises(click.ClickException, match="process 7"):
         gate.until_settled()
-    with pytest.raises(SystemExit, match="perf: nothing is measured: process 7"):
+    with pytest.raises(SystemExit, match=r"^perf: .*process 7"):
         supervisor.measure([CASE], commit="c" * 40, checkout=tmp_path, records=tmp_path)

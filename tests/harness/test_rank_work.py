@@ -1,4 +1,4 @@
-"""What a rank does when it is asked: samples, how many calls make one, spans, errors; by a clock of the tests' own."""
+"""A rank's replies: samples, calls a sample, spans, errors; by a fake clock."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def workload(run, **kwargs):
 
 
 def take_samples_of_a_difference(rank):
-    """What two samples did, in order, and what they gave: a run takes 5 s, one without 2 s, a preparation 100 s."""
+    """The calls of two samples, in order, and their reply: a run takes 5 s, `without` 2 s, a preparation 100 s."""
     rank_work.time, log = Time(), []
 
     def doing(what, seconds):
@@ -54,7 +54,7 @@ def test_a_sample_begins_at_a_barrier_and_the_arms_take_turns():
 
 
 def warm_up_twice(rank, times):
-    """For a warm-up of 25 ms on a case and on the next, where a run takes `times[rank]`: its answer and its runs."""
+    """The reply and the number of runs of a warm-up of 25 ms, for two cases in turn; a run takes `times[rank]`."""
     rank_work.time, runs, found = Time(), [], []
 
     def run():
@@ -141,7 +141,7 @@ def test_an_injection_slows_every_run_after_it_down_by_its_share(monkeypatch):
 
 
 def watch_spans_of_a_gpu(rank):
-    """A device that writes down what it is given, a second each: what was run, and the spans that are told."""
+    """The reply and the launches of a fake device, a second each."""
     found, log = [], []
 
     def doing(name):

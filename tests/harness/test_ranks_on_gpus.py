@@ -72,7 +72,7 @@ def test_a_killed_rank_leaves_no_memory_behind_and_the_next_case_is_measured(wor
     held = [free_bytes(gpu) for gpu in range(2)]
     worker._ranks._processes[1].kill()
     found = answer(worker, "data_parallel", STEP)
-    assert (found["status"], "rank 1: its process died (SIGKILL)" in found["reason"]) == ("error", True)
+    assert found["status"] == "error" and "SIGKILL" in found["reason"]
     deadline = time.monotonic() + 30  # the driver takes back what a killed process held
     while not all(free_bytes(gpu) > before + 2**28 for gpu, before in enumerate(held)):  # a context is as much
         assert time.monotonic() < deadline, "memory of a dead rank is still held"

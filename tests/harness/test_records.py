@@ -1,4 +1,4 @@
-"""Records survive a run that dies, and pool exactly what counts."""
+"""Records survive a killed run, and pool exactly the counted visits."""
 
 import json
 
@@ -40,12 +40,12 @@ def test_the_first_visit_is_kept_on_file_and_never_used():
 
 
 def test_throttled_visits_are_dropped_and_all_throttled_is_a_failure_with_its_reason():
-    slow = visit(1, [9000], status="throttled") | {"reason": "the GPU was slowed down"}
+    slow = visit(1, [9000], status="throttled") | {"reason": "GPU throttled"}
     (result,) = records.summarize([session(), visit(0, [1]), slow, visit(2, [1000])])
     assert result.samples_s == pytest.approx((1e-6,))
     (result,) = records.summarize([session(), visit(0, [1]), slow])
     assert (result.status, result.samples_s) == ("throttled", ())
-    assert result.reason == "the GPU was slowed down"
+    assert result.reason == "GPU throttled"
 
 
 def test_throttled_samples_are_on_file_and_do_not_count():
@@ -109,7 +109,7 @@ def test_the_same_lines_make_the_same_bytes(tmp_path):
 
 def test_an_unwritable_folder_is_one_clear_line(tmp_path):
     (tmp_path / "records").write_text("a file where the folder should be")
-    with pytest.raises(SystemExit, match=r"^perf: cannot write records to .*records/m: Not a directory$"):
+    with pytest.raises(SystemExit, match=r"^perf: .*records/m"):
         records.Journal(tmp_path / "records", "m", COMMIT)
 
 
@@ -117,7 +117,7 @@ def test_two_runs_of_a_commit_lose_nothing(tmp_path):
     """The second is refused while the first is alive, and takes over what it has left."""
     first = records.Journal(tmp_path, "m", COMMIT)
     first.write({"kind": "session", "id": "1"})
-    with pytest.raises(SystemExit, match=r"another run writes .*\.part"):
+    with pytest.raises(SystemExit, match=r"another run .*\.part"):
         records.Journal(tmp_path, "m", COMMIT)
     records.Journal(tmp_path, "m", "d" * 40).close()
     first.write({"kind": "session", "id": "2"})

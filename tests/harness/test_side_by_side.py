@@ -1,9 +1,11 @@
-"""Two checkouts in one process: each sees itself, under every way to name a package."""
+"""Two checkouts in one process: each imports itself, however it names the package."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,21 +57,22 @@ def computed():
 """
 
 
-@pytest.fixture
-def arms(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arms")
     for arm, number in (("base", 1), ("head", 2)):
-        package = tmp_path / arm / "cs336_systems"
+        package = folder / arm / "cs336_systems"
         (package / "inner").mkdir(parents=True)
         for name in ("__init__.py", "inner/__init__.py"):
             (package / name).write_text("")
         (package / "part.py").write_text(f"NUMBER = {number}\n")
         (package / "inner" / "deep.py").write_text(f"DEEP = {number}\n")
         (package / "value.py").write_text(VALUE)
-    return tmp_path
+    return folder
 
 
 def run(arms: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`text` in a process that has loaded both arms as `a` and `b`, beside the project's own package."""
+    """Run `text` in a process that has loaded both arms as `a` and `b`, beside the project's own package."""
     script = f"""
 import sys
 from pathlib import Path
@@ -84,62 +87,69 @@ load(Path({str(arms)!r}) / "head", "b")
     )
 
 
-def test_each_arm_sees_itself_under_every_name(arms: Path) -> None:
-    done = run(arms, "import b.value, a.value; print(*a.value.every_way(), *b.value.every_way())")
-    assert done.stdout.split() == ["1"] * 9 + ["2"] * 9, done.stderr
+SCRIPT = """
+import json, traceback
+import torch
+import b.value, a.value
+from perf import workloads
 
-
-def test_what_python_has_compiled_before_is_not_used(arms: Path) -> None:
-    for arm in ("base", "head"):
-        subprocess.run([sys.executable, "-m", "compileall", "-q", str(arms / arm)], check=True)
-    done = run(arms, "import b.value, a.value; print(*a.value.every_way(), *b.value.every_way())")
-    assert done.stdout.split() == ["1"] * 9 + ["2"] * 9, done.stderr
-
-
-def test_the_compiler_tells_the_arms_apart(arms: Path) -> None:
-    compiled = """
-import torch, a.value, b.value
 def ours(arm, x): return arm.scaled(x)
 fused = torch.compile(ours, backend="eager", fullgraph=True)
-print(float(fused(a.value, torch.ones(()))), float(fused(b.value, torch.ones(()))))
-"""
-    assert run(arms, compiled).stdout.split() == ["1.0", "2.0"]
 
+def error_of(call):
+    try: call()
+    except Exception: return traceback.format_exc()
 
-def test_a_name_made_at_run_time_is_refused(arms: Path) -> None:
-    done = run(arms, "import a.value; a.value.computed()")
-    assert "ImportError: cs336_systems was asked for by a name made at run time" in done.stderr
+def reason_of(module, name):
+    try: workloads.measured(module, name)
+    except workloads.Unavailable as reason: return str(reason)
 
-
-def test_an_error_names_the_line_of_the_checkout(arms: Path) -> None:
-    (arms / "base" / "cs336_systems" / "broken.py").write_text('"""text"""\n\nraise ValueError("here")\n')
-    done = run(arms, "import a.broken")
-    assert f'File "{arms}/base/cs336_systems/broken.py", line 3' in done.stderr
-
-
-def test_a_checkout_without_the_package_has_none(arms: Path) -> None:
-    done = run(
-        arms,
-        """
-from perf import workloads
-print(load(Path("/nowhere"), "c"))
+seen = {
+    "every way": [a.value.every_way(), b.value.every_way()],
+    "compiled": [float(fused(arm.value, torch.ones(()))) for arm in (a, b)],
+    "computed": error_of(a.value.computed),
+    "broken": error_of(lambda: __import__("a.broken")),
+    "nowhere": load(Path("/nowhere"), "c"),
+}
 with workloads.importing("c"):
-    try: workloads.measured("part", "NUMBER")
-    except workloads.Unavailable as reason: print(reason)
+    seen["no package"] = reason_of("part", "NUMBER")
 with workloads.importing("b"):
-    print(workloads.measured("part", "NUMBER"))
-    for module, name in (("none", "NUMBER"), ("part", "NONE")):
-        try: workloads.measured(module, name)
-        except workloads.Unavailable as reason: print(reason)
-""",
-    )
-    assert done.stdout.splitlines() == [
-        "False",
-        "this commit has no package cs336_systems",
-        "2",
-        "this commit has no module cs336_systems.none",
-        "this commit has no cs336_systems.part.NONE",
-    ], done.stderr
+    seen["number"] = workloads.measured("part", "NUMBER")
+    seen["absent"] = [reason_of("none", "NUMBER"), reason_of("part", "NONE")]
+print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(arms: Path) -> dict[str, Any]:
+    """The values that a process with both arms imports; Python has compiled both under the package's own name."""
+    (arms / "base" / "cs336_systems" / "broken.py").write_text('"""text"""\n\nraise ValueError("here")\n')
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(arms)], check=True)
+    done = run(arms, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_each_arm_sees_itself_under_every_name_whatever_python_has_compiled_before(seen: dict[str, Any]) -> None:
+    assert seen["every way"] == [[1] * 9, [2] * 9]
+
+
+def test_the_compiler_tells_the_arms_apart(seen: dict[str, Any]) -> None:
+    assert seen["compiled"] == [1.0, 2.0]
+
+
+def test_a_name_made_at_run_time_is_refused(seen: dict[str, Any]) -> None:
+    assert "ImportError: cs336_systems" in seen["computed"]
+
+
+def test_an_error_names_the_line_of_the_checkout(seen: dict[str, Any], arms: Path) -> None:
+    assert f'File "{arms}/base/cs336_systems/broken.py", line 3' in seen["broken"]
+
+
+def test_a_checkout_without_the_package_has_none(seen: dict[str, Any]) -> None:
+    assert seen["nowhere"] is False and seen["number"] == 2
+    assert seen["no package"].endswith(" cs336_systems")
+    assert [reason.split()[-1] for reason in seen["absent"]] == ["cs336_systems.none", "cs336_systems.part.NONE"]
 
 
 def test_this_project_runs_beside_itself(tmp_path: Path) -> None:

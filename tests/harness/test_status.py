@@ -1,10 +1,10 @@
-"""What became of something is told in one vocabulary, and files from before it are read into it."""
+"""All statuses are of one vocabulary, and older files are read into it."""
 
 import pytest
 import torch
 
 from perf.harness.ceilings import TooFast
-from perf.harness.status import STATUSES, failure, read, told
+from perf.harness.status import STATUSES, describe, failure, read
 from perf.site.wording import STATUS
 from perf.workloads.workload import DoesNotFit, Unavailable, WrongResult
 
@@ -48,6 +48,6 @@ def test_a_row_in_the_vocabulary_stays_as_it_is_and_has_words() -> None:
     for status in STATUSES:
         row = {"status": status, "reason": "why"}
         assert read(row) is row
-        assert told(row).endswith(": why")
+        assert describe(row).endswith(": why")
     assert read({"mode": "a table without a status"}) == {"mode": "a table without a status"}
     assert set(STATUS) == set(STATUSES), "the site has words for each"

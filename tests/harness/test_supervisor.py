@@ -61,130 +61,83 @@ def lines(tmp_path):
     return records.read_lines(tmp_path / "records", machine, COMMIT)
 
 
-def function(body):
-    """A FlashAttention class whose apply does `body`."""
-    return f"""
-        import os, threading, torch
-
-        class Function:
-            @staticmethod
-            def apply(q, k, v, is_causal):
-                {body}
-
-        FlashAttentionPyTorch = FlashAttentionTriton = Function
-    """
-
-
-def test_every_case_has_its_visits_on_file_in_order_from_two_processes(checkout, tmp_path):
+def test_every_case_has_its_visits_on_file_in_order_and_is_not_measured_again(checkout, tmp_path):
     root = checkout(reference=RIGHT)
-    first, second = run([case("reference"), case("sdpa")], root, tmp_path, TWICE)
+    untimed = dataclasses.replace(case("reference", seq_len=32), timed=False)
+    first, second, memory = run([case("reference"), case("sdpa"), untimed], root, tmp_path, TWICE)
     assert (first.status, second.status) == ("ok", "ok")
     assert [len(visit) for visit in first.visits_s] == [5]
     assert first.clock == "wall"
+    assert (memory.status, memory.samples_s) == ("ok", ()), "a case of which only the memory matters gets no time"
     written = lines(tmp_path)
-    assert [line["order"] for line in written if line["kind"] == "visit"] == [0, 1, 2, 3]
-    digests = [line["package_digest"] for line in written if line["kind"] == "process"]
-    assert digests == [package_digest(root / "cs336_systems")] * 2
-    assert all(line["ceilings"]["copy_bytes_per_s"] > 0 for line in written if line["kind"] == "process")
+    visits = [line for line in written if line["kind"] == "visit"]
+    assert [line["order"] for line in visits] == [0, 1, 2, 3, 4]
+    (of_memory,) = [line for line in visits if line["params"]["seq_len"] == 32]
+    assert "samples_ns" not in of_memory and "check" in of_memory["spent_ms"]
+    processes = [line for line in written if line["kind"] == "process"]
+    assert [line["package_digest"] for line in processes] == [package_digest(root / "cs336_systems")] * 2
+    assert all(line["ceilings"]["copy_bytes_per_s"] > 0 for line in processes)
 
-
-def test_a_case_of_which_only_the_memory_matters_is_visited_once_and_gets_no_time(checkout, tmp_path):
-    untimed = dataclasses.replace(case("reference"), timed=False)
-    (result,) = run([untimed], checkout(reference=RIGHT), tmp_path)
-    assert (result.status, result.samples_s) == ("ok", ())
-    (visit,) = [line for line in lines(tmp_path) if line["kind"] == "visit"]
-    assert "samples_ns" not in visit
-    assert "check" in visit["spent_ms"]
-
-
-def test_a_wrong_case_gets_no_time(checkout, tmp_path):
-    wrong = function("return torch.nn.functional.scaled_dot_product_attention(q, k, v)")  # not causal
-    result, _ = run([case("pytorch"), case("sdpa")], checkout(flash_pytorch=wrong), tmp_path)
-    assert (result.status, result.samples_s) == ("wrong", ())
-    assert result.reason.startswith("out differs from float64 by")
-
-
-def test_nan_is_wrong(checkout, tmp_path):
-    (result,) = run([case("pytorch")], checkout(flash_pytorch=function("return q * float('nan')")), tmp_path)
-    assert result.status == "wrong"
-
-
-def test_a_crash_is_recorded_and_the_next_case_gets_a_new_process(checkout, tmp_path):
-    root = checkout(flash_pytorch=function("os.abort()"), reference=RIGHT)
-    crashed, fine = run([case("pytorch"), case("reference")], root, tmp_path)
-    assert crashed.status == "crashed"
-    assert "SIGABRT" in crashed.reason
-    assert fine.status == "ok"
-
-
-def test_a_hang_is_killed_and_recorded(checkout, tmp_path, monkeypatch):
-    ask = WorkerProcess.ask
-
-    def ask_patiently(process, request, limit_s):  # a busy machine may take longer than the limit for what is fine
-        return ask(process, request, limit_s if request["case"]["params"]["impl"] == "pytorch" else 250)
-
-    monkeypatch.setattr(WorkerProcess, "ask", ask_patiently)
-    root = checkout(flash_pytorch=function("threading.Event().wait()"), reference=RIGHT)
-    effort = Effort("full", rounds=2, processes=1, limit_s=3, stop=STOP)
-    hung, fine = run([case("pytorch"), case("reference")], root, tmp_path, effort)
-    assert hung.status == "hung"
-    assert "3 s" in hung.reason
-    assert fine.status == "ok"
-
-
-def test_an_exception_and_an_out_of_memory_are_told_apart(checkout, tmp_path):
-    root = checkout(
-        flash_pytorch=function("raise RuntimeError('first line\\nsecond line')"),
-        flash_triton=function("raise torch.OutOfMemoryError('Tried to allocate 99 GiB')"),
-    )
-    error, memory = run([case("pytorch"), case("triton")], root, tmp_path)
-    assert (error.status, error.reason) == ("error", "RuntimeError: first line")
-    assert (memory.status, memory.reason) == ("out_of_memory", "Tried to allocate 99 GiB")
-
-
-def test_what_a_commit_does_not_have_is_unavailable_with_that_reason(checkout, tmp_path):
-    root = checkout(flash_pytorch="")
-    function_missing, module_missing = run([case("pytorch"), case("triton")], root, tmp_path)
-    assert function_missing.reason == "this commit has no cs336_systems.attention.flash_pytorch.FlashAttentionPyTorch"
-    assert module_missing.reason == "this commit has no module cs336_systems.attention.flash_triton"
-    assert {function_missing.status, module_missing.status} == {"unavailable"}
-
-
-def test_a_package_from_anywhere_else_is_never_measured(checkout, tmp_path):
-    """The package that Python would import lies outside the checkout: as good as missing."""
-    checkout(reference=RIGHT)
-    empty = tmp_path / "commit-without-package"
-    empty.mkdir()
-    result, fine = run([case("reference"), case("sdpa")], empty, tmp_path)
-    assert result.status == "unavailable"
-    assert fine.status == "ok"
-    assert {line["package_digest"] for line in lines(tmp_path) if line["kind"] == "process"} == {""}
-
-
-def test_finished_cases_of_the_same_commit_and_day_are_taken_from_file(checkout, tmp_path):
-    root = checkout(reference=RIGHT)
-    (before,) = run([case("reference")], root, tmp_path)
-    again, new = run([case("reference"), case("sdpa")], root, tmp_path)
-    assert again.samples_s == before.samples_s
+    again, new = run([case("reference"), case("sdpa", seq_len=32)], root, tmp_path)
+    assert again.samples_s == first.samples_s
     assert new.status == "ok"
     assert len([line for line in lines(tmp_path) if line["kind"] == "session"]) == 1
 
 
-def test_a_case_that_needs_a_gpu_says_so_where_there_is_none(checkout, tmp_path):
-    import torch
+# What a call does, by its sequence length.
+FAULTS = """
+    import os, threading, torch
 
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    on_gpu = Case("test.Attention", "attention", case("sdpa").params, "cuda", "cuda_events", "cold")
-    (result,) = run([on_gpu], checkout(), tmp_path)
-    assert result.status == "unavailable"
-    assert result.reason.startswith("needs a CUDA GPU")
-    assert records.machines(tmp_path / "records") == [], "nothing was measured, so nothing is on file"
+    class FlashAttentionPyTorch:
+        @staticmethod
+        def apply(q, k, v, is_causal):
+            fault = q.shape[-2] - 100
+            if fault == 1:
+                os.abort()
+            if fault == 2:
+                threading.Event().wait()
+            if fault == 3:
+                raise RuntimeError("first line\\nsecond line")
+            if fault == 4:
+                raise torch.OutOfMemoryError("99 GiB")
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=fault != 5 and is_causal)
+            return out * float("nan") if fault == 6 else out
+"""
+HANGS = 102
+EXPECTED = {
+    101: ("crashed", "SIGABRT"),
+    HANGS: ("hung", "3 s"),
+    103: ("error", "RuntimeError: first line"),
+    104: ("out_of_memory", "99 GiB"),
+    105: ("wrong", "out differs"),
+    106: ("wrong", "nan"),
+    16: ("ok", ""),
+}
+
+
+def test_a_bad_case_costs_itself_a_reason_and_the_others_nothing(checkout, tmp_path, monkeypatch):
+    ask = WorkerProcess.ask
+
+    def ask_patiently(process, request, limit_s):  # a busy machine may take longer than the limit for a good case
+        return ask(process, request, limit_s if request["case"]["params"]["seq_len"] == HANGS else 250)
+
+    monkeypatch.setattr(WorkerProcess, "ask", ask_patiently)
+    absent = {"triton": ".flash_triton", "pytorch_compiled_backward": "FlashAttentionCompiledBackward"}
+    cases = [*(case("pytorch", seq_len) for seq_len in EXPECTED), *map(case, absent), case("sdpa")]
+    effort = dataclasses.replace(FAST, limit_s=3)
+    *results, function, module, fine = run(cases, checkout(flash_pytorch=FAULTS), tmp_path, effort)
+    for result, (status, reason) in zip(results, EXPECTED.values(), strict=True):
+        assert result.status == status, result
+        assert reason in result.reason and "\n" not in result.reason
+        assert bool(result.samples_s) == (status == "ok")
+    for result, name in zip((function, module), absent.values(), strict=True):
+        assert result.status == "unavailable" and result.reason.endswith(name), "what a commit does not have"
+    assert fine.status == "ok"
 
 
 @pytest.mark.slow
 def test_cases_of_as_many_ranks_come_one_after_the_other_in_every_round(checkout, tmp_path):
-    """Since every other number of ranks is a set of new processes."""
+    """Another number of ranks takes new processes."""
     shapes = [{"world_size": ranks, "megabytes": size} for size in (1, 2) for ranks in (2, 1)]
     cases = [Case("test.AllReduce", "collectives", params, "cpu", "ranks", "warm") for params in shapes]
     results = measure(cases, commit=COMMIT, checkout=checkout(), records=tmp_path / "records", effort=FAST)

@@ -1,6 +1,7 @@
 """The arrows of the architecture, read from the import statements."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,13 +44,16 @@ def modules(folder: str) -> list[Path]:
     return paths
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> list[str]:
+    names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def within(name: str, packages: tuple[str, ...]) -> bool:

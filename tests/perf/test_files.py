@@ -1,4 +1,4 @@
-"""Folders and files of a command that may be killed, or that nobody may write."""
+"""Files and scratch folders of commands that are killed or may not write."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perf.files import ROOM_BYTES, refuse_unwritable, replace_file, scratch_folder, write_aside, write_measured
+from perf.files import PROBE_BYTES, refuse_unwritable, replace_file, scratch_folder, write_aside, write_measured
 
 HOLDER = """
 import sys
@@ -92,7 +92,7 @@ def on_a_small_disk(call: str, path: Path, size: int) -> "subprocess.CompletedPr
     ("call", "size"),
     [
         ("write_aside(Path(sys.argv[1]), 'new' * 9999)", 9999),
-        ("refuse_unwritable(Path(sys.argv[1]))", ROOM_BYTES - 1),
+        ("refuse_unwritable(Path(sys.argv[1]))", PROBE_BYTES - 1),
     ],
 )
 def test_a_full_disk_is_one_line_leaves_nothing_and_keeps_what_was_there(tmp_path: Path, call: str, size: int) -> None:

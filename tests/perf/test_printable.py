@@ -1,4 +1,4 @@
-"""What strangers write reaches a terminal as text, and a page in a width that can be read."""
+"""Untrusted text reaches a terminal and a page without escape sequences and in bounded length."""
 
 import subprocess
 import sys

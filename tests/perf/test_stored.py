@@ -1,4 +1,4 @@
-"""What asv publishes is checked before: it would take any JSON, show it as HTML, or stand still over it."""
+"""Results are validated before asv publishes them: it accepts any JSON, shows it as HTML, or never ends."""
 
 import json
 import math
@@ -90,5 +90,5 @@ def test_what_asv_would_show_as_html_is_no_benchmark(changed: dict[str, Any]) ->
 
 def test_an_axis_of_what_is_no_value_is_no_result() -> None:
     row = [[1.0], [["7'exposed'"]], "1", 1, 0.1]
-    assert "no row" in problem_of_results(results(results={"a.B.track_time": row}))
-    assert "no values" in problem_of_benchmark("a.B.track_time", benchmark(params=[["7x"]]))
+    assert "a.B.track_time" in problem_of_results(results(results={"a.B.track_time": row}))
+    assert "params" in problem_of_benchmark("a.B.track_time", benchmark(params=[["7x"]]))

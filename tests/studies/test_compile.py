@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from matplotlib.colors import to_rgba
 
 from perf.__main__ import main
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import compile as study
 from perf.studies.lm import Setting
 
@@ -50,7 +50,7 @@ def test_what_does_not_compile_is_a_row_with_its_reason():
         step = forward
 
     found = study.measure_model(Broken(), Setting("tiny", 16, 2, "fp32", "compiled", "reference"))
-    assert told(found) == "error: RuntimeError: no compiler found"
+    assert describe(found) == "error: RuntimeError: no compiler found"
 
 
 def test_a_gain_is_over_the_eager_row_of_the_same_cell():
@@ -76,7 +76,7 @@ def test_first_calls_begin_after_cublas_has_begun(monkeypatch):
     monkeypatch.setattr(study, "held_workspaces", lambda: done.append("cuBLAS"))
     monkeypatch.setattr("perf.workloads.build", build)
     eager, _ = study.attention_rows([(8, 4)])
-    assert told(eager) == "error: ValueError: no GPU here"
+    assert describe(eager) == "error: ValueError: no GPU here"
     assert done == ["cuBLAS", "build", "build"]
 
 

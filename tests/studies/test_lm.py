@@ -12,7 +12,7 @@ from torch import nn
 from cs336_systems import training
 from perf.__main__ import main
 from perf.harness import ceilings
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import compile as compile_study
 from perf.studies import document, end_to_end, lm, warm_up
 from perf.studies.kernels import study as kernels_study
@@ -131,7 +131,7 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
         return {"loss": float(train.train.step())}
 
     rows = list(lm.rows_of(settings, measure))
-    assert [told(row) for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
+    assert [describe(row) for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
 
 
 def test_what_is_predicted_not_to_fit_is_not_tried(monkeypatch):
@@ -139,7 +139,7 @@ def test_what_is_predicted_not_to_fit_is_not_tried(monkeypatch):
     settings = [Setting(size, 512, 4, "fp32", "eager", "reference") for size in ("xl", "tiny")]
     rows = list(lm.rows_of(settings, lambda train, setting: {"tried": setting.size}))
     assert [row.get("tried") for row in rows] == [None, "tiny"]
-    assert told(rows[0]).startswith("out of memory: predicted ")
+    assert describe(rows[0]).startswith("out of memory: predicted ")
     assert rows[0]["predicted_bytes"] > 16 * 1_998_235_200
 
 

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import lm
 from perf.studies.lm import Setting
 from perf.studies.memory import recording, study, timeline
@@ -224,7 +224,7 @@ def test_a_step_that_does_not_fit_leaves_the_forward_and_says_what_it_asked_for(
     assert done.exit_code == 0, done.output
     assert "asked for 2.00 GiB" in done.output
     (row,) = lm.rows_of([SETTING], study.measure)
-    assert told(row) == "out of memory: step asked for 2.00 GiB"
+    assert describe(row) == "out of memory: step asked for 2.00 GiB"
     assert "phases" in row["forward"]
 
 

@@ -115,16 +115,16 @@ def planted(name: str, seq_len: int) -> Iterator[None]:
 
 
 def params(dtype: str, mode: str, *, heads: int = 1, seq_len: int = 96, d: int = 16) -> dict[str, Any]:
-    """Of a causal case of the implementation that is mutated."""
+    """Return the parameters of a causal case of the mutated implementation."""
     shape = {"tokens": seq_len, "d_model": heads * d, "seq_len": seq_len, "d": d, "is_causal": True}
     return shape | {"dtype": dtype, "mode": mode, "impl": "pytorch"}
 
 
 def broken(name: str, case: dict[str, Any], device: str) -> list[Bound]:
-    """What the fault breaks, the furthest beyond its bound first."""
+    """Return the bounds that the fault violates, the furthest first."""
     with planted(name, case["seq_len"]), every_bound() as bounds:
         attention.build(case, device).check()
-    return sorted((one for one in bounds if not one.share <= 1), key=lambda one: -one.share)
+    return sorted((bound for bound in bounds if not bound.share <= 1), key=lambda bound: -bound.share)
 
 
 @click.command()
@@ -141,11 +141,11 @@ def main(dtypes: tuple[str, ...], heads: int, seq_len: int, d: int, device: str)
             cells = []
             for dtype in dtypes:
                 found = broken(name, params(dtype, mode, heads=heads, seq_len=seq_len, d=d), device)
-                by_bound: dict[str, Bound] = {}
-                for one in found:
-                    by_bound.setdefault(one.what if one.keys == "random" else f"{one.what} (last keys)", one)
-                said = [f"{what} of {one.tensor} {one.share:.3g}x" for what, one in by_bound.items()]
-                cells.append(", ".join(said) or "NOT CAUGHT")
+                by_name: dict[str, Bound] = {}
+                for bound in found:
+                    by_name.setdefault(bound.what if bound.keys == "random" else f"{bound.what} (last keys)", bound)
+                violated = [f"{name} of {bound.tensor} {bound.share:.3g}x" for name, bound in by_name.items()]
+                cells.append(", ".join(violated) or "NOT CAUGHT")
             print(f"| {name} | {mode} | {' | '.join(cells)} |", flush=True)
 
 

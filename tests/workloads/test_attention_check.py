@@ -35,20 +35,20 @@ def test_right_attention_is_far_within_every_bound(dtype, is_causal):
             case = params(dtype, "forward_backward", heads=2, d=d) | {"is_causal": is_causal, "impl": impl}
             with every_bound() as found:
                 attention.build(case, "cpu").check()
-            assert {one.what for one in found} == {"row", "slope", "rms"}
-            assert max(one.share for one in found) < 0.8, max(found, key=lambda one: one.share)
+            assert {bound.what for bound in found} == {"row", "slope", "rms"}
+            assert max(bound.share for bound in found) < 0.8, max(found, key=lambda bound: bound.share)
 
 
 def test_noise_that_no_row_and_no_slope_shows_is_beyond_twice_eager_s():
     found = broken("3 % of noise in out", params("bfloat16", "forward"), "cpu")
-    assert [(one.what, one.keys) for one in found] == [("rms", "random")]
+    assert [(bound.what, bound.keys) for bound in found] == [("rms", "random")]
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward"])
 def test_a_key_that_few_elements_show_is_missed_where_it_dominates(mode):
-    """In random inputs one key of a hundred is within what bfloat16 rounds; the second inputs are there for it."""
+    """A key of a hundred random ones is within bfloat16's rounding; the second inputs detect it."""
     found = broken("last key unseen", params("bfloat16", mode), "cpu")
-    assert {(one.what, one.keys) for one in found} == {("row", "ends")}
+    assert {(bound.what, bound.keys) for bound in found} == {("row", "ends")}
 
 
 @pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "full"])
@@ -79,7 +79,7 @@ def test_the_yardstick_is_eager_attention_itself(dtype):
     limit = TOLERANCES[dtype].rms
     for name in NAMES:
         eager = float(exact.eager_rms[name].max())
-        rms = next(one for one in bounds(problem, "cpu", {name: found[name]}, dtype) if one.what == "rms")
+        rms = next(bound for bound in bounds(problem, "cpu", {name: found[name]}, dtype) if bound.what == "rms")
         assert rms.error == pytest.approx(eager, rel=0.3), name
         assert rms.allowed == pytest.approx(2 * eager + limit, rel=0.3), name
 

@@ -1,4 +1,4 @@
-"""The closed forms that studies and pages share, against numbers of the handout and worked out by hand."""
+"""The closed forms that studies and pages share, against numbers of the handout and of a calculation by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A fault in the text of our kernels is refused by the process that a gate talks to; on a GPU in those of Hopper."""
+"""A fault in our kernels' source is refused by the gate's measuring process; on a GPU in the Hopper kernels."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ FAULTS = {
     },
     "delta forgotten": {"tiles.py": ("do.to(tl.float32), 1)", "do.to(tl.float32), 1) * 0.0")},
 }
-"""By file of the kernels: what stands there, and what takes its place."""
+"""Fault -> file of the kernels -> the right source and its replacement."""
 
 
 @pytest.mark.slow

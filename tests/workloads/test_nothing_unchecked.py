@@ -1,4 +1,4 @@
-"""Nothing under perf/ is timed without a check and a floor: who has a stopwatch is known, and so is each exception."""
+"""Nothing under perf/ is timed without a check and a floor: modules with a stopwatch and exceptions are listed."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ STOPWATCHES = re.compile(
 """Names in an import, an expression or a keyword by which something is timed."""
 
 TAKING = ("batch", "visit", "alternate")
-"""What clocks and `perf.harness.clock` take samples by; a `Bench` has methods of these names."""
+"""The methods and functions that take samples; a `Bench` has methods of these names."""
 
 HOLDERS = {
     "perf/harness/clock.py": "the wall clock, and visits by any clock",
@@ -105,13 +105,13 @@ def faults(tree: ast.AST) -> Iterator[str]:
 
 def test_only_those_who_check_and_hold_have_a_stopwatch():
     found = {name: set(stopwatches(ast.parse(path.read_text()))) for name, path in PERF.items()}
-    assert {name: said for name, said in found.items() if said and name not in HOLDERS} == {}
+    assert {name: names for name, names in found.items() if names and name not in HOLDERS} == {}
     assert {name for name in HOLDERS if not found[name]} == set(), "reasons for nothing"
 
 
 def test_no_workload_is_without_a_check_or_a_floor_but_for_reasons_that_are_known():
     found = {name: list(faults(ast.parse(path.read_text()))) for name, path in PERF.items()}
-    assert {name: said for name, said in found.items() if said and name not in EXCEPTIONS} == {}
+    assert {name: lines for name, lines in found.items() if lines and name not in EXCEPTIONS} == {}
 
 
 @pytest.mark.parametrize(

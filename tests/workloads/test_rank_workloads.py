@@ -1,4 +1,4 @@
-"""A step over several ranks as a workload: what its arms do, and that a wrong step is refused a time."""
+"""A step over several ranks as a workload: its arms, and the refusal of a wrong step."""
 
 from unittest.mock import patch
 
@@ -22,7 +22,7 @@ OF_SHARDINGS = [("sharded_optimizer", COMMON | {"sharding": sharding}) for shard
 
 
 class Compiled(nn.Module):
-    """What torch.compile makes of a model here: the same, and it says when it is called."""
+    """A fake compiled model: the same model, which records its calls."""
 
     def __init__(self, model, calls):
         super().__init__()
@@ -59,7 +59,7 @@ def check_captured_steps(rank):
         return models[-1]
 
     class Replayed:
-        """As `training.Captured`: gradients are written where they were at the capture, and bound to no parameter."""
+        """A fake `training.Captured`: it writes gradients where they were at the capture and binds none."""
 
         def __init__(self, step):
             step()
@@ -93,7 +93,7 @@ def test_the_checks_look_at_the_gradients_of_the_step_that_was_replayed_last():
 
 
 def take_all_arms(rank):
-    """strategy -> two steps of each arm on one rank, and of that alone: weights, and all-reduces."""
+    """Return weights and all-reduces of two steps of each arm, by strategy, on one rank."""
     found, models, build_model = {}, [], data_parallel.build_model
 
     def noted(*args):
@@ -142,7 +142,7 @@ def test_the_batch_of_a_rank_is_four_unless_it_is_another():
 
 
 def count_all_reduces(rank):
-    """sharding -> all-reduces of a step, which moves all weights."""
+    """Return the all-reduces of a step, which moves all weights, by sharding."""
     found, models, build_model = {}, [], sharded_optimizer.build_model
 
     def noted(*args):
@@ -194,7 +194,7 @@ def with_a_trace_of_rank_1(make_train_step):
 
 
 def without_a_reduction(_):
-    """Not by leaving out the wait: gradients that are still on their way would arrive at any time."""
+    """Skip the reduction, but not the wait: gradients in flight could arrive at any time."""
     return lambda tensors, group: Average((), dist.get_world_size(group))
 
 
@@ -206,7 +206,7 @@ FAULTS = {
 
 
 def reduce_and_check(rank):
-    """What a run sends, before the check and after it; and what the check says where nothing is sent."""
+    """Return the data that a run sends, before the check and after it; without an all-reduce the check must fail."""
     work, sent, all_reduce = build("collectives", {"megabytes": 1}, "cpu"), [], dist.all_reduce
 
     def watched(data, *args, **kwargs):
@@ -228,7 +228,7 @@ def test_an_all_reduce_is_of_zeros_and_a_wrong_one_gets_no_time():
 
 
 def check_with_a_fault(rank, fault):
-    """What the checks raised, of a bucketed step and of a sharded one."""
+    """Return the errors of the checks of a bucketed and of a sharded step."""
     owner, name, broken, _ = FAULTS[fault]
     found = []
     with patch.object(owner, name, broken(getattr(owner, name))):

@@ -1,4 +1,4 @@
-"""A kernel launched in tiles that are given: it computes what it is to compute, and is checked; what the tables say."""
+"""Kernels with given tiles are right and checked, and the tables name their entries."""
 
 import pytest
 import torch
@@ -71,14 +71,14 @@ def test_the_tiles_are_those_that_were_given(monkeypatch):
 def test_what_writes_nothing_is_wrong_though_the_memory_held_the_answer(monkeypatch):
     work_of("dq").check()
     monkeypatch.setattr(triton_plans.Launch, "__call__", lambda self, *tensors: None)
-    with pytest.raises(WrongResult, match="dq differs from float64 by nan"):
+    with pytest.raises(WrongResult, match=r"dq .*nan"):
         work_of("dq").check()
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 @on_a_cpu
 def test_parts_that_no_tile_divides_are_refused_and_one_part_is_not_split(monkeypatch):
-    with pytest.raises(Unavailable, match="a part of 16 keys is no multiple of both tiles"):
+    with pytest.raises(Unavailable, match="16 keys"):
         work_of("split", "32x16x4x1x4")
     monkeypatch.setattr(triton_plans, "split_forward", None)
     assert work_of("split", "16x16x4x1x1").check() < 1e-5

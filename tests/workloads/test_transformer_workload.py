@@ -73,7 +73,7 @@ def test_a_gradient_that_is_off_in_one_kind_of_layer_is_wrong(monkeypatch):
 def test_a_gradient_that_stops_is_wrong(monkeypatch):
     feed_forward = transformer.SwiGLU.forward
     monkeypatch.setattr(transformer.SwiGLU, "forward", lambda self, x: feed_forward(self, x.detach()))
-    with pytest.raises(WrongResult, match=r"layers.0.ln2.weight has no gradient"):
+    with pytest.raises(WrongResult, match=r"layers\.0\.ln2\.weight"):
         checked(mode="step")
 
 
@@ -107,7 +107,7 @@ def test_a_gradient_that_is_1_percent_too_large_is_wrong(monkeypatch):
 
 def test_a_precision_that_the_commit_lacks_is_unavailable(monkeypatch):
     monkeypatch.setattr(training, "PRECISIONS", ("fp32", "bf16"))
-    with pytest.raises(Unavailable, match="this commit has no precision bf16_weights"):
+    with pytest.raises(Unavailable, match="bf16_weights"):
         build("transformer", CASE | {"mode": "step", "precision": "bf16_weights"}, "cpu")
 
 
@@ -191,8 +191,8 @@ def test_the_weights_that_a_peer_gets_are_those_of_the_model():
     with torch.device("meta"):
         model = transformer.TransformerLM(configs.MODEL_CONFIGS["tiny"], 8)
     weights = weights_of(SIZES["tiny"], "cpu")
-    assert {name: one.shape for name, one in weights.items()} == {
-        name: one.shape for name, one in model.named_parameters()
+    assert {name: weight.shape for name, weight in weights.items()} == {
+        name: parameter.shape for name, parameter in model.named_parameters()
     }
 
 

@@ -82,7 +82,7 @@ def test_triton_is_right(shape, mode):
 )
 @pytest.mark.parametrize("mode", ["backward", "forward_backward"])
 def test_what_compiles_is_right(monkeypatch, impl, mode):
-    """With the compiler's own graphs, but without its code generator: that is torch's to test, and takes a minute."""
+    """Compile without torch's code generator, which takes a minute and is torch's to test."""
     compile_, backends = torch.compile, []
 
     def without_code(function, **options):
@@ -130,7 +130,7 @@ def test_more_shapes_compile_than_torch_would_by_default():
 @without_gpu
 @pytest.mark.parametrize("gone", [None, ModuleType("torch._dynamo.config")], ids=["module", "settings"])
 def test_without_torchs_settings_each_case_begins_anew_with_one_warning(gone, monkeypatch):
-    """Else the ninth shape of a process would be eager under the name of the compiled one."""
+    """Otherwise the ninth shape of a process would be timed eagerly under the name of the compiled implementation."""
     graphs = []
 
     def double(x):
@@ -191,7 +191,7 @@ def test_a_function_of_a_user_s_own_is_an_implementation_and_sees_heads(foreign,
     ("name", "why"),
     [
         ("throw_away_attention:no_such", "has no attribute 'no_such'"),
-        ("throw_away_attention:number", "int is no function"),
+        ("throw_away_attention:number", "int is not a function"),
         ("throw_away_broken:attend", r"\(first line\)$"),
         ("no_such_module:attend", "No module named 'no_such_module'"),
         (":attend", "Empty module name"),
@@ -200,7 +200,7 @@ def test_a_function_of_a_user_s_own_is_an_implementation_and_sees_heads(foreign,
 def test_what_is_no_function_of_a_user_s_own_is_one_line(foreign, name, why):
     with pytest.raises(ValueError, match=why) as raised:
         attention_impls.check_impl(name)
-    assert str(raised.value).startswith(f"{name!r} was given; allowed: module:function that can be imported (")
+    assert str(raised.value).startswith(f"{name!r} was given; allowed: module:function")
     assert len(str(raised.value).splitlines()) == 1
 
 
@@ -246,13 +246,13 @@ def test_the_wrong_mask_is_caught(monkeypatch):
     full = AttentionProblem((1,), 48, 16, "float32", is_causal=False)
     impls = attention_impls.IMPLS
     monkeypatch.setitem(impls, "wrong", lambda problem, device: impls["reference"](full, device))
-    with pytest.raises(WrongResult, match="out differs from float64"):
+    with pytest.raises(WrongResult, match="out differs"):
         attention.build(ONE_HEAD | {"mode": "forward", "impl": "wrong"}, "cpu").check()
 
 
 def test_a_result_that_is_not_a_number_is_caught(monkeypatch):
     monkeypatch.setitem(attention_impls.IMPLS, "wrong", lambda problem, device: lambda q, k, v: q + float("nan"))
-    with pytest.raises(WrongResult, match="out differs from float64 by nan"):
+    with pytest.raises(WrongResult, match=r"out .*nan"):
         attention.build(ONE_HEAD | {"mode": "forward", "impl": "wrong"}, "cpu").check()
 
 
@@ -273,8 +273,8 @@ def test_why_a_backend_refused_is_what_torch_warned_of():
         raise RuntimeError("No available kernel. Aborting execution.")
 
     first = RuntimeError("No available kernel. Aborting execution.")
-    said = "No available kernel. Aborting execution. Expected half precision. Got float"
-    assert attention_impls._refusal(first, refuse) == said
+    reason = f"{first} Expected half precision. Got float"
+    assert attention_impls._refusal(first, refuse) == reason
     assert attention_impls._refusal(RuntimeError("out of luck"), lambda: None) == ""
 
 

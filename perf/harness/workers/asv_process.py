@@ -1,6 +1,6 @@
-"""Entry script of asv's own processes: `python asv_process.py SCRIPT ARGUMENT..` runs that script until asv ends.
+"""Entry script of asv's own processes: `python asv_process.py SCRIPT ARGUMENT..` runs the script until asv ends.
 
-Its fork server would else wait for ever for an asv that was killed, and what was being measured go on for nobody.
+Otherwise the fork server of a killed asv would wait for ever, and its measurement would continue.
 """
 
 import runpy
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run the script as if it had been started itself."""
+    """Run the script as the main program."""
     from single import die_with_parent  # type: ignore[import-not-found]  # the script beside this one
 
     die_with_parent()

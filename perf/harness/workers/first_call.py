@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Build the case, time its first call, write down the seconds."""
+    """Build the case, time its first call, write its seconds."""
     from single import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
 
     die_with_parent()
@@ -32,7 +32,7 @@ def main() -> None:
     work.run()
     synchronize()
     Path(sys.argv[3]).write_text(repr(time.perf_counter() - begin))
-    os._exit(0)  # nobody waits for the compiler's workers
+    os._exit(0)  # without waiting for the compiler's workers
 
 
 if __name__ == "__main__":

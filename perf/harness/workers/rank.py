@@ -1,7 +1,7 @@
 """Entry script of one rank: `python rank.py DEVICE CHECKOUT RANK WORLD_SIZE FOLDER LIMIT_S`; see `perf.harness.ranks`.
 
-Requests on stdin, replies on stdout, one JSON document a line, all ranks the same requests; what is printed goes to
-stderr, a file of its own. The ranks meet at a file in FOLDER, so there is no port to be taken.
+Requests on stdin, replies on stdout, a JSON document a line; all ranks get the same requests. Printed text goes to
+stderr, a file of each rank's own. The ranks rendezvous at a file in FOLDER, so that no port can be in use.
 """
 
 import datetime
@@ -46,7 +46,7 @@ def main() -> None:
     for line in sys.stdin:
         replies.write(json.dumps(work.answer(json.loads(line))) + "\n")
         replies.flush()
-    os._exit(0)  # the others may be gone: no farewell that waits for them
+    os._exit(0)  # destroying the process group would wait for the other ranks, which may be dead
 
 
 if __name__ == "__main__":

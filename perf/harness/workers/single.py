@@ -1,8 +1,8 @@
 """Entry script of one measuring process: `python -P single.py DEVICE CHECKOUT`, requests on stdin, replies on stdout.
 
-Both directions are one JSON document a line. The first reply is a greeting with the device, the software, the ceilings
-and a digest of the `cs336_systems` that this process imports; then one reply a request. Started by path, not by module
-name, because asv makes `perf` importable in its own processes only.
+Both directions carry a JSON document a line. The first reply is a greeting with the device, the software, the ceilings
+and a digest of the `cs336_systems` that this process imports; each request then gets one reply. The script is started
+by its path, because asv makes `perf` importable only in its own processes.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ def main() -> None:
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """Greet for the worker that `make` returns, then let it answer requests until stdin ends."""
+    """Send the greeting of the worker that `make` returns, then its replies until stdin ends."""
     die_with_parent()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints must not end up between two replies
+    os.dup2(2, 1)  # a library's output must not get between two replies
     import_perf()
 
     def reply(document: dict) -> None:
@@ -49,14 +49,14 @@ def serve(make: Callable[[], Any]) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux for SIGKILL when the parent dies, so that no orphan keeps the GPU busy."""
+    """Have Linux send SIGKILL when the parent dies, so that no orphan keeps the GPU busy."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def import_perf() -> None:
-    """Import the `perf` that this script belongs to, and only it: its parent folder also holds a `cs336_systems`."""
+    """Import only the `perf` of this script, from its folder, whose parent also contains a `cs336_systems`."""
     folder = Path(__file__).resolve().parents[2]
     spec = importlib.util.spec_from_file_location(
         "perf", folder / "__init__.py", submodule_search_locations=[str(folder)]

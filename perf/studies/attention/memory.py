@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import device_kind, refusal, tiny_option
@@ -151,7 +151,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         for name, expected in row["predicted"].items():
             found = row.get("measured", {}).get(name)
             cells[name] = f"{expected / GIB:.3f} / {found / GIB:.3f}" if found is not None else f"{expected / GIB:.3f}"
-        shown.append(cells | {"status": told(row)})
+        shown.append(cells | {"status": describe(row)})
     return text_table(shown)
 
 
@@ -180,7 +180,7 @@ def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
     for seq_len in sorted({row["seq_len"] for row in first.values()}):
         here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
         which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
-        reasons = " or ".join(dict.fromkeys(map(told, here)))
+        reasons = " or ".join(dict.fromkeys(map(describe, here)))
         yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
 
 

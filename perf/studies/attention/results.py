@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perf.harness.status import Status, told
+from perf.harness.status import Status, describe
 from perf.studies import ratio_figure
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.ratios import FEWEST, best, geometric_mean, known, milliseconds, processes_for_speedup, speedup_of
@@ -60,7 +60,7 @@ def shown(rows: list[Row]) -> Iterator[str]:
                 yield ""
                 yield tabulate(_others(found), headers="keys", disable_numparse=True)
     failed = [row for row in rows if row["status"] != "ok"]
-    failed = sorted((row | {"told": told(row)} for row in failed), key=lambda row: (row["impl"], row["told"]))
+    failed = sorted((row | {"told": describe(row)} for row in failed), key=lambda row: (row["impl"], row["told"]))
     for (impl, why), mine in grouped(failed, "impl", "told"):
         more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
         yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {why}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.end_to_end import PHASES
 from perf.studies.kernels.profiling import KINDS
@@ -70,7 +70,7 @@ def phases_table(rows: list[dict[str, Any]], counted: str) -> str:
             cells["busy"] = f"{step['busy_s'] / wall['step']:.0%}"
             cells[counted] = f"{row['forward_only']['launches']} / {step['launches']}"
         else:
-            cells["forward only"] = told(row)
+            cells["forward only"] = describe(row)
         shown.append(cells)
     return table(shown)
 
@@ -140,7 +140,7 @@ def sentence(row: dict[str, Any]) -> str:
     """What limits the step, what to try next and, where it was measured, what that gives."""
     name = ", ".join(str(value) for value in named(row).values())
     if row["status"] != "ok":
-        return f"{name}: {told(row)}."
+        return f"{name}: {describe(row)}."
     step = row["step"]
     products = share(step, "matmul") + share(step, "fused attention")
     said = BOUND[row["limit"]].format(busy=step["busy_s"] / row["wall_s"]["step"], rest=1 - products, products=products)
@@ -152,7 +152,7 @@ def sentence(row: dict[str, Any]) -> str:
         before, after = row["wall_s"]["step"], row["next_s"]
         said += f": {before * 1e3:.2f} -> {after * 1e3:.2f} ms a step, {before / after:.2f} times as fast"
     elif "next_status" in row:
-        said += f" ({told({'status': row['next_status'], 'reason': row.get('next_reason')})})"
+        said += f" ({describe({'status': row['next_status'], 'reason': row.get('next_reason')})})"
     return f"{name}: {said}."
 
 

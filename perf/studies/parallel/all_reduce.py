@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import document, heading, out_option, tell, write
 from perf.studies.lm import tiny_option
@@ -68,7 +68,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "busbw, GB/s": f"{bus / 1e9:.2f}",
             }
         else:
-            cells["ms"] = told(row)
+            cells["ms"] = describe(row)
         found.append(cells)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.options import Finite
 from perf.studies import figures
 from perf.studies.document import document, heading, kept, out_option, tell, write
@@ -84,7 +84,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "peak, GiB": f"{row['peak_bytes'] / GIB:.2f}" if "peak_bytes" in row else "-",
             }
         else:
-            cells["step"] = told(row)
+            cells["step"] = describe(row)
         found.append(cells)
     return found
 

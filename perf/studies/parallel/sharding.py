@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import document, heading, kept, out_option, tell
 from perf.studies.lm import ON_A_CPU, VARIANTS
@@ -59,7 +59,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             sent = facts.get("communicated_bytes")
             cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
         else:
-            cells["step, ms"] = told(row)
+            cells["step, ms"] = describe(row)
         found.append(cells)
     return found
 

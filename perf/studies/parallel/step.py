@@ -14,7 +14,7 @@ from perf.harness.case import Case
 from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
-from perf.harness.status import refusals, told
+from perf.harness.status import describe, refusals
 from perf.options import Finite
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal, refused
@@ -200,7 +200,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             }
             cells |= {words: share(row[f"{arm}_busy"]) for words, arm in (("busy", "ours"), ("its busy", "against"))}
         else:
-            cells["ours, ms"] = textwrap.shorten(told(row), 60)
+            cells["ours, ms"] = textwrap.shorten(describe(row), 60)
         found.append(cells)
     return found
 

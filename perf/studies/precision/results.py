@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.precision.training import SCALE, Run
 from perf.studies.rows import Row
@@ -25,7 +25,7 @@ def training_table(run: Run, rows: list[Row]) -> list[Row]:
 
 def _training_row(run: Run, row: Row, shown_steps: list[int]) -> Row:
     if row["status"] != "ok":
-        return {"precision": row["precision"], "samples/s": told(row)}
+        return {"precision": row["precision"], "samples/s": describe(row)}
     shown = {
         "precision": row["precision"],
         "samples/s": f"{row['samples_per_s']:.1f}",
@@ -57,7 +57,7 @@ def underflow_table(rows: list[Row]) -> list[Row]:
             "inf or nan here": row["not_finite"],
         }
         if row["status"] == "ok"
-        else {"precision": row["precision"], "loss scale": told(row)}
+        else {"precision": row["precision"], "loss scale": describe(row)}
         for row in rows
     ]
 

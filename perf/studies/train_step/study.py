@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from perf.harness.comparison import Pilot, compare
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.options import Finite
 from perf.studies.document import document, heading, kept, out_option
 from perf.studies.fresh_process import DIED, FreshProcess
@@ -159,7 +159,7 @@ def table(rows: list[dict[str, Any]]) -> str:
                     "at least": known(*bound_of(row)),
                 }
         else:
-            cells["ours, ms"] = told(row)
+            cells["ours, ms"] = describe(row)
         shown.append(cells)
     return tabulate(shown, headers="keys", disable_numparse=True)
 

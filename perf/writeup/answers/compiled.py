@@ -4,7 +4,7 @@ import functools
 import statistics
 from collections.abc import Callable
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.attention.memory import first_that_fails, predicted
 from perf.units import GIB, MIB
 from perf.workloads import measured
@@ -82,7 +82,7 @@ def attention_memory(documents: Documents) -> list[Row]:
                 size = row["measured"].get(name)
                 cells[title] = "-" if size is None else f"{size / GIB:.3f}"
             cells["peak, predicted"] = f"{row['predicted']['backward'] / GIB:.3f}"
-            shown.append(cells | {"status": told(row)})
+            shown.append(cells | {"status": describe(row)})
     return shown
 
 

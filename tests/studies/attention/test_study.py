@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.comparison import Comparer
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies import fresh_process
 from perf.studies.attention import arms, results, study
 from perf.studies.attention.cells import (
@@ -105,7 +105,7 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
     assert [row["impl"] for row in rows] == [f"{foreign}:attend", *others]
-    status = {row["impl"].rpartition(":")[2]: told(row) for row in rows}
+    status = {row["impl"].rpartition(":")[2]: describe(row) for row in rows}
     assert (status["attend"], status["reference"]) == ("ok", "ok")
     assert status["wrong"].startswith("wrong: out differs from float64")
     assert status["deadly"] == "crashed: the measuring process died; its last words are above"
@@ -392,7 +392,7 @@ def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
     list(study.measure(process, plan, 2, 3, 0.02))
     (rows,) = plan.values()
-    assert [told(row) for row in rows] == [
+    assert [describe(row) for row in rows] == [
         "ok",
         "wrong: dq differs",
         "throttled: the GPU slowed itself down: power brake",

@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.lm import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 
@@ -93,7 +93,7 @@ def test_a_failed_mode_is_a_failed_row():
     ok = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
     failed = {"strategy": "naive", "mode": "exposed", "status": "error", "reason": "rank 1: its process died (SIGKILL)"}
     (row,) = ddp.paired([ok, failed])
-    assert told(row) == "error: rank 1: its process died (SIGKILL)"
+    assert describe(row) == "error: rank 1: its process died (SIGKILL)"
 
 
 def test_ddp_equivalence_holds_and_says_so(tmp_path):
@@ -207,14 +207,14 @@ def test_each_case_is_checked_weighed_and_sampled_and_a_death_costs_the_others_n
         "facts": {"bytes": 1.0},
         "peak_bytes": 7,
     }
-    assert told(died) == "crashed: the process died" and "samples_s" not in died
+    assert describe(died) == "crashed: the process died" and "samples_s" not in died
     assert last["status"] == "ok"
 
 
 @pytest.mark.skipif(not ON_CPU, reason="this machine may have them")
 def test_without_a_gpu_a_case_of_one_is_a_row():
     (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
-    assert told(row).startswith("unavailable: needs a CUDA GPU")
+    assert describe(row).startswith("unavailable: needs a CUDA GPU")
 
 
 class Ended:

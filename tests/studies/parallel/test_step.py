@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.parallel import ranked, step
 from perf.studies.parallel.step import arm_of
 from perf.workloads.workload import Floor, Workload
@@ -94,7 +94,7 @@ def test_it_ends_after_as_many_processes_as_the_first_ones_want(spoken):
 def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
     rows = [row([], [], ours="c"), row([], [])]
     measured(rows, processes=2, half_width=0)
-    assert [told(one) for one in rows] == ["error: RuntimeError: rank 0: broken", "ok"]
+    assert [describe(one) for one in rows] == ["error: RuntimeError: rank 0: broken", "ok"]
     assert len(rows[1]["ours_s"]) == 2
     assert spoken[:5] == ["start 2", "broken, batch 4", "start 2", "bucketed, batch 4", "check bucketed"]
     assert any("rank 0: broken" in cells["ours, ms"] for cells in step.shown(rows))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from perf.harness.status import told
+from perf.harness.status import describe
 from perf.studies.attention.cells import MASKS
 from perf.studies.attention.results import Pair, Row, grouped, shape, timed
 from perf.studies.ratios import geometric_mean, known, milliseconds, speedup_of
@@ -29,7 +29,7 @@ def shown(rows: list[Row]) -> Iterator[str]:
         yield tabulate(lines, headers="keys", disable_numparse=True)
         untimed = [row for row in mine if row["status"] != "ok"]
         for (status,), same in grouped(untimed, "status"):
-            first, words = same[0], told({"status": status})
+            first, words = same[0], describe({"status": status})
             yield f"{words}: {len(same)}, as {first['impl']} in {_where(first)}: {first.get('reason', '')}"
 
 
@@ -73,7 +73,7 @@ def _verdict(rows: list[Row]) -> str:
     best = max(means, key=lambda impl: means[impl][0], default="")
     if failed:
         instead = f"; the fastest of those that have one is {best}, {over}" if best else ""
-        return f"the present choice, {present}, has no time in {_where(failed[0])}: {told(failed[0])}{instead}"
+        return f"the present choice, {present}, has no time in {_where(failed[0])}: {describe(failed[0])}{instead}"
     mean, half = means.get(best, (0.0, 0.0))
     if mean <= 1 or best == present:
         return f"the present choice, {present}, is the fastest {over}"

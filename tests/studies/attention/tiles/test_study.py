@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.harness.status import read, told
+from perf.harness.status import describe, read
 from perf.studies.attention.results import NOT_MEASURED
 from perf.studies.attention.study import visit
 from perf.studies.attention.tiles import study
@@ -56,7 +56,7 @@ def test_cells_and_candidates_of_one_s_own_and_one_that_cannot_be_launched(tmp_p
     rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
     assert [row["impl"] for row in rows] == ["64x64x4x3x1", "16x16x4x1x1", "32x16x4x1x2"]
     assert {(row["batch"], row["num_heads"], row["seq_len"], row["is_causal"]) for row in rows} == {(1, 1, 48, False)}
-    assert told(rows[2]) == "unavailable: a part of 24 keys is no multiple of both tiles"
+    assert describe(rows[2]) == "unavailable: a part of 24 keys is no multiple of both tiles"
     assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16, full: a part of 24 keys" in done.output
 
 
@@ -94,7 +94,7 @@ def test_on_a_gpu_candidates_are_compiled_beforehand_and_what_does_not_fit_is_a_
     done = invoke(*wanted, *candidates, "--rounds", "2", "--processes", "2", "--workers", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = {row["impl"]: row for row in json.loads((tmp_path / "tiles.json").read_text())["rows"]}
-    assert told(rows["128x128x8x3"]).startswith("does not compile: OutOfResources: ")
+    assert describe(rows["128x128x8x3"]).startswith("does not compile: OutOfResources: ")
     assert 0 < rows["64x32x4x2"]["registers"] <= 255
     assert 0 < rows["64x32x4x2"]["error"] < 1e-4
 
@@ -128,7 +128,7 @@ def test_a_candidate_that_does_not_compile_is_a_row_and_costs_the_others_nothing
     cell, rows = compiled(monkeypatch, "ok", "does not compile: no", "ok")
     assert cell == CELL
     assert [
-        (row["impl"], row["role"], told(row) if row["status"] != NOT_MEASURED else NOT_MEASURED) for row in rows
+        (row["impl"], row["role"], describe(row) if row["status"] != NOT_MEASURED else NOT_MEASURED) for row in rows
     ] == [
         ("p", "against", NOT_MEASURED),
         ("a", "ours", "does not compile: no"),
@@ -141,7 +141,7 @@ def test_a_candidate_that_does_not_compile_is_a_row_and_costs_the_others_nothing
             return {impl: {"status": "ok", "reason": "", "samples_s": [1.0] * rounds} for impl in impls}
 
     visit(Process(), cell, rows, 2, 0)
-    assert [told(row) for row in rows] == ["ok", "does not compile: no", "ok"]
+    assert [describe(row) for row in rows] == ["ok", "does not compile: no", "ok"]
 
 
 def test_where_the_present_choice_does_not_compile_another_one_takes_its_place(monkeypatch):
@@ -152,5 +152,5 @@ def test_where_the_present_choice_does_not_compile_another_one_takes_its_place(m
 
 def test_where_nothing_compiles_nothing_is_compared(monkeypatch):
     cell, rows = compiled(monkeypatch, *["does not compile: no"] * 3)
-    assert {told(row) for row in rows} == {"does not compile: no"}
+    assert {describe(row) for row in rows} == {"does not compile: no"}
     visit(None, cell, rows, 2, 0)
