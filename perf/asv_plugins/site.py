@@ -13,7 +13,7 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
 
-from perf.asv_plugins import checked, disk
+from perf.asv_plugins import averaged, checked, disk
 from perf.gate import acceptance
 from perf.printable import shortened
 from perf.selection import asv_classes
@@ -34,6 +34,7 @@ from perf.site.step import page as step_page
 from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
+averaged.install()
 checked.install()
 disk.install()
 
