@@ -1,4 +1,4 @@
-"""asv publishers: the site works without the internet, and has our pages, a class each.
+"""asv publishers of our pages, a class each. The site needs no internet.
 
 Named in asv.conf.json's `plugins`; `asv publish` then calls every subclass of `OutputPublisher` defined here.
 """
@@ -39,18 +39,18 @@ checked.install()
 disk.install()
 
 LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
-"""Those that asv's page, which is the history, has not."""
+"""Links that asv's own page, the history, lacks."""
 
 
 class Pages:
-    """What our publishers share. No publisher itself, for asv calls every one of them."""
+    """Base of our publishers. Not a publisher itself, since asv calls each of them."""
 
     name: str
     collect: Callable[[Site, str], Any]
-    """What a machine has measured, from what asv publishes."""
+    """Collects a machine's measurements."""
 
     render: Callable[[str, list[Any], str], str]
-    """The page, of the project's name, what `collect` gave for each machine, and conf's show_commit_url."""
+    """Renders the page from the project's name, the collected machines and conf's show_commit_url."""
 
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
@@ -78,22 +78,22 @@ class Pages:
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """The HTML of each page by its name: of this one."""
+        """Return the HTML of each page by name."""
         found = [cls.collect(site, machine) for machine in site.machines]
         return {cls.name: cls.render(conf.project, found, conf.show_commit_url)}
 
 
 class OverviewSite(Pages, OutputPublisher):
-    """index.html and changes.html: what every machine measures, and what became of it."""
+    """index.html and changes.html: measurements of every machine and their changes."""
 
     name = "overview"
     button_label = "Overview"
-    description = "What is measured, up to which commit, and the newest verdicts"
+    description = "Measured cases and commits, and the newest verdicts"
     order = 9
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Both from one look for changes, which takes the longest."""
+        """Render both pages from one search for changes, the slowest part."""
         about = {name: (one.__doc__ or "").partition("\n")[0].replace("`", "") for name, one, _ in asv_classes() if one}
         machines = []
         for name in site.machines:
@@ -122,7 +122,7 @@ class OverviewSite(Pages, OutputPublisher):
 
 
 class CompareSite(Pages, OutputPublisher):
-    """compare.html, and beside it a file for each commit that it compares."""
+    """compare.html and a data file for each comparable commit."""
 
     name = "compare"
     button_label = "Compare"
@@ -131,7 +131,7 @@ class CompareSite(Pages, OutputPublisher):
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """The page, once its files are written."""
+        """Write the data files and render the page."""
         found = [compare_page.collect(site, name, Path(conf.html_dir)) for name in site.machines]
         return {cls.name: compare_page.render(conf.project, found, conf.show_commit_url)}
 
@@ -148,22 +148,22 @@ class AttentionSite(Pages, OutputPublisher):
 
 
 class StepSite(Pages, OutputPublisher):
-    """step.html: each phase of a training step, and the ways to run one."""
+    """step.html: phases and variants of a training step."""
 
     name = "step"
     button_label = "Training step"
-    description = "Where a training step's time and memory go, and what each way to run it takes"
+    description = "Time and memory of a training step by phase, and the time of each variant"
     order = 11
     collect = staticmethod(step_page.collect)
     render = staticmethod(step_page.render)
 
 
 class RooflineSite(Pages, OutputPublisher):
-    """roofline.html: every case against what its device was measured to do at most."""
+    """roofline.html: every case against the measured ceilings of its device."""
 
     name = "roofline"
     button_label = "Roofline"
-    description = "What fraction of the measured ceiling each case reaches, and how that went"
+    description = "Share of the measured ceiling of each case, and its history"
     order = 11.3
     collect = staticmethod(roofline_page.collect)
     render = staticmethod(roofline_page.render)
@@ -174,23 +174,23 @@ class DistributedSite(Pages, OutputPublisher):
 
     name = "distributed"
     button_label = "Distributed"
-    description = "What communication adds to a step, by which buckets, and what sharding saves"
+    description = "Exposed communication, bucket sizes and sharded optimizer states"
     order = 11.6
     collect = staticmethod(distributed_page.collect)
     render = staticmethod(distributed_page.render)
 
 
 class TrustSite(Pages, OutputPublisher):
-    """trust.html: what the gate's self-tests on file say, machine by machine."""
+    """trust.html: the gate's self-tests on file, by machine."""
 
     name = "trust"
     button_label = "Trust"
-    description = "How far the gate's verdicts may be believed: false alarms, planted slow-downs found"
+    description = "Error rates of the gate's verdicts: false alarms, detected slow-downs"
     order = 12
 
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Of every self-test; of the finder of changes, what its simulation says."""
+        """Render the self-tests and the simulated error rates of the change detector."""
         found = [
             trust_page.Machine(
                 name, *trust_records.read(site.directory, name), trust_records.drawn(site.directory, name)
@@ -202,7 +202,7 @@ class TrustSite(Pages, OutputPublisher):
 
 
 def _refuse_half_a_history(repo: Any, results: Path, published: set[str]) -> None:
-    """A shallow clone lacks measured commits, and its site would say that nothing was measured and nothing is worse."""
+    """Refuse a shallow clone: without its commits the site would show no measurement and no regression."""
     measured = {path.name.partition("-")[0] for path in results.glob("*/*-*.json")}
     missing = measured - {commit[:8] for commit in published}  # as asv names its files
     if missing and repo._run_git(["rev-parse", "--is-shallow-repository"]).strip() == "true":
@@ -213,12 +213,12 @@ def _refuse_half_a_history(repo: Any, results: Path, published: set[str]) -> Non
 
 
 def _negligible() -> dict[str, tuple[float, float]]:
-    """The least change that each asv class cares for, as it says itself."""
+    """Return the negligible change of each asv class."""
     return {name: one.negligible for name, one, _ in asv_classes() if hasattr(one, "negligible")}
 
 
 def _accepted() -> list[acceptance.Acceptance]:
-    """Raises `UserError` with one line if the file of accepted regressions cannot be read."""
+    """Load accepted regressions. Raises `UserError` with one line if the file is unreadable."""
     try:
         return acceptance.in_checkout()
     except ClickException as error:

@@ -1,4 +1,4 @@
-"""The attention page: what each machine measured, section by section, and a template that turns it into HTML."""
+"""Attention page: measurements of each machine by section."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -111,7 +111,7 @@ def _grid(
 
 
 def _headline(overviews: dict[str, Overview | None], few: bool, section: Section) -> list[tuple[str, str]]:
-    """Ratio and name of the peers that a reader asks for first; no ratio of one that needs as much memory."""
+    """Return ratio and name of the main peers, without a ratio for equal memory."""
     # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
     wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
     found = [(units.times(one.mean), one.half, label(peer)) for peer in wanted if (one := overviews.get(peer))]

@@ -54,7 +54,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The case as the gate and asv write it, with the method if the class has several of a kind."""
+        """The gate's and asv's name of the case, with the method if the class has several of a kind."""
         benchmark, _, track = self.method.rpartition(".")
         called = benchmark if track in ("track_time", "track_peak_memory") else self.method
         return f"{called}({', '.join(map(repr, self.params.values()))})"

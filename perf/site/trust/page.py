@@ -1,4 +1,4 @@
-"""The trust page: may the gate's verdicts be believed on a machine? From the self-tests on file, and a template."""
+"""Trust page: error rates of the gate's verdicts from the self-tests on file."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def render(
     show_commit_url: str,
     accepted: Sequence[Acceptance] = (),
 ) -> str:
-    """The whole page; machines without a self-test have one line each. `accepted`: regressions, oldest first.
+    """Render the page. Machines without a self-test have one line each; `accepted` is oldest first.
 
     `finder`: of what cuts the history into levels, for changes.html.
     """
@@ -190,7 +190,7 @@ def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
 
 
 def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
-    """The picture and the table of the newest part on identical code."""
+    """Return picture and table of the newest part on identical code."""
     found = visible.newest(tests)
     if found is None or not (rows := visible.rows(found[1], negligible)):
         return None
