@@ -13,7 +13,7 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
 
-from perf.asv_plugins import averaged, checked, disk
+from perf.asv_plugins import checked, disk, graphs
 from perf.gate import acceptance
 from perf.printable import shortened
 from perf.selection import asv_classes
@@ -34,9 +34,9 @@ from perf.site.step import page as step_page
 from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
-averaged.install()
 checked.install()
 disk.install()
+graphs.install()
 
 LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
 """Links that asv's own page, the history, lacks."""
