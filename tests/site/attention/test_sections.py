@@ -53,15 +53,9 @@ def test_many_cases_have_maps_and_what_never_varies_is_said_once(tmp_path: Path)
 
 def test_a_class_without_a_time_shows_memory_beside_its_peers(tmp_path: Path) -> None:
     page = page_of(synthetic.SAVED, tmp_path)
-    text = text_of(page)
-    assert "Eager PyTorch needs 2.00\u00d7 the memory of compiled eager (geometric mean over seq_len" in text
-    assert "256 to 4096, d 16 to 64)." in text
-    assert "less in 9, more in 0 of 9" in text
     assert heads(page) == ["seq_len", "d", "memory", "\u00d7 eager PyTorch"]
-    assert "4096 16 64.0 MiB 2.00\u00d7" in text
-    assert "track_peak_memory" in page
-    for absent in ("track_time", "A time is", "Ceilings", "of ceiling", "FLOP/s", " µs", " ms", "faster"):
-        assert absent not in text + page.partition("<main")[2].partition("<script>")[0], absent
+    assert "4096 16 64.0 MiB 2.00\u00d7" in text_of(page)
+    assert "track_peak_memory" in page and "track_time" not in page
 
 
 def test_a_ratio_of_memory_that_rounds_to_one_is_no_ratio() -> None:

@@ -44,9 +44,6 @@ def test_strategies_stand_beside_torch(tmp_path: Path) -> None:
     assert "torch 107 ms ±248 µs - -500 µs ±248 µs -0.5 % - - 40.0 GiB" in text
     assert 'class="number fastest" data-value="0.105"' in page
     assert '<span class="communication" style="width: 20.0%"></span>' in page
-    assert "In every case: xl, context 1024, batch 16, bf16, compiled_blocks, 2 ranks." in text
-    more = [*parallel.strategies(), parallel.strategy("naive", "step", 200.0, params={"context_length": 512})]
-    assert "naive 512 200 ms" in plain(page_of(tmp_path / "more", more)), "an axis that differs has a column"
 
 
 def test_numbers_and_marks_open_their_history(tmp_path: Path) -> None:
@@ -67,13 +64,6 @@ def test_what_needs_more_gpus_is_said_with_the_reason_and_folded(tmp_path: Path)
     page = page_of(tmp_path, parallel.strategies())
     text = plain(page)
     assert "not available needs 4 GPUs, 2 are here <script>alert(1)</script> 10 10 cases" in text
-    assert (
-        "<summary>10 cases</summary>data_parallel.DataParallel(naive, 25, xl, 1024, 16, bf16, compiled_blocks, 4, step)"
-        in page
-    )
+    assert "DataParallel(naive, 25, xl, 1024, 16, bf16, compiled_blocks, 4, step)" in page
     assert "<script>alert" not in page
     assert "Fuse <everything>" in text
-    alone = [parallel.strategy("naive", "step", 0) | parallel.NO_GPUS]
-    text = plain(page_of(tmp_path / "alone", alone))
-    assert "has the shortest step" not in text
-    assert "needs 4 GPUs" in text
