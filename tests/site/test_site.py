@@ -48,7 +48,7 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(publish
 
 def test_what_is_damaged_or_nobody_measured_is_left_out_and_named(tmp_path: Path) -> None:
     """asv takes any JSON: over 1e308 it stands still, and shows code as HTML."""
-    hashes = make_project(tmp_path / "repo")
+    hashes = make_project(tmp_path / "repo", (synthetic.GPU, synthetic.CPU))
     perf = tmp_path / "repo" / "perf"
     results = perf / "results" / H200
     half, old, endless, no_text, *_ = (results / f"{commit[:8]}-linked-py3.12.json" for commit in hashes)

@@ -120,14 +120,21 @@ def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), pytest.param("dark", 390, marks=pytest.mark.slow)])
+FEWER_ROWS = """
+for (const part of document.querySelectorAll("details")) part.open = true;
+for (const body of document.querySelectorAll("tbody"))
+  for (const row of [...body.rows].slice(20)) row.remove(); // axe takes a minute for rows alike
+"""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 390)])
 def test_axe_finds_no_violation(site: str, driver: Any, scheme: str, width: int) -> None:
     from axe_core_python.selenium import Axe
 
     browser.emulate(driver, width, scheme)
     for page in (*OURS, "history"):
         driver.get(f"{site}{page}.html")
-        driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+        driver.execute_script(FEWER_ROWS)
         findings = Axe().run(driver, options={"resultTypes": ["violations"]})["violations"]
         assert not findings, [(page, one["id"], one["nodes"][0]["html"]) for one in findings]
 

@@ -51,8 +51,8 @@ class Rates:
     found: Sequence[Found]
 
 
-def rates(independent: int = 2000, dependent: int = 100, with_a_step: int = 400, of_asv: int = 20) -> Rates:
-    """Simulate the rates. Deterministic; takes some seconds. The first two models of `flat` have independent noise."""
+def rates(independent: int = 2000, dependent: int = 1000, with_a_step: int = 400, of_asv: int = 20) -> Rates:
+    """Simulate the rates. Deterministic; takes a minute. The first two models of `flat` have independent noise."""
     models = flat()
     return Rates(
         [(one.words, false(one, independent if at < 2 else dependent)) for at, one in enumerate(models)],
