@@ -4,6 +4,7 @@ asv.conf.json names it in `plugins`: asv alone imports it, and `asv publish` cal
 """
 
 import functools
+import importlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,31 +14,28 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
 
-from perf.asv_plugins import checked, disk
+from perf.asv_plugins import checked, disk, graphs
 from perf.gate import acceptance
 from perf.printable import shortened
 from perf.selection import asv_classes
 from perf.site import gates, left_out, offline, pages
 from perf.site.attention import collected as attention
-from perf.site.attention import page as attention_page
 from perf.site.changes import page as change_page
 from perf.site.changes import rates as change_rates
 from perf.site.compare import page as compare_page
 from perf.site.compare import rows as compare_rows
-from perf.site.distributed import page as distributed_page
 from perf.site.newest import Site
 from perf.site.overview import page as overview_page
 from perf.site.overview import rows as overview_rows
 from perf.site.overview import speedups
-from perf.site.roofline import page as roofline_page
-from perf.site.step import page as step_page
 from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
 checked.install()
 disk.install()
+graphs.install()
 
-LINKS = [link for link in pages.PAGES if not link[0].startswith(offline.HISTORY)]
+LINKS = [(page.file, page.label) for page in pages.PAGES if not page.file.startswith(offline.HISTORY)]
 """Links that asv's own page, the history, lacks."""
 
 
@@ -87,7 +85,7 @@ class OverviewSite(Pages, OutputPublisher):
 
     name = "overview"
     button_label = "Overview"
-    description = "What is measured, up to which commit, and the newest verdicts"
+    description = "Measured cases and commits, and the newest verdicts"
     order = 9
 
     @classmethod
@@ -135,48 +133,22 @@ class CompareSite(Pages, OutputPublisher):
         return {cls.name: compare_page.render(conf.project, machines, conf.show_commit_url)}
 
 
-class AttentionSite(Pages, OutputPublisher):
-    """attention.html."""
-
-    name = "attention"
-    button_label = "Attention"
-    description = "Attention at the newest commit: times, ceilings and peers"
-    order = 10
-    collect = staticmethod(attention.collect)
-    render = staticmethod(attention_page.render)
-
-
-class StepSite(Pages, OutputPublisher):
-    """step.html: each phase of a training step, and the ways to run one."""
-
-    name = "step"
-    button_label = "Training step"
-    description = "Where a training step's time and memory go, and what each way to run it takes"
-    order = 11
-    collect = staticmethod(step_page.collect)
-    render = staticmethod(step_page.render)
+def _publisher(page: pages.Page, order: float) -> type[OutputPublisher]:
+    """Make the publisher of a page from its module's `collect` and `render`."""
+    module = importlib.import_module(f"perf.site.{page.name}.page")
+    attributes = {
+        "name": page.name,
+        "button_label": page.label,
+        "description": page.description,
+        "order": order,
+        "collect": staticmethod(module.collect),
+        "render": staticmethod(module.render),
+    }
+    return type(f"{page.name.title()}Site", (Pages, OutputPublisher), attributes)
 
 
-class RooflineSite(Pages, OutputPublisher):
-    """roofline.html: every case against the measured ceilings of its device."""
-
-    name = "roofline"
-    button_label = "Roofline"
-    description = "What fraction of the measured ceiling each case reaches, and how that went"
-    order = 11.3
-    collect = staticmethod(roofline_page.collect)
-    render = staticmethod(roofline_page.render)
-
-
-class DistributedSite(Pages, OutputPublisher):
-    """distributed.html: strategies, bucket sizes, collectives and sharding over several ranks."""
-
-    name = "distributed"
-    button_label = "Distributed"
-    description = "What communication adds to a step, by which buckets, and what sharding saves"
-    order = 11.6
-    collect = staticmethod(distributed_page.collect)
-    render = staticmethod(distributed_page.render)
+PUBLISHERS = [_publisher(page, 10 + place / 10) for place, page in enumerate(pages.PAGES) if page.description]
+"""asv calls every subclass of `OutputPublisher` that is alive."""
 
 
 class TrustSite(Pages, OutputPublisher):
@@ -184,7 +156,7 @@ class TrustSite(Pages, OutputPublisher):
 
     name = "trust"
     button_label = "Trust"
-    description = "How far the gate's verdicts may be believed: false alarms, planted slow-downs found"
+    description = "Error rates of the gate's verdicts: false alarms, detected slow-downs"
     order = 12
 
     @classmethod

@@ -7,7 +7,7 @@ from perf.harness.records import CaseResult
 
 @dataclass(frozen=True)
 class Least:
-    """The least seconds that the device's measured rates allow for a case's work."""
+    """Minimum time of a case's work at the measured rates of its device."""
 
     arithmetic_s: float
     memory_s: float
@@ -19,12 +19,12 @@ class Least:
 
     @property
     def limit(self) -> str:
-        """Which of the two takes longer."""
+        """The longer of the two."""
         return "arithmetic" if self.arithmetic_s >= self.memory_s else "memory"
 
 
 def least(result: CaseResult) -> Least | None:
-    """None of a case that does no work to speak of, and without the ceilings that bound it.
+    """Return the bound; None for a case without work or without the ceilings that bound it.
 
     None too of a first call, which mostly compiles, and of what communication adds to a step: neither is the time of
     the work. Operands in warm caches may come faster than memory gives them: only what L2 cannot hold is counted.
@@ -52,11 +52,11 @@ def rate(result: CaseResult, seconds: float) -> float | None:
 
 
 def attained(result: CaseResult, seconds: float) -> float | None:
-    """The time that the roofline asks for over the time taken; None where `least` is."""
+    """Return the minimum time over the time taken; None where `least` is None."""
     found = least(result)
     return found.seconds / seconds if found else None
 
 
 def intensity(result: CaseResult) -> float | None:
-    """FLOPs for each byte that any implementation has to move; None where one of them is not known."""
+    """Return FLOPs per byte that every implementation must move; None if either is unknown."""
     return result.flops / result.min_bytes if result.flops and result.min_bytes else None

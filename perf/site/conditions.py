@@ -11,7 +11,7 @@ from perf.site.wording import Quantity
 _EFFORT = {True: "full run", False: "quick run: too few samples to compare by"}
 CLOCKS = {
     "cuda_events": "CUDA events",
-    "cuda_graph": "CUDA graph of many calls in a row, over their number",
+    "cuda_graph": "time per call in a CUDA graph of many calls",
     "device_busy": "time during which the GPU was busy",
     "gpu_wall": "wall clock until the GPU is done",
     "ranks": "wall clock of the slowest rank, all ranks starting together",
@@ -19,9 +19,9 @@ CLOCKS = {
     "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
 }
 _INTERVAL = "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"
-_MEMORY = "the most bytes in use at once, as asked for (harness 1 and 2: as allocated), in a pass of its own"
+_MEMORY = "peak of the requested bytes (harness 1 and 2: allocated bytes), in a separate pass"
 _OF_CEILING = (
-    "the least time at the ceilings, by arithmetic or by memory traffic (from warm caches only what L2 cannot hold), "
+    "the minimum time at the ceilings, by arithmetic or by memory traffic (from warm caches only what L2 cannot hold), "
     "whichever is longer, over the time taken"
 )
 _CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
@@ -106,7 +106,7 @@ def _has_ceiling(result: CaseResult) -> bool:
 
 
 def dtype_label(dtype: str, session: Session) -> str:
-    """A dtype with the arithmetic behind its ceiling: a GPU multiplies float32 fastest as TF32."""
+    """Name a dtype with the arithmetic of its ceiling. A GPU multiplies float32 fastest as TF32."""
     return "float32 (TF32)" if dtype == "float32" and session.device.get("sm_count") else dtype
 
 

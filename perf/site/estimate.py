@@ -1,4 +1,4 @@
-"""A case's time as a page shows it: a median and its confidence interval."""
+"""Median and confidence interval of a case's time."""
 
 import statistics
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _MIN_VISITS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its 95 % interval: of seconds, of their differences, or of bytes, which have no scatter."""
+    """A median and its 95 % interval, of times, differences of times, or bytes without scatter."""
 
     median: float
     low: float

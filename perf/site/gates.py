@@ -1,4 +1,4 @@
-"""Gates as they lie on file, `<machine>/gate/<time>.json`: what was compared, and what was said."""
+"""Gate reports on file, `<machine>/gate/<time>.json`."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +14,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Gate:
-    """A self-test file."""
+    """A gate report on file."""
 
     when: datetime
-    """In UTC: when the gate ended."""
+    """End of the gate, in UTC."""
 
     report: Report
 
@@ -28,7 +28,7 @@ class Gate:
 
 
 def read(directory: Path, machine: str) -> tuple[list[Gate], list[tuple[str, str]]]:
-    """The gates of a machine, newest first; and of each file that is none, its name and why. Raises nothing."""
+    """Read a machine's gates, newest first, and name and reason of each unreadable file. Raises nothing."""
     found, skipped = kept.read_folder(directory / machine / "gate", parse)
     gates = []
     for name, report in found:

@@ -20,7 +20,7 @@ class Series:
 
 
 def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], machine: str, impl: str) -> list[Series]:
-    """The series of `impl` that asv publishes for one benchmark (an entry of benchmarks.json) and machine.
+    """Return the published series of `impl` for an entry of benchmarks.json and a machine.
 
     Where a machine has several graphs of it (versions of torch, say), each counts by itself: they are not one history.
     """
@@ -39,7 +39,7 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], mach
 
 
 def card(series: Series, text: Callable[[float], str]) -> dict[str, str]:
-    """Words (`text` of a value) and picture of one series: the axis starts at zero, so that heights compare."""
+    """Format values with `text` and draw a series. The axis starts at zero, so that heights compare."""
     first, last = series.values[0], series.values[-1]
     top = max(series.values)
     at = [

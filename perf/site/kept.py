@@ -1,4 +1,4 @@
-"""Documents that the gate has kept, read without believing a word of them: of another form they are `Unreadable`."""
+"""Validate the gate's JSON documents on file. A document of another form raises `Unreadable`."""
 
 import contextlib
 import json
@@ -12,19 +12,19 @@ from perf.gate.verdicts import Quantity, Verdict, Visits, Word
 Document = TypeVar("Document")
 
 _MOST_WORDS = 160
-"""Characters of an error that a page shows."""
+"""Maximum length of an error on a page, in characters."""
 
 
 class Unreadable(ValueError):
-    """The document is none that we know."""
+    """A document has an unknown version or form."""
 
 
 def read_folder(
     folder: Path, parse: Callable[[str], Document]
 ) -> tuple[list[tuple[str, Document]], list[tuple[str, str]]]:
-    """Each file's name and document, in order of the names; and of each that is none, name and why. Raises nothing.
+    """Return names and documents in order of names, and name and reason of each unreadable file. Raises nothing.
 
-    `parse` raises `Unreadable`, or what reading JSON raises.
+    `parse` may raise `Unreadable`, or ValueError or RecursionError if a file is not JSON.
     """
     found, skipped = [], []
     for path in sorted(folder.glob("*.json")):
@@ -41,7 +41,7 @@ def read_folder(
 
 @contextlib.contextmanager
 def document(content: str, version: int) -> Iterator[dict[str, Any]]:
-    """A JSON object of this version; whatever goes wrong while its parts are read becomes `Unreadable`."""
+    """Parse a JSON object of a version. Errors in the body of the `with` statement become `Unreadable`."""
     found = json.loads(content)
     its = found.get("version") if isinstance(found, dict) else None
     if its != version:
@@ -57,7 +57,7 @@ def document(content: str, version: int) -> Iterator[dict[str, Any]]:
 
 
 def verdict(one: dict[str, Any], accepted: str = "") -> Verdict:
-    """A row."""
+    """Parse a row's verdict."""
     visible = number_or_none(one["smallest_visible"])
     if visible is not None and visible <= 0:
         raise Unreadable(f"has a smallest visible slow-down of {visible!r}")
@@ -80,31 +80,31 @@ def verdict(one: dict[str, Any], accepted: str = "") -> Verdict:
 
 
 def visits(found: dict[str, Any]) -> Visits:
-    """By row, of each visit its process and its change."""
+    """Parse each row's visits: process and change."""
     return {text(key): [(int(number(process)), number(change)) for process, change in of] for key, of in found.items()}
 
 
 def text(value: Any) -> str:
-    """Of any length."""
+    """Require a string."""
     if not isinstance(value, str):
         raise Unreadable(f"has {value!r} where text belongs")
     return value
 
 
 def number(value: Any) -> float:
-    """A finite one."""
+    """Require a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Unreadable(f"has {value!r} where a number belongs")
     return float(value)
 
 
 def number_or_none(value: Any) -> float | None:
-    """The same, or null."""
+    """Require a finite number or null."""
     return None if value is None else number(value)
 
 
 def one_of(allowed: tuple[Any, ...], value: Any) -> Any:
-    """One of the words of a `Literal`."""
+    """Require a value of a `Literal`."""
     if value not in allowed:
         raise Unreadable(f"has {value!r} where one of {', '.join(allowed)} belongs")
     return value

@@ -1,4 +1,4 @@
-"""Results on file that a site does not show, and why: asv says it in the terminal, where no reader looks."""
+"""Result files and records that a site leaves out, with reasons. asv itself names them only in the terminal."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -8,13 +8,13 @@ from perf.site import newest
 
 
 def left_out(folder: Path, published: Collection[str]) -> list[tuple[str, str]]:
-    """Name and reason of each of a machine's result files that cannot be read, or is of none of these commits."""
+    """Return name and reason of a machine's result files that are unreadable or of unpublished commits."""
     found = [(path.name, _trouble(path, published)) for path in sorted(folder.glob("*.json"))]
     return [(name, why) for name, why in found if name != "machine.json" and why]
 
 
 def unreadable(directory: Path, machine: str) -> list[tuple[str, str]]:
-    """Name and reason of the records of each commit that cannot be read; a warning in the terminal, too."""
+    """Return name and reason of each commit's unreadable records, and warn in the terminal."""
     from asv.console import log
 
     found = []
@@ -31,7 +31,7 @@ def _trouble(path: Path, published: Collection[str]) -> str:
     from asv.results import Results
     from asv.util import UserError
 
-    path = path.absolute()  # as asv's words have it
+    path = path.absolute()  # asv's messages contain the absolute path.
     try:
         commit = Results.load(str(path)).commit_hash
     except UserError as error:

@@ -25,19 +25,19 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def load(results: str | Path = RESULTS) -> "pandas.DataFrame":
-    """Every measured cell of every commit and machine, a row each; what was never measured has none.
+    """Load a row for each measured cell of every commit and machine. Cells never measured have no row.
 
     machine, environment, commit (40 digits), date (the commit's, UTC)
     benchmark        `module.Class`, as asv names it
     quantity, unit   "time" in seconds, "peak_memory" in bytes, or another of the class's `track_*`
     the axes         a column for each axis of any class: size, seq_len, d, dtype, impl, mode, ...
     value, low, high the median, and its 95 % interval as our pages show it; bytes do not vary
-    samples, visits  all that counts, in order, in seconds, and in how many visits it was taken; None without a record
-    status, reason   "ok" and ""; or "out_of_memory", "wrong", ... and why: then there is no value
-    started_at       when it was measured, UTC; None without a record
+    samples, visits  samples in seconds, in order, and the number of visits; None without a record
+    status, reason   "ok" and ""; or "out_of_memory", "wrong", ... and the reason, without a value
+    started_at       time of the measurement, UTC; None without a record
 
-    `results` is the folder that asv writes; the records are beside it. A file that cannot be read costs a warning and
-    its rows, a record its samples. Raises `ValueError` if the folder is not one of asv's.
+    `results` is asv's results folder, with the records beside it. An unreadable file is left out with a warning; an
+    unreadable record leaves out samples only. Raises `ValueError` if the folder is not one of asv's.
 
         frame = perf.site.latest(perf.site.load())
         cells = frame.query("benchmark == 'attention.FlashAttention' and d == 64 and dtype == 'bfloat16'")
@@ -52,15 +52,15 @@ def load(results: str | Path = RESULTS) -> "pandas.DataFrame":
     frame = pandas.DataFrame(rows, columns=None if rows else COLUMNS)
     for name in frame.columns.difference(["value", "low", "high"]):
         kinds = {type(value) for value in frame[name].dropna()}
-        if kinds == {float} and (frame[name].dropna() % 1 == 0).all():  # numbers, and cells that lack this axis
+        if kinds == {float} and (frame[name].dropna() % 1 == 0).all():  # integers, and cells without this axis
             frame[name] = frame[name].astype("Int64")
     return frame.sort_values(["machine", "date", "benchmark"], kind="stable", ignore_index=True)
 
 
 def latest(frame: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Of each cell of a table as `load` makes it, on each machine, the row of the newest commit that has a value.
+    """Keep each cell's row of the newest commit with a value, on each machine, of a table from `load`.
 
-    A cell that has none at any commit keeps its newest row, with its status and reason.
+    A cell without a value at any commit keeps its newest row, with status and reason.
     """
     axes = list(frame.columns.difference(COLUMNS, sort=False))
     ordered = frame.assign(has_value=frame["value"].notna())
@@ -104,11 +104,11 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
         return
     try:
         recorded = _recorded(directory, found)
-    except SystemExit as error:  # one line for who measures; here it costs samples and intervals, and no number
+    except SystemExit as error:  # The values stay; only samples and intervals are missing.
         warnings.warn(str(error).removeprefix("perf: "), stacklevel=4)
         recorded = {}
     for method in found.get_all_result_keys():
-        if method not in benchmarks:  # of another time: nothing says what its axes are called
+        if method not in benchmarks:  # Former benchmarks have no axis names.
             continue
         names, axes = benchmarks[method]["param_names"], found.get_result_params(method)
         benchmark, _, track = method.rpartition(".")
@@ -127,7 +127,7 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
 
 
 def _recorded(directory: Path, found: Any) -> dict[tuple[str, tuple[Any, ...]], CaseResult]:
-    """What the records of the commit say of each case, where they are of the same torch and Triton."""
+    """Return the commit's recorded cases with the same versions of torch and Triton."""
     cases = records.read_commit(directory, found.params["machine"], found.commit_hash)
     environment = {name: found.params[name] for name in ("torch", "triton") if found.params.get(name)}
     return {
@@ -138,7 +138,7 @@ def _recorded(directory: Path, found: Any) -> dict[tuple[str, tuple[Any, ...]], 
 
 
 def _measured(value: float | None, quantity: str, case: CaseResult | None) -> dict[str, Any] | None:
-    """The end of a row; None for a cell that nobody measured: asv has NaN for that and for n/a, null for a failure."""
+    """Return a row's figures; None for a cell never measured. asv stores NaN for that and n/a, null for a failure."""
     row: dict[str, Any] = {"value": math.nan, "low": math.nan, "high": math.nan, "samples": None, "visits": None}
     row |= {"started_at": datetime.fromisoformat(case.session.started_at) if case else None}
     if value is None or math.isnan(value):

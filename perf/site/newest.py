@@ -1,4 +1,4 @@
-"""The newest result of each case on a machine; asv's graphs say where it lies, so that few records are read."""
+"""Newest result of each case on a machine. asv's graphs name its commit, so that few records are read."""
 
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -12,9 +12,9 @@ from perf.harness.records import CaseResult
 from perf.site import pages
 
 
-@functools.lru_cache(maxsize=64)  # for pages that follow one another: the commits that they need are few and the same
+@functools.lru_cache(maxsize=64)  # Pages need the same few commits.
 def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
-    """One result per case; [] of records that cannot be read, which the overview names."""
+    """Read one result per case; [] if the records are unreadable, which the overview reports."""
     try:
         return records.read_commit(directory, machine, commit)
     except DAMAGED:
@@ -27,7 +27,7 @@ DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, 
 
 @dataclass(frozen=True)
 class Cell:
-    """One case, and the newest commit that has a result of it."""
+    """A case and the newest commit with its result."""
 
     result: CaseResult
     commit: str
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Site:
-    """The arguments of an asv publisher, and the folder of the records."""
+    """Arguments of an asv publisher, and the folder of the records."""
 
     directory: Path
     graphs: Iterable[tuple[str, Any]]
@@ -44,7 +44,7 @@ class Site:
     """asv's number of each commit, by hash."""
 
     published: frozenset[str]
-    """Hashes of the commits that have a place in the history."""
+    """Hashes of the published commits."""
 
     describe: Callable[[str], pages.Commit]
     """Describes the commit of a hash."""
@@ -53,7 +53,7 @@ class Site:
     """Number of newer commits, by commit of the first branch."""
 
     numbered: Callable[[Iterable[str]], Mapping[str, int]] = lambda commits: {}
-    """asv's numbers of commits, measured or not; what the repository lacks is left out."""
+    """Maps commits, measured or not, to asv's numbers. Commits that the repository lacks are left out."""
 
     @functools.cached_property
     def hashes(self) -> dict[int, str]:
@@ -67,16 +67,16 @@ class Site:
         return sorted({*records.machines(self.directory), *named} - {""})
 
     def hardware(self, machine: str) -> str:
-        """Its GPU, or its CPU, as asv's machine file says."""
+        """Name the GPU, or the CPU, of asv's machine file."""
         for _, graph in _of(self.graphs, machine):
             number, gpu = graph.params.get("num_gpu", ""), graph.params.get("gpu", "")
             return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
         return ""
 
     def commits(self, machine: str) -> list[str]:
-        """Those that have the newest result of something, the newest first.
+        """Return commits with the newest result of any case, newest first.
 
-        And those of which asv has nothing at all: a run that was interrupted left records and no results.
+        Commits with records and no results, left by an interrupted run, are included.
         """
         recorded = {
             self.revisions[one]: one for one in records.commits(self.directory, machine) if one in self.published
@@ -86,7 +86,7 @@ class Site:
         return [recorded[one] for one in sorted(wanted, reverse=True)]
 
     def measured(self, machine: str) -> set[int]:
-        """asv's numbers of the commits with a number, of whichever case."""
+        """Return asv's numbers of the commits with a value of any case."""
         return {
             revision
             for _, graph in _of(self.graphs, machine)
@@ -95,14 +95,14 @@ class Site:
         }
 
     def cells(self, machine: str) -> dict[str, list[Cell]]:
-        """By class every case at its newest commit with records."""
+        """Return every case at its newest commit with records, by class."""
         return cells_of(self.directory, machine, self.commits(machine))
 
 
 def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Container[int]) -> set[int]:
-    """asv's numbers of the recorded commits that have the newest value of a case, or the newest try at a class.
+    """Return asv's numbers of recorded commits with a case's newest value or a class's newest attempt.
 
-    A graph is one method of one class in one environment, its points lists with a value, or none, for each case.
+    A graph is one method of a class in one environment; its points list a value or None for each case.
     """
     found = set[int]()
     for _, graph in _of(graphs, machine):
@@ -124,12 +124,12 @@ def _of(graphs: Iterable[tuple[str, Any]], machine: str) -> Iterator[tuple[str, 
 
 
 def is_number(value: float | None) -> bool:
-    """asv has None or NaN for what has none."""
+    """Whether asv stored a value; it stores None or NaN otherwise."""
     return value is not None and value == value
 
 
 def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str, list[Cell]]:
-    """By class every case at the first of these commits that has a result of it."""
+    """Return every case at the first of these commits with its result, by class."""
     found: dict[str, dict[tuple[Any, ...], Cell]] = {}
     for commit in commits:
         for result in read_commit(directory, machine, commit):
@@ -138,14 +138,14 @@ def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str,
 
 
 def harness_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
-    """The version of the harness that measured a case, by its class and parameters; "" where no record says so."""
+    """Map a case's class and parameters to its version of the harness; "" if unknown."""
     return _of_session(directory, machine, commit, lambda session: session["harness"])
 
 
 def sitting_of(directory: Path, machine: str, commit: str) -> Callable[[str, tuple[Any, ...]], str]:
-    """The day and the device on which a case was measured, by its class and parameters; "" where no record says so.
+    """Map a case's class and parameters to the day and the device of its measurement; "" if unknown.
 
-    A session of the records is of one commit; what commits share that were measured after one another is these two.
+    A recorded session covers one commit. Commits measured one after another share day and device.
     """
     return _of_session(directory, machine, commit, lambda one: f"{one['day']} {one['device'].get('uuid', '')}".strip())
 
@@ -155,7 +155,7 @@ def _of_session(
 ) -> Callable[[str, tuple[Any, ...]], str]:
     sessions = _read_sessions(directory, machine, commit)
     told = {one["id"]: tell(one) for one in sessions}
-    if len(set(told.values())) == 1:  # most often, and no visit has to be read
+    if len(set(told.values())) == 1:  # The usual case needs no visits.
         return lambda *case: tell(sessions[0])
     measured = read_commit(directory, machine, commit)
     of_case = {(one.benchmark, tuple(one.params.values())): told[one.session.id] for one in measured}
@@ -171,14 +171,14 @@ def _read_sessions(directory: Path, machine: str, commit: str) -> list[dict[str,
 
 
 def sessions_of(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
-    """The sessions of a commit, oldest first. Raises one of `DAMAGED` if they cannot be read."""
+    """Read a commit's sessions, oldest first. Raises one of `DAMAGED` if they are unreadable."""
     found = records.read_lines(directory, machine, commit, kinds=("session",))
     for one in found:
         _ = one["id"], one["harness"], one["day"], one["software"].get, one["device"].get
     return found
 
 
-@functools.lru_cache(maxsize=8)  # a commit's changes are told together, beside the few commits before it
+@functools.lru_cache(maxsize=8)  # Changes are rendered commit by commit.
 def outcomes_of(directory: Path, machine: str, commit: str) -> Mapping[tuple[str, tuple[Any, ...]], Outcome]:
     """Return kernels and peak allocations of each case at a commit, by class and parameters."""
     try:

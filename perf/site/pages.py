@@ -12,19 +12,35 @@ from urllib.parse import quote, urlencode
 ROOMS = Path(__file__).parent
 """Folder with one subfolder per page. Code and templates of all pages are here and in `templates`."""
 
+
+@dataclass(frozen=True)
+class Page:
+    """An entry of the navigation bar."""
+
+    file: str
+    label: str
+    description: str = ""
+    """For asv's list of pages. "" if the page has no publisher, or one written out in `perf.asv_plugins.site`."""
+
+    @property
+    def name(self) -> str:
+        """The page's folder here, whose `page` module has `collect` and `render`."""
+        return self.file.removesuffix(".html")
+
+
 PAGES = (
-    ("index.html", "Overview"),
-    ("changes.html", "Changes"),
-    ("compare.html", "Compare"),
-    ("history.html", "History"),
-    ("attention.html", "Attention"),
-    ("step.html", "Training step"),
-    ("roofline.html", "Roofline"),
-    ("distributed.html", "Distributed"),
-    ("trust.html", "Trust"),
-    ("history.html#/regressions", "Regressions"),
+    Page("index.html", "Overview"),
+    Page("changes.html", "Changes"),
+    Page("compare.html", "Compare"),
+    Page("history.html", "History"),
+    Page("attention.html", "Attention", "Attention at the newest commit: times, ceilings and peers"),
+    Page("step.html", "Training step", "Time and memory of a training step by phase, and the time of each variant"),
+    Page("roofline.html", "Roofline", "Share of the measured ceiling of each case, and its history"),
+    Page("distributed.html", "Distributed", "Exposed communication, bucket sizes and sharded optimizer states"),
+    Page("trust.html", "Trust"),
+    Page("history.html#/regressions", "Regressions"),
 )
-"""File and label of each page, in the order of the navigation bar."""
+"""Pages in the order of the navigation bar."""
 
 INDEX = "overview"
 """Name of the site's index page."""
@@ -85,7 +101,7 @@ def render(room: str, *, show_commit_url: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(f"{room}/page.html").render(
-        pages=PAGES,
+        pages=[(page.file, page.label) for page in PAGES],
         here=file(room),
         commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
         diff_url=diff_url(show_commit_url),

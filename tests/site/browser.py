@@ -53,7 +53,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def chromium(profile: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Any]:
+def chromium(profile: Path, *, dark: bool = False) -> Iterator[Any]:
     """A driver whose every host name but this machine's fails to resolve, with its logs switched on."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -72,18 +72,25 @@ def chromium(profile: Path, *, width: int = 1280, height: int = 900, dark: bool 
         "--disable-sync",
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         f"--user-data-dir={profile}",
-        f"--window-size={width},{height}",
+        "--window-size=1280,900",
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
         driver.set_script_timeout(PATIENCE_S)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        emulate(driver, 1280, "dark" if dark else "light")
         yield driver
     finally:
         driver.quit()
+
+
+def emulate(driver: Any, width: int, scheme: str = "light") -> None:
+    """Set width and colour scheme; below 500 pixels the device is a phone."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
 
 def wait(driver: Any, condition: Any, message: str) -> Any:

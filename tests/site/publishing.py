@@ -38,6 +38,13 @@ def publish_project(folder: Path) -> tuple[Path, list[str]]:
     return folder / "html", hashes
 
 
+def configure(directory: Path) -> None:
+    """Write asv's configuration."""
+    conf = {"version": 1, "project": "attention-demo", "repo": ".", "branches": ["main"]}
+    conf |= {"results_dir": "perf/results", "html_dir": "html", "plugins": [".perf.asv_plugins.site"]}
+    (directory / "asv.conf.json").write_text(json.dumps(conf))
+
+
 def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = synthetic.ALL) -> list[str]:
     """A repository with results of six commits, records of two and a machine's self-tests; the hashes, oldest first.
 
@@ -47,16 +54,7 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
 
     hashes = synthetic.make_repo(directory, SUBJECTS)
     results = directory / "perf" / "results"
-    conf = {
-        "version": 1,
-        "project": "attention-demo",
-        "repo": ".",
-        "branches": ["main"],
-        "results_dir": "perf/results",
-        "html_dir": "html",
-        "plugins": [".perf.asv_plugins.site"],
-    }
-    (directory / "asv.conf.json").write_text(json.dumps(conf))
+    configure(directory)
     known = {}
     for number, commit in enumerate(hashes):
         synthetic.write_results(results, synthetic.SILENT, commit, number)

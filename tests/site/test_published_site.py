@@ -38,10 +38,10 @@ def _configuration_of_head(folder: Path) -> Path:
     return folder
 
 
-def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path) -> None:
+def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path, driver: Any) -> None:
     _skip_without_history()
     asv_publish(_configuration_of_head(tmp_path), tmp_path / "html")
-    with browser.served(tmp_path / "html") as site, browser.chromium(tmp_path / "profile") as driver:
+    with browser.served(tmp_path / "html") as site:
         driver.get(f"{site}index.html")
         browser.open_page(driver, "attention")
         times = driver.find_elements("css selector", "table.cases tbody td a[href*='FlashAttention.track_time']")

@@ -4,96 +4,64 @@ import gzip
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import asv
 import pytest
 
-from tests.once import Once
 from tests.repositories import git
+from tests.site import synthetic
 from tests.site.pages import text_of
-from tests.site.publishing import ROOT, SUBJECTS, asv_publish, make_project, publish_project
+from tests.site.publishing import ROOT, SUBJECTS, asv_publish, configure, make_project
 from tests.site.synthetic import H200
 
 
-def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(once: Once) -> None:
-    html, hashes = once("site", publish_project)
-    page = (html / "attention.html").read_text(encoding="utf-8")
-    assert hashes[-2][:8] in page
-    assert SUBJECTS[-2] in page
-    assert "2026-01-05" in page
-    assert hashes[-3][:8] not in page
-    assert "<strong>nvidia-b200</strong> has no records yet." in page
-    assert page.index('id="nvidia-h200-attention') < page.index('id="cpu-laptop-smoke'), "the real thing first"
-    saved = page.partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
+def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(published: tuple[Path, list[str]]) -> None:
+    html, hashes = published
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in html.glob("*.html")}
+    texts = {name: text_of(page) for name, page in pages.items()}
+    assert [page[0] for page in json.loads((html / "index.json").read_text())["pages"][-5:]] == [
+        "attention",
+        "step",
+        "roofline",
+        "distributed",
+        "trust",
+    ]
+    assert hashes[-2][:8] in texts["attention"] and SUBJECTS[-2] in texts["attention"]
+    assert hashes[-3][:8] not in texts["attention"]
+    saved = pages["attention"].partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
     assert re.search(r'class="card" href="[^"]*PyTorchAttentionSaved.track_peak_memory', saved), "a history of memory"
-    known = json.loads((html / "index.json").read_text())
-    ours = [["attention", "Attention"], ["step", "Training step"], ["roofline", "Roofline"]]
-    ours += [["distributed", "Distributed"], ["trust", "Trust"]]
-    assert [page[:2] for page in known["pages"][-5:]] == ours
-    step = text_of((html / "step.html").read_text(encoding="utf-8"))
-    assert "xl 512 bf16 80.0 ms" in step, "of the commit before: the newest has small alone"
-    assert step.index("small 512") < step.index("xl 512")
-    assert "nvidia-b200" in step
-    roofline = (html / "roofline.html").read_text(encoding="utf-8")
-    assert roofline.index('id="cpu-laptop"') < roofline.index('id="nvidia-h200"')
-    assert "nvidia-b200" in text_of(roofline)
-    assert "attention.FlashAttention 33 " in text_of(roofline), "ours of 108, but for three that failed"
-    assert text_of(roofline).count("Every commit of attention.FlashAttention") == 1
-    distributed = text_of((html / "distributed.html").read_text(encoding="utf-8"))
-    assert "bucketed has the shortest step, 105 ms" in distributed
-    assert "nvidia-b200" in distributed
-    trust = text_of((html / "trust.html").read_text(encoding="utf-8"))
-    assert "Identical code was called slower in 0 of 60 rows" in trust
-    assert "<img src=x>.json SKIPPED is no JSON, or cut off" in trust
-    assert "nvidia-b200 has no self-test on file" in trust
-    assert "1.0 % SAME" in trust, "the floors are those of our classes"
-    overview = text_of((html / "index.html").read_text(encoding="utf-8"))
-    assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06 history" in overview
-    assert overview.index("nvidia-h200") < overview.index("cpu-laptop"), "who measures most comes first"
-    changes = text_of((html / "changes.html").read_text(encoding="utf-8"))
-    assert f"5 slower {hashes[3][:8]} {SUBJECTS[3]} 2026-01-04" in changes
-    assert "'triton_compiled') 325" in changes, "half as long again, and less what every commit gained"
-    assert "histories without a change showed one in" in trust
-    assert 'href="trust.html"' in (html / "history.html").read_text(encoding="utf-8")
+    assert "xl 512 bf16 80.0 ms" in texts["step"], "of the commit before: the newest has small alone"
+    flash = 'href="history.html#attention.FlashAttention.track_time"'
+    assert f"{flash}>attention.FlashAttention</a>" in pages["roofline"]
+    assert "attention.FlashAttention 33 " in texts["roofline"], "ours of 108, but for three that failed"
+    assert "bucketed" in texts["distributed"] and "105 ms" in texts["distributed"]
+    assert "0 of 60 rows" in texts["trust"]
+    assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06" in texts["index"]
+    assert texts["index"].index("nvidia-h200") < texts["index"].index("cpu-laptop"), "the most cases come first"
+    assert f"{SUBJECTS[3]} 2026-01-04" in texts["changes"] and f"{hashes[3][:8]} : 5 slower" in texts["changes"]
+    assert all("nvidia-b200" in texts[name] for name in ("attention", "step", "roofline", "distributed", "trust"))
+    assert 'href="trust.html"' in pages["history"]
 
 
-def test_a_damaged_results_folder_costs_what_is_damaged_and_the_page_says_so(tmp_path: Path) -> None:
-    hashes = make_project(tmp_path / "repo")
-    results = tmp_path / "repo" / "perf" / "results"
-    half, old, gone, lone = (results / H200 / f"{commit[:8]}-linked-py3.12.json" for commit in hashes[:4])
-    alone = results / "laptop"
-    alone.mkdir()
-    (alone / "machine.json").write_text((results / H200 / "machine.json").read_text().replace(H200, "laptop"))
-    (alone / lone.name).write_text(lone.read_text().replace(f'"machine": "{H200}"', '"machine": "laptop"'))
+def test_what_is_damaged_or_nobody_measured_is_left_out_and_named(tmp_path: Path) -> None:
+    """asv takes any JSON: over 1e308 it stands still, and shows code as HTML."""
+    hashes = make_project(tmp_path / "repo", (synthetic.GPU, synthetic.CPU))
+    perf = tmp_path / "repo" / "perf"
+    results = perf / "results" / H200
+    half, old, endless, no_text, *_ = (results / f"{commit[:8]}-linked-py3.12.json" for commit in hashes)
+    laptop = perf / "results" / "laptop"
+    laptop.mkdir()
+    (laptop / "machine.json").write_text((results / "machine.json").read_text().replace(H200, "laptop"))
+    (laptop / no_text.name).write_text(no_text.read_text().replace(f'"machine": "{H200}"', '"machine": "laptop"'))
+    elsewhere = results / f"{'f' * 8}-linked-py3.12.json"
+    elsewhere.write_text(endless.read_text().replace(hashes[2], "f" * 40))
     half.write_text(half.read_text()[:500])
     old.write_text(re.sub(r'"version": 2}$', '"version": 1}', old.read_text()))
-    elsewhere = gone.with_name(f"{'f' * 8}-linked-py3.12.json")
-    elsewhere.write_text(gone.read_text().replace(hashes[2], "f" * 40))
-    asv_publish(tmp_path / "repo", tmp_path / "html")
-    overview = text_of((tmp_path / "html" / "index.html").read_text(encoding="utf-8"))
-    assert f"105 of 108 4 {hashes[-1][:8]}" in overview, "four commits are left"
-    assert f"{half.name} Error parsing JSON: Unterminated string" in overview
-    assert f"{old.name} is stored in an old file format. Run `asv update` to update it." in overview
-    assert f"{elsewhere.name} is of ffffffff, which no published branch has" in overview
-    assert str(tmp_path) not in overview
-    changes = text_of((tmp_path / "html" / "changes.html").read_text(encoding="utf-8"))
-    assert "laptop No case has been measured at two commits yet" in changes
-
-
-@pytest.mark.parametrize("machine_file", [b"{", b"\xff", b"[]", b"{}"])
-def test_what_nobody_measured_and_damaged_records_cost_themselves_alone(tmp_path: Path, machine_file: bytes) -> None:
-    """asv takes any JSON: over 1e308 it stands still, and shows code as HTML."""
-    hashes = make_project(tmp_path / "repo")
-    perf = tmp_path / "repo" / "perf"
-    endless, no_text = (perf / "results" / H200 / f"{commit[:8]}-linked-py3.12.json" for commit in hashes[:2])
     document = json.loads(endless.read_text())
-    row = next(iter(document["results"].values()))
-    row[0][0] = 1e308
+    next(iter(document["results"].values()))[0][0] = 1e308
     endless.write_text(json.dumps(document))
     no_text.write_bytes(b"\xff\xfe" + no_text.read_bytes())
     known = json.loads((perf / "results" / "benchmarks.json").read_text())
@@ -107,20 +75,30 @@ def test_what_nobody_measured_and_damaged_records_cost_themselves_alone(tmp_path
     cut.write_bytes(packed)
     other.write_bytes(gzip.compress(b'{"kind":"session","id":1}\n'))
 
-    nameless = perf / "results" / "cpu-laptop" / "machine.json"
-    nameless.write_bytes(machine_file)
-
     said = asv_publish(tmp_path / "repo", tmp_path / "html")
-    assert "cpu-laptop/machine.json" in said
     overview = text_of((tmp_path / "html" / "index.html").read_text(encoding="utf-8"))
-    for damaged in (endless, no_text):
-        assert damaged.name in said
+    assert f"105 of 108 2 {hashes[-1][:8]}" in overview, "two commits are left"
+    for damaged in (half, old, endless, no_text, elsewhere):
         assert damaged.name in overview
+    assert endless.name in said and no_text.name in said
     for records in (cut, other):
-        assert f"{records.name[:8]}: its records cannot be read" in overview
+        assert records.name[:8] in overview.partition(endless.name)[2]
+    assert str(tmp_path) not in overview
+    assert "laptop" in text_of((tmp_path / "html" / "changes.html").read_text(encoding="utf-8"))
     index = json.loads((tmp_path / "html" / "index.json").read_text())
     assert "<b>" not in index["benchmarks"]
     assert index["benchmarks"][name]["code"] == "&lt;img src=x onerror=alert(1)&gt;"
+
+
+def test_a_damaged_machine_file_leaves_out_its_machine(tmp_path: Path) -> None:
+    from asv.commands import publish
+
+    import perf.asv_plugins.site  # noqa: F401  (installs the checks)
+
+    for number, content in enumerate([b"{", b"\xff", b"[]", b"{}", b'{"machine": "sound"}']):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "machine.json").write_bytes(content)
+    assert [Path(path).parent.name for path in publish.iter_machine_files(str(tmp_path))] == ["4"]
 
 
 @pytest.fixture
@@ -138,29 +116,26 @@ def conf(tmp_path: Path) -> SimpleNamespace:
 def test_an_index_that_we_do_not_know_is_one_clear_line(tmp_path: Path, conf: SimpleNamespace) -> None:
     from asv.util import UserError
 
-    from perf.asv_plugins.site import AttentionSite, TrustSite
+    from perf.asv_plugins.site import CompareSite, TrustSite
 
     index = tmp_path / "index.html"
     index.write_text('</head><li id="nav-li-graphdisplay"><script src="https://cdn.example/x.js">')
     with pytest.raises(UserError, match=r"cdn\.example/x\.js.*manifest\.json does not know"):
-        AttentionSite.publish(conf, None, {}, [], {})
+        CompareSite.publish(conf, None, {}, [], {})
     index.write_text("<html></html>")
     with pytest.raises(UserError, match=r"index\.html .*</head>"):
         TrustSite.publish(conf, None, {}, [], {})
 
 
-def test_the_trust_page_exists_where_nothing_was_ever_measured(tmp_path: Path, conf: SimpleNamespace) -> None:
-    from perf.asv_plugins.site import TrustSite
-
-    shutil.copy(Path(asv.__file__).parent / "www" / "index.html", tmp_path)
-    TrustSite.publish(conf, None, {}, [], {})
-    assert "No machine has a self-test on file." in text_of((tmp_path / "trust.html").read_text(encoding="utf-8"))
-
-
 def test_a_shallow_clone_is_no_empty_history(tmp_path: Path) -> None:
     """Without its commits a site would say that nothing was measured, and that nothing is worse."""
     whole, shallow = tmp_path / "whole", tmp_path / "shallow"
-    make_project(whole)
+    (measured, _) = synthetic.make_repo(whole, ["First", "Second"])
+    configure(whole)
+    synthetic.write_results(whole / "perf" / "results", synthetic.ALONE, measured, 0)
+    (whole / "perf" / "results" / "benchmarks.json").write_text(
+        json.dumps({"version": 2} | synthetic.benchmarks(synthetic.ALONE))
+    )
     git(whole, "add", "-A")
     git(whole, "commit", "-q", "-m", "results")
     subprocess.run(["git", "clone", "-q", "--depth", "1", whole.as_uri(), str(shallow)], check=True)

@@ -1,34 +1,18 @@
 """A site published by asv from made-up measurements, in a browser that reaches no other host."""
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf.site.pages import PAGES
-from tests.once import Once
 from tests.site import browser
-from tests.site.publishing import SUBJECTS, publish_project
+from tests.site.publishing import SUBJECTS
 
-OURS = [href.removesuffix(".html") for href, _ in PAGES if href.endswith(".html") and href != "history.html"]
+OURS = [page.name for page in PAGES if page.file.endswith(".html") and page.name != "history"]
 HISTORY = "attention.FlashAttention.track_time"
 
 pytestmark = [pytest.mark.browser, browser.needs_browser]
-
-
-@pytest.fixture(scope="module")
-def site(once: Once) -> Iterator[str]:
-    html, _ = once("site", publish_project)
-    with browser.served(html) as address:
-        yield address
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Any]:
-    with browser.chromium(tmp_path / "profile") as opened:
-        yield opened
 
 
 def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, driver: Any) -> None:
@@ -42,14 +26,6 @@ def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, d
     assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)], "one curve: ours"
     chosen = driver.find_elements("css selector", "#graphdisplay-navigation a.active")
     assert {"triton", "bfloat16", "nvidia-h200"} <= {button.text for button in chosen}
-    browser.assert_stayed_home(driver, site)
-
-
-def test_memory_links_open_the_memory_graph(site: str, driver: Any) -> None:
-    driver.get(f"{site}attention.html")
-    driver.find_element("css selector", "table.cases td a[href*='track_peak_memory']").click()
-    assert browser.plotted_points(driver, at_least=len(SUBJECTS)) == [len(SUBJECTS)]
-    assert driver.find_element("id", "title").text == "attention.FlashAttention.track_peak_memory"
     browser.assert_stayed_home(driver, site)
 
 
@@ -93,7 +69,6 @@ def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
 def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str, driver: Any) -> None:
     driver.get(f"{site}index.html")
     browser.open_page(driver, "trust")
-    assert driver.execute_script("return document.images.length") == 0
     assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.rows").text
     assert "<img src=x>.json" in driver.find_element("css selector", "table.left-out").text
 
@@ -112,7 +87,6 @@ def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str,
 
 def test_the_overview_leads_from_a_verdict_to_the_history(site: str, driver: Any) -> None:
     driver.get(site)
-    assert driver.execute_script("return document.images.length") == 0
     verdicts = driver.find_element("css selector", "#nvidia-h200 [aria-labelledby='nvidia-h200-gates'] table")
     assert "1 slower" in verdicts.text
     verdicts.find_element("css selector", "summary").click()
@@ -146,26 +120,34 @@ def test_from_the_overview_to_the_commit_of_a_regression_in_two_clicks(site: str
     browser.assert_stayed_home(driver, site)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), pytest.param("dark", 390, marks=pytest.mark.slow)])
+FEWER_ROWS = """
+for (const part of document.querySelectorAll("details")) part.open = true;
+for (const body of document.querySelectorAll("tbody"))
+  for (const row of [...body.rows].slice(20)) row.remove(); // axe takes a minute for rows alike
+"""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 390)])
 def test_axe_finds_no_violation(site: str, driver: Any, scheme: str, width: int) -> None:
     from axe_core_python.selenium import Axe
 
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    driver.set_window_size(width, 900)
+    browser.emulate(driver, width, scheme)
     for page in (*OURS, "history"):
         driver.get(f"{site}{page}.html")
-        driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+        driver.execute_script(FEWER_ROWS)
         findings = Axe().run(driver, options={"resultTypes": ["violations"]})["violations"]
         assert not findings, [(page, one["id"], one["nodes"][0]["html"]) for one in findings]
 
 
-@pytest.mark.parametrize("page", OURS)
-def test_a_phone_scrolls_tables_not_the_page(site: str, driver: Any, page: str) -> None:
-    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    driver.get(f"{site}{page}.html")
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+def test_a_phone_scrolls_tables_not_the_page_and_no_request_leaves(site: str, driver: Any) -> None:
+    browser.emulate(driver, 390)
+    widths = {}
+    for page in OURS:
+        driver.get(f"{site}{page}.html")
+        widths[page] = driver.execute_script("return document.documentElement.scrollWidth")
+        assert driver.execute_script("return document.images.length") == 0, f"{page}: text became markup"
+    assert max(widths.values()) <= 390, widths
+    browser.assert_stayed_home(driver, site)
 
 
 UNDER_A_NUMBER = """
@@ -182,8 +164,7 @@ return [...document.querySelectorAll(".share")].filter((cell) => {
 
 @pytest.mark.parametrize("width", [1300, 390])
 def test_no_bar_lies_under_its_number(site: str, driver: Any, width: int) -> None:
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.emulate(driver, width)
     for page in ("attention", "roofline"):
         driver.get(f"{site}{page}.html")
         assert driver.find_elements("css selector", ".share")
@@ -226,16 +207,6 @@ def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, drive
     browser.plotted_points(driver, at_least=len(SUBJECTS))
     driver.get(f"{site}{mark}")
     browser.plotted_points(driver, at_least=len(SUBJECTS))
-    browser.assert_stayed_home(driver, site)
-
-
-@pytest.mark.parametrize("page", ["roofline", "distributed"])
-def test_every_link_has_a_name_and_no_stranger_runs(site: str, driver: Any, page: str) -> None:
-    driver.get(f"{site}{page}.html")
-    assert driver.execute_script(NAMELESS) == []
-    assert driver.execute_script("return document.images.length") == 0
-    assert "<script>alert(1)</script>" in driver.find_element("css selector", "table.failures").text
-    assert "<img src=x onerror=alert(1)>" in driver.find_element("css selector", "#nvidia-h200").text
     browser.assert_stayed_home(driver, site)
 
 

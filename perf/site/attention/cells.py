@@ -13,7 +13,7 @@ from perf.site.ceiling import attained, rate
 from perf.site.wording import FASTEST, label, reading_order, status, value_text, words
 
 Link = Callable[[str, dict[str, Any]], str]
-"""asv's graph of one series, by the name of its method and its parameters; "" if there is none."""
+"""Return asv's graph of a method and its parameters; "" if there is none."""
 
 WORDS = {
     "time": {"better": "faster", "worse": "slower", "even": "no clear difference", "needs": "takes", "one": "time"},
@@ -24,12 +24,12 @@ _FULL_TINT = math.log2(4)  # a factor of four has the full colour
 
 
 def sentence(config: dict[str, Any], axes: Iterable[str]) -> str:
-    """The values of these axes, in words."""
+    """Format the values of these axes."""
     return ", ".join(words(axis, config[axis]) for axis in axes)
 
 
 def extent(configs: Sequence[dict[str, Any]], axes: Iterable[str]) -> str:
-    """The values of axes that vary, in words: numbers from the smallest to the largest, all others one by one."""
+    """Format the values of varying axes: numbers as a range, all others listed."""
     said = []
     for axis in axes:
         values = list(dict.fromkeys(config[axis] for config in configs if axis in config))
@@ -63,7 +63,7 @@ def maps(rows: Sequence[Row], peer: str, section: Section, axes: Sequence[str]) 
 def ladders(
     rows: Sequence[Row], peers: Sequence[str], section: Section, axes: Sequence[str], link: Link
 ) -> list[dict[str, Any]]:
-    """For each case a table of all its implementations, in reading order."""
+    """Return a table of all implementations for each case, in reading order."""
     impls = sorted({section.ours, *peers} - {FASTEST}, key=reading_order)
     found = [_ladder(row, impls, section, axes, link) for row in rows]
     # Beside another ladder there is no room for a rate, and the share of the ceiling says as much.
@@ -205,7 +205,7 @@ def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, 
 
 
 def _describe(configs: list[dict[str, Any]], results: Sequence[CaseResult]) -> list[str]:
-    """A block of the grid by the axes that narrow it ("dtype float32"); anything else case by case."""
+    """Name a block of the grid by its fixed axes ("dtype float32"), and other sets case by case."""
     spans = {axis: list(dict.fromkeys(config[axis] for config in configs)) for axis in configs[0]}
     everywhere = {axis: {result.params[axis] for result in results if axis in result.params} for axis in spans}
     if math.prod(map(len, spans.values())) != len(configs):

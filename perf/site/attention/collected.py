@@ -68,7 +68,7 @@ def collect(site: Site, machine: str) -> Machine:
 
 
 def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult], int]]:
-    """Each benchmark that the page knows, at the newest of these commits that has half as many cases of it as any.
+    """Yield each known benchmark at the newest commit with at least half of the largest number of cases.
 
     The few that a commit's history takes, without most of ours and of the peers, are no grid to compare in. The last is
     how many commits are newer.

@@ -1,4 +1,4 @@
-"""The attention page: what each machine measured, section by section, and a template that turns it into HTML."""
+"""Attention page: measurements of each machine by section."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,12 @@ from perf import units
 from perf.site import conditions, history, pages
 from perf.site.attention import cells
 from perf.site.attention.catalogue import SECTIONS, Section
-from perf.site.attention.collected import Machine, Measured
+from perf.site.attention.collected import Machine, Measured, collect
 from perf.site.attention.rows import Overview, Row, build_rows, overview
 from perf.site.history import Series
 from perf.site.wording import FASTEST, label, varying
+
+__all__ = ["collect", "render"]
 
 MAX_LADDERS = 8
 """Up to as many cases, all implementations stand side by side; beyond, ours stand with ratios and heat maps."""
@@ -111,7 +113,7 @@ def _grid(
 
 
 def _headline(overviews: dict[str, Overview | None], few: bool, section: Section) -> list[tuple[str, str]]:
-    """Ratio and name of the peers that a reader asks for first; no ratio of one that needs as much memory."""
+    """Return ratio and name of the main peers, without a ratio for equal memory."""
     # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
     wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
     found = [(units.times(one.mean), one.half, label(peer)) for peer in wanted if (one := overviews.get(peer))]

@@ -125,7 +125,7 @@ def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity)
 
 
 def _in_reading_order(configs: Iterable[Config]) -> list[Config]:
-    """By what names a group (mode, dtype), each in the order in which it was measured; then head size, then length."""
+    """Sort by group (mode, dtype) in measured order, then by head size, then by length."""
     seen: dict[str, dict[Any, int]] = {}
     configs = list(configs)
     for config in configs:

@@ -10,8 +10,7 @@ one bad run is no change: the newest commit alone is reported as such.
 
 Without session numbers, levels caused by sessions are reported as changes (`rates`).
 
-Bytes are exact: every other value is a change, but for what an old harness left open. So one series of them has one
-way to count (`rows`).
+Bytes are exact: every difference is a change, except within the tolerance of old harnesses (`rows`).
 """
 
 import itertools
@@ -31,21 +30,21 @@ if TYPE_CHECKING:
     Logs = npt.NDArray[np.float64]
 
 PENALTY = 30.0
-"""In squared noises, of a cut worth a second look."""
+"""Penalty of a candidate cut, in noise variances."""
 
 CLEAR = 3.0
-"""Standard errors of the difference of two levels, from their own scatter (Welch 1947)."""
+"""Minimum difference of two levels, in standard errors from their own scatter (Welch 1947)."""
 
 RARE = 20
-"""One bad run in so many commits is no part of the noise; more of them are."""
+"""Outliers are clipped up to one in this many commits. More count as noise."""
 
 WINDOW = 100
-"""Commits that are judged together; of a longer history every 50 with the 25 on both sides of them."""
+"""Commits judged together. In a longer history, each 50 are judged with 25 on both sides."""
 
 FEWEST_FOR_NOISE = 10
-"""Commits. Of fewer, changes may be half of the distances between neighbours."""
+"""Minimum number of commits for an estimate. In fewer, changes may be half of the neighbours' distances."""
 
-_MAD = 0.6745 * math.sqrt(2)  # the median distance of two normal numbers, in standard deviations of one
+_MAD = 0.6745 * math.sqrt(2)  # median distance of two normal numbers, in their standard deviation
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Found:
 
 
 def noise(values: Sequence[float], least: float) -> float:
-    """Standard deviation of the logarithm of one value; `least` where there are too few to tell."""
+    """Return the standard deviation of a value's logarithm; `least` if there are too few values."""
     import numpy as np
 
     if len(values) < FEWEST_FOR_NOISE:
@@ -111,17 +110,17 @@ def noise(values: Sequence[float], least: float) -> float:
 def steps(
     values: Sequence[float], negligible: float, sample_noise: float = 0.0, sessions: Sequence[int] | None = None
 ) -> list[Step]:
-    """Changes of level of times, larger than `negligible` (0.01 is 1 %), oldest first; see `find`."""
+    """Return changes of level larger than `negligible` (0.01 is 1 %), oldest first; see `find`."""
     return _found(values, negligible, sample_noise, sessions, with_drift=False).steps
 
 
 def find(
     values: Sequence[float], negligible: float, sample_noise: float = 0.0, sessions: Sequence[int] | None = None
 ) -> Found:
-    """All that is larger than `negligible` (0.01 is 1 %) in times, none of them 0.
+    """Find steps and drift larger than `negligible` (0.01 is 1 %) in positive times.
 
-    `sample_noise` is the noise that a value's own samples leave open, relative; no series is quieter than that.
-    `sessions` has a number for each value, equal for those that were measured in one sitting; None if nobody knows.
+    `sample_noise` is a value's relative noise from its own samples, the minimum noise of the series. `sessions` numbers
+    each value's session; None if unknown.
     """
     return _found(values, negligible, sample_noise, sessions, with_drift=True)
 
@@ -133,7 +132,7 @@ def _found(
 
     logs = np.log(values)
     spread = max(noise(values, negligible), sample_noise, 1e-6)
-    if spread > 1 or len(logs) < 2:  # nothing could be said of it
+    if spread > 1 or len(logs) < 2:  # no step is detectable
         return Found([], [], None)
     least = max(sample_noise, negligible if len(logs) < FEWEST_FOR_NOISE else 0.0, 1e-6)
     calm = logs if _bad_runs(logs, spread) * RARE > max(len(logs), RARE) else _calm(logs, 4 * spread)
@@ -158,7 +157,7 @@ def _found(
 
 
 def exact_steps(values: Sequence[float], negligible: Sequence[float] = ()) -> list[Step]:
-    """Changes of bytes, none of them 0, by more than is negligible (0.01 is 1 %) for the values after the first."""
+    """Return changes of positive byte counts beyond `negligible` (0.01 is 1 %), one for each value after the first."""
     pairs = zip(itertools.pairwise(values), negligible or itertools.repeat(0.0), strict=False)
     return [
         Step(index, before, after, after / before - 1, after / before - 1, alone=False)
@@ -168,7 +167,7 @@ def exact_steps(values: Sequence[float], negligible: Sequence[float] = ()) -> li
 
 
 def _calm(logs: "Logs", most: float) -> "Logs":
-    """Clip each value to within `most` of its nearer neighbour; an end has both neighbours on one side."""
+    """Clip each value to within `most` of its nearer neighbour. An end has both neighbours on one side."""
     import numpy as np
 
     if len(logs) < 3:
@@ -191,7 +190,7 @@ def _cuts(scaled: "Logs") -> list[int]:
 
 
 def _held(logs: "Logs", cuts: Sequence[int]) -> list[int]:
-    """Without levels of two commits between two others: the smaller of their two changes is none."""
+    """Merge inner levels of two commits into the closer neighbour."""
     kept = [0, *cuts, len(logs)]
     while short := [at for at in range(1, len(kept) - 2) if kept[at + 1] - kept[at] < 3]:
         kept.remove(min(_changes(logs, kept)[short[0] - 1 : short[0] + 1])[1])
@@ -230,7 +229,7 @@ def _clearness(calm: "Logs", cuts: Sequence[int]) -> list[tuple[float, int]]:
 
 
 def _drift(calm: "Logs", sessions: Sequence[int] | None, least: float, negligible: float) -> Drift | None:
-    """None where noise that hangs together explains the series, or the line's ends differ by nothing to care for."""
+    """Fit a drift; None if correlated noise explains the series or the total is negligible."""
     import numpy as np
 
     if len(calm) < FEWEST_FOR_NOISE or len(calm) > WINDOW:

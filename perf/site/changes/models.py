@@ -1,7 +1,7 @@
-"""Histories without a change, drawn by chance: what commits scatter by, in units of the noise of one.
+"""Random histories without a change, in standard deviations (SD) of the noise of one commit.
 
-`flat` holds each way to scatter with its words. `hidden` are those that hold levels as changes do: no finder that sees
-only the numbers can tell them from changes, and the finder's rate of them is shown for what it is.
+`flat` lists the models in which the detector must report a change in at most 5 % of histories. `hidden` lists models
+that hold a level as a change does, so that no detector can tell them from changes by the numbers alone.
 """
 
 from collections.abc import Callable
@@ -15,66 +15,67 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
 
 Draw = Callable[[int, Any], "Array"]
-"""So many values with numpy's generator."""
+"""Draws a number of values with numpy's generator."""
 
 LENGTHS = (3, 8, 1, 12, 5, 11)
-"""Commits of irregular sessions."""
+"""Lengths of irregular sessions, in commits."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One way to scatter."""
+    """One model of noise, with its name on the Trust page."""
 
     words: str
     draw: Draw
     sessions: Callable[[int], list[int]] | None = None
-    """Of so many commits, where the records know; None where they do not."""
+    """Session numbers of a number of commits; None if the records do not name sessions."""
 
 
 def flat() -> list[Model]:
-    """What must show a change in at most 5 of 100 histories."""
+    """Models of which at most 5 of 100 histories may show a change."""
     import numpy as np
 
     return [
         Model("normal noise", lambda n, rng: rng.standard_normal(n)),
         Model(
-            "noise with the tails of Student's t, 5 degrees of freedom",
+            "Student's t noise, 5 degrees of freedom",
             lambda n, rng: rng.standard_t(5, n) / np.sqrt(5 / 3),
         ),
-        Model("tails of t, 3 degrees", lambda n, rng: rng.standard_t(3, n) / np.sqrt(3)),
+        Model("Student's t noise, 3 degrees of freedom", lambda n, rng: rng.standard_t(3, n) / np.sqrt(3)),
         Model("exponential noise", lambda n, rng: rng.exponential(size=n)),
-        Model("sessions of 8, offset of 1 noise", _shared(eights, 1), eights),
-        Model("sessions of 8, offset of 3 noises", _shared(eights, 3), eights),
-        Model("sessions of 1 to 12, offset of 3 noises", _shared(uneven, 3), uneven),
-        Model("sessions of 8 that nobody knows, 1 noise", _shared(eights, 1)),
-        Model("AR(1) of 0.5", _autoregressive(0.5)),
-        Model("AR(1) of 0.8", _autoregressive(0.8)),
-        Model("AR(1) of 0.95", _autoregressive(0.95)),
-        Model("one commit in eight 2.5 noises higher", _bad_runs(2.5)),
-        Model("one commit in eight 20 noises higher", _bad_runs(20)),
-        Model("a drift of 4 noises", lambda n, rng: rng.standard_normal(n) + np.linspace(0, 4, n)),
-        Model("a bent drift of 6 noises", lambda n, rng: rng.standard_normal(n) + 6 * np.linspace(0, 1, n) ** 2),
+        Model("sessions of 8 commits, offsets of 1 SD", _shared(eights, 1), eights),
+        Model("sessions of 8 commits, offsets of 3 SD", _shared(eights, 3), eights),
+        Model("sessions of 1 to 12 commits, offsets of 3 SD", _shared(uneven, 3), uneven),
+        Model("unrecorded sessions of 8 commits, offsets of 1 SD", _shared(eights, 1)),
+        Model("AR(1) noise, coefficient 0.5", _autoregressive(0.5)),
+        Model("AR(1) noise, coefficient 0.8", _autoregressive(0.8)),
+        Model("AR(1) noise, coefficient 0.95", _autoregressive(0.95)),
+        Model("outliers of 2.5 SD, one commit in eight", _bad_runs(2.5)),
+        Model("outliers of 20 SD, one commit in eight", _bad_runs(20)),
+        Model("linear drift of 4 SD", lambda n, rng: rng.standard_normal(n) + np.linspace(0, 4, n)),
+        Model("quadratic drift of 6 SD", lambda n, rng: rng.standard_normal(n) + 6 * np.linspace(0, 1, n) ** 2),
         Model(
-            "a random walk of 1 noise a commit", lambda n, rng: rng.standard_normal(n) + rng.standard_normal(n).cumsum()
+            "random walk of 1 SD per commit, with noise",
+            lambda n, rng: rng.standard_normal(n) + rng.standard_normal(n).cumsum(),
         ),
-        Model("a random walk and no noise", lambda n, rng: rng.standard_normal(n).cumsum()),
+        Model("random walk without noise", lambda n, rng: rng.standard_normal(n).cumsum()),
         Model(
-            "a wave of 40 commits, 2 noises high",
+            "sine of 40 commits, amplitude 2 SD",
             lambda n, rng: rng.standard_normal(n) + 2 * np.sin(2 * np.pi * (np.arange(n) / 40 + rng.random())),
         ),
-        Model("noise that triples half way", lambda n, rng: rng.standard_normal(n) * (1 + 2 * (np.arange(n) >= n / 2))),
+        Model("noise that triples halfway", lambda n, rng: rng.standard_normal(n) * (1 + 2 * (np.arange(n) >= n / 2))),
     ]
 
 
 def hidden() -> list[Model]:
-    """What no finder could know from the numbers alone, and one that ours does badly."""
+    """Models that the numbers alone do not tell from changes, and one that our detector handles badly."""
     import numpy as np
 
     return [
-        Model("sessions of 8 that nobody knows, 3 noises", _shared(eights, 3)),
-        Model("sessions of 1 to 12 that nobody knows, 3 noises", _shared(uneven, 3)),
+        Model("unrecorded sessions of 8 commits, offsets of 3 SD", _shared(eights, 3)),
+        Model("unrecorded sessions of 1 to 12 commits, offsets of 3 SD", _shared(uneven, 3)),
         Model(
-            "two states 4 noises apart, one commit in eight switches",
+            "two states 4 SD apart, switching at one commit in eight",
             lambda n, rng: rng.standard_normal(n) + 4 * ((rng.random(n) < 1 / 8).cumsum() % 2),
         ),
         Model(

@@ -51,7 +51,7 @@ class Machine:
     gates: Sequence[Gate]
     accepted: Sequence[Acceptance]
     drifting: Sequence[Drifting] = ()
-    """The fastest first."""
+    """Drifting series, fastest first."""
 
     comparable: Container[str] = frozenset()
     """Hashes of commits on the Compare page."""

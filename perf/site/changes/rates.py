@@ -1,8 +1,8 @@
 """Error rates of the change detector on simulated histories, with and without one step.
 
-`python -m perf.site.changes.rates` prints it all, for 40 commits and for 12, and keeps in `rates.json` what the trust
-page shows; takes two minutes. What is drawn is in units of a series' noise, so it holds for all: a step of 10 % where
-commits scatter by 2 % is one of 1.5 % where they scatter by 0.3 %.
+`python -m perf.site.changes.rates` prints the rates for 40 and for 12 commits, and writes those of the Trust page to
+`rates.json`. It takes two minutes. The rates depend only on the ratio of step to noise: a step of 10 % with 2 % noise
+is as detectable as a step of 1.5 % with 0.3 % noise.
 """
 
 import json
@@ -30,7 +30,7 @@ AFTER = (2, 3, 5, 10)
 
 @dataclass(frozen=True)
 class Found:
-    """One step, drawn often."""
+    """Detection rates of one step, of our detector and of asv's."""
 
     size: float
     after: int
@@ -43,16 +43,16 @@ class Rates:
     """Error rates of the detector on histories of `COMMITS` commits."""
 
     flat: Sequence[tuple[str, Rate]]
-    """In words how commits scattered; histories without a change in which one was found."""
+    """Model of the noise, and the rate of histories with a false change."""
 
     hidden: Sequence[tuple[str, Rate]]
-    """The same, of what the numbers alone do not tell from changes."""
+    """The same for noise that the numbers alone do not tell from a change."""
 
     found: Sequence[Found]
 
 
-def rates(independent: int = 2000, dependent: int = 100, with_a_step: int = 400, of_asv: int = 20) -> Rates:
-    """The same numbers at every call; takes some seconds. The first two of `flat` are the independent ones."""
+def rates(independent: int = 2000, dependent: int = 1000, with_a_step: int = 400, of_asv: int = 20) -> Rates:
+    """Simulate the rates. Deterministic; takes a minute. The first two models of `flat` have independent noise."""
     models = flat()
     return Rates(
         [(one.words, false(one, independent if at < 2 else dependent)) for at, one in enumerate(models)],
@@ -72,7 +72,7 @@ def kept() -> Rates:
 
 
 def false(model: Model, histories: int, commits: int = COMMITS) -> Rate:
-    """Histories of a model in which a change was found; each model has numbers of its own, the same at every call."""
+    """Return the rate of histories with a false change. Deterministic; each model has its own seed."""
     import numpy as np
 
     rng = np.random.default_rng([commits, *model.words.encode()])
@@ -94,7 +94,7 @@ def found(size: float, after: int, ours: int, asvs: int, commits: int = COMMITS)
 
 
 def _near(at: int, starts: Sequence[int]) -> bool:
-    """Noise may make the level seem to change a commit early or late."""
+    """Whether a step is at most one commit off, since noise can move it by one."""
     return any(abs(start - at) <= 1 for start in starts)
 
 

@@ -13,10 +13,10 @@ from perf.site import pages
 from perf.site.changes.finder import Drift, Step, exact_steps, find
 
 ALLOCATED = {"1", "2"}
-"""Versions of the harness that counted an allocator's blocks, a MiB more or less by what it had cached before."""
+"""Versions of the harness that counted the allocator's blocks, which vary by a MiB with its cache."""
 
 BLOCKS = 0.01
-"""Of such bytes, or of bytes that two versions have counted: a change beyond it is one of the work."""
+"""Tolerance of such bytes, and of bytes counted by two versions of the harness."""
 
 OfRevision = Callable[[int], Callable[[str, tuple[Any, ...]], str]]
 """Maps a revision, then a case by class and parameters, to a fact on record."""
@@ -54,7 +54,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The case as the gate and asv write it, with the method if the class has several of a kind."""
+        """The gate's and asv's name of the case, with the method if the class has several of a kind."""
         benchmark, _, track = self.method.rpartition(".")
         called = benchmark if track in ("track_time", "track_peak_memory") else self.method
         return f"{called}({', '.join(map(repr, self.params.values()))})"
@@ -107,11 +107,10 @@ def series_of(
     harness_of: OfRevision,
     sitting_of: OfRevision | None = None,
 ) -> Iterator[Series]:
-    """All times and bytes of a machine that have two values. Each environment's graph is a history by itself.
+    """Yield a machine's series of times and bytes with at least two values. Each environment's graph is a history.
 
-    A history goes on over all versions of the harness, since one cut in two hides what happened there; a harness that
-    moves times is seen. `harness_of` has the version of each case of a revision, `sitting_of` in which sitting it was
-    measured; None where nobody knows.
+    A history spans all versions of the harness, so that a harness that moves times shows as a step. `harness_of` maps
+    a revision's cases to the version, `sitting_of` to the session; None if unknown.
     """
     for _, graph in graphs:
         known = benchmarks.get(graph.benchmark_name)

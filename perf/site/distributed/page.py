@@ -1,4 +1,4 @@
-"""The page about several GPUs: what communication adds to a step, by which buckets, and what sharding saves."""
+"""Distributed page: exposed communication, bucket sizes and sharded optimizer states."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,16 +41,16 @@ class Machine:
 
     name: str
     cells: Mapping[str, Sequence[Cell]]
-    """By class."""
+    """Cells by class."""
 
     commits: Mapping[str, pages.Commit]
-    """By hash: those that the cells are of."""
+    """Commits of the cells, by hash."""
 
     series: frozenset[str]
     """Names of asv's benchmarks with a graph."""
 
     def link(self, result: CaseResult | None, method: str = "track_time") -> str:
-        """asv's graph of one case, "" if there is none."""
+        """Return asv's graph of a case; "" if there is none."""
         return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params) if result else ""
 
     def of(self, *classes: str) -> Iterator[Cell]:

@@ -13,14 +13,14 @@ from perf.workloads.workload import Unavailable
 STRATEGIES = ("data_parallel.DataParallel", "smoke.SmokeDataParallel")
 SWEEPS = ("data_parallel.Buckets",)
 COLLECTIVES = {"collectives.AllReduce": "NCCL", "collectives.AllReduceGloo": "gloo", "smoke.SmokeCollectives": "gloo"}
-"""With their backends."""
+"""Backends by class."""
 
 SHARDING = ("sharded_optimizer.ShardedOptimizer", "smoke.SmokeShardedOptimizer")
 CLASSES = (*STRATEGIES, *SWEEPS, *COLLECTIVES, *SHARDING)
 
 BASELINE = "torch"
 OURS_SWEPT = "bucketed"
-"""The strategy whose buckets the course's model describes: torch does not tell how many it made."""
+"""Strategy that the course's model is fitted to. torch does not report its number of buckets."""
 
 POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
 FLOAT32_STATES = ("fp32", "tf32", "bf16")
@@ -33,7 +33,7 @@ class Where(NamedTuple):
     size: str
     context_length: int
     batch: int
-    """Of each rank."""
+    """Batch size of each rank."""
 
     precision: str
     variant: str
@@ -42,22 +42,22 @@ class Where(NamedTuple):
 
 @dataclass
 class Strategy:
-    """One way to average gradients, at one bucket size: the step, and the communication in it that nothing hides."""
+    """Step and exposed communication of one strategy at one bucket size."""
 
     name: str
     bucket_size_mb: float
     cells: dict[str, Cell] = field(default_factory=dict)
-    """By mode: step, exposed."""
+    """Cells by mode (step, exposed)."""
 
     def result(self, mode: str) -> CaseResult | None:
-        """Of one mode; None unless it is of the newest commit of the two: a share is of numbers measured together."""
+        """Return a mode's cell; None unless it is of the newest commit, so that a share combines one commit."""
         newest = next(iter(self.cells.values())).commit
         cell = self.cells.get(mode)
         return cell.result if cell and cell.commit == newest else None
 
     @property
     def step(self) -> Estimate | None:
-        """Of the slowest rank."""
+        """Median time of the slowest rank."""
         return estimate(self.result("step"))
 
     @property
@@ -71,7 +71,7 @@ class Strategy:
         return self.exposed.median / self.step.median if self.exposed and self.step and self.step.median else None
 
     def fact(self, name: str) -> float | None:
-        """From whichever mode has it."""
+        """Return a fact of either mode."""
         found = [
             result.facts[name] for mode in ("step", "exposed") if (result := self.result(mode)) and name in result.facts
         ]
@@ -79,7 +79,7 @@ class Strategy:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Of the step."""
+        """Peak memory of the step."""
         result = self.result("step")
         return result.peak_bytes if result and result.status == "ok" else None
 
@@ -99,7 +99,7 @@ class Group:
 
     @property
     def fastest(self) -> Strategy | None:
-        """With the shortest step."""
+        """Strategy with the shortest step."""
         timed = [(one.step.median, one) for one in self.strategies if one.step]
         return min(timed, key=lambda each: each[0])[1] if timed else None
 
@@ -117,7 +117,7 @@ class Model:
     bandwidth: float
     overhead: float
     measured: tuple[float, float]
-    """The smallest and the largest bucket, mean sizes in bytes: beyond them the model is a guess."""
+    """Smallest and largest mean bucket size in bytes. The model does not extrapolate."""
 
     def exposed(self, bucket_bytes: float) -> float:
         """Seconds, with buckets of this size."""
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def best_bucket_bytes(self) -> float | None:
-        """None where it lies beyond what was measured, as where the sweep does not show one of the terms."""
+        """Optimal bucket size; None outside the measured sizes."""
         best = closed_forms.best_bucket_bytes(self.num_bytes, self._fit)
         return best if self.measured[0] <= best <= self.measured[1] else None
 
@@ -159,7 +159,7 @@ class Shard:
 
     @property
     def result(self) -> CaseResult:
-        """Its newest."""
+        """Newest commit of its cells."""
         return self.cell.result
 
     def predicted(self, point: str) -> float | None:
@@ -180,7 +180,7 @@ class Shard:
 
 
 def groups_of(cells: Iterable[Cell]) -> list[Group]:
-    """Of `STRATEGIES` or `SWEEPS`: a group for each model and number of ranks, in the grid's order."""
+    """Group cells of `STRATEGIES` or `SWEEPS` by model and number of ranks, in the grid's order."""
     groups: dict[Where, dict[tuple[str, float], Strategy]] = {}
     for cell in cells:
         params = cell.result.params
@@ -203,7 +203,7 @@ def model_of(sweep: Group) -> Model | None:
 
 
 def collectives_of(cells: Mapping[str, Sequence[Cell]]) -> list[Collective]:
-    """Those with a time, in the grid's order."""
+    """Return the collectives with a time, in the grid's order."""
     found = []
     for benchmark, backend in COLLECTIVES.items():
         for cell in cells.get(benchmark, ()):

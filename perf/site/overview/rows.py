@@ -29,7 +29,7 @@ class Class:
     """asv's numbers of the commits with a number, the newest the highest."""
 
     case: dict[str, Any]
-    """Parameters of the one that was measured most often: what asv would open by itself may have one point."""
+    """Parameters of the case measured most often, since asv's default case may have one point."""
 
 
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:

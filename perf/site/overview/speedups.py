@@ -1,4 +1,4 @@
-"""The overview's picture: how many times as fast as the best peer our attention is, over the length of a sequence."""
+"""The overview's picture: speed-up of our attention over the fastest peer, by sequence length."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Speedup:
 
 
 def speedups(rows: Iterable[Row], peer: str) -> list[Speedup]:
-    """Of the causal bfloat16 cases that both have measured."""
+    """Draw the causal bfloat16 cases measured for ours and a peer."""
     found = []
     for row in rows:
         one = row.speedups.get(peer)

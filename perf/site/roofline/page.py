@@ -1,4 +1,4 @@
-"""The page about ceilings: what fraction of what the device can do each case reaches, and how that went."""
+"""Roofline page: share of the measured ceiling of each case, and its history."""
 
 import itertools
 import re
@@ -34,22 +34,22 @@ class Machine:
 
     name: str
     cells: Mapping[str, Sequence[Cell]]
-    """By class."""
+    """Cells by class."""
 
     histories: Mapping[str, History]
-    """By class."""
+    """Histories by class."""
 
     moments: Mapping[int, Moment]
-    """By asv's number of the commit: of every point of the histories."""
+    """Commits of the histories' points, by asv's number."""
 
     commits: Mapping[str, pages.Commit]
-    """By hash: those that the cells are of."""
+    """Commits of the cells, by hash."""
 
     series: frozenset[str]
     """Names of asv's benchmarks with a graph."""
 
     def link(self, row: Row) -> str:
-        """asv's graph of one case, "" if there is none."""
+        """Return asv's graph of a case; "" if there is none."""
         return pages.known_link(self.series, f"{row.result.benchmark}.track_time", self.name, row.result.params)
 
 

@@ -1,4 +1,4 @@
-"""The roofline plot: intensity against rate, both logarithmic, under the roofs that were measured on the device."""
+"""Roofline plot: rate over intensity, both logarithmic, under the measured roofs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,7 +66,7 @@ def picture(rows: Sequence[Row], describe: Callable[[Row], tuple[str, str]]) -> 
 
 
 def _slope(across: LogAxis, up: LogAxis, bandwidth: float, ridge: float) -> dict[str, float]:
-    """The part of the line of memory that lies in the picture, up to the highest roof."""
+    """Return the visible part of the memory roof, up to the highest roof."""
     start = max(across.low, up.low / bandwidth)
     return {
         "x1": across.at(start),
@@ -82,7 +82,7 @@ def _power(tick: float) -> str:
 
 
 def family(row: Row) -> str:
-    """Which of `FAMILIES`."""
+    """Return the key in `FAMILIES`."""
     if row.whose != "ours":
         return row.whose
     if row.result.benchmark in SECTIONS:

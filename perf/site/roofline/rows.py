@@ -32,7 +32,7 @@ class Row:
 
     @property
     def result(self) -> CaseResult:
-        """Its newest."""
+        """Newest commit of its rows."""
         return self.cell.result
 
     @property
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def flops_per_s(self) -> float | None:
-        """None of work without arithmetic."""
+        """FLOPs per byte; None for work without arithmetic."""
         return rate(self.result, self.time.median)
 
     @property
@@ -100,7 +100,7 @@ class History:
     """History of one class, oldest first."""
 
     cases: int
-    """In the set: those of ours that were measured most often, so that commits compare."""
+    """Number of cases in the set: those of ours measured most often, so that commits compare."""
 
     points: Sequence[Point]
     first: dict[str, Any]
@@ -138,7 +138,7 @@ def classes_of(cells: Mapping[str, Sequence[Cell]]) -> list[Class]:
 
 
 def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], machine: str) -> History:
-    """From asv's graphs of the class's `track_time` (an entry of benchmarks.json): no record is read for it.
+    """Compute a class's history from asv's graphs of `track_time`, an entry of benchmarks.json, without records.
 
     The ceilings are today's at every commit, so that what moves is the time.
     """

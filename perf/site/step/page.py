@@ -1,4 +1,4 @@
-"""The page about training steps: where a step's time and memory go, and what each way to run it takes."""
+"""Training step page: time and memory by phase, and the time of each variant."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Machine:
     """Names of asv's benchmarks with a graph."""
 
     def link(self, result: CaseResult, method: str) -> str:
-        """asv's graph of one case, "" if there is none."""
+        """Return asv's graph of a case; "" if there is none."""
         return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params)
 
 

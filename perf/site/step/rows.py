@@ -25,7 +25,7 @@ class Phases:
     precision: str
     commit: str
     wall: dict[str, CaseResult]
-    """By mode."""
+    """Results by mode."""
 
     busy: dict[str, CaseResult]
 
@@ -42,7 +42,7 @@ class Phases:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Shares of the step's wall time: the GPU's of each phase, and "waiting". Empty if one of them is not known.
+        """Shares of the step's wall time by phase, and "waiting". Empty if any is unknown.
 
         Phases are measured one by one and need not add up to the step: they share its time as they share their sum.
         """
@@ -68,7 +68,7 @@ class Phases:
 
     @property
     def predicted_step_bytes(self) -> int | None:
-        """The peak of a step by its closed form; None for a model or a precision that has none."""
+        """Predicted peak of a step; None for models or precisions without a closed form."""
         try:
             config = measured("configs", "ModelConfig")(*SIZES[self.size])
             return measured("accounting.peak", "peak_step_bytes")(
@@ -85,7 +85,7 @@ class Ways:
     size: str
     context_length: int
     cells: dict[tuple[str, str, str], Cell]
-    """By precision, variant and attention."""
+    """Cells by precision, variant and attention."""
 
     def time(self, way: tuple[str, str, str]) -> Estimate | None:
         """Return the time of one variant; None without one."""
@@ -93,13 +93,13 @@ class Ways:
 
     @property
     def fastest(self) -> tuple[str, str, str] | None:
-        """The way with the shortest median."""
+        """Variant with the shortest median."""
         timed = {way: found.median for way in self.cells if (found := self.time(way))}
         return min(timed, key=timed.__getitem__) if timed else None
 
 
 def phases_of(cells: Iterable[Cell]) -> list[Phases]:
-    """A row for each model and precision of `PHASES`, small models first.
+    """Return a row for each model and precision of `PHASES`, small models first.
 
     Cells of other commits than the first's of a row are left out: what stands side by side was measured together.
     """
@@ -125,6 +125,6 @@ def ways_of(cells: Iterable[Cell]) -> list[Ways]:
 
 
 def _small_first(key: tuple[Any, ...]) -> tuple[int, int]:
-    """Of one model the order stays."""
+    """Sort by model size. The order within a model stays."""
     known = list(SIZES)
     return known.index(key[0]) if key[0] in known else len(known), key[1]

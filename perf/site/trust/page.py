@@ -1,4 +1,4 @@
-"""The trust page: may the gate's verdicts be believed on a machine? From the self-tests on file, and a template."""
+"""Trust page: error rates of the gate's verdicts from the self-tests on file."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def render(
     show_commit_url: str,
     accepted: Sequence[Acceptance] = (),
 ) -> str:
-    """The whole page; machines without a self-test have one line each. `accepted`: regressions, oldest first.
+    """Render the page. Machines without a self-test have one line each; `accepted` is oldest first.
 
     `finder`: of what cuts the history into levels, for changes.html.
     """
@@ -86,12 +86,16 @@ def _finder(rates: Rates) -> dict[str, Any]:
     return {
         "commits": COMMITS,
         "false": [(words, one.hits, one.of, rate.percent(one.upper)) for words, one in rates.flat],
-        "hidden": [(words, f"{one.share:.0%}") for words, one in rates.hidden],
+        "hidden": [(words, f"{100 * one.share:.0f}\u00a0%") for words, one in rates.hidden],
         "after": list(dict.fromkeys(one.after for one in rates.found)),
         "rows": [
             (
                 f"{100 * size:.0f}",
-                [(f"{one.ours.share:.0%}", f"{one.asvs.share:.0%}") for one in rates.found if one.size == size],
+                [
+                    (f"{100 * one.ours.share:.0f}\u00a0%", f"{100 * one.asvs.share:.0f}\u00a0%")
+                    for one in rates.found
+                    if one.size == size
+                ],
             )
             for size in sizes
         ],
@@ -139,11 +143,9 @@ def _accepted(one: Acceptance) -> dict[str, Any]:
         "commit": one.commit,
         "reason": one.reason,
         "rows": [
-            {
-                "key": name(row.key, row.quantity).replace("'", ""),
-                "word": row.word,
-                "most": "" if row.at_most is None else f"+{percent(row.at_most)}",
-            }
+            name(row.key, row.quantity).replace("'", "")
+            + f" {row.word}"
+            + ("" if row.at_most is None else f" +{percent(row.at_most)}")
             for row in one.rows
         ],
     }
@@ -188,7 +190,7 @@ def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
 
 
 def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
-    """The picture and the table of the newest part on identical code."""
+    """Return picture and table of the newest part on identical code."""
     found = visible.newest(tests)
     if found is None or not (rows := visible.rows(found[1], negligible)):
         return None

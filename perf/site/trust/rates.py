@@ -14,7 +14,7 @@ class Pooled(SelfTestCase):
     """A case pooled over all self-tests with unmoved controls; hits are rows with the expected verdict."""
 
     rate: Rate
-    """Of rows. Among identical code of those that could have shown a slow-down at all, since no other can be wrong;
+    """Rate over rows. Identical code counts rows that could have shown a slow-down, since no other can be wrong;
     where something was planted, of all: what was not measured was not found."""
 
     faster: int

@@ -41,7 +41,7 @@ class SelfTest:
     """A self-test file."""
 
     started_at: datetime
-    """In UTC."""
+    """Start of the self-test, in UTC."""
 
     commit: str
     """40 hex digits, or "working tree"."""
@@ -52,7 +52,7 @@ class SelfTest:
 
 
 def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str, str]]]:
-    """The self-tests of a machine, oldest first; and of each file that is none, its name and why. Raises nothing."""
+    """Read a machine's self-tests, oldest first, and name and reason of each unreadable file. Raises nothing."""
     found, skipped = kept.read_folder(directory / machine / "self-test", parse)
     tests = [test for _, test in found] + [
         _of(gate) for gate in gates.read(directory, machine)[0] if gate.is_of_identical_code
@@ -61,7 +61,7 @@ def read(directory: Path, machine: str) -> tuple[list[SelfTest], list[tuple[str,
 
 
 def drawn(directory: Path, machine: str) -> Rate:
-    """Of the rows of all gates on file that were the SAME and drawn to be measured in all processes: those that stayed.
+    """Return the rate of SAME rows, drawn at random for all processes, that kept their verdict, over all gates on file.
 
     Raises nothing.
     """

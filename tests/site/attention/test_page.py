@@ -1,43 +1,15 @@
 """The page as text, from records in the harness's own format."""
 
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 from perf import units
-from perf.site.attention.collected import Machine
-from perf.site.attention.page import render
 from perf.site.pages import permalink
 from tests.site import synthetic
-from tests.site.attention.made_up import measured, page_of
+from tests.site.attention.made_up import page_of
 from tests.site.pages import text_of
-from tests.site.synthetic import H200
-
-
-@pytest.fixture(scope="module", params=[synthetic.GPU, synthetic.CPU], ids=["gpu", "cpu"])
-def suite(request: pytest.FixtureRequest) -> synthetic.Suite:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def page(suite: synthetic.Suite, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return page_of(suite, tmp_path_factory.mktemp("records"))
-
-
-def test_the_conditions_are_named(page: str, suite: synthetic.Suite) -> None:
-    text = text_of(page)
-    named = ["PyTorch 2.11.0", "Tile <sizes>", "2026-01-02", "01234567", "the median of 36 samples in 3 visits"]
-    named.append(f"asv run --bench '^{re.escape(suite.benchmark)}\\.' 01234567^!")
-    if suite.gpu:
-        named += ["NVIDIA H200", "140 GiB", "132 SMs", "580.95.05", "Triton 3.6.0", "CUDA 13.0", "CUDA events"]
-        named += ["cold L2", "bfloat16 matmul 800 TFLOP/s", "float32 (TF32) matmul 360 TFLOP/s", "copy 4.20 TB/s"]
-    else:
-        named += ["Some Laptop CPU", "2 threads", "wall clock", "float32 matmul 300 GFLOP/s"]
-    for words in named:
-        assert words in text, words
-    assert 'href="https://code.example/commit/0123456789' in page
 
 
 def test_every_case_has_a_row_with_its_numbers(tmp_path: Path) -> None:
@@ -53,14 +25,6 @@ def test_every_case_has_a_row_with_its_numbers(tmp_path: Path) -> None:
         assert re.search(r"\d (GiB|MiB|KiB)\b", text_of(row))
         assert re.search(r"\d %", text_of(row))
         assert text_of(row).count("\u00d7") == 2
-
-
-def test_peers_carry_their_names(page: str, suite: synthetic.Suite) -> None:
-    text = text_of(page)
-    assert "eager PyTorch" in text
-    assert "SDPA" in text
-    assert ("Speed-up over SDPA" in text) == suite.gpu, "four cases need no heat map"
-    assert f"Our {'Triton' if suite.gpu else 'tiled PyTorch'} attention is" in text
 
 
 def test_a_failure_of_ours_is_told_and_its_reason_cannot_inject(tmp_path: Path) -> None:
@@ -80,43 +44,6 @@ def test_peers_that_are_missing_or_fail_have_words(tmp_path: Path) -> None:
     assert "SDPA flash not available FlashAttention only supports fp16 and bf16 6 dtype float32" in text
     assert "OOM" in text
     assert "eager PyTorch no case in common" in text
-
-
-def test_ours_alone_is_a_page_without_comparisons(tmp_path: Path) -> None:
-    axes = synthetic.GPU_AXES | {"impl": ["triton"]}
-    suite = synthetic.Suite(synthetic.H200, "attention.FlashAttention", axes, True)
-    text = text_of(page_of(suite, tmp_path))
-    assert "Speed-up" not in text
-    assert "TFLOP/s" in text
-
-
-def test_nothing_that_counts_was_measured(tmp_path: Path) -> None:
-    """Only the visit that is thrown away: no case has a time, and the page says so."""
-    text = text_of(page_of(synthetic.GPU, tmp_path, visits=1))
-    assert "Our Triton attention has no time here" in text
-    assert "the run ended before a visit that counts" in text
-
-
-def test_newer_commits_with_a_few_of_the_cases_are_told(tmp_path: Path) -> None:
-    for newer, words in ((1, "1 newer commit has"), (2, "2 newer commits have")):
-        one = dataclasses.replace(measured(synthetic.SHORT, tmp_path / words), newer=newer)
-        assert words in text_of(render("demo", [Machine(H200, [one])], ""))
-
-
-def test_silence_is_told_in_words() -> None:
-    silent = Machine("nvidia-b200", [], "has no records yet.")
-    assert "nvidia-b200 has no records yet." in text_of(render("demo", [silent], ""))
-    assert "No machine has measured attention yet." in text_of(render("demo", [], ""))
-
-
-def test_the_page_loads_nothing_from_elsewhere(page: str) -> None:
-    assert not re.search(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//', page)
-    assert not re.search(r"@import|url\(", page)
-
-
-def test_tables_are_real_tables(page: str) -> None:
-    assert page.count("<table") == page.count("<caption")
-    assert not re.search(r"<th(?![^>]*scope=)[\s>]", page)
 
 
 def test_a_permalink_selects_the_machine_and_every_parameter() -> None:

@@ -170,8 +170,8 @@ def test_flat_histories_show_a_change_in_at_most_5_of_100(drawn_rates) -> None:
 
 def test_models_that_hold_levels_are_told_as_such(drawn_rates) -> None:
     """With their sessions in the records the same histories are flat."""
-    unknown = dict(drawn_rates.hidden)["sessions of 8 that nobody knows, 3 noises"]
-    known = dict(drawn_rates.flat)["sessions of 8, offset of 3 noises"]
+    unknown = dict(drawn_rates.hidden)["unrecorded sessions of 8 commits, offsets of 3 SD"]
+    known = dict(drawn_rates.flat)["sessions of 8 commits, offsets of 3 SD"]
     assert unknown.share > 0.4 and known.share <= 0.05
 
 

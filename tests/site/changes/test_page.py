@@ -12,7 +12,7 @@ from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.evidence import Outcome
 from perf.gate.rows import every_row
 from perf.harness.suite import is_selected
-from perf.site.changes.page import MOST_ROWS, render
+from perf.site.changes.page import render
 from perf.site.changes.rows import Change, changes_of, judge
 from perf.site.gates import Gate
 from perf.site.pages import diff_url
@@ -96,13 +96,6 @@ def test_what_is_reverted_is_not_open_and_what_one_commit_shows_is_unconfirmed()
     assert [machine.is_unconfirmed(one) for one in machine.open] == [True]
 
 
-def test_what_one_commit_alone_shows_is_open_and_counted_and_leads_to_what_confirms_it() -> None:
-    page = page_of(series([1.0] * 11 + [2.0]), series([1.0] * 11 + [0.5], n=2))
-    text = text_of(page)
-    assert page.index("a.Class(1)</a>") < page.index("1 more") < page.index("a.Class(2)</a>"), "the faster is folded"
-    assert r"python -m perf gate 00000010 00000011 -b '^a\.Class\.\w+\(1\)$'" in text
-
-
 def test_the_command_that_confirms_selects_its_rows_and_no_others() -> None:
     cases = [one for one in every_row() if one.case.benchmark == "attention.FlashAttention"]
     values, method = [1.0] * 6 + [1.2] * 6, "attention.FlashAttention.track_time"
@@ -175,18 +168,3 @@ def test_the_gate_that_crossed_it_has_its_word_beside() -> None:
 
 def test_names_are_text() -> None:
     assert "<script>alert" not in page_of(series([1.0] * 6 + [1.2] * 6, kind=HOSTILE))
-
-
-def test_a_commit_that_changed_everything_stays_readable() -> None:
-    many = [series([1.0] * 6 + [1.2 + n / 1000] * 6, n=n) for n in range(MOST_ROWS + 7)]
-    page = page_of(*many)
-    assert page.count("<svg") == MOST_ROWS
-    assert f"a.Class({MOST_ROWS + 6})" in page and "a.Class(0)" not in page, "the greatest stay"
-
-
-def test_nothing_changed_and_nothing_was_measured() -> None:
-    assert "No change in 3 series over 12 commits." in text_of(page_of())
-    alone = replace(machine_of(()), series=0)
-    for nothing in (alone, None):
-        page = render("demo", [nothing] if nothing else [], "#")
-        assert headings_of(page) == [] and "changes in" not in text_of(page)

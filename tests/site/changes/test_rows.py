@@ -106,11 +106,6 @@ def test_changes_come_newest_first_and_the_greatest_of_a_commit_first() -> None:
     assert [one.series.params["n"] for one in found[2:]] == [2, 1]
 
 
-def test_the_range_of_commits_is_known() -> None:
-    (found,) = changes_of([series([1.0, 1.0, 2.0, 2.0], revisions=(10, 20, 30, 40))], {})
-    assert (found.last_before, found.revision) == (20, 30)
-
-
 def test_a_value_that_goes_and_comes_has_not_gone_for_good() -> None:
     (first, *_) = reversed(changes_of([series([1.0] * 4 + [2.0] * 4 + [1.0] * 3 + [2.0] * 4)], {}))
     assert (first.revision, first.back) == (4, None)

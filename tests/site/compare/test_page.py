@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.once import Once
 from tests.site import browser
-from tests.site.publishing import publish_project
-
-
-@pytest.fixture(scope="module")
-def published(once: Once) -> tuple[Path, list[str]]:
-    return once("site", publish_project)
 
 
 def compared(html: Path) -> dict[str, Any]:
@@ -32,23 +25,22 @@ def test_each_commit_with_records_has_a_file_with_finite_numbers(published: tupl
 
 @pytest.mark.browser
 @browser.needs_browser
-def test_two_commits_are_chosen_by_the_address_and_by_hand(published: Any, tmp_path: Path) -> None:
+def test_two_commits_are_chosen_by_the_address_and_by_hand(published: Any, site: str, driver: Any) -> None:
     html, commits = published
     first, *_, last = [one for one in commits if one in compared(html)]
-    with browser.served(html) as site, browser.chromium(tmp_path / "profile") as driver:
-        driver.get(f"{site}compare.html?machine=nvidia-h200&base={first}&head={last}")
-        rows = "return [...document.querySelectorAll('table tbody tr')].filter((row) => row.offsetParent).length"
-        browser.wait(driver, lambda _: driver.execute_script(rows), "no rows")
-        every = driver.execute_script(rows)
-        assert first[:8] in driver.find_element("id", "base-made").text
-        assert last[:8] in driver.find_element("id", "head-made").text
+    driver.get(f"{site}compare.html?machine=nvidia-h200&base={first}&head={last}")
+    rows = "return [...document.querySelectorAll('table tbody tr')].filter((row) => row.offsetParent).length"
+    browser.wait(driver, lambda _: driver.execute_script(rows), "no rows")
+    every = driver.execute_script(rows)
+    assert first[:8] in driver.find_element("id", "base-made").text
+    assert last[:8] in driver.find_element("id", "head-made").text
 
-        driver.find_element("id", "filter").send_keys("triton")
-        browser.wait(driver, lambda _: 0 < driver.execute_script(rows) < every, "the filter shows all")
-        shown = driver.find_elements("css selector", "table tbody tr th")
-        assert all("triton" in cell.text for cell in shown if cell.is_displayed())
+    driver.find_element("id", "filter").send_keys("triton")
+    browser.wait(driver, lambda _: 0 < driver.execute_script(rows) < every, "the filter shows all")
+    shown = driver.find_elements("css selector", "table tbody tr th")
+    assert all("triton" in cell.text for cell in shown if cell.is_displayed())
 
-        others = driver.find_elements("css selector", "#base option")
-        next(one for one in others if not one.is_selected()).click()
-        browser.wait(driver, lambda _: first[:8] not in driver.find_element("id", "base-made").text, "still it")
-        browser.assert_stayed_home(driver, site)
+    others = driver.find_elements("css selector", "#base option")
+    next(one for one in others if not one.is_selected()).click()
+    browser.wait(driver, lambda _: first[:8] not in driver.find_element("id", "base-made").text, "still it")
+    browser.assert_stayed_home(driver, site)

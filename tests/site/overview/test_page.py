@@ -126,14 +126,6 @@ def test_a_row_of_another_form_makes_its_gate_unreadable(tmp_path: Path) -> None
     assert gates.read(tmp_path, "h200")[1][0][1].startswith("has 'FINE' where one of SLOWER")
 
 
-def test_only_the_newest_gates_are_listed(tmp_path: Path) -> None:
-    for day in range(1, 13):
-        keep(tmp_path, f"202601{day:02d}T000000Z.json", reports.to_json(report(verdict("SAME"))))
-    text = text_of(page_of(gates.read(tmp_path, "h200")[0]))
-    assert "2026-01-12" in text and "2026-01-02" not in text
-    assert "2 older." in text
-
-
 def test_what_changed_lately_leads_to_its_commit() -> None:
     """Overview, change, commit: two clicks."""
     slower, faster = series([1.0] * 6 + [1.2] * 6), series([1.0] * 4 + [0.5] * 8)
@@ -167,13 +159,3 @@ def test_what_is_worse_comes_first_confirmed_or_not() -> None:
     assert "unconfirmed" not in text[first:second] and "unconfirmed" in text[second:]
     assert 'href="changes.html#h200-00000006"' in page
     assert "No row is worse" in text_of(page_of(changed=changes_of([better, peer], {})))
-
-
-@pytest.mark.parametrize(("newer", "words"), [(0, ""), (1, "1 newer commit is"), (7, "7 newer commits are")])
-def test_how_far_the_branch_is_ahead_of_what_is_measured(newer, words) -> None:
-    measured = [Measured(Class("a.Class", "track_time", 1, 1, {1, 2}, {}), "", NEWEST)]
-    machine = Machine("h200", "", measured, (), (), machine_of((), "h200"), newer)
-    text = text_of(render("demo", [machine], "#"))
-    assert "aaaaaaaa of 2026-01-02" in text
-    assert words in text
-    assert ("newer commit" in text) == bool(newer)

@@ -7,7 +7,7 @@ import pytest
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf import units
-from perf.site.pages import Commit, permalink
+from perf.site.pages import permalink
 from perf.site.step.page import Machine, render
 from perf.site.step.rows import PHASES, phases_of, ways_of
 from tests.site import steps
@@ -108,19 +108,3 @@ def test_a_reason_and_a_subject_cannot_become_markup(tmp_path: Path) -> None:
     assert "<script>alert" not in page
     assert "2 GiB <script>alert(1)</script>" in text_of(page)
     assert "Fuse <everything>" in text_of(page)
-
-
-def test_rows_name_their_commit_where_there_are_several(tmp_path: Path) -> None:
-    cells = steps.cells(tmp_path / "new", steps.phases())
-    assert "commit</th>" not in page_of(cells)
-    older = steps.cells(tmp_path / "old", steps.phases("xl"), "b" * 40)
-    page = page_of([*cells, *older], commits=[Commit("b" * 40, "Older", "2026-01-01")])
-    assert "commit</th>" in page
-    assert page.count("<code>bbbbbbbb</code>") == 2
-
-
-def test_nothing_measured_is_said() -> None:
-    assert "No machine has measured a training step yet." in text_of(render("demo", [], "#"))
-    assert "laptop has no records of training steps." in text_of(
-        render("demo", [Machine("laptop", [], [], [], SERIES)], "#")
-    )

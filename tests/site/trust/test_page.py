@@ -2,17 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.rate import Rate
 from perf.gate.report import to_json
-from perf.gate.verdicts import Word
 from perf.site.changes.rates import Found, Rates
 from perf.site.trust import records
-from perf.site.trust.page import COMMAND, WORDS, Machine, render
+from perf.site.trust.page import Machine, render
 from tests.gate.reports import memory, report, verdict
 from tests.site.pages import text_of
 from tests.site.trust import made_up as self_tests
@@ -38,27 +37,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(tmp_path_factory.mktemp("records"), *documents)
 
 
-def test_the_answer_comes_first(page: str) -> None:
-    text = text_of(page)
-    for words in (
-        "0.0 % (at most 3.3 %) , in 0 of 3 self-tests.",
-        "1 % on the device: 33.3 % (at least 25.1 %) ,",
-        "5 % on the device: 100.0 % (at least 96.7 %) ,",
-        "1 MiB of memory: 100.0 % (at least 96.7 %) .",
-    ):
-        assert words in text, words
-    assert page.index('<p class="summary">') < page.index("<table"), "the answer comes first"
-
-
-def test_each_part_is_a_line_with_its_conditions(page: str) -> None:
-    text = text_of(page)
-    assert "2 % on the device 90 87 SLOWER 96.7 % at least 91.6 % 3 0 12 3 2026-01-20 01234567" in text
-    assert "NVIDIA H200" in text
-    assert "580.95.05" in text
-    assert "PyTorch 2.11.0, Triton 3.6.0, CUDA 13.0" in text
-    assert f'href="https://code.example/commit/{self_tests.COMMIT}"' in page
-
-
 def test_every_row_has_a_mark_and_a_line(page: str) -> None:
     assert page.count("<title>attention.") == 30
     rows = re.findall(r'<tr>\s*<th scope="row" data-value=.*?</tr>', page, flags=re.DOTALL)
@@ -67,19 +45,6 @@ def test_every_row_has_a_mark_and_a_line(page: str) -> None:
         r"\d+, 64, bfloat16, forward, triton [\d.]+ % 1\.0 % SAME \d+ µs attention.FlashAttention", text_of(rows[0])
     )
     assert "Best row 1.1 %" in text_of(page)
-
-
-def test_the_command_stands_beside_each_figure(page: str) -> None:
-    text = text_of(page)
-    assert text.count(COMMAND) == 3
-    assert f"{COMMAND} {self_tests.COMMIT[:8]}" in text
-    assert "python -m perf gate --simulate" in text
-
-
-def test_every_word_of_the_gate_is_explained_in_a_line(page: str) -> None:
-    named = {name for names, _ in WORDS for name in names.split(", ")}
-    assert named == {*get_args(Word), "CONTAMINATED"}
-    assert all(line in text_of(page) for _, line in WORDS)
 
 
 def test_false_alarms_are_told(tmp_path: Path) -> None:
@@ -98,28 +63,6 @@ def test_contaminated_parts_and_broken_files_are_named_and_do_not_count(tmp_path
     assert "identical code CONTAMINATED controls.Controls('matmul', 'cold') moved by +3.1 % 2026-01-20" in text
     assert "2.json SKIPPED is no JSON, or cut off" in text
     assert "3.json SKIPPED is of version 9; this page reads version 1" in text
-
-
-@pytest.mark.parametrize(
-    "documents",
-    [
-        ("{",),
-        (self_tests.document(rows=3, contaminated=("identical code",)),),
-        (self_tests.document(rows=0),),
-        (self_tests.document(rows=1) | {"parts": []},),
-    ],
-)
-def test_where_nothing_counts_the_page_says_so(tmp_path: Path, documents: tuple[Any, ...]) -> None:
-    text = text_of(page_of(tmp_path, *documents))
-    assert not re.search(r"\d+ of \d+ rows", text), "no rate"
-    assert "AMBIGUOUS" in text, "the terms are explained"
-
-
-def test_machines_without_a_self_test_are_told_what_to_do() -> None:
-    page = text_of(render("demo", [Machine("nvidia-b200", (), (), Rate(0, 0))], {}, FINDER, "#"))
-    assert "nvidia-b200 has no self-test on file" in page
-    assert COMMAND in page
-    assert "No machine has a self-test on file." in text_of(render("demo", [], {}, FINDER, "#"))
 
 
 def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
@@ -147,16 +90,6 @@ def test_half_a_character_does_not_stop_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "trust.html").read_text(encoding="utf-8") == page.replace("\ud800", "?")
 
 
-def test_the_page_is_like_its_siblings(page: str) -> None:
-    assert '<a href="trust.html" aria-current="page">Trust</a>' in page
-    assert '<a href="attention.html">Attention</a>' in page
-    assert not re.search(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//', page)
-    assert not re.search(r"@import|url\(", page)
-    assert page.count("<table") == page.count("<caption")
-    assert not re.search(r"<th(?![^>]*scope=)[\s>]", page)
-    assert len(set(found := re.findall(r' id="(.*?)"', page))) == len(found)
-
-
 def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None:
     key = "attention.FlashAttention(8192, 64, 'bfloat16', 'forward', 'triton')"
     rows = (
@@ -168,17 +101,17 @@ def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None
     page = render("demo", [], {}, FINDER, "https://code.example/commit/", accepted)
     text = text_of(page)
     cell = "attention.FlashAttention(8192, 64, bfloat16, forward, triton)"
-    assert f"aaaaaaaa sums <b>exactly</b> {cell} SLOWER +3.5 % {cell}, memory LARGER +50 % {cell} BROKEN" in text
+    assert f"aaaaaaaa sums <b>exactly</b> {cell} SLOWER +3.5 %; {cell}, memory LARGER +50 %; {cell} BROKEN" in text
     assert text.index("later") < text.index("sums")
     assert "<b>" not in page
     assert "SLOWER +3.5 %" not in text_of(render("demo", [], {}, FINDER, ""))
 
 
-def test_the_finder_of_changes_says_how_often_it_is_wrong() -> None:
+def test_the_finder_of_changes_has_its_error_rates() -> None:
     text = text_of(render("demo", [], {}, FINDER, ""))
-    assert "1 of 2000 (at most 0.2 %) with normal noise, in 4 of 2000 (at most 0.5 %) with waves." in text
-    assert "20% with two states" in text
-    assert "after 2 commits after 3 commits 10 % where commits scatter by 2 % 76% asv 5% 76% asv 5%" in text
+    assert "normal noise 2000 1 0.2 %" in text and "waves 2000 4 0.5 %" in text
+    assert "two states 20 %" in text
+    assert "10 % where commits scatter by 2 % 76 % asv 5 % 76 % asv 5 %" in text
 
 
 def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> None:
