@@ -4,7 +4,7 @@ A study is a module with a `command`, in a folder of its own where it has parts,
 attention, memory, kernels, precision, train_step, parallel (several ranks), noise, accounting. It measures by
 `perf.workloads` and `perf.harness`; arms are compared by `perf.harness.comparison`. Shared by several studies: `rows`
 (types of what is on file), `document` (writes rows), `on_file` (reads them), `lm` (options and steps of the model),
-`ratios` and their figure, `figures`, `fresh_process`. `results` holds the committed rows, and `answers` makes the
+`speedups` and their figure, `figures`, `fresh_process`. `results` holds the committed rows, and `answers` makes the
 tables of their README.
 """
 

@@ -14,6 +14,7 @@ from perf.harness.suite import cases_of
 from perf.selection import asv_classes
 from perf.studies.document import text_table
 from perf.studies.lm import tiny_option
+from perf.studies.rows import Row
 from perf.workloads import build
 from perf.workloads.attention_check import Bound, every_bound
 from perf.workloads.workload import Unavailable
@@ -99,7 +100,7 @@ def checked(case: Case) -> Checked:
     return Checked(case, [] if reason else bounds, reason)
 
 
-def table(found: Sequence[Checked]) -> list[dict[str, Any]]:
+def table(found: Sequence[Checked]) -> list[Row]:
     """A row for each implementation and dtype: the largest share of each bound, and of which case and tensor."""
     groups: dict[tuple[str, str], list[Checked]] = {}
     for one in found:

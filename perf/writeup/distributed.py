@@ -139,7 +139,7 @@ def sharding(source: Source, figures: Path) -> str:
 def parallel_step(source: Source, figures: Path) -> str:
     """Our strategies beside torch's, step by step."""
     from perf.studies.parallel import step as study
-    from perf.studies.ratio_figure import draw
+    from perf.studies.speedup_figure import draw
 
     def drawn(rows: list[Row], path: Path, title: str) -> None:
         draw(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)

@@ -13,7 +13,7 @@ from cs336_systems.attention import reference
 from cs336_systems.transformer import TransformerLM
 from perf.__main__ import main
 from perf.harness import ceilings
-from perf.studies import ratios
+from perf.studies import speedups
 from perf.studies.train_step import arms, study
 from perf.studies.train_step.arms import TrainingCase
 
@@ -125,33 +125,33 @@ def test_our_arms_take_a_model_of_ones_own_and_what_fails_is_a_row():
 
 def test_the_speed_up_is_of_neighbours_so_that_drift_cancels():
     drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
-    speedup, half = ratios.speedup_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
+    speedup, half = speedups.speedup_of(row([[0.9 * one for one in drifting]] * 3, [drifting] * 3))
     assert speedup == pytest.approx(1 / 0.9)
     assert half == pytest.approx(0, abs=1e-12)
 
 
 def test_one_process_with_a_slow_host_does_not_decide():
     found = [0.58, 0.584, 0.475, 0.577, 0.58, 0.572]
-    speedup, half = ratios.speedup_of(row([[one] for one in found], [[1.0]] * 6))
+    speedup, half = speedups.speedup_of(row([[one] for one in found], [[1.0]] * 6))
     assert speedup == pytest.approx(1 / 0.577, abs=3e-3)
     assert half < 0.05, "of the mean it would be 0.13"
 
 
 def test_the_interval_is_students_over_processes():
     processes = [[0.9], [1.0], [1.1]]
-    speedup, half = ratios.speedup_of(row(processes, [[1.0]] * 3))
+    speedup, half = speedups.speedup_of(row(processes, [[1.0]] * 3))
     logs = [math.log(one) for (one,) in processes]
     mean = sum(logs) / 3
     error = (sum((log - mean) ** 2 for log in logs) / 2 / 3) ** 0.5
     assert speedup == pytest.approx(math.exp(-mean))
     assert math.log1p(half) == pytest.approx(4.302653 * error)
-    assert ratios.speedup_of(row([[1.0]], [[2.0]])) == (pytest.approx(2.0), math.inf)
+    assert speedups.speedup_of(row([[1.0]], [[2.0]])) == (pytest.approx(2.0), math.inf)
 
 
 def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have():
     rows = [row([[0.5], [0.5], [0.5], [9.0]], [[1.0]] * 4), row([[2.0], [2.2], [1.8]], [[1.0]] * 3)]
-    mean, half = ratios.geometric_mean(rows)
-    alone, alone_half = ratios.speedup_of(rows[1])
+    mean, half = speedups.geometric_mean(rows)
+    alone, alone_half = speedups.speedup_of(rows[1])
     assert mean == pytest.approx((2 * alone) ** 0.5)
     assert math.log1p(half) == pytest.approx(math.log1p(alone_half) / 2)
 
@@ -166,14 +166,14 @@ def test_the_first_processes_fix_how_many_there_are(monkeypatch):
 
     monkeypatch.setattr(study, "_in_a_fresh_process", found)
     (few,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.02)
-    assert len(few["ours_s"]) == ratios.FEWEST
+    assert len(few["ours_s"]) == speedups.FEWEST
     assert built_first == [0, 1, 0]
     (many,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=4, half_width=0.0)
     assert len(many["ours_s"]) == 4
     built_first.clear()
     (some,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=20, half_width=0.01)
-    assert len(some["ours_s"]) == ratios.processes_for_speedup(row([[1.01], [1.0], [1.0]], [[1.0]] * 3), 0.01, 20)
-    assert ratios.FEWEST < len(some["ours_s"]) < 20, "a slow process after the pilot changes nothing"
+    assert len(some["ours_s"]) == speedups.processes_for_speedup(row([[1.01], [1.0], [1.0]], [[1.0]] * 3), 0.01, 20)
+    assert speedups.FEWEST < len(some["ours_s"]) < 20, "a slow process after the pilot changes nothing"
 
 
 def test_the_verdict_is_against_the_best_of_the_others_and_only_where_it_was_measured():
@@ -199,8 +199,8 @@ def host_bound(busy_s):
 def test_what_a_host_makes_uncertain_is_bounded_by_what_the_gpu_needs(monkeypatch):
     monkeypatch.setattr(study, "_in_a_fresh_process", host_bound(1.25))
     (one,) = study.measure([TrainingCase("small", 512, 4)], "a", ("b",), 1, processes=6, half_width=0.02)
-    assert len(one["ours_s"]) == ratios.FEWEST
-    assert ratios.bound_of(one) == (pytest.approx(1.25), pytest.approx(0, abs=1e-12))
+    assert len(one["ours_s"]) == speedups.FEWEST
+    assert speedups.bound_of(one) == (pytest.approx(1.25), pytest.approx(0, abs=1e-12))
     (sentence,) = study.answers([one], 0.02)
     assert "a is at least 1.250\u00d7 ± 0.0 % as fast as the best of the others" in sentence
     assert "1.250\u00d7 ± 0.0 %" in study.table([one])

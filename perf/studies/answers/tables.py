@@ -9,7 +9,7 @@ from perf.studies.answers.kernels import KERNEL_TABLES
 from perf.studies.answers.memory import MEMORY_TABLES
 from perf.studies.answers.rows import BATCH, CONTEXTS, SIZES, Documents, Row, by, gain, gib, markdown, ms, share
 from perf.studies.end_to_end import PHASES, mean_and_deviation
-from perf.studies.ratios import best, bound_of, known, milliseconds, speedup_of
+from perf.studies.speedups import best, bound_of, known, milliseconds, speedup_of
 from perf.studies.train_step.study import tflops
 from perf.workloads import measured
 

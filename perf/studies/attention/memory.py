@@ -14,6 +14,7 @@ from perf.studies import figures
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
+from perf.studies.rows import Row
 from perf.units import GIB, mib
 
 CARDS_GB = (24, 80, 141)
@@ -98,7 +99,7 @@ def about(held: dict[str, int]) -> str:
     )
 
 
-def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[dict[str, Any]]:
+def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[Row]:
     """The cells, then for each d one length after another until one fails."""
     from tqdm import tqdm
 
@@ -118,7 +119,7 @@ def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[di
 
 
 def _row(batch: int, seq_len: int, d: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d)}
+    row: Row = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d)}
     row |= {"status": "not_measured", "reason": "predicted alone"}
     return row | measured_bytes(batch, seq_len, d) if device_kind() == "cuda" else row
 
@@ -143,7 +144,7 @@ def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
     return {"measured": found} | outcome
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[Row]) -> str:
     """Return the rows as a table for the terminal."""
     shown = []
     for row in rows:
@@ -155,7 +156,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return text_table(shown)
 
 
-def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
+def answers(rows: list[Row], batch: int) -> Iterator[str]:
     """Say where memory ends and what fills it."""
     d = max(row["d"] for row in rows)
     for card in CARDS_GB:
@@ -172,7 +173,7 @@ def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
     yield from _first_failures(rows)
 
 
-def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _first_failures(rows: list[Row]) -> Iterator[str]:
     """A sentence for each length, which is as a rule the same for every d."""
     failed = sorted((row for row in rows if _failed(row)), key=lambda row: row["seq_len"])
     first = {row["d"]: row for row in reversed(failed)}  # the shortest comes last, and stays
@@ -184,11 +185,11 @@ def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
 
 
-def _failed(row: dict[str, Any]) -> bool:
+def _failed(row: Row) -> bool:
     return row["status"] == "out_of_memory"
 
 
-def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
+def draw(rows: list[Row], batch: int, path: Path) -> None:
     """Peak of the backward over seq_len: predictions and cards as lines, measured as dots, what failed as crosses."""
     figure, axes = figures.subplots(figsize=(5.5, 3.6))
     lengths = sorted({row["seq_len"] for row in rows})

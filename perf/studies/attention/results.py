@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.status import Status, told
-from perf.studies import ratio_figure
+from perf.studies import speedup_figure
 from perf.studies.attention.cells import AXES, MASKS
-from perf.studies.ratios import FEWEST, best, geometric_mean, known, milliseconds, processes_for_speedup, speedup_of
 from perf.studies.rows import Row
+from perf.studies.speedups import (
+    FEWEST,
+    Effort,
+    best,
+    geometric_mean,
+    known,
+    milliseconds,
+    processes_for_speedup,
+    speedup_of,
+)
 from perf.units import digits
 
 Pair = dict[str, Any]
-"""Of two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops, as `ratios` takes it."""
+"""Of two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops, as `speedups` takes it."""
 
 NOT_MEASURED: Status = "not_measured"
 ASKED = ("sdpa_flash", "flex")
@@ -42,9 +51,9 @@ def timed(rows: Iterable[Row]) -> list[Pair]:
     return [pair for pair in pairs(rows) if pair["status"] == "ok"]
 
 
-def processes_wanted(rows: Iterable[Row], half_width: float, most: int) -> int:
-    """How many processes make every speed-up known so well: `FEWEST`, of which `rows` hold the samples, to `most`."""
-    return max((processes_for_speedup(pair, half_width, most) for pair in timed(rows)), default=FEWEST)
+def processes_wanted(rows: Iterable[Row], effort: Effort) -> int:
+    """Return how many processes make every speed-up known well enough; `rows` hold the samples of the pilot."""
+    return max((processes_for_speedup(pair, effort) for pair in timed(rows)), default=FEWEST)
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
@@ -66,17 +75,17 @@ def shown(rows: list[Row]) -> Iterator[str]:
         yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {why}"
 
 
-def where(row: dict[str, Any]) -> str:
+def where(row: Row) -> str:
     """The cell within its group: batch x heads x seq_len x d, mask, mode."""
     return f"{shape(row)}, {MASKS[row['is_causal']]}, {row['mode']}"
 
 
-def shape(row: dict[str, Any]) -> str:
+def shape(row: Row) -> str:
     """Of q: (batch, heads, seq_len, d)."""
     return "x".join(str(row[axis]) for axis in ("batch", "num_heads", "seq_len", "d"))
 
 
-def tflops(row: dict[str, Any], ms: float) -> float:
+def tflops(row: Row, ms: float) -> float:
     """Matrix products of attention alone, scores above the diagonal not counted."""
     return row["flops"] / ms * 1e-9
 
@@ -94,7 +103,7 @@ def _cell(row: Row, found: list[Pair]) -> dict[str, str]:
     return cells
 
 
-def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
+def _others(found: list[Pair]) -> Iterator[Row]:
     """Each of the others over all cells of a mode."""
     for (mode, against), mine in grouped(sorted(found, key=lambda pair: pair["mode"]), "mode", "against"):
         least, least_half, worst = _worst(mine)
@@ -129,7 +138,7 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
             most = max(wide, key=lambda pair: speedup_of(pair)[1])
             which = f"{most['against']} in {most['group']} {where(most)}, ± {speedup_of(most)[1]:.1%}"
             unknown = f"{len(wide)} of {len(every)} speed-ups are not known to {half_width:.1%}"
-            yield f"{ours}: {unknown}, least of all {which}; more --processes."
+            yield f"{ours}: {unknown}, least of all {which}; raise --processes."
 
 
 def draw(rows: list[Row], folder: Path, title: str) -> None:
@@ -138,7 +147,7 @@ def draw(rows: list[Row], folder: Path, title: str) -> None:
     for (group, mode), mine in grouped(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
         several = len({pair["ours"] for pair in mine}) > 1
         label = partial(_arm, several=several)
-        ratio_figure.draw(mine, label, folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}")
+        speedup_figure.draw(mine, label, folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}")
 
 
 def _arm(pair: Pair, *, several: bool) -> str:

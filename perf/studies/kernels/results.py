@@ -11,6 +11,7 @@ from perf.studies import figures
 from perf.studies.end_to_end import PHASES
 from perf.studies.kernels.profiling import KINDS
 from perf.studies.lm import Setting
+from perf.studies.rows import Row
 
 SETTINGS_SHOWN = 4  # with a table of their own: more are hundreds of lines
 NAME_WIDTH = 64  # CUTLASS names go on for a thousand characters
@@ -22,7 +23,7 @@ BOUND = {
 }
 
 
-def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
+def echo_tables(rows: list[Row], top: int, *, on_gpu: bool) -> None:
     """Every table, each under what it answers. On a CPU operators stand for kernels."""
     done = [row for row in rows if row["status"] == "ok"]
     work, device = ("kernels", "device") if on_gpu else ("operators", "CPU operators' self")
@@ -51,12 +52,12 @@ def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
         click.echo(kernels_table(row, top))
 
 
-def named(row: dict[str, Any]) -> dict[str, Any]:
+def named(row: Row) -> dict[str, Any]:
     """The row's setting."""
     return {axis: row[axis] for axis in Setting.AXES}
 
 
-def phases_table(rows: list[dict[str, Any]], counted: str) -> str:
+def phases_table(rows: list[Row], counted: str) -> str:
     """Busy and wall time of each phase, how many kernels, and for how much of the wall time none ran."""
     shown = []
     for row in rows:
@@ -75,7 +76,7 @@ def phases_table(rows: list[dict[str, Any]], counted: str) -> str:
     return table(shown)
 
 
-def matmul_table(rows: list[dict[str, Any]]) -> str:
+def matmul_table(rows: list[Row]) -> str:
     """The share of matmuls in a forward and in a step, and the kernel that takes the most in each."""
     shown = []
     for row in rows:
@@ -89,14 +90,14 @@ def matmul_table(rows: list[dict[str, Any]]) -> str:
     return table(shown)
 
 
-def ranges_table(rows: list[dict[str, Any]]) -> str:
+def ranges_table(rows: list[Row]) -> str:
     """Busy time of a forward in each named range."""
     return table(
         [named(row) | {f"in {name}": ms(seconds) for name, seconds in row["ranges_s"].items()} for row in rows]
     )
 
 
-def attention_table(rows: list[dict[str, Any]]) -> str:
+def attention_table(rows: list[Row]) -> str:
     """Time and FLOPs of softmax over those of the matmuls; 5 T^2 and 4 T^2 d a head."""
     shown = []
     for row in rows:
@@ -117,7 +118,7 @@ def attention_table(rows: list[dict[str, Any]]) -> str:
     return table(shown)
 
 
-def kernels_table(row: dict[str, Any], top: int) -> str:
+def kernels_table(row: Row, top: int) -> str:
     """The first `top` of a forward, of a step, and of a forward without its matmuls."""
     shown = []
     for part, name in (*PARTS.items(), ("forward_only", "forward, no matmul")):
@@ -136,7 +137,7 @@ def kernels_table(row: dict[str, Any], top: int) -> str:
     return table(shown)
 
 
-def sentence(row: dict[str, Any]) -> str:
+def sentence(row: Row) -> str:
     """What limits the step, what to try next and, where it was measured, what that gives."""
     name = ", ".join(str(value) for value in named(row).values())
     if row["status"] != "ok":
@@ -156,7 +157,7 @@ def sentence(row: dict[str, Any]) -> str:
     return f"{name}: {said}."
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) -> None:
+def draw(rows: list[Row], path: Path, title: str, *, on_gpu: bool) -> None:
     """A bar for the forward and one for the step of each setting: shares of device time by kind, its sum at the end."""
     done = [row for row in rows if row["status"] == "ok"]
     if not done:

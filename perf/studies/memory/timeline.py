@@ -8,6 +8,7 @@ from typing import Any
 from perf.harness.memory import peak_of
 from perf.studies import figures
 from perf.studies.memory.recording import Recording
+from perf.studies.rows import Row
 
 POINTS = 1000
 """A phase keeps about this many values; the least and the most of every stretch are among them."""
@@ -87,7 +88,7 @@ def _change(entry: dict[str, Any]) -> int:
     return {"alloc": 1, "free_completed": -1}.get(entry["action"], 0) * entry["size"]
 
 
-def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str]) -> list[dict[str, Any]]:
+def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str]) -> list[Row]:
     """Equal blocks from one place together, the largest block first; small change is left out."""
     groups: Counter[tuple[int, str, str]] = Counter()
     for block, phase in alive:

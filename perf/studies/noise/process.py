@@ -5,11 +5,11 @@ The two arms of a visit are the same work on the same tensors: what they differ 
 
 import random
 import statistics
-from typing import Any
 
 from perf.harness.case import Case
 from perf.harness.clock import Clock
 from perf.studies.lm import bench
+from perf.studies.rows import Row
 from perf.workloads import build
 from perf.workloads.workload import Workload
 
@@ -34,7 +34,7 @@ def take(count: int) -> list[float]:
     return bench().batch(clock, work, case.cache, count)
 
 
-def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -> list[dict[str, Any]]:
+def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -> list[Row]:
     """Visit each allocation of a case `passes` times in shuffled order; the first one made is a warm-up.
 
     Returns rows: allocation, pass, and the medians a and b of two arms.

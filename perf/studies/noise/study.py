@@ -18,6 +18,7 @@ from perf.studies.document import document, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import tiny_option
 from perf.studies.noise import process
+from perf.studies.rows import Row
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "controls.Controls('matmul', 'cold')",
@@ -127,7 +128,7 @@ def _cases() -> list[Case]:
     return [every[key] for key in CASES]
 
 
-def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[dict[str, Any]]:
+def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[Row]:
     with FreshProcess(process.__name__) as child:
         for case in cases:
             rows = _ask(child, process.visits, case, ALLOCATIONS, PASSES, SAMPLES, seed)
@@ -135,7 +136,7 @@ def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[dict[str, Any]]
             bar.update()
 
 
-def _in_turn(cases: list[Case], bar: Any) -> Iterator[dict[str, Any]]:
+def _in_turn(cases: list[Case], bar: Any) -> Iterator[Row]:
     with FreshProcess(process.__name__) as one, FreshProcess(process.__name__) as other:
         arms = one, other
         for case in cases:

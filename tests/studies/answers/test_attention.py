@@ -10,7 +10,7 @@ import pytest
 from perf.studies.answers import page
 from perf.studies.answers.attention import ASKED, FRONT, FRONT_TABLES, NAMES, TOGETHER, front
 from perf.studies.attention.results import grouped, timed
-from perf.studies.ratios import best, figure, geometric_mean, known, milliseconds, speedup_of
+from perf.studies.speedups import best, figure, geometric_mean, known, milliseconds, speedup_of
 
 RESULTS = Path(__file__).parents[3] / "perf" / "results"
 FOUND = page.documents(page.FOLDER)

@@ -14,7 +14,7 @@ from perf.studies.answers.rows import SIZES, by
 from perf.studies.answers.tables import DIMS, step_s
 from perf.studies.attention.memory import first_that_fails, predicted
 from perf.studies.precision.results import smoothed
-from perf.studies.ratios import best, bound_of, known, milliseconds, speedup_of
+from perf.studies.speedups import best, bound_of, known, milliseconds, speedup_of
 from perf.studies.train_step.study import tflops
 from perf.units import GIB, MIB
 

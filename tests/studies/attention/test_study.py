@@ -25,7 +25,7 @@ from perf.studies.attention.cells import (
     peers_of,
     scores_bytes,
 )
-from perf.studies.ratios import FEWEST
+from perf.studies.speedups import FEWEST
 from perf.workloads import attention_impls, build
 from perf.workloads.attention import problem_of
 

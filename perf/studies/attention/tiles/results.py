@@ -1,12 +1,11 @@
 """What the study of tiles shows: the fastest of each cell beside the present choice, and a sentence for each entry."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from perf.harness.status import told
 from perf.studies.attention.cells import MASKS
 from perf.studies.attention.results import Pair, Row, grouped, shape, timed
-from perf.studies.ratios import geometric_mean, known, milliseconds, speedup_of
+from perf.studies.speedups import geometric_mean, known, milliseconds, speedup_of
 from perf.units import digits
 
 SHOWN = 5
@@ -99,5 +98,5 @@ def _cells(rows: Iterable[Row]) -> Cells:
     return found
 
 
-def _where(row: dict[str, Any]) -> str:
+def _where(row: Row) -> str:
     return f"{shape(row)}, {MASKS[row['is_causal']]}"

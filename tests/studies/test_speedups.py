@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from perf.harness.intervals import of_mean, student
-from perf.studies import ratios
-from perf.studies.ratios import FEWEST, bound_of, processes_for, processes_wanted, speedup_of
+from perf.studies import speedups
+from perf.studies.speedups import FEWEST, bound_of, processes_for, processes_wanted, speedup_of
 
 HALF_WIDTH = 0.02
 SCATTERS = (0.1, 0.3, 0.6, 0.7, 0.8, 1.0, 1.6, 3.0)
@@ -43,7 +43,7 @@ def intervals(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     kept = ordered[:, cut : number - cut]
     scatter = ordered.clip(kept[:, :1], kept[:, -1:]).std(axis=1, ddof=1)
     count = kept.shape[1]
-    level = 0.95 if number <= FEWEST else ratios.LEVEL_AFTER_PILOT
+    level = 0.95 if number <= FEWEST else speedups.LEVEL_AFTER_PILOT
     point = student((count - 1) * math.sqrt(count / number), level)
     return kept.mean(axis=1), point * scatter * math.sqrt(number) / count
 
@@ -62,7 +62,7 @@ def held(drawn: np.ndarray, wanted: np.ndarray, truth: float = 0.0) -> float:
 def test_the_simulation_has_the_studies_own_intervals(number):
     drawn = logs(1.0, number)[:5]
     for one, middle, half in zip(drawn.tolist(), *intervals(drawn), strict=True):
-        assert ratios._over_processes(one) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
+        assert speedups._over_processes(one) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
 
 
 @pytest.mark.parametrize("most", [6, 12])
@@ -148,15 +148,15 @@ def test_a_speed_up_above_1_means_that_ours_is_faster():
     slower, faster = beside
     assert speedup_of(slower)[0] == pytest.approx(2.0) and bound_of(slower)[0] == pytest.approx(1.5)
     assert speedup_of(faster)[0] == pytest.approx(0.8) and bound_of(faster)[0] == pytest.approx(0.7)
-    assert ratios.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
-    assert ratios.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
-    assert ratios.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
-    assert ratios.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
+    assert speedups.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
+    assert speedups.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
+    assert speedups.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
+    assert speedups.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
 
 
 def test_one_process_far_off_widens_no_interval_from_five_on():
     calm = [0.0, 0.004, -0.004, 0.002]
     assert of_mean([*calm, 0.5]).half > 0.25
-    speedup, half = ratios._over_processes([*calm, 0.5])
+    speedup, half = speedups._over_processes([*calm, 0.5])
     assert speedup == pytest.approx(1.0, abs=0.005)
     assert half < 0.06

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from perf.studies import figures
-from perf.studies.ratios import bound_of, speedup_of
+from perf.studies.rows import Row
+from perf.studies.speedups import bound_of, speedup_of
 
 
-def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], path: Path, title: str) -> None:
+def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -> None:
     """Plot a line for each label and a colour for each other arm. Draw nothing without a speed-up.
 
     Hollow marks are lower bounds: the other arm counts by its GPU-busy time alone.
