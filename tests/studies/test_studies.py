@@ -57,12 +57,6 @@ def test_what_needs_a_gpu_says_so_in_one_line(name):
     assert re.fullmatch("Error: .*GPU.*\n", done.output)
 
 
-@pytest.mark.parametrize("name", ["margins", "attention-memory", "all-reduce"])
-def test_a_tiny_size_is_measured_anywhere(name):
-    done = CliRunner().invoke(main, ["study", name, "--size", "tiny"])
-    assert done.exit_code == 0, done.output
-
-
 def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
     def rows():
         yield {"x": 1}

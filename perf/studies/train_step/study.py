@@ -1,7 +1,7 @@
 """How fast is the whole training step, beside another way to run it?"""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa
 AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
 """Fields of a row with the seconds of every step, a list for each process."""
+
+Sample = Callable[[tuple[str, ...], TrainingCase, int, int, Expected | None], Row]
+"""Takes the samples of one process; arguments and reply as of `arms.samples_of`."""
 
 
 @click.command()
@@ -83,14 +86,16 @@ def command(
     sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
     contexts = contexts or ((512, 1024) if kind == "cuda" else (64,))
     cases = [TrainingCase(size, context, batch, model) for context, size in itertools.product(contexts, sizes)]
-    whole = kept(measure(cases, ours, against, effort), kind, out / "train-step.json")
+    whole = kept(measure(cases, ours, against, effort, in_a_fresh_process), kind, out / "train-step.json")
     title = f"Whole step, batch {batch}, of {ours}: median ms, and its speed-up over each other arm, 95 % interval"
     present(whole, title, shown(whole["rows"]), answers(whole["rows"], effort.half_width))
     draw(whole["rows"], lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
 
 
-def measure(cases: list[TrainingCase], ours: str, against: tuple[str, ...], effort: Effort) -> Iterator[Row]:
-    """Yield a row for each case and other arm, with the samples of every process.
+def measure(
+    cases: list[TrainingCase], ours: str, against: tuple[str, ...], effort: Effort, sample: Sample
+) -> Iterator[Row]:
+    """Yield a row for each case and other arm, with the samples of every process, each taken by `sample`.
 
     All arms share a process, or pairs do where that fails because they do not fit or one of them does not run.
     """
@@ -99,21 +104,20 @@ def measure(cases: list[TrainingCase], ours: str, against: tuple[str, ...], effo
     with tqdm(total=len(cases), unit="model", leave=False, disable=None) as bar:
         for case in cases:
             bar.set_postfix_str(f"{case.size} {case.context_length}")
-            rows = _together(case, ours, against, effort)
+            rows = _together(case, (ours, *against), effort, sample)
             if len(against) > 1 and rows[0]["status"] != "ok":
-                rows = [row for other in against for row in _together(case, ours, (other,), effort)]
+                rows = [row for other in against for row in _together(case, (ours, other), effort, sample)]
             yield from rows
             bar.update()
 
 
-def _together(case: TrainingCase, ours: str, others: tuple[str, ...], effort: Effort) -> list[Row]:
-    model: Row = {"size": case.size, "context": case.context_length, "batch": case.batch, "ours": ours}
-    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
-    names = (ours, *others)
+def _together(case: TrainingCase, names: tuple[str, ...], effort: Effort, sample: Sample) -> list[Row]:
+    model: Row = {"size": case.size, "context": case.context_length, "batch": case.batch, "ours": names[0]}
+    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in names[1:]]
     expected: Expected | None = None
 
     def in_a_process(_: Sequence[Any], number: int) -> Iterator[Row]:
-        yield _in_a_fresh_process(names, case, effort.rounds, number % len(names), expected)
+        yield sample(names, case, effort.rounds, number % len(names), expected)
 
     until = Pilot[list[Row]](FEWEST, effort.processes, lambda rows: processes_wanted(rows, effort))
     for reply in compare([rows], until, in_a_process):
@@ -173,9 +177,10 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
             yield f"{where}: {known(speedup, half)} is too wide for a verdict; raise --processes."
 
 
-def _in_a_fresh_process(
+def in_a_fresh_process(
     names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None
 ) -> Row:
+    """Return `arms.samples_of` these arms in a process that ends with it."""
     with FreshProcess(arms.__name__) as process:
         try:
             return process.ask(arms.samples_of, names, case, rounds, built_first, expected)
