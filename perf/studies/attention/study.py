@@ -13,9 +13,10 @@ from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
-from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, processes_wanted, shown, timed
+from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import conclude, document, heading, out_option, write
 from perf.studies.lm import device_kind, tiny_option
+from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention_impls import check_impl
 

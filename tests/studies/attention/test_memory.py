@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from perf.__main__ import main
 from perf.harness import records
 from perf.studies.attention import memory
-from perf.studies.attention.memory import answers, first_that_fails, predicted, table
+from perf.studies.attention.memory import answers, first_that_fails, predicted, shown
 
 RECORDS = Path(__file__).resolve().parents[3] / "perf" / "records"
 MODES = {"saved": "before_backward", "forward": "forward", "backward": "backward"}
@@ -62,7 +62,7 @@ def failures(rows):
 
 def test_the_first_real_out_of_memory_is_a_row_and_one_sentence_for_every_d():
     rows = [full(65536, d) for d in (16, 64)]
-    assert "asked for 128.00 GiB" in table(rows[:1])
+    assert "asked for 128.00 GiB" in next(shown(rows))["status"]
     expected = "seq_len 65536, {}: the first to fail here (out of memory: asked for 128.00 GiB)."
     assert failures(rows) == [expected.format("every d")]
     assert failures(rows[:1]) == [expected.format("d 16")]

@@ -18,7 +18,7 @@ from perf.studies.attention.cells import (
     Cell,
     cells_of,
     groups_of,
-    least_bytes,
+    min_bytes,
     narrowed,
     peers_of,
     scores_bytes,
@@ -159,9 +159,9 @@ def test_who_is_asked_by_default():
 
 def test_eager_is_refused_by_its_bytes(monkeypatch):
     (cell,) = on_gpu("grid", seq_len=(16384,), d=(64,), mode=("forward_backward",), mask=("causal",))
-    assert least_bytes(cell, "reference") == 4 * 32 * GIB
-    assert least_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
-    assert least_bytes(cell, "triton") == 0
+    assert min_bytes(cell, "reference") == 4 * 32 * GIB
+    assert min_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
+    assert min_bytes(cell, "triton") == 0
     monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
     reply = arms.compared(Comparer("cpu", arms.ROOT), "cpu", cell, ["reference"], ["reference"], 2)["reference"]
     assert reply == {"status": "out_of_memory", "reason": "its scores take 128 GiB at least, this GPU has 100"}

@@ -9,7 +9,7 @@ import click
 
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import MASKS, narrowed
-from perf.studies.attention.results import NOT_MEASURED, Row
+from perf.studies.attention.results import NOT_MEASURED
 from perf.studies.attention.study import measure, start
 from perf.studies.attention.tiles.compiling import compile_all
 from perf.studies.attention.tiles.kernels import KERNELS, RACE, TileCell, candidates_of, cells_of, checked, shape_of
@@ -17,6 +17,7 @@ from perf.studies.attention.tiles.results import shown, verdicts
 from perf.studies.document import conclude, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import device_kind, tiny_option
+from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_tiles import choice
