@@ -16,8 +16,9 @@ from perf.studies.memory.recording import (
     whole_step,
     workspaces,
 )
-from perf.studies.memory.timeline import draw, sized, summary
+from perf.studies.memory.timeline import draw, summary
 from perf.studies.rows import Row
+from perf.units import memory
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training
 
@@ -110,9 +111,9 @@ def about(held: dict[str, int] | None) -> str:
         return "A CPU has no workspace of cuBLAS; memory is that of tensors, by the lifetimes of their storages."
     before, product, backward = held.values()
     return (
-        f"torch.cuda.memory_allocated() is {sized(before)} before any model and {sized(product)} after a first "
-        f"product: cuBLAS's workspace is {sized(product - before)}. The backward's thread has its own of "
-        f"{sized(backward - product)}. Both stay allocated and count in every before and every peak."
+        f"torch.cuda.memory_allocated() is {memory(before)} before any model and {memory(product)} after a first "
+        f"product: cuBLAS's workspace is {memory(product - before)}. The backward's thread has its own of "
+        f"{memory(backward - product)}. Both stay allocated and count in every before and every peak."
     )
 
 
@@ -122,14 +123,14 @@ def peaks(rows: list[Row]) -> str:
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
         for name in PASSES:
-            one = row.get(name, {})
-            if "phases" in one:
-                cells[f"before {name}"] = sized(one["before_bytes"])
-                cells[f"peak of {name}"] = sized(one["peak_bytes"])
+            recorded = row.get(name, {})
+            if "phases" in recorded:
+                cells[f"before {name}"] = memory(recorded["before_bytes"])
+                cells[f"peak of {name}"] = memory(recorded["peak_bytes"])
             else:
-                cells[f"peak of {name}"] = one.get("out_of_memory") or row["reason"]
+                cells[f"peak of {name}"] = recorded.get("out_of_memory") or row["reason"]
         cells["peak is in"] = row.get("step", {}).get("peak_phase", "")
-        cells["residual B·T·d·4"] = sized(row["residual_bytes"]) if "residual_bytes" in row else ""
+        cells["residual B·T·d·4"] = memory(row["residual_bytes"]) if "residual_bytes" in row else ""
         shown.append(cells)
     return text_table(shown)
 
@@ -138,9 +139,9 @@ def allocations(row: Row) -> str:
     """Return the table of the largest blocks that the step made and that were alive at its peak."""
     shown = [
         {
-            "each": sized(group["bytes"]),
+            "each": memory(group["bytes"]),
             "count": group["count"],
-            "together": sized(group["bytes"] * group["count"]),
+            "together": memory(group["bytes"] * group["count"]),
             "made in": group["phase"],
             "where": group["where"],
         }
@@ -170,7 +171,7 @@ def _largest(row: Row) -> str:
     most = [group for group in groups if group["bytes"] == groups[0]["bytes"]]
     places = "; ".join(f"{group['count']} made in the {group['phase']}: {group['where']}" for group in most)
     return (
-        f"{_name(row)}: the largest allocations of the step are of {sized(groups[0]['bytes'])}, of which "
+        f"{_name(row)}: the largest allocations of the step are of {memory(groups[0]['bytes'])}, of which "
         f"{sum(group['count'] for group in most)} are alive at its peak ({places})."
     )
 
@@ -181,20 +182,20 @@ def _course(row: Row) -> str:
     forward, backward, optimizer = (phases[name] for name in STEP[1:])
     moved = {phase["name"]: phase["end_bytes"] - phase["start_bytes"] for phase in phases.values()}
     still = abs(moved["optimizer"]) < 1e-3 * optimizer["end_bytes"]
-    tail = "leaves it there" if still else f"ends at {sized(optimizer['end_bytes'])}"
+    tail = "leaves it there" if still else f"ends at {memory(optimizer['end_bytes'])}"
     alone = ""
     if "phases" in row.get("forward", {}):
         (only,) = (phase for phase in row["forward"]["phases"] if phase["name"] in FORWARD)
         gone = only["peak_bytes"] - only["end_bytes"]
         alone = (
-            f"a forward alone peaks {sized(only['peak_bytes'] - only['start_bytes'])} above its start and gives "
-            f"{sized(gone)} of it back; "
+            f"a forward alone peaks {memory(only['peak_bytes'] - only['start_bytes'])} above its start and gives "
+            f"{memory(gone)} of it back; "
         )
     return (
-        f"{_name(row)}: {alone}the step goes from {sized(forward['start_bytes'])} to {sized(forward['end_bytes'])} in "
-        f"the forward, which {'keeps' if moved['forward'] > 0 else 'keeps none of'} its activations, the backward "
-        f"ends at {sized(backward['end_bytes'])} with the gradients in their place, the optimizer {tail}; the peak, "
-        f"{sized(row['step']['requested_peak_bytes'])}, is in the {row['step']['peak_phase']}."
+        f"{_name(row)}: {alone}the step goes from {memory(forward['start_bytes'])} to {memory(forward['end_bytes'])} "
+        f"in the forward, which {'keeps' if moved['forward'] > 0 else 'keeps none of'} its activations, the backward "
+        f"ends at {memory(backward['end_bytes'])} with the gradients in their place, the optimizer {tail}; the peak, "
+        f"{memory(row['step']['requested_peak_bytes'])}, is in the {row['step']['peak_phase']}."
     )
 
 
@@ -205,8 +206,8 @@ def _between(rows: list[Row]) -> list[str]:
         if "phases" in row.get("step", {}):
             held = row["held_before_step"]
             rest = row["step"]["before_bytes"] - sum(held.values())
-            owners = ", ".join(f"{owner.replace('_', ' ')} {sized(count)}" for owner, count in held.items())
-            other = f"; workspaces and the allocator's rounding are {sized(rest)}" if rest else ""
+            owners = ", ".join(f"{owner.replace('_', ' ')} {memory(count)}" for owner, count in held.items())
+            other = f"; workspaces and the allocator's rounding are {memory(rest)}" if rest else ""
             sentences[row["size"]] = f"{row['size']}: before a step there are {owners}{other}."
     return list(sentences.values())
 
@@ -220,7 +221,7 @@ def _precisions(rows: list[Row]) -> list[str]:
             if row is base or base["precision"] != "fp32" or any(row[axis] != base[axis] for axis in same):
                 continue
             changes = [
-                f"the peak of the {name} from {sized(base[name]['peak_bytes'])} to {sized(row[name]['peak_bytes'])} "
+                f"the peak of the {name} from {memory(base[name]['peak_bytes'])} to {memory(row[name]['peak_bytes'])} "
                 f"({row[name]['peak_bytes'] / base[name]['peak_bytes'] - 1:+.1%})"
                 for name in PASSES
                 if "phases" in row.get(name, {}) and "phases" in base.get(name, {})

@@ -47,7 +47,7 @@ def _reply(compiler: FreshProcess, params: dict[str, Any]) -> Reply:
     try:
         return compiler.ask(compiled, params)
     except BrokenProcessPool:
-        return {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
+        return {"status": "does_not_compile", "reason": "the compiler died; its output is above"}
 
 
 def compiled(params: dict[str, Any]) -> Reply:

@@ -118,7 +118,7 @@ def test_one_that_the_compiler_dies_of_is_a_reply_and_the_rest_go_on(monkeypatch
     monkeypatch.setattr(fresh_process, "_pool", pool)
     replies = list(compiling.compile_all([1, 2, 3, 4], 1))
     assert [reply.get("of") for reply in replies] == [1, None, 3, 4]
-    assert replies[1] == {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
+    assert replies[1] == {"status": "does_not_compile", "reason": "the compiler died; its output is above"}
     assert len(started) == 2, "another process takes the place of the one that died"
     assert sorted(map(id, ended)) == sorted(map(id, started))
 
