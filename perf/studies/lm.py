@@ -175,7 +175,7 @@ def refusal(error: Exception) -> Row:
 
 def refused(reply: Row) -> Row:
     """Return status and reason of a failed reply; out of memory, the reason is the requested size."""
-    reason = asked_for(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
+    reason = requested_size(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
     return {"status": reply["status"], "reason": reason}
 
 
@@ -213,10 +213,10 @@ def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
         )
 
 
-def asked_for(error: BaseException | str) -> str:
-    """Return the size of the allocation that failed: "asked for 2.00 GiB"."""
+def requested_size(error: BaseException | str) -> str:
+    """Return the size of the allocation that failed: "requested 2.00 GiB"."""
     match = re.search(r"allocate ([\d.]+ \w+)", str(error))
-    return f"asked for {match[1]}" if match else (str(error).splitlines() or [""])[0]
+    return f"requested {match[1]}" if match else (str(error).splitlines() or [""])[0]
 
 
 def release() -> None:

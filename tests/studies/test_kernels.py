@@ -172,23 +172,6 @@ def test_the_annotated_attention_is_in_place_only_while_it_is_profiled():
         assert reference.scaled_dot_product_attention is before
 
 
-def profiled_row(context):
-    kinds = dict.fromkeys(profiling.KINDS, 0.0) | {"matmul": 1.0}
-    part = {"busy_s": 1.0, "launches": 1, "unattributed": 0, "kernels_s": [["sgemm", "matmul", 1, 1.0]]}
-    row = dict.fromkeys(("forward", "backward", "optimizer"), 1.0)
-    found = {"status": "ok", "wall_s": row | {"forward only": 1.0, "step": 3.0}, "phases_s": row, "ranges_s": {}}
-    parts = dict.fromkeys(results.PARTS, part | {"kinds_s": kinds})
-    return SETTING.axes() | {"context": context, "attention_parts": None} | found | parts
-
-
-def test_the_figure_has_no_empty_margins(tmp_path, drawn):
-    results.draw([profiled_row(2**index) for index in range(20)], tmp_path / "kernels.png", "", on_gpu=True)
-    axes = drawn[0].axes[0]
-    (below, above), ticks = axes.get_ylim(), axes.get_yticks()
-    assert below > max(ticks) > min(ticks) > above  # the first on top
-    assert max(below - max(ticks), min(ticks) - above) < 1
-
-
 def test_the_forward_that_is_shown_alone_keeps_nothing_for_a_backward():
     training = lm.training_of(SETTING)
     forward, graphs = training.train.forward, []

@@ -30,7 +30,7 @@ def timed(size, context, precision="fp32"):
     return setting.axes() | {"status": "ok"} | {f"{phase}_s": [1e-3, 2e-3, 3e-3] for phase in end_to_end.PHASES}
 
 
-FULL = timed("2.7B", 1024) | {"status": "out_of_memory", "reason": "asked for 2.00 GiB"}
+FULL = timed("2.7B", 1024) | {"status": "out_of_memory", "reason": "requested 2.00 GiB"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
         return {"loss": float(train.train.step())}
 
     rows = list(lm.rows_of(settings, measure))
-    assert [told(row) for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
+    assert [told(row) for row in rows] == ["ok", "out of memory: requested 2.00 GiB", "ok"]
 
 
 class BasicsTransformerLM(nn.Module):

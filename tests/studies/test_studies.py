@@ -12,20 +12,10 @@ import torch
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.harness.clock import WallClock, alternate
 from perf.studies import STUDIES, document, spent
-from perf.workloads.workload import Floor, Workload
 from tests.repositories import git
 
 MEASURES_NOTHING = {"accounting", "spent"}
-
-
-def test_arms_alternate_sample_by_sample_and_turn_their_order_round():
-    log = []
-    arms = [Workload(run=lambda name=name: log.append(name), check=lambda: 0.0, floor=Floor()) for name in "ab"]
-    a, b = alternate([(WallClock(), arm) for arm in arms], "warm", 4)
-    assert "".join(log) == "abbaabba"
-    assert len(a) == len(b) == 4
 
 
 def test_every_study_is_on_the_command_line():

@@ -139,10 +139,10 @@ def test_a_scattering_host_is_bounded_by_its_gpu_unless_that_needs_less_than_our
 
 
 def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row():
-    full = {"status": "out_of_memory", "reason": "asked for 2.00 GiB"}
+    full = {"status": "out_of_memory", "reason": "requested 2.00 GiB"}
     rows, _ = measured(lambda names, number: full if "large" in names else times(1.0, 1.0), "large", "b", processes=3)
     assert [row["status"] for row in rows] == ["out_of_memory", "ok"]
-    assert "asked for 2.00 GiB" in next(iter(study.shown(rows)))["ours, ms"]
+    assert "requested 2.00 GiB" in next(iter(study.shown(rows)))["ours, ms"]
 
 
 @pytest.mark.gpu

@@ -11,10 +11,10 @@ import click
 
 from perf.harness.status import told
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, text_table, write
+from perf.studies.document import heading, kept, out_option, text_table, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
-from perf.studies.rows import Row
+from perf.studies.rows import AttentionMemoryRow, Row
 from perf.units import GIB, mib
 
 CARDS_GB = (24, 80, 141)
@@ -49,19 +49,18 @@ def command(
     first = 1 if size else None
     cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
     held = held_workspaces() if device_kind() == "cuda" else None
-    rows = list(_rows(batch, cells, beyond and not size))
-    whole = document(device_kind(), rows) | {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    path = out / "attention-memory.json"
+    whole = kept(_rows(batch, cells, beyond and not size), device_kind(), path)
+    whole |= {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    rows = whole["rows"]
     click.echo(heading(whole))
     allocator = f", {os.environ[ALLOCATOR[0]]}" if held else ""
     click.echo(f"Eager attention, float32, batch {batch}, no heads{allocator}; predicted / measured, GiB")
     click.echo(text_table(shown(rows)))
-    if held:
-        click.echo(about(held))
-    for sentence in answers(rows, batch):
+    predicted_alone = "There is no GPU here: these are predictions, measured exact to the byte on an H200."
+    for sentence in (about(held) if held else predicted_alone, *answers(rows, batch)):
         click.echo(sentence)
-    if device_kind() == "cpu":
-        click.echo("There is no GPU here: these are predictions, measured exact to the byte on an H200.")
-    write(out / "attention-memory.json", whole)
+    write(path, whole)
     draw(rows, batch, out / "attention-memory.png")
 
 
@@ -144,17 +143,17 @@ def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
     return {"measured": measured} | outcome
 
 
-def shown(rows: list[Row]) -> Iterator[Row]:
+def shown(rows: list[AttentionMemoryRow]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for row in rows:
-        cells = {"seq_len": row["seq_len"], "d": row["d"]}
+        cells: Row = {"seq_len": row["seq_len"], "d": row["d"]}
         for name, expected in row["predicted"].items():
             measured = row.get("measured", {}).get(name)
             cells[name] = f"{expected / GIB:.3f}" + ("" if measured is None else f" / {measured / GIB:.3f}")
-        yield cells | {"status": told(row)}
+        yield cells | {"status": told(dict(row))}
 
 
-def answers(rows: list[Row], batch: int) -> Iterator[str]:
+def answers(rows: list[AttentionMemoryRow], batch: int) -> Iterator[str]:
     """Say where memory ends and what fills it."""
     d = max(row["d"] for row in rows)
     for card in CARDS_GB:
@@ -171,7 +170,7 @@ def answers(rows: list[Row], batch: int) -> Iterator[str]:
     yield from _first_failures(rows)
 
 
-def _first_failures(rows: list[Row]) -> Iterator[str]:
+def _first_failures(rows: list[AttentionMemoryRow]) -> Iterator[str]:
     """Yield a sentence for each length that is the first to fail; it is usually the same for every d."""
     failed = sorted((row for row in rows if _failed(row)), key=lambda row: row["seq_len"])
     first = {row["d"]: row for row in reversed(failed)}  # the shortest comes last, and stays
@@ -179,15 +178,15 @@ def _first_failures(rows: list[Row]) -> Iterator[str]:
     for seq_len in sorted({row["seq_len"] for row in first.values()}):
         here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
         which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
-        reasons = " or ".join(dict.fromkeys(map(told, here)))
+        reasons = " or ".join(dict.fromkeys(told(dict(row)) for row in here))
         yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
 
 
-def _failed(row: Row) -> bool:
+def _failed(row: AttentionMemoryRow) -> bool:
     return row["status"] == "out_of_memory"
 
 
-def draw(rows: list[Row], batch: int, path: Path) -> None:
+def draw(rows: list[AttentionMemoryRow], batch: int, path: Path) -> None:
     """Plot the peak over seq_len: predictions and cards as lines, measurements as dots, failures as crosses."""
     figure, axes = figures.subplots(figsize=(5.5, 3.6))
     lengths = sorted({row["seq_len"] for row in rows})

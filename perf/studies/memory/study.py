@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from perf.studies.document import conclude, heading, kept, out_option, text_table, write
-from perf.studies.lm import Models, Setting, asked_for, device_kind, model_options, rows_of
+from perf.studies.lm import Models, Setting, device_kind, model_options, requested_size, rows_of
 from perf.studies.memory.recording import (
     FORWARD,
     STEP,
@@ -94,8 +94,8 @@ def measure(training: Training, setting: Setting, out: Path | None = None) -> Ro
             row[name] = summary(recording, gradient_addresses(train))
         except torch.OutOfMemoryError as error:
             error.__traceback__ = None  # it holds the frames, and they the tensors
-            row[name] = {"out_of_memory": asked_for(error)}
-            row |= {"status": "out_of_memory", "reason": f"{name} {asked_for(error)}"}
+            row[name] = {"out_of_memory": requested_size(error)}
+            row |= {"status": "out_of_memory", "reason": f"{name} {requested_size(error)}"}
     return row
 
 

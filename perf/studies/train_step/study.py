@@ -1,7 +1,7 @@
 """How fast is the whole training step, beside another way to run it?"""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from perf.studies.document import heading, kept, out_option, present
 from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import OURS as MODEL
 from perf.studies.lm import SIZES, device_kind
-from perf.studies.rows import Row
+from perf.studies.rows import Row, TrainStepRow
 from perf.studies.speedup_figure import draw
 from perf.studies.speedups import (
     FEWEST,
@@ -132,12 +132,12 @@ def _together(case: TrainingCase, names: tuple[str, ...], effort: Effort, sample
     return rows
 
 
-def shown(rows: list[Row]) -> Iterator[Row]:
+def shown(rows: list[TrainStepRow]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for row in rows:
-        cells = {"size": row["size"], "context": row["context"], "against": row["against"]}
+        cells: Row = {"size": row["size"], "context": row["context"], "against": row["against"]}
         if row["status"] != "ok":
-            yield cells | {"ours, ms": told(row)}
+            yield cells | {"ours, ms": told(dict(row))}
             continue
         ours = milliseconds(row, "ours")
         cells |= {
@@ -153,13 +153,13 @@ def shown(rows: list[Row]) -> Iterator[Row]:
         yield cells
 
 
-def tflops(row: Row, ms: float) -> float:
+def tflops(row: Mapping[str, Any], ms: float) -> float:
     """Return the rate of the model's FLOPs: three forwards, all attention scores counted."""
     config = measured("configs", "MODEL_CONFIGS")[row["size"]]
     return measured("accounting.compute", "step_flops")(config, row["batch"], row["context"]) / ms * 1e-9
 
 
-def answers(rows: list[Row], half_width: float) -> Iterator[str]:
+def answers(rows: list[TrainStepRow], half_width: float) -> Iterator[str]:
     """Compare ours with the best of the others for every model, or say that the interval is too wide."""
     timed = [row for row in rows if row["status"] == "ok"]
     for (size, context), group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):

@@ -272,16 +272,6 @@ def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once()
         assert (row["status"], row["samples_s"]) == ("ok", [[1.0, 1.0]] * 3)
 
 
-def test_a_cell_takes_as_many_processes_as_the_speed_up_that_scatters_most():
-    calm, wild = arm("b", [1.0], [1.0], [1.0]), arm("c", [0.9], [1.0], [1.1])
-    ours = arm("a", [1.0], [1.0], [1.0], role="ours")
-    assert results.processes_wanted([ours, calm], Effort(2, 8, 0.02)) == FEWEST
-    assert results.processes_wanted([ours, calm, wild], Effort(2, 8, 0.02)) == 8
-    wild["status"] = "wrong: no"
-    assert results.processes_wanted([ours, calm, wild], Effort(2, 8, 0.02)) == FEWEST
-    assert results.processes_wanted([ours], Effort(2, 8, 0.02)) == FEWEST, "nothing to compare"
-
-
 def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     hot = {"status": "throttled", "reason": "the GPU slowed itself down: power brake"}
     plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
