@@ -111,8 +111,11 @@ def rows(run: Run, tick: Tick = lambda _: None) -> list[Row]:
 
 
 def _train(run: Run, precision: str, tick: Tick) -> Row:
+    import torch
+
     exact, weights = _expected(run)
-    baseline = _allocated(run)
+    cuda = torch.cuda if run.device == "cuda" else None
+    baseline = cuda.memory_allocated() if cuda else 0
     train = train_step(run, precision)
     losses: list[float] = []
 
@@ -138,9 +141,10 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
     for ids, targets in itertools.islice(stream(run), run.steps):
         train.ids, train.targets = ids, targets
         scale = train.scaler.get_scale() if train.scaler else 1.0
-        _forget_peak(run)
+        if cuda:
+            cuda.reset_peak_memory_stats()
         seconds += bench().batch(clock, work, "warm", 1)
-        peaks.append(_peak(run))
+        peaks.append(cuda.max_memory_allocated() if cuda else 0)
         skipped += bool(train.scaler) and train.scaler.get_scale() < scale
         broken = _not_finite([parameter.grad for parameter in train.model.parameters()])
         overflowed += broken
@@ -155,7 +159,7 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
         "step_mean_s": statistics.mean(timed),
         "step_median_s": statistics.median(timed),
         "step_sd_s": statistics.stdev(timed),
-        "peak_bytes": max(peaks) - baseline if run.device == "cuda" else None,
+        "peak_bytes": max(peaks) - baseline if cuda else None,
         "final_loss": statistics.mean(losses[-run.window :]),
         "skipped_steps": skipped,
         "overflowed_steps": overflowed_steps,
@@ -240,22 +244,3 @@ def _unless_refused(part: str, precision: str, work: Callable[[], Row]) -> Row:
         status = refusal(error)  # kept without the error, whose traceback holds the allocated tensors
     torch.cuda.empty_cache()
     return {"part": part, "precision": precision} | status
-
-
-def _allocated(run: Run) -> int:
-    import torch
-
-    return torch.cuda.memory_allocated() if run.device == "cuda" else 0
-
-
-def _forget_peak(run: Run) -> None:
-    import torch
-
-    if run.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _peak(run: Run) -> int:
-    import torch
-
-    return torch.cuda.max_memory_allocated() if run.device == "cuda" else 0

@@ -80,7 +80,7 @@ def compared(ours_s, against_s, cell=TINY, against="sdpa_cudnn", ours="triton"):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
-    done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    done = invoke("--mask", "causal", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "Measured on a CPU" in done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
