@@ -18,6 +18,7 @@ from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import bench, tiny_option
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.workloads import controls
 from perf.workloads.workload import Workload, no_floor, no_result
@@ -39,8 +40,6 @@ def command(size: str | None, out: Path) -> None:
     CUDA events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm
     L2; a host-bound step in five processes, on the device and on the wall clock; and the refusal of an impossible time.
     """
-    from tqdm import tqdm
-
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
     rounds, processes = (TINY, TINY) if size else (ROUNDS, PROCESSES)
@@ -58,7 +57,7 @@ def command(size: str | None, out: Path) -> None:
     ]
     rows: list[Row] = []
     tables = []
-    for title, question in tqdm(questions, unit="question", leave=False, disable=None):
+    for title, question in progress(questions, unit="question"):
         cells = list(question())
         rows += [{"question": title} | row for row in cells]
         tables.append(f"\n{title}\n{text_table(cells)}")

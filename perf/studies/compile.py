@@ -18,6 +18,7 @@ from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import conclude, document, heading, out_option, text_table, write
 from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.workloads.transformer_training import Training
 from perf.workloads.workload import Workload
@@ -75,13 +76,11 @@ CALLS = ("forward", "backward", "step")
 
 def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[Row]:
     """Yield a row for each shape and form, eager and compiled, with its forward and backward."""
-    from tqdm import tqdm
-
     from perf.workloads import build
 
     if device_kind() == "cuda":
         held_workspaces()  # starts cuBLAS in both threads, which would otherwise count as the first row's first calls
-    for seq_len, d in tqdm(shapes, unit="shape", leave=False, disable=None):
+    for seq_len, d in progress(shapes, unit="shape"):
         for impl, variant in {"reference": "eager", "reference_compiled": "compiled"}.items():
             row: Row = {"part": "attention", "seq_len": seq_len, "d": d, "variant": variant, "status": "ok"}
             params = {"batch": 8, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": impl}

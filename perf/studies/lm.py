@@ -11,6 +11,7 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure, refusals
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
 from perf.workloads import imported, measured
@@ -152,9 +153,7 @@ def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], Row]
 
     A setting whose predicted memory exceeds that of the GPU is not tried.
     """
-    from tqdm import tqdm
-
-    for setting in tqdm(settings, unit="model", leave=False, disable=None):
+    for setting in progress(settings, unit="model"):
         predicted = predicted_bytes(setting)
         row = setting.axes() | ({} if predicted is None else {"predicted_bytes": predicted})
         if predicted is not None and predicted > memory_bytes():

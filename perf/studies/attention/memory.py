@@ -14,6 +14,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, text_table, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
+from perf.studies.progress import progress
 from perf.studies.rows import AttentionMemoryRow, Row
 from perf.units import GIB, mib
 
@@ -100,10 +101,8 @@ def about(held: dict[str, int]) -> str:
 
 def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[Row]:
     """Yield the rows of the cells, then for each d those of doubled lengths until one fails."""
-    from tqdm import tqdm
-
     longest: dict[int, int] = {}
-    for d, seq_len in tqdm(cells, unit="shape", leave=False, disable=None):
+    for d, seq_len in progress(cells, unit="shape"):
         longest[d] = max(seq_len, longest.get(d, 0))
         yield _row(batch, seq_len, d)
     if not beyond or device_kind() == "cpu":

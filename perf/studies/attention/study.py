@@ -16,6 +16,7 @@ from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, 
 from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import conclude, document, heading, out_option, write
 from perf.studies.lm import device_kind, tiny_option
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention_impls import check_impl
@@ -121,8 +122,6 @@ def measure(process: Process, plan: dict[C, list[Row]], effort: Effort) -> Itera
 
     After the pilot each cell is visited as often as the scatter of its speed-ups demands.
     """
-    from tqdm import tqdm
-
     until = Pilot[C](FEWEST, effort.processes, lambda cell: processes_wanted(plan[cell], effort))
 
     def in_a_process(cells: Sequence[C], number: int) -> Iterator[None]:
@@ -134,7 +133,7 @@ def measure(process: Process, plan: dict[C, list[Row]], effort: Effort) -> Itera
             yield
         process.end()
 
-    with tqdm(total=min(FEWEST, effort.processes) * len(plan), unit="cell", leave=False, disable=None) as bar:
+    with progress(total=min(FEWEST, effort.processes) * len(plan), unit="cell") as bar:
         yield from compare(list(plan), until, in_a_process)
 
 

@@ -18,6 +18,7 @@ from perf.studies.document import document, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import tiny_option
 from perf.studies.noise import process
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
@@ -54,7 +55,6 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
     """
     import pandas
     from tabulate import tabulate
-    from tqdm import tqdm
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
@@ -62,7 +62,7 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
     working_tree.make_importable()
     cases = _cases()[: TINY_CASES if size else None]
     processes, pairs = processes or (2 if size else 5), pairs or (1 if size else 3)
-    with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False, disable=None) as bar:
+    with progress(total=len(cases) * (processes + pairs), unit="case") as bar:
         rows = []
         for number in range(processes):
             rows += [{"design": "crossed", "process": number, **row} for row in _crossed(cases, number, bar)]

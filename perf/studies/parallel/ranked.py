@@ -17,6 +17,7 @@ from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refused
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 
 STOP = {"min_samples": 10, "max_samples": 40, "max_seconds": 2.0}
@@ -131,15 +132,13 @@ def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device)
     Each is measured as an asv case is: one visit checks the output and takes facts and peak memory, the next samples.
     Raises `click.ClickException` where the GPUs are busy or broken.
     """
-    from tqdm import tqdm
-
     working_tree.make_importable()
     worker = WorkerProcess(device, ROOT)
     try:
         greeting = worker.start()
         if trouble := objection(greeting.get("troubles", ())):
             raise click.ClickException(trouble)
-        for params in tqdm(settings, unit="case", leave=False, disable=None):
+        for params in progress(settings, unit="case"):
             if not worker.alive():
                 worker.stop()
                 greeting = worker.start()

@@ -18,6 +18,7 @@ from perf.harness.status import refusals, told
 from perf.studies.document import document, heading, out_option, present, write
 from perf.studies.lm import VARIANTS, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Device, Steps, running_ranks, step_options
+from perf.studies.progress import progress
 from perf.studies.rows import ParallelStepRow, Row
 from perf.studies.speedup_figure import draw
 from perf.studies.speedups import (
@@ -115,7 +116,6 @@ def alone(name: str) -> Way:
 
 def measured(rows: list[Row], pairs: Pairs, device: Device, effort: Effort) -> Iterator[None]:
     """Add samples to `rows`, in one set of processes after another."""
-    from tqdm import tqdm
 
     def wanted(rows: list[Row]) -> int:
         return max((processes_for_speedup(row, effort) for row in rows if row["status"] == "ok"), default=FEWEST)
@@ -132,7 +132,7 @@ def measured(rows: list[Row], pairs: Pairs, device: Device, effort: Effort) -> I
                 bar.update()
         yield
 
-    with tqdm(total=effort.processes * len(rows), unit="pair", leave=False, disable=None) as bar:
+    with progress(total=effort.processes * len(rows), unit="pair") as bar:
         yield from compare([rows], Pilot(FEWEST, effort.processes, wanted), in_processes)
 
 

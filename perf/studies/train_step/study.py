@@ -14,6 +14,7 @@ from perf.studies.document import heading, kept, out_option, present
 from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import OURS as MODEL
 from perf.studies.lm import SIZES, device_kind
+from perf.studies.progress import progress
 from perf.studies.rows import Row, TrainStepRow
 from perf.studies.speedup_figure import draw
 from perf.studies.speedups import (
@@ -99,9 +100,7 @@ def measure(
 
     All arms share a process, or pairs do where that fails because they do not fit or one of them does not run.
     """
-    from tqdm import tqdm
-
-    with tqdm(total=len(cases), unit="model", leave=False, disable=None) as bar:
+    with progress(total=len(cases), unit="model") as bar:
         for case in cases:
             bar.set_postfix_str(f"{case.size} {case.context_length}")
             rows = _together(case, (ours, *against), effort, sample)

@@ -11,6 +11,7 @@ from typing import Any
 
 from perf.harness.status import one_line
 from perf.studies.fresh_process import FreshProcess
+from perf.studies.progress import progress
 from perf.workloads import build
 from perf.workloads.workload import Unavailable
 
@@ -20,8 +21,6 @@ Reply = dict[str, Any]
 
 def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Reply]:
     """Yield a reply for the params of each candidate, in order; a failure or crash is a reply too."""
-    from tqdm import tqdm
-
     idle: queue.SimpleQueue[FreshProcess] = queue.SimpleQueue()
     compilers = [FreshProcess(__name__) for _ in range(min(workers, len(params)))]
     for compiler in compilers:
@@ -37,7 +36,7 @@ def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Repl
     try:
         with ThreadPoolExecutor(len(compilers)) as threads:
             replies = threads.map(in_any, params)
-            yield from tqdm(replies, total=len(params), unit="kernel", leave=False, disable=None)
+            yield from progress(replies, total=len(params), unit="kernel")
     finally:
         for compiler in compilers:
             compiler.end()
