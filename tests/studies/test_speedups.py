@@ -72,25 +72,6 @@ def test_intervals_hold_the_speed_up_as_often_as_they_say_whatever_the_scatter(m
         assert held(drawn, numbers(drawn, most)) >= 0.945, scatter
 
 
-def test_adding_processes_until_the_interval_is_narrow_would_not():
-    drawn = logs(1.3, 12)
-    wanted = np.full(STUDIES, 12)
-    for number in range(11, FEWEST - 1, -1):
-        middles, halves = ordinary(drawn[:, :number])
-        wanted[halves <= math.log1p(HALF_WIDTH)] = number
-    hits = np.zeros(STUDIES, bool)
-    for number in range(FEWEST, 13):
-        middles, halves = ordinary(drawn[:, :number])
-        hits |= (wanted == number) & (abs(middles) <= halves)
-    assert hits.mean() < 0.92
-
-
-def ordinary(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and Student's intervals."""
-    number = drawn.shape[1]
-    return drawn.mean(axis=1), student(number - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(number)
-
-
 @pytest.mark.parametrize("scatter", [0.1, 0.8, 3.0])
 @pytest.mark.parametrize("bound", [0.9, 0.99, 1.0, 1.01])
 def test_bounds_hold_as_often_too(bound, scatter):

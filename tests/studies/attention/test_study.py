@@ -178,18 +178,18 @@ def worker(monkeypatch):
 @pytest.fixture
 def log(monkeypatch):
     """Implementations a, b, c, each writing its name wherever it is called."""
-    found: list[str] = []
+    calls: list[str] = []
 
     def named(name):
         def make(problem, device):
             attend = attention_impls.IMPLS["reference"](problem, device)
-            return lambda *qkv: (found.append(name), attend(*qkv))[1]
+            return lambda *qkv: (calls.append(name), attend(*qkv))[1]
 
         return make
 
     for name in "abc":
         monkeypatch.setitem(attention_impls.IMPLS, name, named(name))
-    return found
+    return calls
 
 
 def test_arms_are_built_warmed_up_and_then_sampled_in_turn_and_turned_round(worker, log):
@@ -233,8 +233,8 @@ def test_an_arm_that_breaks_the_device_is_answered_alone(worker, log, monkeypatc
     assert replies["b"]["reason"] == "RuntimeError: an illegal memory access was encountered"
 
 
-class Spoken:
-    """A measuring process that writes down what it is asked; `replies` overrides what an arm is answered."""
+class FakeProcess:
+    """A measuring process that logs its calls; `replies` overrides the reply of an arm."""
 
     device = "cpu"
 
@@ -261,7 +261,7 @@ def plan_of(*modes):
 
 
 def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once():
-    plan, process = plan_of("forward", "backward"), Spoken()
+    plan, process = plan_of("forward", "backward"), FakeProcess()
     assert len(list(study.measure(process, plan, Effort(2, 9, 0.02)))) == FEWEST * 2
     assert process.log == [
         *[("forward", "abc", "abc"), ("backward", "abc", "abc"), "end"],
@@ -274,7 +274,7 @@ def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once()
 
 def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     hot = {"status": "throttled", "reason": "the GPU slowed itself down: power brake"}
-    plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
+    plan, process = plan_of("forward"), FakeProcess(b={"status": "wrong", "reason": "dq differs"}, c=hot)
     list(study.measure(process, plan, Effort(2, 3, 0.02)))
     (rows,) = plan.values()
     assert [told(row) for row in rows] == [
@@ -297,7 +297,7 @@ def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
 
 def test_nothing_is_measured_beside_other_work(monkeypatch):
     monkeypatch.delenv("PERF_PREFLIGHT", raising=False)
-    process = Spoken()
+    process = FakeProcess()
     process.greeting = lambda: {"troubles": ["process 7 uses GPU 0: stop it first"]}
     with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0"):
         study.start(process, [])
@@ -307,15 +307,15 @@ def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
     other = replace(TINY, mode="backward")
     rows = [arm("x", [1.0], role="ours"), arm("y", [2.0], role="ours"), arm("b", [3.0]), arm("c", status="wrong: no")]
     rows += compared(1.0, 2.0, cell=other)
-    found = list(results.pairs(rows))
-    assert [(pair["mode"], pair["ours"], pair["against"], pair["status"]) for pair in found] == [
+    pairs = list(results.pairs(rows))
+    assert [(pair["mode"], pair["ours"], pair["against"], pair["status"]) for pair in pairs] == [
         ("forward", "x", "b", "ok"),
         ("forward", "x", "c", "wrong: no"),
         ("forward", "y", "b", "ok"),
         ("forward", "y", "c", "wrong: no"),
         ("backward", "triton", "sdpa_cudnn", "ok"),
     ]
-    assert (found[2]["ours_s"], found[2]["against_s"]) == ([[2.0]], [[3.0]])
+    assert (pairs[2]["ours_s"], pairs[2]["against_s"]) == ([[2.0]], [[3.0]])
 
 
 @pytest.mark.gpu
@@ -388,3 +388,23 @@ def test_the_tables_have_the_best_of_the_others_and_each_failure_once():
     assert [line.rpartition(" ")[2] for line in text if line.startswith("4x2x64x16 causal")] == ["flex", "flex"]
     (failure,) = (line for line in text if "sdpa_flash" in line)
     assert failure.startswith("sdpa_flash has no time in grid 4x2x64x16, causal, forward and 1 more")
+
+
+def test_a_lost_device_is_another_process_and_the_others_go_on():
+    """The process answers for the arm that broke its device, alone."""
+    good = {"status": "ok"}
+    replies = [({"b": {"status": "error"}}, False), ({"a": good, "c": good}, True)]
+    calls = []
+
+    class Fresh:
+        def ask(self, function, device, cell, impls, unchecked, rounds):
+            calls.append(list(impls))
+            return replies.pop(0)
+
+        def end(self):
+            calls.append("end")
+
+    process = arms.Process("cpu")
+    process._process = Fresh()
+    assert process.take_turns(TINY, ["a", "b", "c"], [], 2) == {"a": good, "b": {"status": "error"}, "c": good}
+    assert calls == [["a", "b", "c"], "end", ["a", "c"]]

@@ -77,22 +77,6 @@ def test_the_answers_name_the_shortest_step_and_the_bucket_that_adds_least():
     assert "25 MiB by measurement" in second
 
 
-def test_the_modes_of_a_setting_make_a_row():
-    step, exposed = (
-        {"strategy": "naive", "mode": mode, "status": "ok", "samples_s": [time], "facts": {}}
-        for mode, time in (("step", 1.0), ("exposed", 0.2))
-    )
-    row = {"strategy": "naive", "status": "ok", "facts": {}, "step_s": [1.0], "exposed_s": [0.2]}
-    assert list(ddp.paired([step, exposed])) == [row]
-
-
-def test_a_failed_mode_is_a_failed_row():
-    ok = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
-    failed = {"strategy": "naive", "mode": "exposed", "status": "error", "reason": "rank 1: its process died (SIGKILL)"}
-    (row,) = ddp.paired([ok, failed])
-    assert told(row) == "error: rank 1: its process died (SIGKILL)"
-
-
 @pytest.mark.slow
 def test_ddp_equivalence_holds_and_fails_where_the_weights_differ_by_more_than_is_allowed(tmp_path, monkeypatch):
     allowed = ddp_equivalence.ALLOWED
@@ -231,3 +215,12 @@ def test_ranks_are_reused_while_they_live_and_are_as_many(monkeypatch):
         ranks_of(3)
     assert [ranks.world_size for ranks in started] == [2, 2, 3]
     assert not any(ranks.alive for ranks in started)
+
+
+def test_the_modes_of_a_setting_make_a_row_which_fails_with_either():
+    step = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
+    exposed = step | {"mode": "exposed", "samples_s": [0.2]}
+    failed = {"strategy": "naive", "mode": "exposed", "status": "error", "reason": "rank 1: its process died (SIGKILL)"}
+    row, failure = ddp.paired([step, exposed, step, failed])
+    assert row == {"strategy": "naive", "status": "ok", "facts": {}, "step_s": [1.0], "exposed_s": [0.2]}
+    assert told(failure) == "error: rank 1: its process died (SIGKILL)"

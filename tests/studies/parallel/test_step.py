@@ -28,8 +28,8 @@ def row(ours_s, against_s, **more):
     return axes | {"ours": "a", "against": "b", "status": "ok"} | samples | more
 
 
-class Spoken:
-    """Ranks that log what they are told; the arm built first takes 1 s on rank 0 and 3 s on rank 1, the other 2 s."""
+class FakeRanks:
+    """Ranks that log their calls; the arm built first takes 1 s on rank 0 and 3 s on rank 1, the other 2 s."""
 
     log: list[str]
 
@@ -59,10 +59,10 @@ class Spoken:
 
 
 @pytest.fixture
-def spoken(monkeypatch):
-    monkeypatch.setattr(Spoken, "log", [], raising=False)
-    monkeypatch.setattr(ranked, "Ranks", Spoken)
-    return Spoken.log
+def ranks_log(monkeypatch):
+    monkeypatch.setattr(FakeRanks, "log", [], raising=False)
+    monkeypatch.setattr(ranked, "Ranks", FakeRanks)
+    return FakeRanks.log
 
 
 def measured(rows, device="cpu", processes=4, half_width=0.02):
@@ -70,34 +70,34 @@ def measured(rows, device="cpu", processes=4, half_width=0.02):
     return len(list(step.measured(rows, PAIRS, device, Effort(2, processes, half_width))))
 
 
-def test_arms_change_places_with_the_processes_and_the_slowest_rank_counts(spoken):
-    one = row([], [])
-    assert measured([one], processes=2, half_width=0) == 2
+def test_arms_change_places_with_the_processes_and_the_slowest_rank_counts(ranks_log):
+    compared = row([], [])
+    assert measured([compared], processes=2, half_width=0) == 2
     ours, other = "bucketed, batch 4", "torch, batch 4"
     checked = [ours, "check bucketed", other, "check torch"]
-    assert spoken == ["start 2", *checked, "close", "start 2", other, ours, "close"]
-    assert one["ours_s"] == [[3.0, 3.0], [2.0, 2.0]], "the second time it is the second arm"
-    assert one["against_s"] == [[2.0, 2.0], [3.0, 3.0]]
+    assert ranks_log == ["start 2", *checked, "close", "start 2", other, ours, "close"]
+    assert compared["ours_s"] == [[3.0, 3.0], [2.0, 2.0]], "the second time it is the second arm"
+    assert compared["against_s"] == [[2.0, 2.0], [3.0, 3.0]]
 
 
-def test_each_arm_s_gpu_is_looked_at_when_it_is_first(spoken):
-    one = row([], [])
-    measured([one], device="cuda", processes=2, half_width=0)
-    assert one["ours_busy"] == one["against_busy"] == [pytest.approx(2.7 / 3)], "of the least busy rank"
+def test_each_arm_s_gpu_is_looked_at_when_it_is_first(ranks_log):
+    compared = row([], [])
+    measured([compared], device="cuda", processes=2, half_width=0)
+    assert compared["ours_busy"] == compared["against_busy"] == [pytest.approx(2.7 / 3)], "of the least busy rank"
 
 
-def test_it_ends_after_as_many_processes_as_the_first_ones_want(spoken):
+def test_it_ends_after_as_many_processes_as_the_first_ones_want(ranks_log):
     assert measured([row([], [])], processes=9, half_width=1e9) == 3
     assert measured([row([], [])], processes=5, half_width=0) == 5
     assert measured([row([], [], ours="c")], processes=9, half_width=0) == 3, "nothing to compare"
 
 
-def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(spoken):
+def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(ranks_log):
     rows = [row([], [], ours="c"), row([], [])]
     measured(rows, processes=2, half_width=0)
-    assert [told(one) for one in rows] == ["error: RuntimeError: rank 0: broken", "ok"]
+    assert [told(row) for row in rows] == ["error: RuntimeError: rank 0: broken", "ok"]
     assert len(rows[1]["ours_s"]) == 2
-    assert spoken[:5] == ["start 2", "broken, batch 4", "start 2", "bucketed, batch 4", "check bucketed"]
+    assert ranks_log[:5] == ["start 2", "broken, batch 4", "start 2", "bucketed, batch 4", "check bucketed"]
     assert any("rank 0: broken" in cells["ours, ms"] for cells in step.shown(rows))
 
 
@@ -141,6 +141,6 @@ def test_a_pair_of_each_kind_on_real_ranks(tmp_path):
     done = study(*TINY, *arms, "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "parallel-step.json").read_text())["rows"]
-    assert [one["status"] for one in rows] == ["ok"] * 3
-    assert [[len(samples) for samples in one["against_s"]] for one in rows] == [[2, 2]] * 3
+    assert [row["status"] for row in rows] == ["ok"] * 3
+    assert [[len(samples) for samples in row["against_s"]] for row in rows] == [[2, 2]] * 3
     assert (tmp_path / "parallel-step.png").stat().st_size > 0
