@@ -43,7 +43,7 @@ class Setting:
     """The columns that name it in a table."""
 
     def axes(self) -> dict[str, Any]:
-        """Its values of `AXES`."""
+        """Return the values of `AXES`."""
         values = (self.size, self.context_length, self.precision, self.variant, self.attention)
         return dict(zip(self.AXES, values, strict=True))
 
@@ -73,7 +73,7 @@ class Models:
     elsewhere: Axes = field(default_factory=lambda: ELSEWHERE)
 
     def settings(self, *, phases: bool = False) -> list[Setting]:
-        """All combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
+        """Return all combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
         default = self.on_a_gpu if device_kind() == "cuda" else self.elsewhere
         axes = {axis: self.requested.get(axis) or values for axis, values in default.items()}
         for variant in axes["variant"]:

@@ -52,21 +52,22 @@ class Effort:
 def effort_options(rounds: int, processes: int, on_a_cpu: int, half_width: float = 0.02) -> Callable[[Any], Any]:
     """Add --rounds, --half-width and --processes, with these defaults: the command gets `effort`."""
     most_on_a_gpu = processes
+    elsewhere = f"; {on_a_cpu} on a CPU" if on_a_cpu != processes else ""
+    options = (
+        click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(2), help="Samples a process."),
+        click.option(
+            "--half-width", default=100 * half_width, show_default=True, type=Finite(0), help="% that is narrow enough."
+        ),
+        click.option("--processes", type=click.IntRange(2), help=f"Maximum. Default: {processes}{elsewhere}."),
+    )
 
     def add(command: Callable[..., None]) -> Any:
-        @click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(2), help="Samples a process.")
-        @click.option(
-            "--half-width", default=100 * half_width, show_default=True, type=Finite(0), help="% that is narrow enough."
-        )
-        @click.option(
-            "--processes", type=click.IntRange(2), help=f"Maximum. Default: {processes}; {on_a_cpu} on a CPU."
-        )
         @functools.wraps(command)
-        def with_effort(rounds: int, half_width: float, processes: int | None, **options: Any) -> None:
+        def with_effort(rounds: int, half_width: float, processes: int | None, **given: Any) -> None:
             most = processes or (most_on_a_gpu if device_kind() == "cuda" else on_a_cpu)
-            command(effort=Effort(rounds, most, half_width / 100), **options)
+            command(effort=Effort(rounds, most, half_width / 100), **given)
 
-        return with_effort
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_effort)
 
     return add
 
