@@ -1,11 +1,11 @@
-"""One-off questions, each answered by a table: `python -m perf study NAME`.
+"""Questions that no series answers, each a command with a table: `python -m perf study NAME`.
 
-A study is a module with a `command`, in a folder of its own where it has parts, with its kin where it has any:
-attention, memory, kernels, precision, train_step, parallel (several ranks), noise, accounting. It measures by
-`perf.workloads` and `perf.harness`; arms are compared by `perf.harness.comparison`. Shared by several studies: `rows`
-(types of what is on file), `document` (writes rows), `on_file` (reads them), `lm` (options and steps of the model),
-`ratios` and their figure, `figures`, `fresh_process`. `results` holds the committed rows, and `answers` makes the
-tables of their README.
+A study is a module with a `command`, in a folder of its own if it has parts: options make cases, `perf.workloads` and
+`perf.harness` measure them (`perf.harness.comparison` compares arms), and the rows become a table, sentences and a
+figure. Shared by several studies: `document` writes and presents rows, `on_file` reads them, `rows` has their types,
+`lm` the options and steps of the model, `speedups` the options and intervals of a comparison and `speedup_figure` its
+figure, `figures` creates and saves figures, `fresh_process` starts processes, `progress` shows bars. `results` holds
+the committed rows, and `answers` makes the tables of their README.
 """
 
 from perf.options import Commands
@@ -33,11 +33,11 @@ STUDIES = {
     "parallel-step": "parallel.step",
     "sharding": "parallel.sharding",
 }
-"""Each with the module of this package that holds its `command`."""
+"""The module of this package with the `command` of each study."""
 
 
 command = Commands(
     {name: f"perf.studies.{module}" for name, module in STUDIES.items()},
     name="study",
-    help="Answer one question with a table or two: NAME --help teaches.",
+    help="Answer a question with a table or two; see NAME --help.",
 )

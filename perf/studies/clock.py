@@ -1,4 +1,4 @@
-"""Are our stopwatches right? Each against an independent one, on the same tensors."""
+"""Are our clocks right? Compares each with an independent clock, on the same tensors."""
 
 import functools
 import statistics
@@ -18,6 +18,7 @@ from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.lm import bench, tiny_option
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.workloads import controls
 from perf.workloads.workload import Workload, no_floor, no_result
@@ -25,7 +26,7 @@ from perf.workloads.workload import Workload, no_floor, no_result
 ROUNDS = 7
 PROCESSES = 5
 TINY = 2
-"""Of either."""
+"""Rounds and processes if tiny."""
 
 STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_bench's 200 ms: the GPU warms up alike
 
@@ -34,13 +35,11 @@ STOP = Stop(precision=0.0, max_samples=100, max_seconds=0.2)  # as long as do_be
 @tiny_option
 @out_option
 def command(size: str | None, out: Path) -> None:
-    """Are our stopwatches right? Needs a GPU; takes a minute.
+    """Are our clocks right? Needs a GPU; takes a minute.
 
-    Events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm L2; a
-    host-bound step in five processes, by the device and by the wall; and a time that no hardware allows is refused.
+    CUDA events against triton.testing.do_bench; a CUDA graph of short kernels against the profiler; a cold and a warm
+    L2; a host-bound step in five processes, on the device and on the wall clock; and the refusal of an impossible time.
     """
-    from tqdm import tqdm
-
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
     rounds, processes = (TINY, TINY) if size else (ROUNDS, PROCESSES)
@@ -58,10 +57,10 @@ def command(size: str | None, out: Path) -> None:
     ]
     rows: list[Row] = []
     tables = []
-    for title, question in tqdm(questions, unit="question", leave=False, disable=None):
-        found = list(question())
-        rows += [{"question": title} | row for row in found]
-        tables.append(f"\n{title}\n{text_table(found)}")
+    for title, question in progress(questions, unit="question"):
+        cells = list(question())
+        rows += [{"question": title} | row for row in cells]
+        tables.append(f"\n{title}\n{text_table(cells)}")
     whole = document("cuda", rows)
     click.echo(heading(whole))
     for table in tables:
@@ -168,21 +167,20 @@ def _processes(count: int) -> Iterator[Row]:
                 medians[clock].append(statistics.median(reply["samples_ns"]) * 1e-6)
         finally:
             worker.stop()
-    for name, found in medians.items():
-        middle = statistics.median(found)
+    for name, values in medians.items():
         yield {
             "48 linear layers, forward and backward": name,
-            "medians, ms": "  ".join(f"{one:.3f}" for one in found),
-            "range": f"{(max(found) - min(found)) / middle:.2%}",
+            "medians, ms": "  ".join(f"{value:.3f}" for value in values),
+            "range": f"{(max(values) - min(values)) / statistics.median(values):.2%}",
         }
 
 
 def _refusal(l2_bytes: int) -> str:
     clock, work = EventClock(), controls.matmul(8192, "bfloat16", "cuda")
-    found = ceilings.measure(clock)
-    least = ceilings.floor_s(work.floor, found, "cold", l2_bytes)
+    limits = ceilings.measure(clock)
+    floor_s = ceilings.floor_s(work.floor, limits, "cold", l2_bytes)
     try:
-        hold_to_floor(0.99 * least, work.floor, found, "cold", l2_bytes)
+        hold_to_floor(0.99 * floor_s, work.floor, limits, "cold", l2_bytes)
     except TooFast as refused:
         return f"A fabricated time 1 % below the floor is refused: {refused}"
     raise click.ClickException("a time below the physical floor was accepted")

@@ -1,6 +1,7 @@
 """What does torch.compile buy, for attention alone and for the whole model, and what does the first call cost?"""
 
 import functools
+import itertools
 import re
 import statistics
 import warnings
@@ -15,19 +16,10 @@ from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import document, heading, out_option, text_table, write
-from perf.studies.lm import (
-    ON_A_CPU,
-    VARIANTS,
-    Models,
-    Setting,
-    bench,
-    device_kind,
-    model_options,
-    refusal,
-    release,
-    rows_of,
-)
+from perf.studies.document import conclude, document, heading, out_option, text_table, write
+from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
+from perf.studies.progress import progress
+from perf.studies.rows import Row
 from perf.workloads.transformer_training import Training
 from perf.workloads.workload import Workload
 
@@ -37,9 +29,9 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 
 @click.command()
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Of attention. Default: 16, 32, 64, 128.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Attention's. Default: 16, 32, 64, 128.")
 @click.option(
-    "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Of attention. Default: 256 to 16384."
+    "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Attention's. Default: 256 to 16384."
 )
 @model_options({"variant": VARIANTS}, {"variant": VARIANTS[:3]})
 @out_option
@@ -51,18 +43,16 @@ def command(
     \b
     python -m perf study compile --part model --size small --variant eager --variant compiled
 
-    Attention as the course has it (batch 8, no heads, float32, full), forward and backward; the model's forward
-    (without a graph for a backward) and whole step, in every --variant (default: all that run here). Medians; the first
-    call, which compiles, apart. Each part has its rows, compile-PART.json, and its figure.
+    Attention as in the course (batch 8, no heads, float32, full), forward and backward; the model's forward (without a
+    graph for a backward) and whole step, in every --variant (default: all that run here). Medians; the first call,
+    which compiles, is separate. Each part has its rows, compile-PART.json, and its figure.
     """
-    # Inductor's, once a process: IEEE float32 is what is asked for.
+    # Inductor warns once a process; IEEE float32 is what we measure.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* available but not enabled")
-    on_gpu = device_kind() == "cuda"
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     if "attention" in (parts or PARTS):
-        default = ((256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)) if on_gpu else ((256,), (64,))
-        shapes = [(n, d) for n in seq_lens or default[0] for d in dims or default[1]]
-        rows += attention_rows(shapes)
+        default = ((256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)) if device_kind() == "cuda" else ((256,), (64,))
+        rows += attention_rows(list(itertools.product(seq_lens or default[0], dims or default[1])))
     if "model" in (parts or PARTS):
         rows += [{"part": "model"} | row for row in rows_of(models.settings(), measure_model)]
     whole = document(device_kind(), rows)
@@ -70,32 +60,29 @@ def command(
     for part in PARTS:
         if mine := [row for row in rows if row["part"] == part]:
             click.echo(f"\n{part.capitalize()}: medians, ms; first call, s; gain over eager")
-            click.echo(table(mine))
+            click.echo(text_table(shown(mine)))
             write(out / f"compile-{part}.json", whole | {"command": command_of(part, whole["command"]), "rows": mine})
             DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
-    if not on_gpu:
-        click.echo(ON_A_CPU)
+    conclude([])
 
 
 def command_of(part: str, command: str) -> str:
-    """What measures this part alone."""
+    """Return the command that measures this part alone."""
     return re.sub(r" --part[ =]\w+", "", command) + f" --part {part}"
 
 
 CALLS = ("forward", "backward", "step")
 
 
-def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """Eager and compiled, forward and backward, of each shape."""
-    from tqdm import tqdm
-
+def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[Row]:
+    """Yield a row for each shape and form, eager and compiled, with its forward and backward."""
     from perf.workloads import build
 
     if device_kind() == "cuda":
-        held_workspaces()  # or the first row's first calls are the start of cuBLAS, in both threads
-    for seq_len, d in tqdm(shapes, unit="shape", leave=False, disable=None):
+        held_workspaces()  # starts cuBLAS in both threads, which would otherwise count as the first row's first calls
+    for seq_len, d in progress(shapes, unit="shape"):
         for impl, variant in {"reference": "eager", "reference_compiled": "compiled"}.items():
-            row: dict[str, Any] = {"part": "attention", "seq_len": seq_len, "d": d, "variant": variant, "status": "ok"}
+            row: Row = {"part": "attention", "seq_len": seq_len, "d": d, "variant": variant, "status": "ok"}
             params = {"batch": 8, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": impl}
             try:
                 for mode in ("forward", "backward"):
@@ -108,23 +95,23 @@ def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
 
 
 def measure_model(training: Training, setting: Setting) -> dict[str, Any]:
-    """Median seconds of the forward without a graph and of the whole step, and of their first calls."""
+    """Return the median seconds of the forward without a graph and of the step, and those of their first calls."""
     calls = {"forward": training.forward, "step": training.step}
     if training.graphed:
         del calls["forward"]
-    found: dict[str, Any] = {}
+    row: Row = {}
     try:
         for name, make in calls.items():
-            found |= _timed(name, make, "warm")
+            row |= _timed(name, make, "warm")
     except refusals():
         raise
     except Exception as error:  # the compiler may raise anything
-        found |= refusal(error)
-    return found
+        row |= refusal(error)
+    return row
 
 
 def _timed(name: str, make: Callable[[], Workload], cache: Cache) -> dict[str, float]:
-    """Median of a visit, and the first call: CUDA events for attention, which is device work; the wall for a step."""
+    """Return the seconds of the first call and the median of the others, by CUDA events if cold, else by the wall."""
     clock: Clock
     if device_kind() == "cpu":
         clock, cache = WallClock(), "warm"
@@ -136,26 +123,28 @@ def _timed(name: str, make: Callable[[], Workload], cache: Cache) -> dict[str, f
     return {f"{name}_first_s": first_s, f"{name}_s": statistics.median(samples_s)}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Each beside the eager row of the same shape or model."""
+def shown(rows: list[Row]) -> Iterator[Row]:
+    """Yield the cells of each row by column title, with its gain over the eager row of the same cell."""
     eager = _eager(rows)
-    shown = []
     for row in rows:
-        line = {axis: row[axis] for axis in (*Setting.AXES, "seq_len", "d") if axis in row}
+        cells = {axis: row[axis] for axis in (*Setting.AXES, "seq_len", "d") if axis in row}
         for call in CALLS:
             if f"{call}_s" in row:
                 gain = _gain(row, call, eager)
-                line[call] = f"{row[f'{call}_s'] * 1e3:.3f}"
-                line[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
-                line[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
-        shown.append(line | ({} if row["status"] == "ok" else {"status": describe(row)}))
-    return text_table(shown)
+                cells[call] = f"{row[f'{call}_s'] * 1e3:.3f}"
+                cells[f"{call} gain"] = "-" if gain is None else f"{gain:.2f}"
+                cells[f"{call} first"] = f"{row[f'{call}_first_s']:.1f}"
+        yield cells | ({} if row["status"] == "ok" else {"status": describe(row)})
 
 
-def draw_attention(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Gain of the compiled form over seq_len, a line per d."""
+Gains = list[tuple[Row, float]]
+"""Rows of compiled forms, each with its gain over the eager row of the same cell."""
 
-    def draw(axes: Any, call: str, gains: list[tuple[dict[str, Any], float]]) -> None:
+
+def draw_attention(rows: list[Row], path: Path, title: str) -> None:
+    """Plot the gain of the compiled form over seq_len, a line for each d."""
+
+    def draw(axes: Any, gains: Gains) -> None:
         for d in sorted({row["d"] for row, _ in gains}):
             points = sorted((row["seq_len"], gain) for row, gain in gains if row["d"] == d)
             axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"d = {d}")
@@ -167,20 +156,24 @@ def draw_attention(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     _draw(rows, path, title, draw, side_by_side=True)
 
 
-def draw_model(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Gain of each variant, a group of bars per model and setting."""
+def draw_model(rows: list[Row], path: Path, title: str) -> None:
+    """Draw the gain of each variant, a group of bars for each model and setting."""
     named = ("size", *(axis for axis in Setting.AXES[1:] if axis != "variant" and len({row[axis] for row in rows}) > 1))
-    labels = list(dict.fromkeys("\n".join(str(row[axis]) for axis in named) for row in rows))
+
+    def label(row: Row) -> str:
+        return "\n".join(str(row[axis]) for axis in named)
+
+    labels = list(dict.fromkeys(map(label, rows)))
     variants = list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != "eager"))
 
-    def draw(axes: Any, call: str, gains: list[tuple[dict[str, Any], float]]) -> None:
+    def draw(axes: Any, gains: Gains) -> None:
         width = 0.8 / len(variants)
         for index, variant in enumerate(variants):
             mine = [(row, gain) for row, gain in gains if row["variant"] == variant]
-            if not mine:  # a graph of a step has no forward of its own
+            if not mine:  # a captured step has no separate forward
                 continue
             shift = (index - (len(variants) - 1) / 2) * width
-            places = [labels.index("\n".join(str(row[axis]) for axis in named)) + shift for row, _ in mine]
+            places = [labels.index(label(row)) + shift for row, _ in mine]
             bars = axes.bar(places, [gain for _, gain in mine], width=width, color=f"C{index}", label=variant)
             axes.bar_label(bars, fmt="%.2f", fontsize=6.5)
         axes.set_xticks(range(len(labels)), labels, fontsize=8)
@@ -194,28 +187,27 @@ DRAWN = {"attention": draw_attention, "model": draw_model}
 
 
 def _draw(
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     path: Path,
     title: str,
-    draw: Callable[[Any, str, list[tuple[dict[str, Any], float]]], None],
+    draw: Callable[[Any, Gains], None],
     *,
     side_by_side: bool,
     width: float = 8.0,
 ) -> None:
-    """A panel for each call that something has a gain in; none where there is nothing beside an eager row."""
+    """Draw a panel for each call with a gain; draw nothing where no row has an eager one beside it."""
     eager = _eager(rows)
-    found: dict[str, list[tuple[dict[str, Any], float]]] = {}
-    for call in CALLS:
-        gains = [(row, _gain(row, call, eager)) for row in rows if row["variant"] != "eager"]
-        found[call] = [(row, gain) for row, gain in gains if gain is not None]
-    found = {call: known for call, known in found.items() if known}
-    if not found:
+    panels: dict[str, Gains] = {}
+    for row, call in itertools.product(rows, CALLS):
+        if row["variant"] != "eager" and (gain := _gain(row, call, eager)) is not None:
+            panels.setdefault(call, []).append((row, gain))
+    if not panels:
         return
-    shape = (1, len(found)) if side_by_side else (len(found), 1)
+    shape = (1, len(panels)) if side_by_side else (len(panels), 1)
     size = (max(4.0, min(10.0, width)), 0.7 + 2.4 * shape[0])
     figure, grid = figures.subplots(*shape, figsize=size, squeeze=False)
-    for axes, (call, known) in zip(grid.flat, found.items(), strict=True):
-        draw(axes, call, known)
+    for axes, call in zip(grid.flat, [call for call in CALLS if call in panels], strict=True):
+        draw(axes, panels[call])
         axes.axhline(1, color="black", lw=1, ls=":")
         axes.set_title(call, fontsize=9)
         axes.tick_params(labelsize=8)
@@ -230,15 +222,15 @@ def _draw(
     figures.save(figure, path)
 
 
-def _eager(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+def _eager(rows: list[Row]) -> dict[Any, dict[str, Any]]:
     return {_cell(row): row for row in rows if row["variant"] == "eager"}
 
 
-def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+def _cell(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(axis) for axis in ("seq_len", "d", "size", "context", "precision", "attention"))
 
 
-def _gain(row: dict[str, Any], call: str, eager: dict[Any, dict[str, Any]]) -> float | None:
-    """Over the eager row of the same shape or model; None without one."""
+def _gain(row: Row, call: str, eager: dict[Any, dict[str, Any]]) -> float | None:
+    """Return the gain over the eager row of the same cell; None without an eager row."""
     base = eager.get(_cell(row), {}).get(f"{call}_s")
     return base / row[f"{call}_s"] if base and f"{call}_s" in row else None

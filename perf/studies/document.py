@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ import click
 from perf.files import write_measured
 from perf.harness import device
 from perf.studies import rows
+from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.rows import Row
 
 FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
 
 
 def _writable(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
-    """The folder, made before anything is measured; said at the end, where something was written, however it ends."""
+    """Make the folder before anything is measured; name it at the end, however that comes, if a file was written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -31,16 +32,16 @@ def _writable(context: click.Context, parameter: click.Parameter, folder: Path) 
         raise click.ClickException(f"{folder} cannot be written: {os.strerror(errno.EACCES)}")
     before = _files(folder)
 
-    def say_where() -> None:
+    def name_folder() -> None:
         if _files(folder) != before:
             click.echo(f"Rows and figures: {os.path.relpath(folder)}", err=True)
 
-    context.call_on_close(say_where)
+    context.call_on_close(name_folder)
     return folder
 
 
 def _files(folder: Path) -> dict[Path, int]:
-    """And when each was last written; without what another study is just writing aside."""
+    """Return when each file was last written, without those that another study is writing aside."""
     return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".tmp"}
 
 
@@ -49,43 +50,48 @@ out_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=lambda: FOLDER,
     callback=_writable,
-    help="A folder for the rows (NAME.json) and figures; they replace the last. Default: .asv/studies.",
+    help="Folder for rows (NAME.json) and figures, which replace the last. Default: .asv/studies.",
 )
 
 
 def heading(document: dict[str, Any]) -> str:
-    """One line: device and software."""
+    """Return one line with the device and the software."""
     software = document["software"]
     versions = ", ".join(f"{name} {software[name]}" for name in ("torch", "triton") if name in software)
     driver = document["device"].get("driver")
     return ", ".join([document["device"]["name"], *([f"driver {driver}"] if driver else []), versions])
 
 
-def tell(whole: dict[str, Any], title: str, cells: Sequence[dict[str, Any]], sentences: Iterable[str] = ()) -> None:
-    """Print a document for the terminal: who measured, a table (title of a column -> cell) and what follows from it."""
-    click.echo(heading(whole))
+def present(document: dict[str, Any], title: str, cells: Iterable[Row], sentences: Iterable[str] = ()) -> None:
+    """Print a document: its heading, a table (column title -> cell), sentences, and whether a CPU was measured."""
+    click.echo(heading(document))
     click.echo(title)
     click.echo(text_table(cells))
-    for sentence in sentences:
+    conclude(sentences)
+
+
+def conclude(sentences: Iterable[str]) -> None:
+    """Print the sentences that end a study, and whether a CPU was measured."""
+    for sentence in (*sentences, *([ON_A_CPU] if device_kind() == "cpu" else [])):
         click.echo(sentence)
 
 
-def text_table(cells: Sequence[dict[str, Any]]) -> str:
-    """Return a table for the terminal, of rows of cells by the title of their column."""
+def text_table(cells: Iterable[Row]) -> str:
+    """Return a table for the terminal from the cells of each row by column title."""
     from tabulate import tabulate
 
-    return tabulate(cells, headers="keys", disable_numparse=True)
+    return tabulate(list(cells), headers="keys", disable_numparse=True)
 
 
-def document(kind: str, found: list[Row]) -> dict[str, Any]:
+def document(kind: str, rows: list[Row]) -> dict[str, Any]:
     """Return rows with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
     arguments = sys.argv[1:]
     if "--out" in arguments:  # a path of one machine says nothing on another
         at = arguments.index("--out")
         del arguments[at : at + 2]
     command = " ".join(["python -m perf", *arguments])
-    who = {"device": device.identity(kind), "software": device.software()}
-    return {"command": command, "commit": _commit(), **who, "rows": found}
+    origin = {"device": device.identity(kind), "software": device.software()}
+    return {"command": command, "commit": _commit(), **origin, "rows": rows}
 
 
 @functools.cache
@@ -99,24 +105,26 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def kept(measured: Iterable[Row], kind: str, path: Path, written: Callable[[Row], Row] = lambda row: row) -> list[Row]:
-    """Return all rows that are measured. An interruption loses none: with each, those until then go to `path`.
+def kept(
+    measured: Iterable[Row], kind: str, path: Path, on_file: Callable[[Row], Row] = lambda row: row
+) -> dict[str, Any]:
+    """Return the document of all measured rows, and write it to `path` after each, so that an interruption loses none.
 
-    `written` makes of a row what is on file.
+    `on_file` shortens a row for the file.
     """
-    found: list[Row] = []
+    rows: list[Row] = []
     for row in measured:
-        found.append(row)
-        write(path, document(kind, [written(one) for one in found]))
-    return found
+        rows.append(row)
+        write(path, document(kind, [on_file(each) for each in rows]))
+    return document(kind, rows)
 
 
 _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Write aside and rename; a list of numbers takes one line. Raises `click.ClickException` if that fails."""
+    """Write aside and rename, a list of numbers on one line. Raises `click.ClickException` if that fails."""
     wrong = next(rows.faults(path.stem, document["rows"], whole=True), None)
     assert wrong is None, wrong
     text = json.dumps(document, indent=1)
-    write_measured({path: _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"})
+    write_measured({path: _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"})

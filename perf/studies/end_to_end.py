@@ -1,6 +1,7 @@
-"""How long does a training step take, phase by phase, and what does a warm-up change?"""
+"""How long does a training step take, phase by phase?"""
 
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,9 @@ import click
 from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import document, heading, kept, out_option, text_table
-from perf.studies.lm import (
-    ON_A_CPU,
-    Models,
-    Setting,
-    bench,
-    device_kind,
-    largest_that_fits,
-    model_options,
-    rows_of,
-)
+from perf.studies.document import heading, kept, out_option, present
+from perf.studies.lm import Models, Setting, bench, device_kind, largest_that_fits, model_options, rows_of
+from perf.studies.rows import Row
 from perf.units import GIB, mib
 from perf.workloads.transformer_training import PHASES, Training
 
@@ -37,68 +30,58 @@ def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     \b
     python -m perf study end-to-end --size small --size medium --context 256 --precision bf16
 
-    As the course asks: wall time of forward, backward and optimizer with the device synchronized after each, mean and
-    standard deviation over --steps after --warm-up. A size that does not fit is a row with the memory it asked for.
+    The course's measurement: wall time of forward, backward and optimizer, the device synchronized after each; mean and
+    standard deviation over --steps after --warm-up. A size that does not fit is a row with the allocation that failed.
     """
     settings = models.settings(phases=True)
-    measured = rows_of(settings, lambda training, setting: measure(training, setting, warm_up, steps))
-    rows = kept(measured, device_kind(), out / "end-to-end.json")
-    whole = document(device_kind(), rows)
-    click.echo(heading(whole))
-    click.echo(f"Batch {models.batch}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms")
-    click.echo(table(rows))
-    if any("peak_bytes" in row and "predicted_bytes" in row for row in rows):
-        click.echo(about_peaks(held_workspaces()))
-    for sentence in largest_that_fits(settings):
-        click.echo(sentence)
-    if device_kind() == "cpu":
-        click.echo(ON_A_CPU)
-    draw(rows, out / "end-to-end.png", heading(whole))
+    measured = rows_of(settings, lambda training, _: measure(training, warm_up, steps))
+    whole = kept(measured, device_kind(), out / "end-to-end.json")
+    sentences = list(largest_that_fits(settings))
+    if any("peak_bytes" in row and "predicted_bytes" in row for row in whole["rows"]):
+        sentences.insert(0, about_peaks(held_workspaces()))
+    title = f"Batch {models.batch}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms"
+    present(whole, title, shown(whole["rows"]), sentences)
+    draw(whole["rows"], out / "end-to-end.png", heading(whole))
 
 
-def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
-    """Seconds of every phase of every counted step, and peak allocated bytes of all of them on a GPU."""
+def measure(training: Training, warm_up: int, steps: int) -> Row:
+    """Return the seconds of every phase of every counted step, and on a GPU the peak of allocated bytes."""
     seconds, peak_bytes = bench().laps(training.phases(), warm_up + steps)
-    found: dict[str, Any] = {f"{phase}_s": [one[phase] for one in seconds[warm_up:]] for phase in PHASES}
-    return found | ({} if peak_bytes is None else {"peak_bytes": peak_bytes})
+    row: Row = {f"{phase}_s": [step[phase] for step in seconds[warm_up:]] for phase in PHASES}
+    return row | ({} if peak_bytes is None else {"peak_bytes": peak_bytes})
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal; constant columns are left out."""
-    shown = []
+def shown(rows: list[Row]) -> Iterator[Row]:
+    """Yield the cells of each row by column title."""
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
-        if row["status"] == "ok":
-            for phase in PHASES:
-                cells[phase] = mean_and_deviation(row[f"{phase}_s"])
-            cells["step"] = mean_and_deviation(_steps(row))
-            if "peak_bytes" in row:
-                cells["peak, GiB"] = f"{row['peak_bytes'] / GIB:.2f}"
-                if "predicted_bytes" in row:
-                    cells["predicted"] = f"{row['predicted_bytes'] / GIB:.2f}"
-        else:
-            cells["forward"] = describe(row)
-        shown.append(cells)
-    return text_table(shown)
+        if row["status"] != "ok":
+            yield cells | {"forward": describe(row)}
+            continue
+        cells |= {phase: mean_and_deviation(row[f"{phase}_s"]) for phase in PHASES}
+        cells["step"] = mean_and_deviation(step_seconds(row))
+        for title, name in (("peak, GiB", "peak_bytes"), ("predicted", "predicted_bytes")):
+            if "peak_bytes" in row and name in row:
+                cells[title] = f"{row[name] / GIB:.2f}"
+        yield cells
 
 
 def about_peaks(held: dict[str, int]) -> str:
-    """What a peak has and its prediction has not."""
+    """Describe the bytes that are in a measured peak and not in its prediction."""
     before, product, backward = held.values()
     return (
-        f"Peaks have cuBLAS's workspaces in them ({mib(product - before)} of the thread that runs the "
-        f"forward, {mib(backward - product)} of the backward's) and what the allocator rounds up; "
-        "predictions have neither."
+        f"Peaks include cuBLAS's workspaces ({mib(product - before)} of the forward's thread, "
+        f"{mib(backward - product)} of the backward's) and the allocator's rounding; predictions have neither."
     )
 
 
 def mean_and_deviation(seconds: list[float]) -> str:
-    """In milliseconds."""
+    """Format in milliseconds."""
     return f"{statistics.mean(seconds) * 1e3:.2f} ± {statistics.stdev(seconds) * 1e3:.2f}"
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """A panel a size, each with its own scale: contexts, in each a bar for whatever else differs."""
+def draw(rows: list[Row], path: Path, title: str) -> None:
+    """Draw a panel for each size, with its own scale: bars in a group for each context."""
     if not any(row["status"] == "ok" for row in rows):
         return
     panels: dict[str, list[dict[str, Any]]] = {}
@@ -107,20 +90,18 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     varied = [axis for axis in Setting.AXES[2:] if len({row[axis] for row in rows}) > 1]
     label = max(len(_label(row, varied)) for row in rows)
     bars = max(map(len, panels.values()))
-    # Inches: ten in all, a panel's axis, and what a bar needs to be read.
+    # Inches: ten in all, a panel's axis, and the width of a legible bar.
     columns = max(1, min(3, len(panels), int(10 / (0.9 + 0.2 * bars))))
     lines = -(-len(panels) // columns)
     width, height = max(4.0, min(10.0, columns * (1.3 + 0.3 * bars))), 0.6 + lines * (2.5 + 0.06 * label)
     from matplotlib.patches import Rectangle
 
     figure, grid = figures.subplots(lines, columns, figsize=(width, height), squeeze=False)
-    for index, axes in enumerate(grid.flat):
-        if index < len(panels):
-            size = list(panels)[index]
-            _draw_panel(axes, panels[size], varied)
-            axes.set_title(size, fontsize=9)
-        else:
-            axes.set_axis_off()
+    for axes, (size, mine) in zip(grid.flat, panels.items(), strict=False):
+        _draw_panel(axes, mine, varied)
+        axes.set_title(size, fontsize=9)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
     for axes in grid[:, 0]:
         axes.set_ylabel("ms a step", fontsize=8)
     figure.suptitle(title, fontsize=8)
@@ -129,11 +110,11 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     figures.save(figure, path)
 
 
-def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> None:
-    """Each row a bar with the deviation of its step, or instead the reason why it has no times."""
+def _draw_panel(axes: Any, rows: list[Row], varied: list[str]) -> None:
+    """Draw a bar for each row with the deviation of its step, or its status where it has no times."""
     contexts = sorted({row["context"] for row in rows})
     grouped = [[row for row in rows if row["context"] == context] for context in contexts]
-    begins = [sum(len(one) + 0.6 for one in grouped[:index]) for index in range(len(grouped))]
+    begins = [sum(len(group) + 0.6 for group in grouped[:index]) for index in range(len(grouped))]
     bars = [
         (begin + index, row) for begin, group in zip(begins, grouped, strict=True) for index, row in enumerate(group)
     ]
@@ -144,7 +125,7 @@ def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> Non
         heights = [statistics.mean(row[f"{phase}_s"]) * 1e3 for _, row in timed]
         axes.bar(places, heights, bottom=bottom, color=color, width=0.85)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    deviations = [statistics.stdev(_steps(row)) * 1e3 for _, row in timed]
+    deviations = [statistics.stdev(step_seconds(row)) * 1e3 for _, row in timed]
     axes.errorbar(places, bottom, yerr=deviations, fmt="none", color="black", capsize=2, lw=1)
     for place, row in bars:
         if row["status"] != "ok":
@@ -168,9 +149,10 @@ def _draw_panel(axes: Any, rows: list[dict[str, Any]], varied: list[str]) -> Non
         axes.set_xticks([])
 
 
-def _label(row: dict[str, Any], varied: list[str]) -> str:
+def _label(row: Row, varied: list[str]) -> str:
     return " ".join(str(row[axis]) for axis in varied)
 
 
-def _steps(row: dict[str, Any]) -> list[float]:
+def step_seconds(row: Row) -> list[float]:
+    """Return the seconds of each whole step."""
     return [sum(step) for step in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]

@@ -1,4 +1,4 @@
-"""Figures of the studies: made without pyplot, which is global, and saved in one way."""
+"""Create and save figures without pyplot, whose state is global."""
 
 import io
 from pathlib import Path

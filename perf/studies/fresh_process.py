@@ -1,4 +1,4 @@
-"""A fresh process for a study: it gets torch and the compiler from a server that has imported them once."""
+"""Fresh processes for a study, forked from a server that has imported torch and the compiler once."""
 
 import os
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
-DIED = {"status": "crashed", "reason": "the measuring process died; its last words are above"}
+DIED = {"status": "crashed", "reason": "the measuring process died; its output is above"}
 
 
 class FreshProcess:
-    """A process that answers one call after another. Started by the first call, by that after `end`, and after a death.
+    """A process that serves calls; the first call, one after `end`, and one after a crash each start a fresh process.
 
     `module` holds the functions to call.
     """
@@ -27,7 +27,7 @@ class FreshProcess:
         self.end()
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function there. Raises what it raises, and `BrokenProcessPool` if the process dies."""
+        """Call a function in the process. Raises its exceptions, and `BrokenProcessPool` if the process dies."""
         self._pool = self._pool or _pool(self._module)
         try:
             return self._pool.submit(function, *arguments).result()
@@ -43,7 +43,7 @@ class FreshProcess:
 
 
 def _pool(module: str) -> ProcessPoolExecutor:
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else a process that imports the compiler cannot be forked
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise importing the compiler makes the server unforkable
     context = get_context("forkserver")
     context.set_forkserver_preload([module, "torch._inductor.compile_fx"])  # seconds, once
     return ProcessPoolExecutor(1, mp_context=context)

@@ -11,6 +11,7 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure, refusals
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
 from perf.workloads import imported, measured
@@ -22,7 +23,7 @@ VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda
 ATTENTIONS = ("reference", "pytorch", "triton", "sdpa")
 OURS = "cs336_systems.transformer:TransformerLM"
 
-ON_A_CPU = "Measured on a CPU: the method is the GPU's, the times and their ratios are not."
+ON_A_CPU = "Measured on a CPU: the method is the GPU's, its times and speed-ups are not."
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Setting:
     """The columns that name it in a table."""
 
     def axes(self) -> dict[str, Any]:
-        """Its values of `AXES`."""
+        """Return the values of `AXES`."""
         values = (self.size, self.context_length, self.precision, self.variant, self.attention)
         return dict(zip(self.AXES, values, strict=True))
 
@@ -65,16 +66,16 @@ ALLOWED = {"precision": PRECISIONS, "variant": VARIANTS, "attention": ATTENTIONS
 class Models:
     """The values of the options of `model_options`."""
 
-    asked: Axes
+    requested: Axes
     batch: int = 4
     model: str = OURS
     on_a_gpu: Axes = field(default_factory=lambda: ON_A_GPU)
     elsewhere: Axes = field(default_factory=lambda: ELSEWHERE)
 
     def settings(self, *, phases: bool = False) -> list[Setting]:
-        """All combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
+        """Return all combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
         default = self.on_a_gpu if device_kind() == "cuda" else self.elsewhere
-        axes = {axis: self.asked.get(axis) or values for axis, values in default.items()}
+        axes = {axis: self.requested.get(axis) or values for axis, values in default.items()}
         for variant in axes["variant"]:
             if phases and variant.endswith("cuda_graph"):
                 raise click.BadParameter(
@@ -88,7 +89,7 @@ class Models:
 
 
 def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -> Callable[[Callable[..., None]], Any]:
-    """Every axis as an option, each repeatable: the command gets `models`. Defaults are these, else the common ones."""
+    """Add every axis as a repeatable option: the command gets `models`. These defaults replace common ones."""
     on_a_gpu, elsewhere = ON_A_GPU | (on_a_gpu or {}), ELSEWHERE | (elsewhere or {})
 
     def option(axis: str) -> Callable[[Any], Any]:
@@ -107,27 +108,27 @@ def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -
     def add(command: Callable[..., None]) -> Any:
         @functools.wraps(command)
         def with_models(batch: int, model: str, **given: Any) -> None:
-            asked = {axis: given.pop(axis) for axis in ON_A_GPU}
-            command(models=Models(asked, batch, model, on_a_gpu, elsewhere), **given)
+            requested = {axis: given.pop(axis) for axis in ON_A_GPU}
+            command(models=Models(requested, batch, model, on_a_gpu, elsewhere), **given)
 
-        return functools.reduce(lambda wrapped, one: one(wrapped), reversed(options), with_models)
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_models)
 
     return add
 
 
-tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Little of everything, in seconds.")
+tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Measure little, in seconds.")
 """Option of studies without a model: "tiny" or None."""
 
 
 def device_kind() -> str:
-    """cuda where there is one, else cpu."""
+    """Return "cuda" where there is a GPU, else "cpu"."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def training_of(setting: Setting) -> Training:
-    """The setting's model in training, on this machine. Raises `click.ClickException` for a wrong hook."""
+    """Return the training workload of the setting here. Raises `click.ClickException` for a wrong --model."""
     foreign = {} if setting.model == OURS else {"model": setting.model}
     params = {axis: getattr(setting, axis) for axis in ("size", "context_length", "batch", *Setting.AXES[2:])} | foreign
     if foreign:
@@ -143,45 +144,42 @@ def training_of(setting: Setting) -> Training:
 
 @functools.cache
 def bench() -> Bench:
-    """This process's stopwatch."""
+    """Return the bench of this process."""
     return Bench(device_kind())
 
 
-def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], dict[str, Any]]) -> Iterator[Row]:
-    """One row per setting: what `measure(training, setting)` found, or why it found nothing.
+def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], Row]) -> Iterator[Row]:
+    """Yield a row for each setting: the fields of `measure(training, setting)`, or the status of its failure.
 
-    What is predicted to need more memory than the GPU has is not tried, and its row says so.
+    A setting whose predicted memory exceeds that of the GPU is not tried.
     """
-    from tqdm import tqdm
-
-    for setting in tqdm(settings, unit="model", leave=False, disable=None):
+    for setting in progress(settings, unit="model"):
         predicted = predicted_bytes(setting)
-        known = {} if predicted is None else {"predicted_bytes": predicted}
+        row = setting.axes() | ({} if predicted is None else {"predicted_bytes": predicted})
         if predicted is not None and predicted > memory_bytes():
-            does_not_fit = {"status": "out_of_memory", "reason": f"predicted {gib(predicted, 0)}"}
-            yield setting.axes() | known | does_not_fit
+            yield row | {"status": "out_of_memory", "reason": f"predicted {gib(predicted, 0)}"}
             continue
         try:
-            found = {"status": "ok"} | measure(training_of(setting), setting)
+            row |= {"status": "ok"} | measure(training_of(setting), setting)
         except refusals() as error:
-            found = refusal(error)
+            row |= refusal(error)
         release()
-        yield setting.axes() | known | found
+        yield row
 
 
 def refusal(error: Exception) -> Row:
-    """Return status and reason of work that raised `error`, as `refused` words it."""
+    """Return status and reason of work that raised `error`."""
     return refused(failure(error))
 
 
 def refused(reply: Row) -> Row:
-    """Return status and reason of a failed reply; for memory that could not be had, how much was requested."""
-    reason = asked_for(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
+    """Return status and reason of a failed reply; out of memory, the reason is the requested size."""
+    reason = requested_size(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
     return {"status": reply["status"], "reason": reason}
 
 
 def predicted_bytes(setting: Setting) -> int | None:
-    """The peak of a step by `cs336_systems.accounting`; None for a user's model and for compiled forms."""
+    """Return the peak of a step by `cs336_systems.accounting`; None for a user's model and for compiled forms."""
     if setting.model != OURS or setting.variant not in ("eager", "cuda_graph"):
         return None
     return measured("accounting.peak", "peak_step_bytes")(
@@ -194,7 +192,7 @@ def predicted_bytes(setting: Setting) -> int | None:
 
 
 def memory_bytes() -> float:
-    """Return the memory of the GPU; infinity without one, since no limit is known."""
+    """Return the memory of the GPU; infinity without one."""
     import torch
 
     return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else float("inf")
@@ -214,14 +212,14 @@ def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
         )
 
 
-def asked_for(error: BaseException | str) -> str:
-    """The allocation that failed, as torch puts it: "asked for 2.00 GiB"."""
+def requested_size(error: BaseException | str) -> str:
+    """Return the size of the allocation that failed: "requested 2.00 GiB"."""
     match = re.search(r"allocate ([\d.]+ \w+)", str(error))
-    return f"asked for {match[1]}" if match else (str(error).splitlines() or [""])[0]
+    return f"requested {match[1]}" if match else (str(error).splitlines() or [""])[0]
 
 
 def release() -> None:
-    """Give back what the last model held, its compiled forms included."""
+    """Free the memory of the last model and its compiled forms."""
     import gc
 
     import torch
@@ -233,7 +231,7 @@ def release() -> None:
 
 
 def synchronize() -> None:
-    """Wait for the device, where there is one."""
+    """Wait for the GPU, if there is one."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""How near does right code come to what a check refuses? Every case of attention is checked, and none is timed."""
+"""How near does correct code come to the bounds of its check? Checks every case of attention and times none."""
 
 import gc
 import random
@@ -14,6 +14,7 @@ from perf.harness.suite import cases_of
 from perf.selection import asv_classes
 from perf.studies.document import text_table
 from perf.studies.lm import tiny_option
+from perf.studies.rows import Row
 from perf.workloads import build
 from perf.workloads.attention_check import Bound, every_bound
 from perf.workloads.workload import Unavailable
@@ -22,12 +23,12 @@ WORKLOADS = ("attention", "attention_leaderboard")
 
 
 class Checked(NamedTuple):
-    """One case."""
+    """The result of checking one case."""
 
     case: Case
     bounds: list[Bound]
     reason: str
-    """Why it could not be checked, "" if it was."""
+    """The reason why it could not be checked, or ""."""
 
 
 @click.command()
@@ -36,11 +37,11 @@ class Checked(NamedTuple):
 @click.option("--max-seq-len", default=16384, show_default=True, help="Leave longer sequences out.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="N cases, drawn at random, instead of all.")
 def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int | None) -> None:
-    """How near does right code come to what a check refuses? Of each implementation and dtype the worst of every bound.
+    """How near does correct code come to the bounds of its check? The worst of each implementation, dtype and bound.
 
-    Builds and checks every case of attention in this process, without timing it: shares of what is allowed, by row,
-    slope, RMS, and row where the last keys dominate. A share above 1 is a case that gets no number. Cases that differ
-    in their clock alone are checked once.
+    Builds and checks every case of attention in this process, without timing it: shares of the allowed error, by row,
+    slope, RMS, and row where the last keys dominate. A case with a share above 1 is refused. Cases that differ only in
+    their clock are checked once.
     """
     prefix = prefix or ("smoke." if size else "attention.")
     cases = selected(prefix, max_seq_len)
@@ -48,22 +49,22 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
         raise click.ClickException(f"no case of attention is in a class {prefix!r} with {max_seq_len} tokens at most")
     if sample:
         cases = sorted(random.Random(0).sample(cases, min(sample, len(cases))), key=_by_problem)
-    found = []
     with click.progressbar(cases, label="checked", file=sys.stderr) as bar:
-        found = [checked(case) for case in bar]
-    click.echo(text_table(table(found)))
-    for one in found:
-        if one.reason:
-            click.echo(f"{one.case.key}: {one.reason}")
-        for bound in one.bounds:
+        results = [checked(case) for case in bar]
+    click.echo(text_table(table(results)))
+    for case, bounds, reason in results:
+        if reason:
+            click.echo(f"{case.key}: {reason}")
+        for bound in bounds:
             if not bound.share <= 1:
-                click.echo(f"REFUSED {one.case.key}: {bound}")
-    refused = sum(any(not bound.share <= 1 for bound in one.bounds) for one in found)
-    click.echo(f"{len(found)} cases: {refused} refused, {sum(bool(one.reason) for one in found)} not checked")
+                click.echo(f"REFUSED {case.key}: {bound}")
+    refused = sum(any(not bound.share <= 1 for bound in result.bounds) for result in results)
+    unchecked = sum(bool(result.reason) for result in results)
+    click.echo(f"{len(results)} cases: {refused} refused, {unchecked} not checked")
 
 
 def selected(prefix: str, max_seq_len: int) -> list[Case]:
-    """Cases of attention, those of one problem in a row, because the oracle keeps one."""
+    """Return cases of attention, sorted by problem, because the oracle caches one problem."""
     cases: dict[tuple[Any, ...], Case] = {}
     for name, cls, _ in asv_classes():
         if cls is None or not name.startswith(prefix) or cls.workload not in WORKLOADS:
@@ -75,7 +76,7 @@ def selected(prefix: str, max_seq_len: int) -> list[Case]:
 
 
 def checked(case: Case) -> Checked:
-    """Every bound on one case, or why there are none: it is unavailable here, or out of memory."""
+    """Return every bound on a case, or the reason why it cannot be checked here."""
     import torch
 
     if reason := missing_device(case.device):
@@ -99,12 +100,12 @@ def checked(case: Case) -> Checked:
     return Checked(case, [] if reason else bounds, reason)
 
 
-def table(found: Sequence[Checked]) -> list[dict[str, Any]]:
-    """A row for each implementation and dtype: the largest share of each bound, and of which case and tensor."""
+def table(results: Sequence[Checked]) -> list[Row]:
+    """Return a row for each implementation and dtype: the largest share of each bound, with its case and tensor."""
     groups: dict[tuple[str, str], list[Checked]] = {}
-    for one in found:
-        if one.bounds:
-            groups.setdefault((one.case.params["impl"], one.case.params["dtype"]), []).append(one)
+    for result in results:
+        if result.bounds:
+            groups.setdefault((result.case.params["impl"], result.case.params["dtype"]), []).append(result)
     return [
         {"impl": impl, "dtype": dtype, "cases": len(group)} | dict(_worst(group))
         for (impl, dtype), group in sorted(groups.items())
@@ -113,11 +114,11 @@ def table(found: Sequence[Checked]) -> list[dict[str, Any]]:
 
 def _worst(group: Sequence[Checked]) -> Iterator[tuple[str, str]]:
     columns: dict[str, tuple[Bound, Case]] = {}
-    for one in group:
-        for bound in one.bounds:
+    for case, bounds, _ in group:
+        for bound in bounds:
             name = bound.what if bound.keys == "random" else f"{bound.what}, last keys"
             if name not in columns or not bound.share <= columns[name][0].share:
-                columns[name] = bound, one.case
+                columns[name] = bound, case
     for name, (bound, case) in columns.items():
         params = case.params
         mask = "causal" if params.get("is_causal", True) else "full"

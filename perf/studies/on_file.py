@@ -1,4 +1,4 @@
-"""Documents of studies as they are on file: what they lack is an answer of its own, no error of whoever asks."""
+"""Read the studies' documents from file. Missing data raise `NotOnFile`, which a reader can report."""
 
 import json
 from pathlib import Path
@@ -23,21 +23,21 @@ class OnFile(dict[Any, Any]):
 
 
 def loaded(path: Path) -> Any:
-    """Return a document from its file, however old: each row has a `Status`.
+    """Return a document from its file. Rows of older files get a `Status`.
 
-    Raises `OSError`, and `ValueError` for what is no JSON or has fields of another type than the study writes.
+    Raises `OSError`, and `ValueError` for invalid JSON or a field of another type than the study writes.
     """
-    found = json.loads(path.read_text(encoding="utf-8"), object_hook=OnFile)
-    if isinstance(found, dict) and isinstance(found.get("rows"), list):
-        found["rows"] = [status.read(row) if isinstance(row, dict) else row for row in found["rows"]]
-        known = [row for row in found["rows"] if isinstance(row, dict)]
+    document = json.loads(path.read_text(encoding="utf-8"), object_hook=OnFile)
+    if isinstance(document, dict) and isinstance(document.get("rows"), list):
+        document["rows"] = [status.read(row) if isinstance(row, dict) else row for row in document["rows"]]
+        known = [row for row in document["rows"] if isinstance(row, dict)]
         if wrong := next(faults(path.stem, known, whole=False), None):
             raise ValueError(wrong)
-    return found
+    return document
 
 
 def some(rows: list[Any], what: str) -> list[Any]:
-    """`rows`, of which there is at least one. Raises `NotOnFile` if there is none of `what`."""
+    """Return `rows`. Raises `NotOnFile`, naming `what`, if there are none."""
     if not rows:
         raise NotOnFile(f"{what}: no row is on file")
     return rows

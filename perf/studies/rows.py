@@ -1,7 +1,7 @@
-"""The rows of every study's document, and the check of them where a file is written or read.
+"""The types of the rows in every study's document, and their check where a file is written or read.
 
-`SCHEMAS` names the fields of a row by the name of its document. A study writes all that are not `NotRequired`. A file
-that is read may be older and lack some; what it has must be of these types.
+`SCHEMAS` maps the name of a document to the type of its rows. A study writes all fields that are not `NotRequired`. An
+older file may lack some; those that it has must be of these types.
 """
 
 import types
@@ -11,13 +11,13 @@ from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_or
 from perf.harness.status import Status
 
 Row = dict[str, Any]
-"""A row while it is put together and shown."""
+"""A row under construction, or the cells of a table."""
 
 Samples = list[list[float]]
 """Seconds of every sample, a list for each process."""
 
 Spans = list[list[float]]
-"""Start and end of each, in seconds."""
+"""Start and end of each span, in seconds."""
 
 
 class StatusRow(TypedDict):
@@ -64,7 +64,7 @@ class CompiledModelRow(ModelRow):
 
 
 class CompiledAttentionRow(StatusRow):
-    """A form of attention, the same way."""
+    """A form of attention: its first calls, and the medians of the others."""
 
     part: str
     seq_len: int
@@ -87,7 +87,7 @@ class MemoryRow(ModelRow):
 
 
 class AttentionMemoryRow(StatusRow):
-    """Bytes by when they are held."""
+    """Bytes of eager attention by the time at which they are alive."""
 
     seq_len: int
     d: int
@@ -128,7 +128,7 @@ class TileRow(ArmRow):
 
 
 class PairRow(StatusRow):
-    """Two ways to run a training step, in turn."""
+    """Two ways to run a training step, sampled in turn."""
 
     size: str
     batch: int
@@ -139,7 +139,7 @@ class PairRow(StatusRow):
 
 
 class TrainStepRow(PairRow):
-    """Two ways to run a training step on one device; busy is the time for which the GPU works."""
+    """Two ways to run a training step on one device; busy is the GPU's busy time."""
 
     context: int
     against_busy_s: Samples
@@ -157,7 +157,7 @@ class RankedRow(TypedDict):
 
 
 class ParallelStepRow(PairRow, RankedRow):
-    """Two ways to share a step over several ranks; busy is the share of it for which the GPU works."""
+    """Two ways to share a step over several ranks; busy is the GPU's busy share of a step."""
 
     ours_busy: list[float]
     against_busy: list[float]
@@ -197,7 +197,7 @@ class StrategyRow(CaseRow, RankedRow):
 
 
 class OverlapRow(RankedRow):
-    """When one rank computes and communicates."""
+    """The spans in which one rank computes and communicates."""
 
     strategy: str
     rank: int
@@ -249,7 +249,7 @@ SCHEMAS: dict[str, Any] = {
 
 
 def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
-    """Say what is wrong with rows of the document `name`; with `whole` also which fields they lack."""
+    """Yield the faults of rows of the document `name`; with `whole` a missing field is one."""
     schema = SCHEMAS.get(name, AnyRow)
     kinds, required = get_type_hints(schema), schema.__required_keys__
     for number, row in enumerate(rows):
@@ -261,18 +261,18 @@ def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
 
 
 def _matches(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value is of this type. An int will do for a float, a bool for neither."""
+    """Return whether a JSON value is of this type. An int is a float, a bool is neither."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
     if origin in (Union, types.UnionType):
-        return any(_matches(value, one) for one in inner)
+        return any(_matches(value, each) for each in inner)
     if origin is Literal:
         return value in inner
     if origin is list:
-        return isinstance(value, list) and all(_matches(one, inner[0]) for one in value)
+        return isinstance(value, list) and all(_matches(each, inner[0]) for each in value)
     if origin is dict:
-        return isinstance(value, dict) and all(_matches(one, inner[1]) for one in value.values())
+        return isinstance(value, dict) and all(_matches(each, inner[1]) for each in value.values())
     assert not is_typeddict(kind), "rows are flat"
     if isinstance(value, bool):
         return kind is bool

@@ -1,4 +1,4 @@
-"""Where did the time of a run go? Every visit has written down its own."""
+"""Where did the time of a run go? Every visit records its own."""
 
 from collections import Counter
 from pathlib import Path
@@ -27,13 +27,13 @@ PURPOSES = {
 @click.command()
 @click.argument("commit", required=False)
 def command(commit: str | None) -> None:
-    """Where did the time of a run go? From the records of COMMIT, of the newest measured one without it. No GPU.
+    """Where did the time of a run go? From the records of COMMIT, by default the newest. No GPU.
 
-    Seconds by what they were for: timed intervals, warm-up, allocation, first calls (which compile), checks, ...
+    Seconds by purpose: timed intervals, warm-up, allocation, first calls (which compile), checks, ...
     """
     from tabulate import tabulate
 
-    found = False
+    is_empty = True
     for machine, full_hash in _measured(commit):
         lines = records.read_lines(RECORDS, machine, full_hash)
         for session in (line for line in lines if line["kind"] == "session"):
@@ -41,7 +41,7 @@ def command(commit: str | None) -> None:
             cases, seconds = spent(mine)
             if not cases:
                 continue
-            found = True
+            is_empty = False
             total = sum(seconds.values())
             rows = [
                 [words, f"{seconds[purpose]:.1f}", f"{seconds[purpose] / cases:.3f}", f"{seconds[purpose] / total:.1%}"]
@@ -49,17 +49,17 @@ def command(commit: str | None) -> None:
             ]
             click.echo(f"{machine}, {full_hash[:8]}, {session['started_at'][:16]}: {cases} cases in {total:.0f} s")
             click.echo(tabulate(rows, ["for", "s", "s a case", "share"], disable_numparse=True, colalign=_ALIGN))
-    if not found:
-        raise click.ClickException(f"no records of {commit or 'any commit'} in {RECORDS} say where their time went")
+    if is_empty:
+        raise click.ClickException(f"no records of {commit or 'any commit'} in {RECORDS} hold the time of their visits")
 
 
 _ALIGN = ("left", "right", "right", "right")
 
 
 def spent(lines: list[dict[str, Any]]) -> tuple[int, Counter[str]]:
-    """Number of cases measured in one session, and its seconds by purpose.
+    """Return the number of cases measured in one session, and its seconds by purpose.
 
-    What a run that died had measured belongs to the run that went on from there; without one, to none.
+    Measurements of a run that died count for the run that resumed it, if any.
     """
     seconds: Counter[str] = Counter(dict.fromkeys(PURPOSES, 0.0))
     run: Counter[str] = Counter()
@@ -82,7 +82,7 @@ def spent(lines: list[dict[str, Any]]) -> tuple[int, Counter[str]]:
 
 
 def _measured(commit: str | None) -> list[tuple[str, str]]:
-    """Machine and full hash of every commit that starts so; without one, of each machine's newest session."""
+    """Return machine and full hash of every commit with this prefix; by default of each machine's newest session."""
     every = [(machine, full) for machine in records.machines(RECORDS) for full in records.commits(RECORDS, machine)]
     if commit is not None:
         return [(machine, full) for machine, full in every if full.startswith(commit)]

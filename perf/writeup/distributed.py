@@ -13,7 +13,7 @@ from perf.writeup.source import Row, Source, Study
 from perf.writeup.templating import render
 
 Keep = Callable[[Row], bool]
-Draw = Callable[[list[Row], Path, str], None]
+Draw = Callable[[list[Any], Path, str], None]
 Figures = Callable[[list[Row]], dict[str, Any]]
 """From measured rows to what the template of their study shows."""
 
@@ -122,7 +122,7 @@ def sharding(source: Source, figures: Path) -> str:
 def parallel_step(source: Source, figures: Path) -> str:
     """Our strategies beside torch's, step by step."""
     from perf.studies.parallel import step as study
-    from perf.studies.ratio_figure import draw
+    from perf.studies.speedup_figure import draw
 
     def drawn(rows: list[Row], path: Path, title: str) -> None:
         draw(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from perf.studies.ratios import figure, known
+from perf.studies.speedups import figure, known
 from perf.units import GIB, MIB, digits, times
 
 SCALES = {

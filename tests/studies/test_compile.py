@@ -1,10 +1,7 @@
 """The compile study times what compiles, and says of what does not why."""
 
 import json
-import warnings
-from types import SimpleNamespace
 
-import pytest
 import torch
 from click.testing import CliRunner
 from matplotlib.colors import to_rgba
@@ -15,10 +12,6 @@ from perf.studies import compile as study
 from perf.studies.lm import Setting
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--seq-len", "32", "--d", "16"]
-TF32 = (
-    "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. "
-    "Consider setting `torch.set_float32_matmul_precision('high')` for better performance."
-)
 
 
 def test_eager_is_measured_in_both_parts(tmp_path, monkeypatch):
@@ -34,12 +27,6 @@ def test_eager_is_measured_in_both_parts(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["compile-attention.png"]
 
 
-@pytest.mark.parametrize("given", ["", " --part model", " --part=model", " --part model --part attention"])
-def test_the_command_of_a_part_measures_that_part(given):
-    found = study.command_of("attention", f"python -m perf study compile{given} --size tiny")
-    assert found == "python -m perf study compile --size tiny --part attention"
-
-
 def test_what_does_not_compile_is_a_row_with_its_reason():
     class Broken:
         graphed = False
@@ -51,46 +38,6 @@ def test_what_does_not_compile_is_a_row_with_its_reason():
 
     found = study.measure_model(Broken(), Setting("tiny", 16, 2, "fp32", "compiled", "reference"))
     assert describe(found) == "error: RuntimeError: no compiler found"
-
-
-def test_a_gain_is_over_the_eager_row_of_the_same_cell():
-    row = {"part": "attention", "seq_len": 8, "d": 4, "status": "ok", "forward_first_s": 1.0}
-    eager, fast = row | {"variant": "eager", "forward_s": 2.0}, row | {"variant": "compiled", "forward_s": 0.5}
-    alone = fast | {"d": 8}
-    lines = study.table([eager, fast, alone]).splitlines()[2:]
-    assert "1.00" in lines[0]
-    assert "4.00" in lines[1]
-    assert " - " in lines[2]
-
-
-def test_first_calls_begin_after_cublas_has_begun(monkeypatch):
-    """Its start in both threads, 1.3 s on an H200, is not the first shape's."""
-    done = []
-
-    def build(*_):
-        done.append("build")
-        raise ValueError("no GPU here")
-
-    monkeypatch.setattr(study, "device_kind", lambda: "cuda")
-    monkeypatch.setattr(study, "bench", lambda: SimpleNamespace(first_visit=lambda make, *_: make()))
-    monkeypatch.setattr(study, "held_workspaces", lambda: done.append("cuBLAS"))
-    monkeypatch.setattr("perf.workloads.build", build)
-    eager, _ = study.attention_rows([(8, 4)])
-    assert describe(eager) == "error: ValueError: no GPU here"
-    assert done == ["cuBLAS", "build", "build"]
-
-
-def test_the_study_is_silent_about_tf32_which_it_does_not_ask_for(monkeypatch):
-    def attention_rows(_):
-        warnings.warn(TF32, stacklevel=1)
-        return []
-
-    monkeypatch.setattr(study, "attention_rows", attention_rows)
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        done = CliRunner().invoke(main, ["study", "compile", "--part", "attention"])
-    assert done.exit_code == 0, done.output
-    assert not heard
 
 
 def panels_of(figure):
@@ -135,6 +82,8 @@ def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(t
     assert colors == {"cuda_graph": to_rgba("C0"), "compiled": to_rgba("C1")}
 
 
-def test_inductors_advice_to_use_tf32_fails_no_test_that_compiles():
-    """Given at the first compilation of a process, and raised inside it where warnings are errors."""
-    warnings.warn(TF32, stacklevel=1)
+def test_a_gain_is_over_the_eager_row_of_the_same_cell():
+    row = {"part": "attention", "seq_len": 8, "d": 4, "status": "ok", "forward_first_s": 1.0}
+    eager, fast = row | {"variant": "eager", "forward_s": 2.0}, row | {"variant": "compiled", "forward_s": 0.5}
+    alone = fast | {"d": 8}
+    assert [cells["forward gain"] for cells in study.shown([eager, fast, alone])] == ["1.00", "4.00", "-"]

@@ -6,7 +6,6 @@ import os
 import shlex
 import stat
 import sys
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -101,56 +100,9 @@ def test_on_a_cpu_operators_stand_for_kernels_with_the_time_spent_in_themselves(
     assert busy_s(profile.within("forward"), on_gpu=False) == pytest.approx(31e-6)
 
 
-def test_torchs_warning_about_cycles_fails_no_test_that_profiles():
-    """torch 2.11 gives it at the first profile of a process, whichever test that is in."""
-    warnings.warn(
-        "Warning: Profiler clears events at the end of each cycle.Only events from the current cycle will be reported."
-        "To keep events across cycles, set acc_events=True.",
-        stacklevel=2,
-    )
-
-
 def test_busy_counts_overlapping_kernels_once():
     overlapping = [Kernel("a", 0.0, 1.0, 2.0), Kernel("b", 0.0, 2.0, 2.0), Kernel("c", 0.0, 5.0, 1.0)]
     assert busy_s(overlapping, on_gpu=True) == 4.0
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ampere_sgemm_128x64_tn", "matmul"),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8", "matmul"),
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "matmul"),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(...)", "matmul"),
-        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)", "matmul"),
-        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_tn", "matmul"),
-        ("triton_tem_fused_mm_3", "matmul"),
-        ("aten::bmm", "matmul"),
-        ("aten::addmm", "matmul"),
-        ("void pytorch_flash::flash_fwd_kernel<Traits<64, cutlass::bfloat16_t>>(...)", "fused attention"),
-        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>)", "fused attention"),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", "fused attention"),
-        ("flash_bwd_dkdv_kernel", "fused attention"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "fused attention"),
-        ("void at::native::(anonymous namespace)::softmax_warp_forward<float, float, 9, false>", "softmax"),
-        ("triton_per_fused__softmax_masked_fill_2", "softmax"),
-        ("void cunn_SoftMaxForward<4, float, LogSoftMaxForwardEpilogue>(...)", "other"),
-        ("aten::_log_softmax", "other"),
-        ("triton_poi_fused_addmm_silu_1", "elementwise"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "elementwise"),
-        ("aten::copy_", "elementwise"),
-        ("aten::silu_backward", "elementwise"),
-        ("aten::cat", "other"),
-        ("Memcpy DtoD (Device -> Device)", "other"),
-    ],
-)  # fmt: skip
-def test_kinds_are_told_by_name(name, kind):
-    assert kind_of(name) == kind
-
-
-def test_a_name_is_cut_after_what_all_of_torchs_have_in_common():
-    name = "void at::native::(anonymous namespace)::softmax_warp_forward<float, float, 9, false>"
-    assert results.short(name, 20) == "softmax_warp_forward"
 
 
 MASK = (
@@ -220,74 +172,6 @@ def test_the_annotated_attention_is_in_place_only_while_it_is_profiled():
         assert reference.scaled_dot_product_attention is before
 
 
-def test_compiled_code_gets_no_ranges_and_its_phases_do():
-    compiled = Setting("tiny", 16, 2, "fp32", "compiled", "reference")
-    found = study.measure(lm.training_of(SETTING), compiled, 1, 1)  # as if: the compiler is not what is tested
-    assert found["ranges_s"] == {}
-    assert all(found["phases_s"][name] > 0 for name in study.PHASES)
-    assert all(seconds > 0 for seconds in found["wall_s"].values())
-
-
-def test_a_study_on_a_laptop_has_every_table_every_range_and_says_that_it_was_a_cpu(tmp_path):
-    done = invoke(*TINY, "--attention", "reference", "--attention", "sdpa", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    eager, fused = json.loads((tmp_path / "kernels.json").read_text())["rows"]
-    assert set(eager["ranges_s"]) == set(study.RANGES)
-    assert all(seconds > 0 for seconds in eager["ranges_s"].values())
-    assert eager["ranges_s"]["computing softmax"] < eager["ranges_s"]["scaled dot product attention"]
-    assert eager["ranges_s"]["scaled dot product attention"] < eager["ranges_s"]["attention"]
-    assert "computing softmax" not in fused["ranges_s"]
-    written = sum(seconds for *_, seconds in eager["step"]["kernels_s"]) + eager["step"]["left_out_s"]
-    assert written == pytest.approx(sum(eager["step"]["kinds_s"].values()), rel=1e-3)
-    assert fused["attention_parts"] is None
-    phases = eager["phases_s"]
-    assert all(seconds > 0 for seconds in phases.values())
-    assert sum(phases.values()) == pytest.approx(eager["step"]["busy_s"], rel=1e-2)
-    assert eager["step"]["busy_s"] < eager["wall_s"]["step"]
-    assert eager["step"]["kinds_s"]["optimizer"] == pytest.approx(phases["optimizer"])
-    assert eager["forward_only"]["kinds_s"]["optimizer"] == 0
-    assert (tmp_path / "kernels.png").stat().st_size > 0
-    assert "tiny, 16, fp32, eager, sdpa: the" in done.output
-    if not torch.cuda.is_available():
-        assert lm.ON_A_CPU in done.output
-
-
-def profiled_row(context):
-    kinds = dict.fromkeys(profiling.KINDS, 0.0) | {"matmul": 1.0}
-    part = {"busy_s": 1.0, "launches": 1, "unattributed": 0, "kernels_s": [["sgemm", "matmul", 1, 1.0]]}
-    row = dict.fromkeys(("forward", "backward", "optimizer"), 1.0)
-    found = {"status": "ok", "wall_s": row | {"forward only": 1.0, "step": 3.0}, "phases_s": row, "ranges_s": {}}
-    parts = dict.fromkeys(results.PARTS, part | {"kinds_s": kinds})
-    return SETTING.axes() | {"context": context, "attention_parts": None} | found | parts
-
-
-@pytest.mark.parametrize("count", [4, 5])
-def test_every_setting_has_its_kernels_in_a_table_until_they_are_too_many(capsys, count):
-    results.echo_tables([profiled_row(2**index) for index in range(count)], 5, on_gpu=True)
-    said = capsys.readouterr().out
-    assert said.count("eager, reference: the kernels that take the most") == (count if count <= 4 else 0)
-    assert ("name one --size, say" in said) == (count > 4)
-
-
-def test_the_figure_has_no_empty_margins(tmp_path, drawn):
-    results.draw([profiled_row(2**index) for index in range(20)], tmp_path / "kernels.png", "", on_gpu=True)
-    axes = drawn[0].axes[0]
-    (below, above), ticks = axes.get_ylim(), axes.get_yticks()
-    assert below > max(ticks) > min(ticks) > above  # the first on top
-    assert max(below - max(ticks), min(ticks) - above) < 1
-
-
-def test_matmuls_are_counted_and_their_flops_are_the_closed_form():
-    found = study.measure(lm.training_of(SETTING), SETTING, 1, 1)
-    if not torch.cuda.is_available():
-        calls = {name: count for name, _, count, _ in found["forward_only"]["kernels_s"]}
-        assert calls["aten::mm"] == 7 * 2 + 1  # two layers of four projections and three of the SwiGLU, and the head
-        assert calls["aten::bmm"] == 2 * 2
-    heads = 2 * 2 * 4  # layers x batch x heads
-    assert found["attention_parts"]["softmax_flops"] == heads * 5 * 16**2
-    assert found["attention_parts"]["matmul_flops"] == heads * 4 * 16**2 * 16
-
-
 def test_the_forward_that_is_shown_alone_keeps_nothing_for_a_backward():
     training = lm.training_of(SETTING)
     forward, graphs = training.train.forward, []
@@ -305,27 +189,6 @@ def numbers(*, busy, wall=1.0, matmul=0.0, fused=0.0, other=0.0, softmax=0.0):
 
 
 @pytest.mark.parametrize(
-    ("found", "limit", "changed"),
-    [
-        (numbers(busy=0.69, matmul=0.69), "launches", {"variant": "cuda_graph"}),
-        (numbers(busy=0.71, matmul=0.40, other=0.31), "compute", {"precision": "bf16"}),
-        (numbers(busy=0.71, fused=0.40, other=0.31), "compute", {"precision": "bf16"}),
-        (numbers(busy=0.9, matmul=0.3, other=0.6), "bandwidth", {"variant": "compiled"}),
-        (numbers(busy=0.9, matmul=0.3, other=0.6, softmax=0.2), "bandwidth", {"variant": "compiled"}),
-        (numbers(busy=0.9, matmul=0.3, other=0.6, softmax=0.5), "bandwidth", {"attention": "sdpa"}),
-    ],
-)
-def test_the_limit_and_what_to_try_follow_from_the_numbers(found, limit, changed, monkeypatch):
-    monkeypatch.setattr(study, "device_kind", lambda: "cpu")
-    assert study.limit_of(found) == limit
-    following = study.next_to_try(SETTING, limit, found)
-    assert following.axes() == SETTING.axes() | changed
-    row = SETTING.axes() | found | {"status": "ok", "limit": limit, "next": following.axes()}
-    ((axis, value),) = changed.items()
-    assert f"Try --{axis} {value}." in results.sentence(row)
-
-
-@pytest.mark.parametrize(
     ("precision", "variant", "limit", "changed"),
     [
         ("bf16", "eager", "compute", None),
@@ -339,62 +202,6 @@ def test_nothing_is_advised_that_is_in_use_or_cannot_be(precision, variant, limi
     setting = Setting("tiny", 16, 2, precision, variant, "sdpa")
     following = study.next_to_try(setting, limit, numbers(busy=1.0, matmul=0.2, other=0.8))
     assert (following and following.axes()) == (changed and setting.axes() | changed)
-
-
-def test_what_is_advised_is_measured_and_its_failure_is_told(monkeypatch):
-    advised = [SETTING.axes() | {"precision": "bf16"}, None, SETTING.axes() | {"attention": "sdpa"}]
-    rows = [
-        SETTING.axes() | numbers(busy=1.0, matmul=1.0) | {"status": "ok", "limit": "compute", "next": one}
-        for one in advised
-    ]
-    measured_step = study.step_s
-
-    def step_s(train, setting, steps):
-        if setting.attention == "sdpa":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        assert train.precision == "bf16"
-        return measured_step(train, setting, steps) * 0 + 0.5
-
-    monkeypatch.setattr(study, "step_s", step_s)
-    rows = study.with_gains([SETTING] * 3, rows, 1)
-    said = [results.sentence(row) for row in rows]
-    assert "1000.00 -> 500.00 ms a step, 2.00 times as fast" in said[0]
-    assert "easy remedies are in use" in said[1]
-    assert "(out of memory: asked for 2.00 GiB)" in said[2]
-
-
-def test_out_of_memory_is_a_row_and_the_other_rows_have_numbers(monkeypatch, tmp_path):
-    measure = study.measure
-
-    def full(train, setting, *counts):
-        if setting.context_length == 8:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return measure(train, setting, *counts)
-
-    monkeypatch.setattr(study, "measure", full)
-    done = invoke(*TINY, "--context", "8", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert "out of memory: asked for 2.00 GiB" in done.output
-    assert [row["status"] for row in json.loads((tmp_path / "kernels.json").read_text())["rows"]] == [
-        "ok",
-        "out_of_memory",
-    ]
-    nothing_fits = invoke(*TINY[:2], "--context", "8")
-    assert nothing_fits.exit_code == 0, nothing_fits.output
-    assert "matmuls" not in nothing_fits.output  # no heading above an empty table
-
-
-def test_without_nsys_its_commands_are_printed_and_written_and_one_line_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(nsys.shutil, "which", lambda name: None)
-    done = invoke(*TINY, "--nsys", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert nsys.MISSING in done.output
-    script = (tmp_path / "nsys.sh").read_text()
-    (line,) = [line for line in script.splitlines() if line.startswith("nsys profile")]
-    assert line in done.output
-    for flag in nsys.FLAGS:
-        assert flag in shlex.split(line)
-    assert "--size tiny --context 16 --batch 2" in line
 
 
 FAKE = """#!/bin/sh
@@ -429,16 +236,103 @@ def test_the_profiled_process_opens_a_range_for_the_warm_up_and_one_for_each_ste
     assert sum(begin <= start < end for start, _ in ranges["optimizer"]) == 2
 
 
+def test_kinds_follow_from_names():
+    kinds = {
+        "matmul": (
+            "ampere_sgemm_128x64_tn", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "triton_tem_fused_mm_3", "aten::bmm",
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(...)", "aten::addmm",
+            "void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)",
+        ),
+        "fused attention": (
+            "void pytorch_flash::flash_fwd_kernel<Traits<64, cutlass::bfloat16_t>>(...)", "flash_bwd_dkdv_kernel",
+            "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>)",
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128",
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+        ),
+        "softmax": (
+            "void at::native::(anonymous namespace)::softmax_warp_forward<float, float, 9, false>",
+            "triton_per_fused__softmax_masked_fill_2",
+        ),
+        "elementwise": (
+            "triton_poi_fused_addmm_silu_1", "aten::copy_", "aten::silu_backward",
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
+        ),
+        "other": (
+            "void cunn_SoftMaxForward<4, float, LogSoftMaxForwardEpilogue>(...)", "aten::_log_softmax", "aten::cat",
+            "Memcpy DtoD (Device -> Device)",
+        ),
+    }  # fmt: skip
+    for kind, examples in kinds.items():
+        assert {name: kind_of(name) for name in examples} == dict.fromkeys(examples, kind)
+
+
+def test_a_study_on_a_laptop_has_every_range_and_a_row_for_what_does_not_fit(tmp_path, monkeypatch):
+    """Three settings: eager attention, SDPA, and a context that runs out of memory; nsys is not on the PATH."""
+    measure = study.measure
+
+    def full_at_8(training, setting, *counts):
+        if setting.context_length == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return measure(training, setting, *counts)
+
+    monkeypatch.setattr(study, "measure", full_at_8)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    axes = ["--context", "8", "--attention", "reference", "--attention", "sdpa"]
+    done = invoke(*TINY, *axes, "--nsys", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "kernels.json").read_text())["rows"]
+    eager, fused = (row for row in rows if row["context"] == 16)
+    assert {row["status"] for row in rows if row["context"] == 8} == {"out_of_memory"}
+    assert set(eager["ranges_s"]) == set(study.RANGES)
+    assert all(seconds > 0 for seconds in eager["ranges_s"].values())
+    assert eager["ranges_s"]["computing softmax"] < eager["ranges_s"]["scaled dot product attention"]
+    assert eager["ranges_s"]["scaled dot product attention"] < eager["ranges_s"]["attention"]
+    assert "computing softmax" not in fused["ranges_s"] and fused["attention_parts"] is None
+    on_file = sum(seconds for *_, seconds in eager["step"]["kernels_s"]) + eager["step"]["left_out_s"]
+    assert on_file == pytest.approx(sum(eager["step"]["kinds_s"].values()), rel=1e-3)
+    phases = eager["phases_s"]
+    assert all(seconds > 0 for seconds in phases.values())
+    assert sum(phases.values()) == pytest.approx(eager["step"]["busy_s"], rel=1e-2)
+    assert eager["step"]["busy_s"] < eager["wall_s"]["step"]
+    assert eager["step"]["kinds_s"]["optimizer"] == pytest.approx(phases["optimizer"])
+    assert eager["forward_only"]["kinds_s"]["optimizer"] == 0
+    heads = 2 * 2 * 4  # layers x batch x heads
+    assert eager["attention_parts"]["softmax_flops"] == heads * 5 * 16**2
+    assert eager["attention_parts"]["matmul_flops"] == heads * 4 * 16**2 * 16
+    if not torch.cuda.is_available():
+        calls = {name: count for name, _, count, _ in eager["forward_only"]["kernels_s"]}
+        assert calls["aten::mm"] == 7 * 2 + 1  # two layers of four projections and three of the SwiGLU, and the head
+        assert calls["aten::bmm"] == 2 * 2
+    assert (tmp_path / "kernels.png").stat().st_size > 0
+    lines = [line for line in (tmp_path / "nsys.sh").read_text().splitlines() if line.startswith("nsys profile")]
+    assert len(lines) == len(rows)
+    assert set(nsys.FLAGS) <= set(shlex.split(lines[0])) and "--size tiny --context 16 " in lines[0]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("row", "limit", "changed"),
     [
-        (["--variant", "cuda_graph"], "cuda_graph was given; allowed: variants with phases"),
-        (["--warm-up", "0"], "Invalid value for '--warm-up'"),
-        (["--model", "nowhere:build"], "Error: --model 'nowhere:build' was given; allowed: module:function"),
+        (numbers(busy=0.69, matmul=0.69), "launches", {"variant": "cuda_graph"}),
+        (numbers(busy=0.71, matmul=0.40, other=0.31), "compute", {"precision": "bf16"}),
+        (numbers(busy=0.71, fused=0.40, other=0.31), "compute", {"precision": "bf16"}),
+        (numbers(busy=0.9, matmul=0.3, other=0.6), "bandwidth", {"variant": "compiled"}),
+        (numbers(busy=0.9, matmul=0.3, other=0.6, softmax=0.2), "bandwidth", {"variant": "compiled"}),
+        (numbers(busy=0.9, matmul=0.3, other=0.6, softmax=0.5), "bandwidth", {"attention": "sdpa"}),
     ],
 )
-def test_bad_input_is_one_clear_line(arguments, message):
-    done = invoke(*TINY, *arguments)
-    assert done.exit_code != 0
-    assert message in done.output
-    assert "Traceback" not in done.output
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU triton is the attention to try")
+def test_the_limit_and_what_to_try_follow_from_the_numbers(row, limit, changed):
+    assert study.limit_of(row) == limit
+    following = study.next_to_try(SETTING, limit, row)
+    assert following.axes() == SETTING.axes() | changed
+    ((axis, value),) = changed.items()
+    row = SETTING.axes() | row | {"status": "ok", "limit": limit, "next": following.axes()}
+    assert f"--{axis} {value}" in results.sentence(row)
+
+
+def test_the_setting_to_try_next_is_measured():
+    following = SETTING.axes() | {"precision": "bf16"}
+    rows = [SETTING.axes() | {"next": following}, SETTING.axes() | {"next": None}]
+    changed, settled = study.with_gains([SETTING] * 2, rows, 1)
+    assert changed["next_s"] > 0 and changed["next_status"] == "ok"
+    assert "next_s" not in settled

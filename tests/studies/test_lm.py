@@ -1,8 +1,8 @@
 """The studies of the language model run on a laptop, on any model, and survive what does not fit."""
 
+import dataclasses
 import itertools
 import json
-import sys
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from perf.__main__ import main
 from perf.harness import ceilings
 from perf.harness.status import describe
 from perf.studies import compile as compile_study
-from perf.studies import document, end_to_end, lm, warm_up
+from perf.studies import end_to_end, lm, warm_up
 from perf.studies.kernels import study as kernels_study
 from perf.studies.lm import Setting
 
@@ -25,24 +25,12 @@ def study(*arguments):
     return CliRunner().invoke(main, ["study", *arguments])
 
 
-def test_end_to_end_gives_phases_with_their_deviation_and_says_that_it_was_a_cpu(tmp_path):
-    done = study("end-to-end", *TINY, "--steps", "3", "--warm-up", "1", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert "forward" in done.output
-    assert "±" in done.output
-    (row,) = json.loads((tmp_path / "end-to-end.json").read_text())["rows"]
-    assert [len(row[f"{phase}_s"]) for phase in ("forward", "backward", "optimizer")] == [3, 3, 3]
-    assert (tmp_path / "end-to-end.png").stat().st_size > 0
-    if not torch.cuda.is_available():
-        assert lm.ON_A_CPU in done.output
-
-
 def timed(size, context, precision="fp32"):
     setting = Setting(size, context, 4, precision, "eager", "reference")
     return setting.axes() | {"status": "ok"} | {f"{phase}_s": [1e-3, 2e-3, 3e-3] for phase in end_to_end.PHASES}
 
 
-FULL = timed("2.7B", 1024) | {"status": "out_of_memory", "reason": "asked for 2.00 GiB"}
+FULL = timed("2.7B", 1024) | {"status": "out_of_memory", "reason": "requested 2.00 GiB"}
 
 
 @pytest.mark.parametrize(
@@ -73,55 +61,6 @@ def test_the_figure_of_end_to_end_has_a_panel_a_size_and_a_bar_a_row_and_fits_a_
         assert inches > 0.2  # a bar, and its label beside the next
 
 
-def test_what_a_peak_has_and_its_prediction_has_not_is_told(monkeypatch):
-    held = {"before_bytes": 1, "after_product_bytes": 1 + 2**25, "after_backward_bytes": 1 + 2**25 + 2**23}
-    monkeypatch.setattr(end_to_end, "held_workspaces", lambda: held)
-    arguments = ["end-to-end", *TINY, "--steps", "2", "--warm-up", "0"]
-    if not torch.cuda.is_available():
-        assert "workspaces" not in study(*arguments).output  # no peak, nothing to tell
-    measure = end_to_end.measure
-    monkeypatch.setattr(end_to_end, "measure", lambda *given: measure(*given) | {"peak_bytes": 2**30})
-    said = study(*arguments).output
-    assert "(32 MiB of the thread that runs the forward, 8 MiB of the backward's)" in said
-    assert "predictions have neither" in said
-
-
-def test_every_axis_is_an_option_and_all_combinations_are_rows():
-    axes = [
-        "--context",
-        "8",
-        "--precision",
-        "fp32",
-        "--precision",
-        "bf16",
-        "--attention",
-        "pytorch",
-        "--attention",
-        "sdpa",
-    ]
-    done = study("end-to-end", *TINY, *axes, "--steps", "2", "--warm-up", "0")
-    assert done.exit_code == 0, done.output
-    assert done.output.count("tiny") == 2 * 2 * 2
-
-
-def test_warm_up_counts_from_the_first_step_of_a_fresh_process(tmp_path):
-    done = study("warm-up", *TINY, "--warm-up", "0", "--warm-up", "2", "--steps", "3", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert "the first step takes" in done.output
-    (row,) = json.loads((tmp_path / "warm-up.json").read_text())["rows"]
-    assert len(row["forward_s"]) == 5
-
-
-def test_the_sentence_about_warm_up_follows_from_the_numbers():
-    row = {"status": "ok", "size": "s", "backward_s": [0.0] * 7, "optimizer_s": [0.0] * 7}
-    row["forward_s"] = [9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    (sentence,) = warm_up.answers([row], [0, 2], 5)
-    assert sentence.startswith("s: the first step takes 9.0 times a settled one; from step 3 on")
-    row["forward_s"] = [9.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.0]
-    (sentence,) = warm_up.answers([row], [0, 2], 5)
-    assert "no three in a row" in sentence
-
-
 def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
     settings = [Setting("tiny", context, 2, "fp32", "eager", "reference") for context in (8, 16, 24)]
 
@@ -131,23 +70,7 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
         return {"loss": float(train.train.step())}
 
     rows = list(lm.rows_of(settings, measure))
-    assert [describe(row) for row in rows] == ["ok", "out of memory: asked for 2.00 GiB", "ok"]
-
-
-def test_what_is_predicted_not_to_fit_is_not_tried(monkeypatch):
-    monkeypatch.setattr(lm, "memory_bytes", lambda: 24e9)
-    settings = [Setting(size, 512, 4, "fp32", "eager", "reference") for size in ("xl", "tiny")]
-    rows = list(lm.rows_of(settings, lambda train, setting: {"tried": setting.size}))
-    assert [row.get("tried") for row in rows] == [None, "tiny"]
-    assert describe(rows[0]).startswith("out of memory: predicted ")
-    assert rows[0]["predicted_bytes"] > 16 * 1_998_235_200
-
-
-def test_the_largest_model_for_a_card_is_named(monkeypatch):
-    monkeypatch.setattr(lm, "memory_bytes", lambda: 24e9)
-    monkeypatch.setattr(lm, "device_kind", lambda: "cuda")
-    (sentence,) = lm.largest_that_fits([Setting("small", 256, 4, "fp32", "eager", "reference")])
-    assert sentence.endswith("fits 22 GiB with eager attention is large.")
+    assert [describe(row) for row in rows] == ["ok", "out of memory: requested 2.00 GiB", "ok"]
 
 
 class BasicsTransformerLM(nn.Module):
@@ -185,37 +108,6 @@ def build(config, context_length, attention):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["end-to-end", "--steps", "2"],
-        ["memory"],
-        ["kernels"],
-        ["compile", "--part", "model", "--variant", "eager"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_a_foreign_model_goes_through_every_study_with_its_attention_swapped(arguments):
-    CALLS.clear()
-    done = study(*arguments, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
-    assert done.exit_code == 0, done.output
-    assert CALLS[0] == (2, 4, 16, 16)
-
-
-def test_a_foreign_model_goes_into_a_fresh_process(tmp_path, monkeypatch):
-    module = tmp_path / "my_model.py"
-    module.write_text(
-        "from torch import nn\n"
-        "def build(config, context_length, attention):\n"
-        "    return nn.Sequential(nn.Embedding(config.vocab_size, 8), nn.Linear(8, config.vocab_size))\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    done = study("warm-up", *TINY, "--steps", "3", "--model", "my_model:build")
-    sys.modules.pop("my_model", None)
-    assert done.exit_code == 0, done.output
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--size", "huge"], "Invalid value for '--size': 'huge' is not one of"),
@@ -231,22 +123,6 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert "Traceback" not in done.output
 
 
-def test_a_cuda_graph_has_no_phases_to_warm_up():
-    assert "cuda_graph was given; allowed: variants with phases" in study("warm-up", "--variant", "cuda_graph").output
-
-
-@pytest.mark.parametrize(
-    ("name", "default"),
-    [
-        ("end-to-end", "Default: small, medium, large, xl, 2.7B; tiny without a GPU."),
-        ("kernels", "Default: 128, 256, 512, 1024; 64 without a GPU."),
-        ("compile", "cuda_graph, compiled_cuda_graph; eager, compiled_blocks, compiled without a GPU."),
-    ],
-)
-def test_help_says_what_each_study_does_by_default(name, default):
-    assert default in " ".join(study(name, "--help").output.split())
-
-
 def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
     models = lm.Models({"precision": ("bf16",)}, on_a_gpu=lm.ON_A_GPU | {"context": (128, 256)})
     for device, sizes, contexts in (("cuda", lm.SIZES[1:6], [128, 256]), ("cpu", ("tiny",), [64])):
@@ -256,7 +132,7 @@ def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
 
 
 STUDIES = {
-    "end-to-end": (end_to_end.measure, (0, 2)),
+    "end-to-end": (lambda training, _: end_to_end.measure(training, 0, 2), ()),
     "compile": (compile_study.measure_model, ()),
     "kernels": (kernels_study.measure, (1, 1)),
     "kernels, next": (lambda *given: {"step_s": kernels_study.step_s(*given)}, (1,)),
@@ -270,31 +146,88 @@ def own_bench():
     lm.bench.cache_clear()
 
 
+def test_every_axis_is_an_option_and_every_combination_a_row_with_phases(tmp_path):
+    axes = [
+        "--context",
+        "8",
+        "--precision",
+        "fp32",
+        "--precision",
+        "bf16",
+        "--attention",
+        "pytorch",
+        "--attention",
+        "sdpa",
+    ]
+    done = study("end-to-end", *TINY, *axes, "--steps", "2", "--warm-up", "1", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "end-to-end.json").read_text())["rows"]
+    assert len({(row["context"], row["precision"], row["attention"]) for row in rows}) == 2 * 2 * 2
+    assert all(len(row[f"{phase}_s"]) == 2 for row in rows for phase in end_to_end.PHASES)
+    assert (tmp_path / "end-to-end.png").stat().st_size > 0
+    assert (lm.ON_A_CPU in done.output) == (not torch.cuda.is_available())
+
+
+def test_warm_up_counts_from_the_first_step_of_a_fresh_process_of_a_foreign_model_too(tmp_path, monkeypatch):
+    (tmp_path / "my_model.py").write_text(
+        "from torch import nn\n"
+        "def build(config, context_length, attention):\n"
+        "    return nn.Sequential(nn.Embedding(config.vocab_size, 8), nn.Linear(8, config.vocab_size))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    counts = ["--warm-up", "0", "--warm-up", "2", "--steps", "3"]
+    done = study("warm-up", *TINY, *counts, "--model", "my_model:build", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads((tmp_path / "warm-up.json").read_text())["rows"]
+    assert len(row["forward_s"]) == 5
+
+
+def test_steps_have_settled_where_three_in_a_row_are_near():
+    row = {"status": "ok", "size": "s", "backward_s": [0.0] * 7, "optimizer_s": [0.0] * 7}
+    (sentence,) = warm_up.answers([row | {"forward_s": [9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0]}], 2)
+    assert "9.0" in sentence and "step 3 " in sentence
+    (sentence,) = warm_up.answers([row | {"forward_s": [9.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.0]}], 2)
+    assert "no three" in sentence
+
+
+def test_what_is_predicted_not_to_fit_is_not_tried_and_the_largest_that_fits_is_named(monkeypatch):
+    monkeypatch.setattr(lm, "memory_bytes", lambda: 24e9)
+    large, tiny = (Setting(size, 512, 4, "fp32", "eager", "reference") for size in ("xl", "tiny"))
+    rows = list(lm.rows_of([large, tiny], lambda training, setting: {"tried": setting.size}))
+    assert [(row["status"], row.get("tried")) for row in rows] == [("out_of_memory", None), ("ok", "tiny")]
+    assert rows[0]["predicted_bytes"] > 16 * 1_998_235_200
+    monkeypatch.setattr(lm, "device_kind", lambda: "cuda")
+    (sentence,) = lm.largest_that_fits([dataclasses.replace(tiny, context_length=256)])
+    assert sentence.endswith(" large.")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["memory", "--precision", "fp32"],
+        ["kernels", "--warm-up", "1"],
+        ["compile", "--part", "model", "--variant", "eager"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_foreign_model_goes_through_every_study_with_its_attention_swapped(arguments):
+    CALLS.clear()
+    done = study(*arguments, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
+    assert done.exit_code == 0, done.output
+    assert CALLS[0] == (2, 4, 16, 16)
+
+
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_step_that_is_wrong_gets_no_time_in_any_study(name, monkeypatch, own_bench):
+def test_a_step_that_is_wrong_or_below_its_floor_gets_no_time_in_any_study(name, monkeypatch, own_bench):
     measure, more = STUDIES[name]
     setting = Setting("tiny", 16, 2, "fp32", "eager", "reference")
-    (good,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
-    assert good["status"] == "ok"
-    monkeypatch.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
-    (wrong,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
-    assert wrong.pop("predicted_bytes") > 0
-    assert wrong == setting.axes() | {"status": "wrong", "reason": wrong["reason"]}
-    assert "AdamW's update differs" in wrong["reason"]
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_step_below_its_floor_gets_no_time_in_any_study(name, monkeypatch, own_bench):
-    measure, more = STUDIES[name]
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
+        (wrong,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
+    assert wrong["status"] == "wrong" and "AdamW" in wrong["reason"]
+    lm.bench.cache_clear()
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
     monkeypatch.setattr(ceilings, "measure", lambda clock, kinds=None: slow)
-    setting = Setting("tiny", 16, 2, "fp32", "eager", "reference")
-    (row,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
-    assert row["status"] == "too_fast"
-    assert not [key for key in row if key.endswith("_s")]
-
-
-def test_a_row_with_another_word_for_its_status_is_a_fault(tmp_path):
-    rows = [{"status": "out of memory: asked for 2.00 GiB"}]
-    with pytest.raises(AssertionError, match="status is"):
-        document.write(tmp_path / "x.json", {"rows": rows})
+    (fast,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
+    assert fast["status"] == "too_fast"
+    assert not [key for row in (wrong, fast) for key in row if key.endswith("_s")]

@@ -74,24 +74,12 @@ def test_the_largest_allocations_are_grouped_and_say_who_made_them_and_when():
     ]
 
 
-def test_a_block_whose_address_went_to_a_gradient_later_is_not_that_gradient():
-    entries = [alloc(1, 500), free(1, 500), alloc(1, 100)]
-    found = timeline.summary(Recording(entries, [("backward", 0)], 0, 0, 0), {1: "gradient of a weight"})
-    assert [group["where"] for group in found["largest"]] == ["autograd, whose thread has no Python frames"]
-
-
 def test_a_thinned_course_keeps_its_ends_and_every_extreme():
     course = [*(random.Random(0).randrange(10**9) for _ in range(12_345)), 0, 10**9, 5]  # the last is no extreme
     short = timeline.thinned(course)
     assert len(short) <= timeline.POINTS + 2
     assert (short[0], short[-1], min(short), max(short)) == (course[0], course[-1], min(course), max(course))
     assert timeline.thinned([3, 1, 2]) == [3, 1, 2]
-
-
-def test_a_pass_that_moves_little_of_what_is_there_gets_an_axis_of_its_own():
-    flat = timeline.summary(Recording([alloc(1, 100), free(1, 100)], [("forward", 0)], 10_000, 0, 0), {})
-    assert timeline._extent(flat) == (9950, 10_100)
-    assert timeline._extent(timeline.summary(TRACE, {})) == (0, 1600)
 
 
 def test_rows_pictures_and_answers(tmp_path):
@@ -155,32 +143,6 @@ def test_what_a_foreign_model_holds_besides_its_parameters_is_no_allocation_of_a
     assert max(group["bytes"] for group in found["largest"]) < 1000
 
 
-@pytest.mark.slow
-def test_peaks_are_the_same_bytes_in_any_order():
-    settings = settings_of("tiny", 2, (8, 16))
-    assert peak_bytes(settings) == peak_bytes(settings[::-1])
-
-
-@pytest.mark.gpu
-def test_peaks_on_a_gpu_are_the_same_bytes_in_any_order():
-    settings = settings_of("small", 4, (128, 256))
-    study.workspaces()
-    peak_bytes(settings[:1])  # the products of a process's first step make cuBLAS's workspaces
-    assert peak_bytes(settings) == peak_bytes(settings[::-1])
-
-
-def settings_of(size, batch, contexts):
-    return lm.Models({"size": (size,), "context": contexts, "precision": ("fp32", "bf16")}, batch).settings()
-
-
-def peak_bytes(settings):
-    return {
-        (row["context"], row["precision"], name): (row[name]["requested_peak_bytes"], row[name]["peak_bytes"])
-        for row in lm.rows_of(settings, study.measure)
-        for name in ("forward", "step")
-    }
-
-
 @pytest.mark.gpu
 def test_the_replayed_peak_is_the_allocators_own_and_the_snapshot_is_a_pickle(tmp_path):
     train = lm.training_of(SETTING).train
@@ -201,83 +163,41 @@ def test_a_workspace_of_cublas_is_found_whatever_ran_before():
     assert first == again
 
 
-def test_workspaces_that_torch_cannot_give_back_are_a_warning(monkeypatch):
-    ones = torch.ones
-    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces", raising=False)
-    monkeypatch.setattr(torch, "ones", lambda *sizes, device, requires_grad: ones(*sizes, requires_grad=requires_grad))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**20)
-    with pytest.warns(UserWarning, match="cuBLAS workspaces"):
-        assert study.workspaces()["before_bytes"] == 2**20
+def test_a_step_that_does_not_fit_leaves_the_forward(monkeypatch):
+    def full(train):
+        yield "zero_grad"
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
 
-
-def test_a_step_that_does_not_fit_leaves_the_forward_and_says_what_it_asked_for(monkeypatch):
-    record = study.record
-
-    def short(phases, train, snapshot):
-        if phases.__name__ == "whole_step":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ...")
-        return record(phases, train, snapshot)
-
-    monkeypatch.setattr(study, "record", short)
-    done = invoke(*TINY, "--precision", "fp32")
-    assert done.exit_code == 0, done.output
-    assert "asked for 2.00 GiB" in done.output
+    monkeypatch.setitem(study.PASSES, "step", full)
     (row,) = lm.rows_of([SETTING], study.measure)
-    assert describe(row) == "out of memory: step asked for 2.00 GiB"
+    assert describe(row) == "out of memory: step requested 2.00 GiB"
     assert "phases" in row["forward"]
+    assert "requested 2.00 GiB" in study.peaks([row])
 
 
-def test_a_model_that_does_not_fit_is_a_row(monkeypatch):
-    def none(train, setting, out):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total ...")
-
-    monkeypatch.setattr(study, "measure", none)
-    done = invoke(*TINY, "--precision", "fp32")
-    assert done.exit_code == 0, done.output
-    assert "asked for 3.00 GiB" in done.output
-
-
-def test_the_answers_follow_from_the_numbers():
+def test_the_answers_have_the_bytes_of_the_rows():
     step = timeline.summary(TRACE, {1: "gradient of a weight"})
     row = SETTING.axes() | {"step": step, "held_before_step": {"parameters": 600, "gradients": 300}}
-    course, held, largest = study.answers([row])
-    assert "there are parameters 600 B, gradients 300 B; workspaces and the allocator's rounding are 124 B." in held
-    assert "from 700 B to 900 B in the forward, which keeps its activations" in course
-    assert course.endswith("the optimizer leaves it there; the peak, 1.56 KiB, is in the backward.")
-    assert "of 400 B, of which 1 are alive at its peak (1 made in the backward: autograd" in largest
     other = row | {"precision": "bf16", "step": step | {"peak_bytes": 1024}}
-    assert "the peak of the step from 2.00 KiB to 1.00 KiB (-50.0%)" in study.answers([row, other])[2]
+    course, _, change, held, largest, _ = study.answers([row, other])
+    for sentence, numbers in {
+        held: ("parameters 600 B", "gradients 300 B", "124 B"),
+        course: ("700 B to 900 B", "1.56 KiB", "in the backward"),
+        change: ("2.00 KiB to 1.00 KiB", "-50.0%"),
+        largest: ("400 B", "made in the backward"),
+    }.items():
+        assert all(number in sentence for number in numbers), sentence
 
 
-def test_names_of_files_tell_settings_apart():
-    assert study.stem(Setting("2.7B", 128, 4, "bf16", "eager", "reference")) == "memory_2.7B_128_bf16"
-    assert study.stem(Setting("2.7B", 128, 4, "bf16", "compiled", "triton")) == "memory_2.7B_128_bf16_compiled_triton"
+@pytest.mark.gpu
+def test_peaks_on_a_gpu_are_the_same_bytes_in_any_order():
+    axes = {"size": ("small",), "context": (128, 256), "precision": ("fp32", "bf16")}
+    settings = lm.Models(axes, 4).settings()
 
+    def peaks(settings):
+        rows = lm.rows_of(settings, study.measure)
+        return {(row["context"], row["precision"]): [row[name]["peak_bytes"] for name in study.PASSES] for row in rows}
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--variant", "cuda_graph"], "cuda_graph was given; allowed: variants with phases"),
-        (["--model", "nowhere:build"], "Error: --model 'nowhere:build' was given; allowed: module:function"),
-        (["--size", "huge"], "Invalid value for '--size': 'huge' is not one of"),
-    ],
-)
-def test_bad_input_is_one_clear_line(arguments, message):
-    done = invoke(*TINY, *arguments)
-    assert done.exit_code != 0
-    assert message in done.output
-    assert "Traceback" not in done.output
-
-
-def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = invoke(*TINY, "--out", str(tmp_path / "file" / "folder"))
-    assert done.exit_code == 1
-    assert "cannot be written" in done.output
-
-
-def test_help_names_this_studys_own_defaults():
-    done = invoke("--help")
-    assert "Default: 2.7B; tiny without a GPU." in done.output
-    assert "python -m perf study memory --size 2.7B" in done.output
+    study.workspaces()
+    peaks(settings[:1])  # the products of a process's first step make cuBLAS's workspaces
+    assert peaks(settings) == peaks(settings[::-1])

@@ -5,7 +5,6 @@ import json
 import math
 from collections import Counter
 
-import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -48,13 +47,6 @@ def test_the_error_of_a_sum_is_that_of_its_terms_and_that_of_its_accumulator():
     assert abs(fp32["representation_error"]) < 1e-6 < fp32["accumulation_error"]
     for row in (fp32, fp16, mixed, cast, bf16, longer):
         assert row["error"] == row["representation_error"] + row["accumulation_error"]
-
-
-def test_the_answer_on_sums_is_two_sentences_with_the_numbers_in_it():
-    text = accumulation.answer(accumulation.rows())
-    assert text.count(". ") == 1 and text.endswith(".")
-    for number in ("-0.0469", "+0.0021", "-0.0490", "bf16 at 4 ", "at 32.", "0.00214", "16 times", "0.000134"):
-        assert number in text
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has its own test")
@@ -118,30 +110,6 @@ def test_the_lowest_loss_is_that_of_the_rule_itself():
     assert float(losses.sum(1).add(math.log(256)).mean() / 64) == pytest.approx(run.lowest_loss, rel=0.02)
 
 
-def test_every_precision_starts_alike_and_sees_the_same_batches(monkeypatch):
-    seen = []
-    stream = training.stream
-
-    def recorded(run):
-        mine = []
-        seen.append(mine)
-        for batch in stream(run):
-            mine.append(batch)
-            yield batch
-
-    monkeypatch.setattr(training, "stream", recorded)
-    rows = training.rows(tiny())
-    assert [row["precision"] for row in rows] == ["fp32", "bf16", "fp16"]
-    fp32, *others = [batches for batches in seen if len(batches) > 1]  # not those that a check looks at
-    assert len(others) == 2
-    for batches in others:
-        for (ids, targets), (same_ids, same_targets) in zip(fp32, batches, strict=True):
-            assert torch.equal(ids, same_ids) and torch.equal(targets, same_targets)
-    first = [row["losses"][0] for row in rows]
-    assert first == pytest.approx([first[0]] * 3, abs=0.01)
-    assert len({tuple(row["losses"]) for row in rows}) == 3  # three precisions, not one three times
-
-
 def test_the_weights_depend_on_the_seed_alone():
     def head(seed):
         torch.rand(1)  # whatever was drawn before
@@ -189,36 +157,6 @@ def test_gradients_that_vanish_in_fp16_are_counted_and_scaling_brings_them_back(
     assert not any(row["not_finite"] for row in (fp16, scaled, bf16))
 
 
-def test_a_precision_that_does_not_fit_costs_no_other(monkeypatch):
-    train_step = training.train_step
-
-    training._known(tiny())
-
-    def no_room_for_fp32(run, precision):
-        if precision == "fp32":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return train_step(run, precision)
-
-    monkeypatch.setattr(training, "train_step", no_room_for_fp32)
-    run = tiny()
-    rows, vanished = training.rows(run), training.underflow(run)
-    assert [row["status"] for row in rows] == ["out_of_memory", "ok", "ok"]
-    assert [row["status"] for row in vanished] == ["out_of_memory"]
-    assert results.answer(run, rows, vanished)[0].startswith("Out of memory: fp32")
-    assert results.training_table(run, rows)[0] == {
-        "precision": "fp32",
-        "samples/s": "out of memory: CUDA out of memory",
-    }
-    assert results.underflow_table(vanished) == [
-        {"precision": "fp32", "loss scale": "out of memory: CUDA out of memory"}
-    ]
-
-
-def test_curves_are_means_of_a_window():
-    assert results.smoothed([1.0, 3.0, 5.0, 7.0], 2) == [2.0, 4.0, 6.0]
-    assert results.smoothed([1.0, 3.0], 1) == [1.0, 3.0]
-
-
 def test_the_study_from_end_to_end(tmp_path):
     done = study("--size", "tiny", "--steps", "12", "--context", "16", "--batch", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
@@ -242,31 +180,30 @@ def test_the_study_from_end_to_end(tmp_path):
     assert picture.startswith(b"\x89PNG") and 10_000 < len(picture) < 200_000
 
 
-def test_parts_can_be_asked_for_alone(tmp_path):
-    done = study("--part", "accumulation", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert "9.953125" in done.output and "samples/s" not in done.output and "ToyModel" not in done.output
-    assert [path.name for path in tmp_path.iterdir()] == ["precision.json"]
+def test_every_precision_starts_alike_and_one_that_does_not_fit_costs_no_other(monkeypatch):
+    run = tiny()
+    rows = training.rows(run)
+    assert [row["precision"] for row in rows] == ["fp32", "bf16", "fp16"]
+    first = [row["losses"][0] for row in rows]
+    assert first == pytest.approx([first[0]] * 3, abs=0.01)
+    assert len({tuple(row["losses"]) for row in rows}) == 3  # three precisions, not one three times
+    train_step = training.train_step
+
+    def no_room_for_fp32(run, precision):
+        if precision == "fp32":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train_step(run, precision)
+
+    monkeypatch.setattr(training, "train_step", no_room_for_fp32)
+    rows, vanished = training.rows(run), training.underflow(run)
+    assert [row["status"] for row in rows] == ["out_of_memory", "ok", "ok"]
+    assert [row["status"] for row in vanished] == ["out_of_memory"]
+    assert results.training_table(run, rows)[0]["samples/s"].startswith("out of memory")
+    assert "fp32" in results.answer(run, rows, vanished)[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--size", "gigantic"], "'gigantic' was given; allowed: seed, tiny, small"),
-        (["--part", "nonsense"], "is not one of 'accumulation', 'dtypes', 'training'"),
-        (["--steps", "3"], "3 is not in the range"),
-        (["--context", "1"], "1 is not in the range"),
-        (["--batch", "0"], "0 is not in the range"),
-        (["--lr", "0"], "0.0 is not in the range"),
-    ],
-)
-def test_bad_options_get_one_line(arguments, complaint):
+@pytest.mark.parametrize("arguments", [["--size", "gigantic"], ["--context", "1"], ["--lr", "0"], ["--lr", "nan"]])
+def test_bad_options_get_one_line(arguments):
     done = study(*arguments)
     assert done.exit_code == 2
-    assert complaint in done.output.splitlines()[-1]
-
-
-def test_a_figure_that_cannot_be_written_gets_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(click.ClickException, match="cannot be written"):
-        results.draw(tmp_path / "file" / "loss.png", tiny(), [], "")
+    assert arguments[0] in done.output.splitlines()[-1]

@@ -9,7 +9,7 @@ import pytest
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.studies.on_file import loaded
-from perf.studies.ratios import figure, speedup_of
+from perf.studies.speedups import figure, speedup_of
 from perf.writeup.answered import TABLES, measured_with
 from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, NAMES, Beside, front
 from perf.writeup.answers.memory import Memory, block_parts

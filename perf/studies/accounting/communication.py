@@ -9,7 +9,7 @@ BANDWIDTH, OVERHEAD = 200e9, 20e-6
 
 
 def communication_accounting() -> CourseProblem:
-    """(a) to (d)."""
+    """Return parts (a) to (d)."""
     mesh = closed_forms("mesh")
     stack, tpu = mesh.XXL, mesh.TPU_V5P
     states = stack.state_bytes
@@ -99,14 +99,14 @@ def communication_accounting() -> CourseProblem:
 
 
 def ddp_bucketed_benchmarking() -> CourseProblem:
-    """Part (b)."""
+    """Return part (b)."""
     buckets = closed_forms("collectives")
     num_bytes = 4 * closed_forms("compute").parameters(measured("configs", "MODEL_CONFIGS")["xl"])
     best = buckets.best_bucket_bytes(num_bytes, BANDWIDTH, OVERHEAD)
 
     def costs(megabytes: float) -> str:
-        found = buckets.exposed_seconds(num_bytes, num_bytes / (megabytes * 1e6), BANDWIDTH, OVERHEAD)
-        return f"{found * 1e3:.2f} ms" if found < 0.1 else f"{found * 1e3:.1f} ms"
+        seconds = buckets.exposed_seconds(num_bytes, num_bytes / (megabytes * 1e6), BANDWIDTH, OVERHEAD)
+        return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds * 1e3:.1f} ms"
 
     return CourseProblem(
         "ddp_bucketed_benchmarking",

@@ -10,7 +10,7 @@ GIVEN = (
 
 
 def alternate_ring_all_reduce() -> CourseProblem:
-    """Its time."""
+    """Return its time."""
     collectives = closed_forms("collectives")
     ratio = collectives.alternate_all_reduce_seconds(1.0, 8, 1.0) / collectives.all_reduce_seconds(1.0, 8, 1.0)
     return CourseProblem(
@@ -28,7 +28,7 @@ def alternate_ring_all_reduce() -> CourseProblem:
 
 
 def data_parallel_calcs() -> CourseProblem:
-    """(a) to (c)."""
+    """Return parts (a) to (c)."""
     limit = closed_forms("parallelism").data_parallel_limit
     return CourseProblem(
         "data_parallel_calcs",
@@ -52,7 +52,7 @@ def data_parallel_calcs() -> CourseProblem:
 
 
 def fsdp_calcs() -> CourseProblem:
-    """(a) to (c)."""
+    """Return parts (a) to (c)."""
     limit = closed_forms("parallelism").data_parallel_limit(TOKENS, FLOPS, BANDWIDTH)
     return CourseProblem(
         "fsdp_calcs",
@@ -71,7 +71,7 @@ def fsdp_calcs() -> CourseProblem:
 
 
 def tp_calcs() -> CourseProblem:
-    """(a) to (d)."""
+    """Return parts (a) to (d)."""
     limit = closed_forms("parallelism").tensor_parallel_limit
     return CourseProblem(
         "tp_calcs",
@@ -93,7 +93,7 @@ def tp_calcs() -> CourseProblem:
 
 
 def fsdp_tp_calcs() -> CourseProblem:
-    """(a) to (d)."""
+    """Return parts (a) to (d)."""
     parallelism = closed_forms("parallelism")
     both = parallelism.two_dimensional_limit(TOKENS, D_FF, FLOPS, BANDWIDTH)
     in_turn = parallelism.two_dimensional_limit_in_sequence(TOKENS, D_FF, FLOPS, BANDWIDTH)

@@ -9,7 +9,7 @@ LENGTHS = (256, 1024, 4096, 8192, 16384)
 
 
 def pytorch_attention() -> CourseProblem:
-    """The memory of the largest shape."""
+    """Return the memory of the largest shape."""
     attention = closed_forms("attention")
     batch, seq_len, head_dim = 8, 16384, 64
     kept = attention.course_kept_bytes(batch, seq_len, head_dim)
@@ -62,7 +62,7 @@ def pytorch_attention() -> CourseProblem:
 
 
 def gradient_checkpointing() -> CourseProblem:
-    """Part (b): blocks in a segment."""
+    """Return part (b): blocks in a segment."""
     checkpointing, big = closed_forms("checkpointing"), measured("configs", "MODEL_CONFIGS")["2.7B"]
     blocks, block = 32, 3651.3125 * 2**20
     given = closed_forms("kept").residual_stream_bytes(big, 4, 2048)
@@ -114,7 +114,7 @@ def gradient_checkpointing() -> CourseProblem:
 
 
 def optimizer_state_sharding_accounting() -> CourseProblem:
-    """Parts (a) and (c); (b), the time, is measured."""
+    """Return parts (a) and (c); (b), the time, is measured."""
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
     parameters = compute.parameters(configs["xl"])
     divided = sharding.states_by_phase(parameters, 2, "moments")
@@ -148,7 +148,7 @@ def optimizer_state_sharding_accounting() -> CourseProblem:
 
 
 def fsdp_accounting() -> CourseProblem:
-    """Part (a)."""
+    """Return part (a)."""
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
     parameters = compute.parameters(configs["2.7B"])
     moments, everything, nothing = (

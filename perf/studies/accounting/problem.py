@@ -1,4 +1,4 @@
-"""A worked problem, and how it reads in a terminal."""
+"""Worked problems of the course, and their text for a terminal."""
 
 import textwrap
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Line:
-    """One figure."""
+    """One figure of an answer."""
 
     what: str
     formula: str
     substituted: str = ""
-    """The formula with its numbers; "" where that says nothing more."""
+    """The formula with its numbers; "" where that adds nothing."""
 
     result: str = ""
     """ "" where the formula is the answer."""
@@ -28,7 +28,7 @@ class CourseProblem:
     """One problem of the course."""
 
     name: str
-    """As the course calls it."""
+    """The course's name."""
 
     points: int
     edition: str
@@ -41,12 +41,12 @@ class CourseProblem:
 
 
 def closed_forms(module: str) -> ModuleType:
-    """`cs336_systems.accounting.<module>`."""
+    """Return the module `cs336_systems.accounting.<module>`."""
     return measured_module(f"accounting.{module}")
 
 
 def text(problem: CourseProblem) -> Iterator[str]:
-    """Lines for a terminal."""
+    """Yield the lines for a terminal."""
     points = f"{problem.points} point{'s' if problem.points > 1 else ''}"
     yield f"{problem.name} ({problem.edition}, {points})"
     yield from textwrap.wrap(problem.given, WIDTH)

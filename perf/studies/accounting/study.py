@@ -1,4 +1,4 @@
-"""What do the course's problems come to that need no measurement?"""
+"""What are the answers to the course's problems that need no measurement?"""
 
 import dataclasses
 import json
@@ -34,13 +34,13 @@ PROBLEMS = {
 @click.option("--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), help="Default: all.")
 @out_option
 def command(names: tuple[str, ...], out: Path) -> None:
-    """What do the course's problems come to that need no measurement? No GPU, no seconds.
+    """What are the answers to the problems that need no measurement? Runs at once, without a GPU.
 
     \b
     python -m perf study accounting --problem communication_accounting
 
-    Each figure with its formula and what was put into it, and the answer in words. The formulas are functions of
-    cs336_systems.accounting, for any sizes of your own.
+    Each figure with its formula and its numbers, and the answer in words. The formulas are functions of
+    cs336_systems.accounting, for any sizes.
     """
     problems = [PROBLEMS[name]() for name in names or PROBLEMS]
     click.echo("\n\n".join("\n".join(text(problem)) for problem in problems))
@@ -48,5 +48,5 @@ def command(names: tuple[str, ...], out: Path) -> None:
 
 
 def to_json(problems: list[CourseProblem]) -> str:
-    """For a machine to read."""
+    """Return the problems as JSON."""
     return json.dumps([dataclasses.asdict(problem) for problem in problems], indent=1) + "\n"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from perf.harness.comparison import ComparedArm, Comparer, Reply, Rounds
 from perf.harness.working_tree import ROOT
-from perf.studies.attention.cells import Cell, least_bytes
+from perf.studies.attention.cells import Cell, min_bytes
 from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import memory_bytes
 from perf.units import GIB, gib
@@ -16,13 +16,13 @@ from perf.workloads import build
 from perf.workloads.workload import DoesNotFit, Workload
 
 SECONDS = 1.5
-"""Most that a process spends on sampling a cell: four samples of each arm where all of them take 0.3 s together."""
+"""Maximum that a process spends on sampling a cell: four samples of each arm if a round takes 0.3 s."""
 
 Device = Literal["cuda", "cpu"]
 
 
 class Process:
-    """The measuring process; a fresh one takes its place after `end` and after a death."""
+    """The measuring process, replaced by a fresh one after `end` and after a death."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -35,11 +35,11 @@ class Process:
         self.end()
 
     def greeting(self) -> dict[str, Any]:
-        """Device, ceilings, and troubles, if any."""
+        """Return device, software, ceilings and troubles."""
         return self._process.ask(greeting, self.device)
 
     def take_turns(self, cell: Cell, impls: list[str], unchecked: list[str], rounds: int) -> dict[str, Reply]:
-        """Compare all `impls` as the function `take_turns` does: one that ends the process is left out of the rest."""
+        """Compare all `impls` like the function `take_turns`, without those that kill the process."""
         try:
             replies, goes_on = self._process.ask(take_turns, self.device, cell, impls, unchecked, rounds)
         except BrokenProcessPool:
@@ -51,11 +51,11 @@ class Process:
         return replies
 
     def end(self) -> None:
-        """End the process; the next question starts another one."""
+        """End the process; the next call starts another."""
         self._process.end()
 
     def _deaths(self, cell: Cell, impls: list[str], unchecked: list[str]) -> dict[str, Reply]:
-        """Find those of which the process dies, each alone; all, if of none."""
+        """Find the arms that kill the process when they run alone; all, if none does."""
         if len(impls) == 1:
             return {impls[0]: DIED}
         alone = {impl: self.take_turns(cell, [impl], unchecked, 2)[impl] for impl in impls}
@@ -64,7 +64,7 @@ class Process:
 
 @cache
 def _this_process(device: Device) -> tuple[Comparer, dict[str, Any]]:
-    # Inductor's: IEEE float32 is what is asked for. cuBLAS', in autograd's thread: it sets the context and goes on.
+    # Inductor's advice: we measure IEEE float32. cuBLAS's, in autograd's thread: it sets the context and goes on.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* available but not enabled")
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
     worker = Comparer(device, ROOT)
@@ -79,7 +79,7 @@ def greeting(device: Device) -> dict[str, Any]:
 def take_turns(
     device: Device, cell: Cell, impls: Sequence[str], unchecked: Collection[str], rounds: int
 ) -> tuple[dict[str, Reply], bool]:
-    """Compare implementations in this process; also return whether it can be asked again."""
+    """Compare implementations in this process; also return whether the process is still usable."""
     worker, _ = _this_process(device)
     return compared(worker, device, cell, impls, unchecked, rounds), worker.usable()
 
@@ -106,8 +106,8 @@ def compared(
 
 def _builder(cell: Cell, impl: str, device: Device) -> Callable[[], Workload]:
     def build_arm() -> Workload:
-        if (least := least_bytes(cell, impl)) > memory_bytes():
-            raise DoesNotFit(f"its scores take {gib(least, 0)} at least, this GPU has {memory_bytes() / GIB:.0f}")
+        if (needed := min_bytes(cell, impl)) > memory_bytes():
+            raise DoesNotFit(f"its scores take {gib(needed, 0)} at least, this GPU has {memory_bytes() / GIB:.0f}")
         case = cell.case(impl, device)
         return build(case.workload, case.params, case.device)
 

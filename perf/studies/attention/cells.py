@@ -1,4 +1,4 @@
-"""The cells that the attention study visits, in groups that answer a question each, and who is asked in which."""
+"""The cells of the attention study, in groups that answer one question each, and the arms of each cell."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from perf.workloads.attention_problem import BYTES
 MODES = ("forward", "backward", "forward_backward")
 MASKS = {True: "causal", False: "full"}
 CLOCKS: dict[ClockName, Cache] = {"cuda_events": "cold", "cuda_graph": "warm", "gpu_wall": "warm"}
-"""Those of a GPU; L2 is flushed before a sample only where the clock allows it and the host is not what counts."""
+"""Clocks of a GPU; L2 is flushed before a sample only if the clock allows it and the host does not count."""
 
 HALVES_ONLY = ("sdpa_flash", "sdpa_cudnn")
 EAGER = {"reference": 4, "reference_compiled": 2}
@@ -59,7 +59,7 @@ class Cell:
 
     @property
     def mask(self) -> str:
-        """causal or full."""
+        """The mask, causal or full."""
         return MASKS[self.is_causal]
 
     def case(self, impl: str, device: Literal["cuda", "cpu"]) -> Case:
@@ -74,11 +74,11 @@ class Cell:
         return Case("study", workload, params, device, self.clock, self.cache)
 
     def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
-        """Return the arms that their first sample rules out, with the reason; none here, where each is of interest."""
+        """Return the arms that their first sample rules out, with the reason; none in this study."""
         return {}
 
     def axes(self) -> dict[str, Any]:
-        """The columns that name it in a row."""
+        """Return the columns that name the cell in a row."""
         return asdict(self)
 
 
@@ -131,7 +131,7 @@ _TINY: dict[str, dict[str, Any]] = {
 
 
 def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
-    """`GROUPS`; if tiny, and on a CPU, with so little in each that all of it takes seconds."""
+    """Return `GROUPS`; if tiny, and on a CPU, with cells that all together take seconds."""
     on_gpu = device == "cuda"
     if on_gpu and not tiny:
         return GROUPS
@@ -150,7 +150,7 @@ def cells_of(groups: Mapping[str, CellGroup], clock: ClockName | None = None) ->
 
 
 def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
-    """Those with one of the `wanted` values of each axis, all where there is none; `ValueError` if none is left."""
+    """Return the cells with a wanted value of each axis; no value means all. Raises `ValueError` if none is left."""
     kept = list(cells)
     for axis, values in wanted.items():
         allowed = sorted({getattr(cell, axis) for cell in cells})
@@ -160,14 +160,14 @@ def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
                 raise ValueError(f"--{name} {value} was given; allowed here: {', '.join(map(str, allowed))}")
         kept = [cell for cell in kept if not values or getattr(cell, axis) in values]
     if not kept:
-        raise ValueError("no cell is left: each value that was given is one of some cell, all of them of none")
+        raise ValueError("no cell is left: no cell has all of the given values")
     return kept
 
 
 def peers_of(cell: Cell, device: str) -> tuple[str, ...]:
-    """PyTorch's implementations that take the cell's dtype; eager ones where `SCORES_BYTES` hold their scores.
+    """Return PyTorch's implementations that take the cell's dtype; eager ones only up to `SCORES_BYTES` of scores.
 
-    By the wall clock `sdpa` too: torch's own choice without the context manager that it takes to name a backend.
+    On the wall clock also `sdpa`: torch's own choice, without the context manager that selects a backend.
     """
     if device == "cpu":
         return ("sdpa_flash", "reference")
@@ -184,7 +184,7 @@ def scores_bytes(cell: Cell) -> int:
     return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[cell.dtype]
 
 
-def least_bytes(cell: Cell, impl: str) -> int:
-    """Return the bytes that `impl` needs at least, as far as known; 0 if it never holds all scores."""
+def min_bytes(cell: Cell, impl: str) -> int:
+    """Return a lower bound on the bytes that `impl` needs; 0 if it never stores all scores."""
     matrices = EAGER.get(impl, 0)
     return scores_bytes(cell) * (matrices // 2 if cell.mode == "forward" else matrices)

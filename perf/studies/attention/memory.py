@@ -11,9 +11,11 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, text_table, write
+from perf.studies.document import heading, kept, out_option, text_table, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
+from perf.studies.progress import progress
+from perf.studies.rows import AttentionMemoryRow, Row
 from perf.units import GIB, mib
 
 CARDS_GB = (24, 80, 141)
@@ -22,8 +24,8 @@ DIMS = (16, 32, 64, 128)
 FARTHEST = 2**20
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF", "expandable_segments:True"
-"""Whole segments, torch's default, waste one: the forward leaves a cached block of a score matrix's size, `out` takes a
-corner of it, and the rest can neither hold the next score matrix nor be given back. At seq_len 32768 that is 32 GiB."""
+"""torch's default, whole segments, wastes memory: `out` takes a corner of a cached block as large as a score matrix;
+the rest can neither hold the next score matrix nor be freed. At seq_len 32768 that is 32 GiB."""
 
 
 @click.command(name="attention-memory")
@@ -33,41 +35,40 @@ corner of it, and the rest can neither hold the next score matrix nor be given b
 @click.option(
     "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Default: 256 to 16384; 256 if tiny."
 )
-@click.option("--beyond/--no-beyond", default=True, show_default=True, help="Go on, doubling, to the first that fails.")
+@click.option("--beyond/--no-beyond", default=True, show_default=True, help="Double the longest until one fails.")
 @out_option
 def command(
     size: str | None, batch: int, dims: tuple[int, ...], seq_lens: tuple[int, ...], beyond: bool, out: Path
 ) -> None:
     """Eager attention's memory, predicted and measured, up to the first real out-of-memory. A minute on a GPU.
 
-    Full attention in float32, batch 8, no heads, as the course has it. Predicted beforehand: what a forward keeps for
-    its backward, the peaks of both, and the first length that does not fit 24, 80 and 141 GB. Without a GPU the
-    prediction alone. Measured with expandable segments, unless PYTORCH_ALLOC_CONF says otherwise.
+    Full attention in float32, batch 8, no heads, as in the course. Predicted: the bytes that a forward keeps for its
+    backward, the peaks of both, and the first length that does not fit 24, 80 and 141 GB. Without a GPU there is the
+    prediction alone. Measured with expandable segments unless PYTORCH_ALLOC_CONF is set.
     """
     os.environ.setdefault(*ALLOCATOR)  # before torch is imported
     first = 1 if size else None
     cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
     held = held_workspaces() if device_kind() == "cuda" else None
-    rows = list(_rows(batch, cells, beyond and not size))
-    whole = document(device_kind(), rows) | {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    path = out / "attention-memory.json"
+    whole = kept(_rows(batch, cells, beyond and not size), device_kind(), path)
+    whole |= {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    rows = whole["rows"]
     click.echo(heading(whole))
     allocator = f", {os.environ[ALLOCATOR[0]]}" if held else ""
     click.echo(f"Eager attention, float32, batch {batch}, no heads{allocator}; predicted / measured, GiB")
-    click.echo(table(rows))
-    if held:
-        click.echo(about(held))
-    for sentence in answers(rows, batch):
+    click.echo(text_table(shown(rows)))
+    predicted_alone = "There is no GPU here: these are predictions, measured exact to the byte on an H200."
+    for sentence in (about(held) if held else predicted_alone, *answers(rows, batch)):
         click.echo(sentence)
-    if device_kind() == "cpu":
-        click.echo("There is no GPU here: these are predictions, measured exact to the byte on an H200.")
-    write(out / "attention-memory.json", whole)
+    write(path, whole)
     draw(rows, batch, out / "attention-memory.png")
 
 
 def predicted(batch: int, seq_len: int, d: int) -> dict[str, int]:
-    """Bytes of `cs336_systems.attention.reference` in float32, the (batch, n, n) tensors alive together at each time.
+    """Return the bytes of `cs336_systems.attention.reference` in float32 that are alive together at each time.
 
-    saved      the probabilities, and q, k, v, out and out's gradient: what is there when the backward begins
+    saved      the probabilities, q, k, v, out and out's gradient, when the backward begins
     forward    scores and probabilities, and q, k, v and out's gradient, which a caller holds
     backward   probabilities, their gradient, that of the scores and the scaled one; and all but the last of the six
                (batch, n, d) tensors, on a graph that is kept
@@ -77,14 +78,14 @@ def predicted(batch: int, seq_len: int, d: int) -> dict[str, int]:
 
 
 def first_that_fails(batch: int, d: int, memory_bytes: float) -> int:
-    """The shortest power of two whose forward and backward need more than this."""
+    """Return the shortest power of two whose forward and backward need more memory."""
     return next(n for n in (2**k for k in range(4, 40)) if max(predicted(batch, n, d).values()) > memory_bytes)
 
 
 def held_workspaces() -> dict[str, int]:
-    """`workspaces()`, which makes those of both threads, so that neither is made in a row."""
+    """Return `workspaces()`, which allocates those of both threads, so that no row includes them."""
     with warnings.catch_warnings():
-        # In autograd's thread, whose first kernel is a product; cuBLAS sets the context and goes on.
+        # From autograd's thread, whose first kernel is a product; cuBLAS sets the context and goes on.
         warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
         return workspaces()
 
@@ -98,12 +99,10 @@ def about(held: dict[str, int]) -> str:
     )
 
 
-def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[dict[str, Any]]:
-    """The cells, then for each d one length after another until one fails."""
-    from tqdm import tqdm
-
+def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[Row]:
+    """Yield the rows of the cells, then for each d those of doubled lengths until one fails."""
     longest: dict[int, int] = {}
-    for d, seq_len in tqdm(cells, unit="shape", leave=False, disable=None):
+    for d, seq_len in progress(cells, unit="shape"):
         longest[d] = max(seq_len, longest.get(d, 0))
         yield _row(batch, seq_len, d)
     if not beyond or device_kind() == "cpu":
@@ -118,44 +117,42 @@ def _rows(batch: int, cells: list[tuple[int, int]], beyond: bool) -> Iterator[di
 
 
 def _row(batch: int, seq_len: int, d: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d)}
+    row: Row = {"seq_len": seq_len, "d": d, "predicted": predicted(batch, seq_len, d)}
     row |= {"status": "not_measured", "reason": "predicted alone"}
     return row | measured_bytes(batch, seq_len, d) if device_kind() == "cuda" else row
 
 
 def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
-    """`measured`, like `predicted`, up to what did not fit, and a status that says so."""
+    """Return `measured`, with the fields of `predicted` that fit, and a status."""
     import torch
 
     from perf.harness.memory import Leftovers, peak_memory
     from perf.workloads import build
 
-    found: dict[str, int] = {}
+    measured: dict[str, int] = {}
     outcome: dict[str, Any] = {"status": "ok"}
     params = {"batch": batch, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": "reference"}
     try:
         for name, mode in {"saved": "before_backward", "forward": "forward", "backward": "backward"}.items():
             cell = params | {"mode": mode}
-            found[name] = peak_memory(lambda cell=cell: build("attention", cell, "cuda"), Leftovers())["peak_bytes"]  # type: ignore[misc]
+            measured[name] = peak_memory(lambda cell=cell: build("attention", cell, "cuda"), Leftovers())["peak_bytes"]  # type: ignore[misc]
     except torch.OutOfMemoryError as error:
         outcome = refusal(error)
     Leftovers().release()
-    return {"measured": found} | outcome
+    return {"measured": measured} | outcome
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a table for the terminal."""
-    shown = []
+def shown(rows: list[AttentionMemoryRow]) -> Iterator[Row]:
+    """Yield the cells of each row by column title."""
     for row in rows:
-        cells = {"seq_len": row["seq_len"], "d": row["d"]}
+        cells: Row = {"seq_len": row["seq_len"], "d": row["d"]}
         for name, expected in row["predicted"].items():
-            found = row.get("measured", {}).get(name)
-            cells[name] = f"{expected / GIB:.3f} / {found / GIB:.3f}" if found is not None else f"{expected / GIB:.3f}"
-        shown.append(cells | {"status": describe(row)})
-    return text_table(shown)
+            measured = row.get("measured", {}).get(name)
+            cells[name] = f"{expected / GIB:.3f}" + ("" if measured is None else f" / {measured / GIB:.3f}")
+        yield cells | {"status": describe(dict(row))}
 
 
-def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
+def answers(rows: list[AttentionMemoryRow], batch: int) -> Iterator[str]:
     """Say where memory ends and what fills it."""
     d = max(row["d"] for row in rows)
     for card in CARDS_GB:
@@ -172,32 +169,32 @@ def answers(rows: list[dict[str, Any]], batch: int) -> Iterator[str]:
     yield from _first_failures(rows)
 
 
-def _first_failures(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """A sentence for each length, which is as a rule the same for every d."""
+def _first_failures(rows: list[AttentionMemoryRow]) -> Iterator[str]:
+    """Yield a sentence for each length that is the first to fail; it is usually the same for every d."""
     failed = sorted((row for row in rows if _failed(row)), key=lambda row: row["seq_len"])
     first = {row["d"]: row for row in reversed(failed)}  # the shortest comes last, and stays
     dims = {row["d"] for row in rows}
     for seq_len in sorted({row["seq_len"] for row in first.values()}):
         here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
         which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
-        reasons = " or ".join(dict.fromkeys(map(describe, here)))
+        reasons = " or ".join(dict.fromkeys(describe(dict(row)) for row in here))
         yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
 
 
-def _failed(row: dict[str, Any]) -> bool:
+def _failed(row: AttentionMemoryRow) -> bool:
     return row["status"] == "out_of_memory"
 
 
-def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
-    """Peak of the backward over seq_len: predictions and cards as lines, measured as dots, what failed as crosses."""
+def draw(rows: list[AttentionMemoryRow], batch: int, path: Path) -> None:
+    """Plot the peak over seq_len: predictions and cards as lines, measurements as dots, failures as crosses."""
     figure, axes = figures.subplots(figsize=(5.5, 3.6))
     lengths = sorted({row["seq_len"] for row in rows})
     for d in sorted({row["d"] for row in rows}):
         curve = [predicted(batch, n, d)["backward"] / GIB for n in lengths]
         (line,) = axes.plot(lengths, curve, label=f"d = {d}, predicted", lw=1)
         dots = {row["seq_len"]: row.get("measured", {}).get("backward") for row in rows if row["d"] == d}
-        found = {n: size / GIB for n, size in dots.items() if size is not None}
-        axes.scatter(list(found), list(found.values()), color=line.get_color(), s=14)
+        measured = {n: size / GIB for n, size in dots.items() if size is not None}
+        axes.scatter(list(measured), list(measured.values()), color=line.get_color(), s=14)
         full = [row["seq_len"] for row in rows if row["d"] == d and _failed(row)]
         axes.scatter(full, [predicted(batch, n, d)["backward"] / GIB for n in full], marker="x", color="black", s=30)
     for card in CARDS_GB:
@@ -207,8 +204,7 @@ def draw(rows: list[dict[str, Any]], batch: int, path: Path) -> None:
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("seq_len")
-    axes.set_ylabel("peak of forward and backward, GiB")
+    axes.set(xlabel="seq_len", ylabel="peak of forward and backward, GiB")
     if any(_failed(row) for row in rows):
         axes.scatter([], [], marker="x", color="black", s=30, label="out of memory, at its prediction")
     if any("measured" in row for row in rows):

@@ -1,4 +1,4 @@
-"""What the attention study shows: speed-ups over arms measured side by side, as tables, sentences and figures."""
+"""Results of the attention study: speed-ups over arms measured side by side, as tables, sentences and figures."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -7,22 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.status import Status, describe
-from perf.studies import ratio_figure
+from perf.studies import speedup_figure
 from perf.studies.attention.cells import AXES, MASKS
-from perf.studies.ratios import FEWEST, best, geometric_mean, known, milliseconds, processes_for_speedup, speedup_of
+from perf.studies.document import text_table
 from perf.studies.rows import Row
+from perf.studies.speedups import (
+    FEWEST,
+    Effort,
+    best,
+    geometric_mean,
+    known,
+    milliseconds,
+    processes_for_speedup,
+    speedup_of,
+)
 from perf.units import digits
 
 Pair = dict[str, Any]
-"""Of two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops, as `ratios` takes it."""
+"""Two arms of a cell: its axes, ours, against, status, ours_s, against_s and flops."""
 
 NOT_MEASURED: Status = "not_measured"
-ASKED = ("sdpa_flash", "flex")
-"""Those beside which the worst of all cells is named."""
+FLASH_PEERS = ("sdpa_flash", "flex")
+"""Arms for which the worst of all cells is named."""
 
 
 def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
-    """Each arm of ours with each of the others of its cell; ok if both are."""
+    """Yield each arm of ours with each other arm of its cell; its status is ok if both are."""
     for axes, arms in itertools.groupby(rows, key=lambda row: {axis: row[axis] for axis in AXES}):
         mine = list(arms)
         ours, others = ([row for row in mine if row["role"] == role] for role in ("ours", "against"))
@@ -38,27 +48,24 @@ def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
 
 
 def timed(rows: Iterable[Row]) -> list[Pair]:
-    """The pairs that have a speed-up."""
+    """Return the pairs that have a speed-up."""
     return [pair for pair in pairs(rows) if pair["status"] == "ok"]
 
 
-def processes_wanted(rows: Iterable[Row], half_width: float, most: int) -> int:
-    """How many processes make every speed-up known so well: `FEWEST`, of which `rows` hold the samples, to `most`."""
-    return max((processes_for_speedup(pair, half_width, most) for pair in timed(rows)), default=FEWEST)
+def processes_wanted(rows: Iterable[Row], effort: Effort) -> int:
+    """Return how many processes make every speed-up known well enough; `rows` hold the samples of the pilot."""
+    return max((processes_for_speedup(pair, effort) for pair in timed(rows)), default=FEWEST)
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
-    """For a terminal: of every group a table of its cells and one of the others, then what has no time, and why."""
-    from tabulate import tabulate
-
+    """Yield the tables of each group, its cells and the other arms, then the failures."""
     for (group, dtype, clock, cache), mine in grouped(rows, "group", "dtype", "clock", "cache"):
-        for (ours,), one in grouped([row for row in mine if row["role"] == "ours"], "impl"):
-            found = [pair for pair in timed(mine) if pair["ours"] == ours]
+        for (ours,), arms in grouped([row for row in mine if row["role"] == "ours"], "impl"):
+            compared = [pair for pair in timed(mine) if pair["ours"] == ours]
             yield f"\n{group}: {ours}, {dtype}, {clock}, {cache} caches; speed-up over the best of the others"
-            yield tabulate([_cell(row, found) for row in one], headers="keys", disable_numparse=True)
-            if found:
-                yield ""
-                yield tabulate(_others(found), headers="keys", disable_numparse=True)
+            yield text_table(_cell(row, compared) for row in arms)
+            if compared:
+                yield f"\n{text_table(_others(compared))}"
     failed = [row for row in rows if row["status"] != "ok"]
     failed = sorted((row | {"told": describe(row)} for row in failed), key=lambda row: (row["impl"], row["told"]))
     for (impl, why), mine in grouped(failed, "impl", "told"):
@@ -66,37 +73,37 @@ def shown(rows: list[Row]) -> Iterator[str]:
         yield f"{impl} has no time in {mine[0]['group']} {where(mine[0])}{more}: {why}"
 
 
-def where(row: dict[str, Any]) -> str:
-    """The cell within its group: batch x heads x seq_len x d, mask, mode."""
+def where(row: Row) -> str:
+    """Format the cell within its group: batch x heads x seq_len x d, mask, mode."""
     return f"{shape(row)}, {MASKS[row['is_causal']]}, {row['mode']}"
 
 
-def shape(row: dict[str, Any]) -> str:
-    """Of q: (batch, heads, seq_len, d)."""
+def shape(row: Row) -> str:
+    """Format the shape of q: batch x heads x seq_len x d."""
     return "x".join(str(row[axis]) for axis in ("batch", "num_heads", "seq_len", "d"))
 
 
-def tflops(row: dict[str, Any], ms: float) -> float:
-    """Matrix products of attention alone, scores above the diagonal not counted."""
+def tflops(row: Row, ms: float) -> float:
+    """Return the rate of attention's matrix products, without the scores above the diagonal."""
     return row["flops"] / ms * 1e-9
 
 
-def _cell(row: Row, found: list[Pair]) -> dict[str, str]:
-    """Ours in one cell, beside the fastest of the others."""
+def _cell(row: Row, pairs: list[Pair]) -> dict[str, str]:
+    """Return the cells of an arm of ours, beside the fastest other arm."""
     cells = {"B x H x n x d": shape(row), "mask": MASKS[row["is_causal"]], "mode": row["mode"]}
     if row["status"] != "ok":
         return cells | {"ms": "-"}
     ms = milliseconds({"ours_s": row["samples_s"]}, "ours")
     cells |= {"ms": digits(ms, 4), "TFLOP/s": digits(tflops(row, ms))}
-    if mine := [pair for pair in found if all(pair[axis] == row[axis] for axis in AXES)]:
+    if mine := [pair for pair in pairs if all(pair[axis] == row[axis] for axis in AXES)]:
         speedup, half, name = best(mine, speedup_of)
         cells |= {"speed-up": known(speedup, half), "best of the others": name}
     return cells
 
 
-def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
-    """Each of the others over all cells of a mode."""
-    for (mode, against), mine in grouped(sorted(found, key=lambda pair: pair["mode"]), "mode", "against"):
+def _others(pairs: list[Pair]) -> Iterator[Row]:
+    """Yield the cells of each other arm over all cells of a mode."""
+    for (mode, against), mine in grouped(sorted(pairs, key=lambda pair: pair["mode"]), "mode", "against"):
         least, least_half, worst = _worst(mine)
         yield {
             "mode": mode,
@@ -109,9 +116,9 @@ def _others(found: list[Pair]) -> Iterator[dict[str, Any]]:
 
 
 def answers(rows: list[Row], half_width: float) -> Iterator[str]:
-    """For each of ours: the worst cells, cuDNN over the grid, the leaderboard; and what is not known well enough."""
+    """Yield for each of ours the worst cells, cuDNN over the grid, the leaderboard, and wide intervals."""
     for (ours,), every in grouped(timed(rows), "ours"):
-        for against in ASKED:
+        for against in FLASH_PEERS:
             if mine := [pair for pair in every if pair["against"] == against]:
                 speedup, half, worst = _worst(mine)
                 cell = f"{worst['group']} {where(worst)}"
@@ -129,31 +136,31 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
             most = max(wide, key=lambda pair: speedup_of(pair)[1])
             which = f"{most['against']} in {most['group']} {where(most)}, ± {speedup_of(most)[1]:.1%}"
             unknown = f"{len(wide)} of {len(every)} speed-ups are not known to {half_width:.1%}"
-            yield f"{ours}: {unknown}, least of all {which}; more --processes."
+            yield f"{ours}: {unknown}, least of all {which}; raise --processes."
 
 
 def draw(rows: list[Row], folder: Path, title: str) -> None:
-    """attention-GROUP-MODE.png: the speed-up of each cell over each of the others."""
+    """Draw attention-GROUP-MODE.png: the speed-up of each cell over each other arm."""
     every = timed(rows)
     for (group, mode), mine in grouped(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
         several = len({pair["ours"] for pair in mine}) > 1
         label = partial(_arm, several=several)
-        ratio_figure.draw(mine, label, folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}")
+        speedup_figure.draw(mine, label, folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}")
 
 
 def _arm(pair: Pair, *, several: bool) -> str:
-    """A line of a figure: the cell, and which of several of ours."""
+    """Label a line of a figure: the cell, and the arm if there are several of ours."""
     return f"{shape(pair)}, {MASKS[pair['is_causal']]}" + (f": {pair['ours']}" if several else "")
 
 
-def _worst(found: list[Pair]) -> tuple[float, float, Pair]:
-    pair = min(found, key=lambda pair: speedup_of(pair)[0])
+def _worst(pairs: list[Pair]) -> tuple[float, float, Pair]:
+    pair = min(pairs, key=lambda pair: speedup_of(pair)[0])
     return *speedup_of(pair), pair
 
 
 def grouped(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
-    """Rows with the same values of `names`, in the order in which these come first."""
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    """Yield the rows with the same values of `names`, in the order of their first row."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    yield from found.items()
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    yield from groups.items()

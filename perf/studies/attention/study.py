@@ -11,16 +11,16 @@ from perf.harness.case import ClockName
 from perf.harness.comparison import Pilot, compare
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
-from perf.options import Finite
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
-from perf.studies.attention.results import NOT_MEASURED, Row, answers, draw, processes_wanted, shown, timed
-from perf.studies.document import document, heading, out_option, write
-from perf.studies.lm import ON_A_CPU, device_kind, tiny_option
-from perf.studies.ratios import FEWEST
+from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
+from perf.studies.document import conclude, document, heading, out_option, write
+from perf.studies.lm import device_kind, tiny_option
+from perf.studies.progress import progress
+from perf.studies.rows import Row
+from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention_impls import check_impl
 
-PROCESSES = {"cuda": 8, "cpu": FEWEST}
 _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items())
 
 
@@ -35,21 +35,21 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
     \b
 {_GROUPS}
 
-    Of each cell ours and the others are built beside one another in one process, from the same numbers, each compared
-    with float64 (a wrong one gets no time), warmed up, and then sampled in turn, A B C C B A, so that the drift of the
-    machine hits each alike; then again in fresh processes, another one first in each: three, and as many more as by
-    their scatter make the 95 % interval of every speed-up narrow enough. By CUDA events with a cold L2, so that no host
-    is in it; short by the wall clock with operands in L2, as the layer before leaves them (--clock cuda_graph: its
-    kernels alone). What cannot run (dtype, memory) is a row with its reason.
+    For each cell ours and the others are built in one process from the same numbers, each compared with float64 (we do
+    not time incorrect code), warmed up, and then sampled in turn, A B C C B A, so that drift of the machine affects
+    each alike; then again in fresh processes, starting with another arm in each: three, and as many more as their
+    scatter demands for a narrow 95 % interval of every speed-up. The clock is CUDA events with a cold L2, which
+    excludes the host; "short" uses the wall clock with operands in L2, as the layer before leaves them (--clock
+    cuda_graph: its kernels alone). An arm that cannot run (dtype, memory) is a row with its reason.
 
-    NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, .. An attention of your
+    NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, ... An attention of your
     own, module:function, is called as f(q, k, v, is_causal) and returns out, all (batch, heads, seq_len, d), for
     autograd to differentiate. Without a GPU tiny cells run, in half a minute.
     """
 )
 @tiny_option
 @click.option("--group", "groups", multiple=True, type=click.Choice(tuple(GROUPS)), help="Default: all of them.")
-@click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Of the groups' own, only these.")
+@click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Only these of the groups' own.")
 @click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="The same.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="The same.")
 @click.option("--mask", "masks", multiple=True, type=click.Choice(tuple(MASKS.values())), help="The same.")
@@ -60,9 +60,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
     "--against", multiple=True, help="The others. Default: PyTorch's that take the dtype; eager where n is short."
 )
 @click.option("--clock", type=click.Choice(tuple(CLOCKS)), help="Default: the group's. On a CPU the wall clock.")
-@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Samples in a process, at most.")
-@click.option("--half-width", default=2.0, show_default=True, type=Finite(0), help="% that is narrow enough.")
-@click.option("--processes", type=click.IntRange(2), help=f"At most. Default: {PROCESSES['cuda']}; 3 on a CPU.")
+@effort_options(rounds=20, processes=8, on_a_cpu=FEWEST)
 @out_option
 def command(
     size: str | None,
@@ -74,9 +72,7 @@ def command(
     impls: tuple[str, ...],
     against: tuple[str, ...],
     clock: ClockName | None,
-    rounds: int,
-    half_width: float,
-    processes: int | None,
+    effort: Effort,
     out: Path,
 ) -> None:
     """Run the study; `help` describes it."""
@@ -87,26 +83,18 @@ def command(
     try:
         for impl in (*impls, *against):
             check_impl(impl)
-        cells = narrowed(
-            list(cells_of({name: allowed[name] for name in dict.fromkeys(groups or allowed)}, clock)),
-            seq_len=seq_lens,
-            d=dims,
-            mode=modes,
-            mask=masks,
-        )
+        cells = list(cells_of({name: allowed[name] for name in dict.fromkeys(groups or allowed)}, clock))
+        cells = narrowed(cells, seq_len=seq_lens, d=dims, mode=modes, mask=masks)
         plan = {cell: rows_of(cell, impls or allowed[cell.group].ours, against, device) for cell in cells}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     rows = list(itertools.chain.from_iterable(plan.values()))
     with Process(device) as process:
         whole = start(process, rows)
-        for _ in measure(process, plan, rounds, processes or PROCESSES[device], half_width / 100):
+        for _ in measure(process, plan, effort):
             write(out / "attention.json", whole)
     click.echo(heading(whole))
-    for line in (*shown(rows), *answers(rows, half_width / 100)):
-        click.echo(line)
-    if device == "cpu":
-        click.echo(ON_A_CPU)
+    conclude([*shown(rows), *answers(rows, effort.half_width)])
     draw(rows, out, heading(whole))
     if not timed(rows):
         raise click.ClickException("nothing was compared; the reasons are above")
@@ -122,35 +110,30 @@ def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device
 
 
 def start(process: Process, rows: list[Row]) -> dict[str, Any]:
-    """The document that `rows` are part of. Raises `click.ClickException` where nothing can be measured."""
+    """Return the document that holds `rows`. Raises `click.ClickException` where nothing can be measured."""
     greeting = process.greeting()
     if reason := objection(greeting["troubles"]):
         raise click.ClickException(reason)
-    found = {name: greeting[name] for name in ("device", "ceilings")}
-    return document(process.device, rows) | found
+    return document(process.device, rows) | {name: greeting[name] for name in ("device", "ceilings")}
 
 
-def measure(
-    process: Process, plan: dict[C, list[Row]], rounds: int, processes: int, half_width: float
-) -> Iterator[None]:
-    """Add samples to the rows of each cell; a step for each visit to a cell.
+def measure(process: Process, plan: dict[C, list[Row]], effort: Effort) -> Iterator[None]:
+    """Add samples to the rows of each cell; yield after each visit to a cell.
 
-    After the third process each cell is visited as often as the scatter of its speed-ups wants.
+    After the pilot each cell is visited as often as the scatter of its speed-ups demands.
     """
-    from tqdm import tqdm
-
-    until = Pilot[C](FEWEST, processes, lambda cell: processes_wanted(plan[cell], half_width, processes))
+    until = Pilot[C](FEWEST, effort.processes, lambda cell: processes_wanted(plan[cell], effort))
 
     def in_a_process(cells: Sequence[C], number: int) -> Iterator[None]:
         bar.total = sum(until.number_of) or bar.total
         for cell in cells:
             bar.set_postfix_str(f"{cell.group} {cell.seq_len} {cell.d} {cell.mode}, process {number + 1}")
-            visit(process, cell, plan[cell], rounds, number)
+            visit(process, cell, plan[cell], effort.rounds, number)
             bar.update()
             yield
         process.end()
 
-    with tqdm(total=min(FEWEST, processes) * len(plan), unit="cell", leave=False, disable=None) as bar:
+    with progress(total=min(FEWEST, effort.processes) * len(plan), unit="cell") as bar:
         yield from compare(list(plan), until, in_a_process)
 
 
@@ -158,7 +141,7 @@ def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: in
     """Add the samples of one process to a cell's rows; check each arm once."""
     alive = [row for row in rows if row["status"] in (*GOES_ON, NOT_MEASURED)]
     if {row["role"] for row in alive} != {"ours", "against"}:
-        return  # nothing to compare any more
+        return  # nothing is left to compare
     first = number % len(alive)
     by_name = {row["impl"]: row for row in (*alive[first:], *alive[:first])}
     unchecked = [impl for impl, row in by_name.items() if "error" not in row]

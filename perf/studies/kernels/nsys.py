@@ -1,4 +1,4 @@
-"""The same work for nsys: the commands, and `python -m perf.studies.kernels.nsys`, the process that they profile."""
+"""Profile the same work with nsys; `python -m perf.studies.kernels.nsys` is the process that nsys profiles."""
 
 import re
 import shlex
@@ -23,13 +23,13 @@ MISSING = "nsys is not on the PATH, so the commands above were not run; the tabl
 
 
 def profile(settings: list[Setting], warm_up: int, steps: int, out: Path) -> None:
-    """Print the commands, leave them in `out`/nsys.sh, and run them one by one where nsys exists.
+    """Print the commands, leave them in `out`/nsys.sh, and run them if nsys is installed.
 
-    Raises `click.ClickException` for what cannot be written, and for a profile that failed.
+    Raises `click.ClickException` if a file cannot be written or a profile failed.
     """
     commands = [command_of(setting, warm_up, steps, out) for setting in settings]
     lines = [shlex.join(command) for command in commands]
-    # The warm-up is another range, so one step by its name is a settled one.
+    # "step 1" is the first step after the warm-up, which has a range of its own.
     reports = [
         shlex.join(["nsys", "stats", "--report=cuda_gpu_kern_sum", "--filter-nvtx=step 1", f"{report}.nsys-rep"])
         for report in (report_of(setting, out) for setting in settings)
@@ -51,25 +51,15 @@ def profile(settings: list[Setting], warm_up: int, steps: int, out: Path) -> Non
 
 
 def command_of(setting: Setting, warm_up: int, steps: int, folder: Path) -> list[str]:
-    """nsys, its flags, and the process for one setting."""
-    child = {
-        "size": setting.size,
-        "context": setting.context_length,
-        "batch": setting.batch,
-        "precision": setting.precision,
-        "variant": setting.variant,
-        "attention": setting.attention,
-        "model": setting.model,
-        "warm-up": warm_up,
-        "steps": steps,
-    }
-    options = [part for name, value in child.items() for part in (f"--{name}", str(value))]
+    """Return the nsys command for the process of one setting."""
+    own = {"batch": setting.batch, "model": setting.model, "warm-up": warm_up, "steps": steps}
+    options = [part for name, value in (setting.axes() | own).items() for part in (f"--{name}", str(value))]
     target = ["python", "-m", "perf.studies.kernels.nsys", *options]
     return ["nsys", "profile", *FLAGS, "--force-overwrite=true", f"--output={report_of(setting, folder)}", *target]
 
 
 def report_of(setting: Setting, folder: Path) -> Path:
-    """Without its ending, which nsys adds."""
+    """Return the path of the report without its suffix, which nsys adds."""
     name = "-".join(map(str, ("kernels", *setting.axes().values(), setting.batch)))
     return folder / re.sub(r"[^A-Za-z0-9._]+", "-", name)
 
@@ -79,7 +69,7 @@ def report_of(setting: Setting, folder: Path) -> Path:
 @click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help='Steps in the range "warm-up".')
 @click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help='Steps in ranges "step 1" and on.')
 def main(models: Models, warm_up: int, steps: int) -> None:
-    """Training steps in NVTX ranges, for a profiler that starts this process. Seconds a model.
+    """Run training steps in NVTX ranges, for a profiler that starts this process. Seconds a model.
 
     \b
     nsys profile --trace=cuda,nvtx python -m perf.studies.kernels.nsys --size small --context 512

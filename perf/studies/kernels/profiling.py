@@ -1,9 +1,9 @@
-"""What one piece of work ran on the device, and in which named ranges, by torch.profiler.
+"""Kernels of one piece of work and their named ranges, by torch.profiler.
 
 A kernel belongs to the ranges that were open on the host when it was launched. Kernel and launch share CUPTI's
-correlation id (else the operator that the kernel is linked to tells the time); launch and range share the host's clock.
-That holds for whichever thread launches: the backward's runs while its caller waits inside the range "backward". On a
-CPU an operator's self time stands for a kernel.
+correlation id (else the launch time is that of the operator linked to the kernel); launch and range share the host's
+clock. This holds for any thread: the backward's runs while its caller waits inside the range "backward". On a CPU an
+operator with its self time stands for a kernel.
 """
 
 import bisect
@@ -22,11 +22,11 @@ from perf.workloads import PACKAGE, measured
 
 KINDS = ("matmul", "fused attention", "softmax", "elementwise", "optimizer", "other")
 KEPT = 0.999
-"""Of the time, by the kernels that are written: a fifth of all kernels share the last thousandth."""
+"""Share of the time whose kernels are written to file: a fifth of all kernels share the last thousandth."""
 
 _LAUNCH = re.compile(r"cu(da)?[A-Z]")  # cudaLaunchKernel, cuLaunchKernelEx, cudaMemcpyAsync
-# In this order. Inductor names a kernel after all that it fuses, an addmm's bias too; its matmuls are templates.
-# Fused attention is built of CUTLASS. A log-softmax is the loss's.
+# The first match counts. Inductor names a kernel after everything it fuses, even an addmm's bias; its matmuls are
+# templates. Fused attention uses CUTLASS. A log-softmax belongs to the loss.
 _NAMES = (
     ("softmax", r"triton_(poi|red|per)_.*(?<!log_)softmax"),
     ("elementwise", r"triton_(poi|red|per)_"),
@@ -49,37 +49,36 @@ class Kernel(NamedTuple):
 
     name: str
     launched_s: float | None
-    """When the host launched it; None where the trace holds no launch."""
+    """Time of the launch on the host; None where the trace has no launch."""
 
     start_s: float
     seconds: float
 
 
 class Profile(NamedTuple):
-    """What ran, in order of its starts, and the named ranges of the host: name -> its (start, end), seconds."""
+    """Kernels in order of their starts, and the named ranges of the host: name -> (start, end) of each, seconds."""
 
     kernels: list[Kernel]
     ranges: dict[str, list[tuple[float, float]]]
 
     def within(self, name: str) -> list[Kernel]:
-        """Those that were launched in a range of this name."""
+        """Return the kernels that were launched in a range of this name."""
         spans = _merged(self.ranges.get(name, ()))
         starts = [start for start, _ in spans]
-        found = []
-        for kernel in self.kernels:
-            if kernel.launched_s is not None:
-                at = bisect.bisect_right(starts, kernel.launched_s) - 1
-                if at >= 0 and kernel.launched_s < spans[at][1]:
-                    found.append(kernel)
-        return found
+
+        def is_inside(time_s: float) -> bool:
+            at = bisect.bisect_right(starts, time_s) - 1
+            return at >= 0 and time_s < spans[at][1]
+
+        return [each for each in self.kernels if each.launched_s is not None and is_inside(each.launched_s)]
 
     def host_s(self, name: str) -> float:
-        """For how long the host was in ranges of this name."""
+        """Return the seconds that the host spent in ranges of this name."""
         return sum(end - start for start, end in _merged(self.ranges.get(name, ())))
 
 
 def profile_of(events: Iterable[Any], *, on_gpu: bool) -> Profile:
-    """From torch.profiler's `FunctionEvent`s."""
+    """Return the profile in torch.profiler's `FunctionEvent`s."""
     from torch.autograd import DeviceType
 
     ranges: dict[str, list[tuple[float, float]]] = {}
@@ -111,7 +110,7 @@ def profile_of(events: Iterable[Any], *, on_gpu: bool) -> Profile:
 
 
 def profiled(run: Callable[[], object], *, on_gpu: bool) -> Profile:
-    """`run` once, under the profiler. Raises `click.ClickException` if it leaves no trace."""
+    """Profile one call of `run`. Raises `click.ClickException` if the trace is empty."""
     import torch
 
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -124,26 +123,26 @@ def profiled(run: Callable[[], object], *, on_gpu: bool) -> Profile:
             with torch.profiler.profile(activities=activities) as profiler:
                 run()
                 synchronize()
-            found = profile_of(profiler.events() or [], on_gpu=on_gpu)
-        if found.kernels:
-            return found
+            profile = profile_of(profiler.events() or [], on_gpu=on_gpu)
+        if profile.kernels:
+            return profile
     raise click.ClickException("torch.profiler saw no kernel; another profiler may hold the GPU, which serves one")
 
 
 def busy_s(kernels: list[Kernel], *, on_gpu: bool) -> float:
-    """For how long something ran: kernels of two streams may overlap; an operator's self time has no place."""
+    """Return the time in which a kernel ran, overlapping kernels once; on a CPU the sum of self times."""
     if not on_gpu:
         return sum(kernel.seconds for kernel in kernels)
-    return sum(end - start for start, end in _merged((one.start_s, one.start_s + one.seconds) for one in kernels))
+    return sum(end - start for start, end in _merged((each.start_s, each.start_s + each.seconds) for each in kernels))
 
 
 def kind_of(name: str) -> str:
-    """One of `KINDS` but "optimizer", which is where a kernel was launched and not what it is called."""
+    """Return the kind that a name tells, one of `KINDS` except "optimizer", which follows from the launch."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 
 
 def plain(name: str) -> str:
-    """A C++ name without its parameter lists, which repeat the template arguments: a third of the length."""
+    """Return a C++ name without its parameter lists, which repeat the template arguments: a third of the length."""
     if name.startswith("Mem"):  # "Memcpy HtoD (Pinned -> Device)"
         return name
     name, count = name.replace("(anonymous namespace)::", ""), 1
@@ -153,7 +152,7 @@ def plain(name: str) -> str:
 
 
 def summary(kernels: list[Kernel], optimizer: list[Kernel], *, on_gpu: bool) -> dict[str, Any]:
-    """busy_s, launches, unattributed (those without a known launch), and where the time went.
+    """Return busy_s, launches, unattributed (kernels without a known launch), kernels_s and kinds_s.
 
     kernels_s is [plain name, kind, count, seconds], longest first; kinds_s the seconds of each of `KINDS`.
     """
@@ -176,7 +175,7 @@ def summary(kernels: list[Kernel], optimizer: list[Kernel], *, on_gpu: bool) -> 
 
 
 def shortened(part: dict[str, Any]) -> dict[str, Any]:
-    """A `summary` to be written: the kernels that take `KEPT` of the time, and left_out_s, seconds of the others."""
+    """Return a `summary` for the file: the kernels that take `KEPT` of the time, and left_out_s of the others."""
     kept: list[list[Any]] = []
     left = sum(seconds for *_, seconds in part["kernels_s"])
     enough = (1 - KEPT) * left
@@ -191,7 +190,7 @@ def shortened(part: dict[str, Any]) -> dict[str, Any]:
 def scaled_dot_product_attention(
     q: Any, k: Any, v: Any, is_causal: bool = False, *, softmax_scale: float | None = None
 ) -> Any:
-    """The reference's eager attention, with a range around each of its parts; shapes as there."""
+    """Compute the reference's eager attention, with a range around each of its parts."""
     import torch
 
     range_ = measured("ranges", "range_")
@@ -208,13 +207,13 @@ def scaled_dot_product_attention(
 
 @contextlib.contextmanager
 def annotated(setting: Setting) -> Iterator[None]:
-    """Ranges inside the model and its eager attention; none in compiled code, which they would cut into pieces."""
+    """Add ranges inside the model and its eager attention; none in compiled code, whose graph they would break."""
     if setting.variant != "eager":
         yield
         return
     name = scaled_dot_product_attention.__name__
     original = measured("attention.reference", name)
-    # Rebound where `flash_attention` looks it up, as the course does it: reaches a foreign model as well.
+    # Rebound where `flash_attention` looks it up, as in the course, so that it reaches foreign models too.
     module = sys.modules[f"{PACKAGE}.attention.reference"]
     setattr(module, name, scaled_dot_product_attention)
     try:
@@ -225,7 +224,7 @@ def annotated(setting: Setting) -> Iterator[None]:
 
 
 def phase(name: str) -> AbstractContextManager[object]:
-    """A range for the profilers outside of the model, whether or not there are any inside."""
+    """Return a range around a phase, recorded whether or not the model has ranges."""
     with measured("ranges", "recorded")():
         return measured("ranges", "range_")(name)
 

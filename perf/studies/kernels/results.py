@@ -1,4 +1,4 @@
-"""What the study of kernels shows: a table per question, a sentence per setting, and a figure."""
+"""Results of the study of kernels: a table for each question, a sentence for each setting, and a figure."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,14 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
+from perf.studies.document import text_table
 from perf.studies.end_to_end import PHASES
 from perf.studies.kernels.profiling import KINDS
 from perf.studies.lm import Setting
+from perf.studies.rows import Row
+from perf.units import digits
 
-SETTINGS_SHOWN = 4  # with a table of their own: more are hundreds of lines
+SETTINGS_SHOWN = 4  # with a table of their own, since more are hundreds of lines
 NAME_WIDTH = 64  # CUTLASS names go on for a thousand characters
 PARTS = {"forward_only": "forward", "step": "step"}
 BOUND = {
@@ -22,17 +25,17 @@ BOUND = {
 }
 
 
-def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
-    """Every table, each under what it answers. On a CPU operators stand for kernels."""
+def echo_tables(rows: list[Row], top: int, *, on_gpu: bool) -> None:
+    """Print every table under the question that it answers. On a CPU operators stand for kernels."""
     done = [row for row in rows if row["status"] == "ok"]
     work, device = ("kernels", "device") if on_gpu else ("operators", "CPU operators' self")
     click.echo(f"\nDoes the {device} time agree with the wall clock? {device} / wall, ms; forward without a graph")
     click.echo(phases_table(rows, "launches" if on_gpu else work))
     if lost := sum(row[part]["unattributed"] for row in done for part in PARTS):
-        click.echo(f"{lost} {work} left no trace of their launch: in the totals, in no phase and in no range.")
+        click.echo(f"{lost} {work} have no launch in the trace: they count in the totals, in no phase and in no range.")
     if not done:
         return
-    click.echo(f"\nHow much of the {device} time is spent in matmuls, and is the top one the same?")
+    click.echo(f"\nHow much of the {device} time is spent in matmuls, and is the longest one the same?")
     click.echo(matmul_table(done))
     if any(row["ranges_s"] for row in done):
         click.echo(f"\nForward by range, {device} time, ms; ranges contain each other")
@@ -42,22 +45,21 @@ def echo_tables(rows: list[dict[str, Any]], top: int, *, on_gpu: bool) -> None:
         click.echo(attention_table(done))
     if len(done) > SETTINGS_SHOWN:
         click.echo(
-            f"\nThe {work} that take the most are in the rows (kernels.json), and shown here for up to "
-            f"{SETTINGS_SHOWN} settings: name one --size, say."
+            f"\nThe longest {work} of more than {SETTINGS_SHOWN} settings are in kernels.json alone; choose a --size."
         )
         return
     for row in done:
-        click.echo(f"\n{', '.join(str(value) for value in named(row).values())}: the {work} that take the most")
+        click.echo(f"\n{', '.join(str(value) for value in named(row).values())}: the longest {work}")
         click.echo(kernels_table(row, top))
 
 
-def named(row: dict[str, Any]) -> dict[str, Any]:
-    """The row's setting."""
+def named(row: Row) -> Row:
+    """Return the setting of a row."""
     return {axis: row[axis] for axis in Setting.AXES}
 
 
-def phases_table(rows: list[dict[str, Any]], counted: str) -> str:
-    """Busy and wall time of each phase, how many kernels, and for how much of the wall time none ran."""
+def phases_table(rows: list[Row], counted: str) -> str:
+    """Return busy and wall time of each phase, the number of kernels, and the idle time."""
     shown = []
     for row in rows:
         cells = named(row)
@@ -75,8 +77,8 @@ def phases_table(rows: list[dict[str, Any]], counted: str) -> str:
     return table(shown)
 
 
-def matmul_table(rows: list[dict[str, Any]]) -> str:
-    """The share of matmuls in a forward and in a step, and the kernel that takes the most in each."""
+def matmul_table(rows: list[Row]) -> str:
+    """Return the share of matmuls in a forward and in a step, and the longest kernel of each."""
     shown = []
     for row in rows:
         cells = named(row)
@@ -89,15 +91,15 @@ def matmul_table(rows: list[dict[str, Any]]) -> str:
     return table(shown)
 
 
-def ranges_table(rows: list[dict[str, Any]]) -> str:
-    """Busy time of a forward in each named range."""
+def ranges_table(rows: list[Row]) -> str:
+    """Return the busy time of a forward in each named range."""
     return table(
         [named(row) | {f"in {name}": ms(seconds) for name, seconds in row["ranges_s"].items()} for row in rows]
     )
 
 
-def attention_table(rows: list[dict[str, Any]]) -> str:
-    """Time and FLOPs of softmax over those of the matmuls; 5 T^2 and 4 T^2 d a head."""
+def attention_table(rows: list[Row]) -> str:
+    """Return time and FLOPs of softmax over those of the matmuls: 5 T^2 and 4 T^2 d for each head."""
     shown = []
     for row in rows:
         if parts := row["attention_parts"]:
@@ -117,11 +119,11 @@ def attention_table(rows: list[dict[str, Any]]) -> str:
     return table(shown)
 
 
-def kernels_table(row: dict[str, Any], top: int) -> str:
-    """The first `top` of a forward, of a step, and of a forward without its matmuls."""
+def kernels_table(row: Row, top: int) -> str:
+    """Return the longest `top` kernels of a forward, of a step, and of a forward without its matmuls."""
     shown = []
     for part, name in (*PARTS.items(), ("forward_only", "forward, no matmul")):
-        kernels = [one for one in row[part]["kernels_s"] if "no matmul" not in name or one[1] != "matmul"]
+        kernels = [each for each in row[part]["kernels_s"] if "no matmul" not in name or each[1] != "matmul"]
         shown += [
             {
                 "of": name,
@@ -136,28 +138,28 @@ def kernels_table(row: dict[str, Any], top: int) -> str:
     return table(shown)
 
 
-def sentence(row: dict[str, Any]) -> str:
-    """What limits the step, what to try next and, where it was measured, what that gives."""
+def sentence(row: Row) -> str:
+    """Name the limit of the step, the change to try next and, where it was measured, its gain."""
     name = ", ".join(str(value) for value in named(row).values())
     if row["status"] != "ok":
         return f"{name}: {describe(row)}."
     step = row["step"]
     products = share(step, "matmul") + share(step, "fused attention")
-    said = BOUND[row["limit"]].format(busy=step["busy_s"] / row["wall_s"]["step"], rest=1 - products, products=products)
+    text = BOUND[row["limit"]].format(busy=step["busy_s"] / row["wall_s"]["step"], rest=1 - products, products=products)
     if row["next"] is None:
-        return f"{name}: {said}. The easy remedies are in use."
+        return f"{name}: {text}. There is no easy change left."
     changed = ", ".join(f"--{axis} {value}" for axis, value in row["next"].items() if value != row[axis])
-    said += f". Try {changed}"
+    text += f". Try {changed}"
     if "next_s" in row:
         before, after = row["wall_s"]["step"], row["next_s"]
-        said += f": {before * 1e3:.2f} -> {after * 1e3:.2f} ms a step, {before / after:.2f} times as fast"
+        text += f": {before * 1e3:.2f} -> {after * 1e3:.2f} ms a step, {before / after:.2f} times as fast"
     elif "next_status" in row:
-        said += f" ({describe({'status': row['next_status'], 'reason': row.get('next_reason')})})"
-    return f"{name}: {said}."
+        text += f" ({describe({'status': row['next_status'], 'reason': row.get('next_reason')})})"
+    return f"{name}: {text}."
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) -> None:
-    """A bar for the forward and one for the step of each setting: shares of device time by kind, its sum at the end."""
+def draw(rows: list[Row], path: Path, title: str, *, on_gpu: bool) -> None:
+    """Draw a bar for the forward and the step of each setting: shares of device time by kind, and its sum."""
     done = [row for row in rows if row["status"] == "ok"]
     if not done:
         return
@@ -184,38 +186,31 @@ def draw(rows: list[dict[str, Any]], path: Path, title: str, *, on_gpu: bool) ->
 
 
 def total(part: dict[str, Any]) -> float:
-    """Seconds of all kernels of a forward or of a step."""
+    """Return the seconds of all kernels of a forward or of a step."""
     return sum(part["kinds_s"].values())
 
 
 def share(part: dict[str, Any], kind: str) -> float:
-    """Of the time of all kernels, that of one kind."""
+    """Return the share of one kind in the time of all kernels."""
     return part["kinds_s"][kind] / total(part)
 
 
 def short(name: str, width: int) -> str:
-    """A kernel's name without what all of torch's have in common."""
+    """Return the start of a kernel's name without torch's common prefixes."""
     return re.sub(r"^void |at::native::|\(anonymous namespace\)::", "", name)[:width]
 
 
 def pair(busy: float, wall: float) -> str:
-    """Both in milliseconds."""
+    """Format both in milliseconds."""
     return f"{ms(busy)} / {ms(wall)}"
 
 
 def ms(seconds: float) -> str:
-    """Three digits of milliseconds, all of those before the point."""
-    value = seconds * 1e3
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    """Format milliseconds with three significant digits."""
+    return digits(seconds * 1e3)
 
 
 def table(shown: list[dict[str, Any]]) -> str:
-    """For a terminal; constant columns of the settings are left out."""
-    from tabulate import tabulate
-
+    """Return a table for the terminal without constant columns of the settings."""
     constant = {axis for axis in Setting.AXES[2:] if len({cells.get(axis) for cells in shown}) == 1}
-    return tabulate(
-        [{name: value for name, value in cells.items() if name not in constant} for cells in shown],
-        headers="keys",
-        disable_numparse=True,
-    )
+    return text_table({name: value for name, value in cells.items() if name not in constant} for cells in shown)

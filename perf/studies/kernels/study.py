@@ -11,11 +11,12 @@ import click
 from perf.harness import profiler
 from perf.harness.clock import WallClock
 from perf.harness.cuda_clocks import GpuWallClock
-from perf.studies.document import document, heading, kept, out_option, write
+from perf.studies.document import conclude, heading, kept, out_option, write
 from perf.studies.kernels.nsys import profile as profile_by_nsys
 from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
 from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
-from perf.studies.lm import ON_A_CPU, Models, Setting, bench, device_kind, model_options, rows_of
+from perf.studies.lm import Models, Setting, bench, device_kind, model_options, rows_of
+from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.transformer_training import PHASES, Training
 from perf.workloads.workload import Workload
@@ -29,14 +30,14 @@ RANGES = (
     "feed-forward",
 )
 BUSY_ENOUGH = 0.7
-"""Of the wall time; below it the device waits for its host for longer than any kernel could give back."""
+"""Busy share of the wall time below which a step is launch-bound."""
 
 
 @click.command()
 @model_options({"context": (128, 256, 512, 1024)})
 @click.option("--warm-up", default=5, show_default=True, type=click.IntRange(1), help="Steps before the profile.")
-@click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help="Steps behind each wall time.")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels shown of each list.")
+@click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help="Steps of each wall time.")
+@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels listed for each part.")
 @click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
 @out_option
 def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out: Path) -> None:
@@ -46,35 +47,30 @@ def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out:
     python -m perf study kernels --size small --context 512 --precision bf16
     python -m perf study kernels --size large --context 256 --nsys --out results
 
-    One forward without a graph and one step, after --warm-up, under torch.profiler, which needs nothing installed.
-    Device time beside wall time, the kernels that take the most, matmuls among them, softmax against the matmuls of
-    attention, and the idle device. It ends with what limits the step (its launches, memory bandwidth or arithmetic)
-    and, on a GPU, with the measured gain of the variant to try next. By default all sizes, contexts 128 to 1024.
+    One forward without a graph and one step, after --warm-up, under torch.profiler. Shows device time beside wall time,
+    the longest kernels and matmuls among them, softmax beside the matmuls of attention, and the idle time. It ends with
+    the limit of the step (launches, memory bandwidth or arithmetic) and, on a GPU, the measured gain of the variant to
+    try next. By default all sizes, contexts 128 to 1024.
     """
     for name, value in profiler.ENVIRONMENT.items():  # before torch is imported
         os.environ.setdefault(name, value)
-    on_gpu = device_kind() == "cuda"
+    kind = device_kind()
+    on_gpu = kind == "cuda"
     settings = models.settings(phases=True)
     measured = rows_of(settings, lambda training, setting: measure(training, setting, warm_up, steps))
-    rows = kept(measured, device_kind(), out / "kernels.json", written)
-    if on_gpu:
-        rows = with_gains(settings, rows, steps)
-    whole = document(device_kind(), rows)
+    whole = kept(measured, kind, out / "kernels.json", shortened_row)
+    rows = with_gains(settings, whole["rows"], steps) if on_gpu else whole["rows"]
     click.echo(heading(whole))
     echo_tables(rows, top, on_gpu=on_gpu)
-    click.echo("")
-    for row in rows:
-        click.echo(sentence(row))
-    if not on_gpu:
-        click.echo(ON_A_CPU)
-    write(out / "kernels.json", whole | {"rows": [written(row) for row in rows]})
+    conclude(["", *map(sentence, rows)])
+    write(out / "kernels.json", whole | {"rows": list(map(shortened_row, rows))})
     draw(rows, out / "kernels.png", heading(whole), on_gpu=on_gpu)
     if nsys:
         profile_by_nsys(settings, warm_up, steps, out)
 
 
 def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> dict[str, Any]:
-    """Wall times first, without a profiler; then the kernels of one forward and of one step, and what they say."""
+    """Return wall times, measured without a profiler, the kernels of one forward and of one step, and the limit."""
     import torch
 
     on_gpu, train = device_kind() == "cuda", training.train
@@ -96,7 +92,7 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
     for _ in range(warm_up):
         train.step()
     phases = bench().laps(training.phases(), steps).seconds
-    wall = {name: statistics.median(one[name] for one in phases) for name in PHASES}
+    wall = {name: statistics.median(step[name] for step in phases) for name in PHASES}
     wall |= {"forward only": wall_s(training.forward(), steps), "step": wall_s(training.step(), steps)}
     with annotated(setting):
         alone, whole = profiled(forward, on_gpu=on_gpu), profiled(step, on_gpu=on_gpu)
@@ -105,7 +101,7 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
     stepping = whole.within("optimizer")
     for profile, mode in ((alone, "forward"), (whole, "step")):
         bench().hold([busy_s(profile.kernels, on_gpu=on_gpu)], training.floor(mode), "warm")
-    found = {
+    row = {
         "wall_s": wall,
         "forward_only": summary(alone.kernels, [], on_gpu=on_gpu),
         "step": summary(whole.kernels, stepping, on_gpu=on_gpu),
@@ -113,18 +109,18 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
         "ranges_s": {name: busy_s(alone.within(name), on_gpu=on_gpu) for name in RANGES if name in alone.ranges},
         "attention_parts": attention_parts(alone, setting),
     }
-    limit = limit_of(found)
-    following = next_to_try(setting, limit, found)
-    return found | {"limit": limit, "next": following and following.axes()}
+    limit = limit_of(row)
+    following = next_to_try(setting, limit, row)
+    return row | {"limit": limit, "next": following and following.axes()}
 
 
-def written(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without the kernels that hardly count."""
+def shortened_row(row: Row) -> Row:
+    """Return a row without its shortest kernels."""
     return row | {part: shortened(row[part]) for part in PARTS if part in row}
 
 
 def attention_parts(alone: Any, setting: Setting) -> dict[str, Any] | None:
-    """Seconds and FLOPs of softmax, matmuls, and scale and mask in all layers; None where attention is one kernel.
+    """Return seconds and FLOPs of softmax, matmuls, and scale and mask in all layers; None for fused attention.
 
     Per head softmax takes 5 T^2 (maximum, difference, exponential, sum, quotient) and both matmuls together 4 T^2 d.
     """
@@ -145,17 +141,17 @@ def attention_parts(alone: Any, setting: Setting) -> dict[str, Any] | None:
     }
 
 
-def limit_of(found: dict[str, Any]) -> str:
-    """launches, bandwidth or compute: what a step's numbers name."""
-    busy = found["step"]["busy_s"]
-    if busy < BUSY_ENOUGH * found["wall_s"]["step"]:
+def limit_of(row: Row) -> str:
+    """Return what limits a step: launches, bandwidth or compute."""
+    busy = row["step"]["busy_s"]
+    if busy < BUSY_ENOUGH * row["wall_s"]["step"]:
         return "launches"
-    kinds = found["step"]["kinds_s"]
+    kinds = row["step"]["kinds_s"]
     return "compute" if kinds["matmul"] + kinds["fused attention"] >= sum(kinds.values()) / 2 else "bandwidth"
 
 
-def next_to_try(setting: Setting, limit: str, found: dict[str, Any]) -> Setting | None:
-    """One change of the setting against its limit; None where the easy ones are made."""
+def next_to_try(setting: Setting, limit: str, row: Row) -> Setting | None:
+    """Return the setting with one change against its limit; None where the easy changes are made."""
     if limit == "launches":
         variant = "compiled" if setting.precision == "fp16" else "cuda_graph"  # no graph can hold loss scaling
         if setting.variant.startswith("compiled") and variant == "cuda_graph":
@@ -163,39 +159,34 @@ def next_to_try(setting: Setting, limit: str, found: dict[str, Any]) -> Setting 
         return None if variant == setting.variant else dataclasses.replace(setting, variant=variant)
     if limit == "compute":
         return dataclasses.replace(setting, precision="bf16") if setting.precision in ("fp32", "tf32") else None
-    parts = found["attention_parts"] or {}
+    parts = row["attention_parts"] or {}
     of_attention = parts.get("softmax_s", 0.0) + parts.get("scale_and_mask_s", 0.0)
-    kinds = found["forward_only"]["kinds_s"]
+    kinds = row["forward_only"]["kinds_s"]
     if of_attention > (sum(kinds.values()) - kinds["matmul"]) / 2:  # score matrices are most of what is moved
         return dataclasses.replace(setting, attention="triton" if device_kind() == "cuda" else "sdpa")
     return None if setting.variant == "compiled" else dataclasses.replace(setting, variant="compiled")
 
 
-def with_gains(settings: list[Setting], rows: list[dict[str, Any]], steps: int) -> list[dict[str, Any]]:
-    """`rows` with "next_s", the wall seconds of a step of what is to be tried next, or "next_status" without them.
+def with_gains(settings: list[Setting], rows: list[Row], steps: int) -> list[Row]:
+    """Add "next_s" to `rows`, the wall seconds of a step of the setting to try next, or "next_status" without them.
 
-    After all of them, so that only one model is in memory at any time.
+    Run after all other measurements, so that only one model is in memory at any time.
     """
+    changed = ("precision", "variant", "attention")
     following = {
-        index: dataclasses.replace(
-            settings[index],
-            precision=row["next"]["precision"],
-            variant=row["next"]["variant"],
-            attention=row["next"]["attention"],
-        )
+        index: dataclasses.replace(settings[index], **{axis: row["next"][axis] for axis in changed})
         for index, row in enumerate(rows)
         if row.get("next")
     }
-    found = rows_of(list(following.values()), lambda training, setting: {"step_s": step_s(training, setting, steps)})
-    for index, one in zip(following, found, strict=True):
-        rows[index] |= {"next_status": one["status"], "next_reason": one.get("reason", "")} | (
-            {"next_s": one["step_s"]} if one["status"] == "ok" else {}
-        )
+    timed = rows_of(list(following.values()), lambda training, setting: {"next_s": step_s(training, setting, steps)})
+    for index, step in zip(following, timed, strict=True):
+        rows[index] |= {"next_status": step["status"], "next_reason": step.get("reason", "")}
+        rows[index] |= {"next_s": step["next_s"]} if step["status"] == "ok" else {}
     return rows
 
 
 def step_s(training: Training, setting: Setting, steps: int) -> float:
-    """Median wall seconds of a whole step in the setting's variant, after its compilation or capture."""
+    """Return the median wall seconds of a step in the setting's variant, after compilation or capture."""
     work = training.step()
     for _ in range(3):
         work.run()
@@ -203,7 +194,7 @@ def step_s(training: Training, setting: Setting, steps: int) -> float:
 
 
 def wall_s(work: Workload, count: int) -> float:
-    """Median wall seconds of `count` calls, each with an idle device before and after it."""
+    """Return the median wall seconds of `count` calls, each with an idle device before and after it."""
     bench().check(work)
     clock = GpuWallClock() if device_kind() == "cuda" else WallClock()
     return statistics.median(bench().batch(clock, work, "warm", count))

@@ -1,4 +1,4 @@
-"""Every allocation and every release of one pass, marked with the pass's phases."""
+"""Record every allocation and release of one pass, marked with its phases."""
 
 import contextlib
 import gc
@@ -22,24 +22,24 @@ STEP = ("zero_grad", "forward", "backward", "optimizer")
 class Recording:
     """One pass, in the entries of torch's CUDA allocator: action, addr, size and frames, innermost first.
 
-    An entry's size is what was asked for. The allocator rounds up (to 512 bytes, and by up to 1 MiB where the rest of a
-    block is not worth splitting off), so what counts as allocated is somewhat more.
+    An entry's size is the requested size. The allocator rounds up (to 512 bytes, and by up to 1 MiB where the rest of
+    a block is too small to split off), so that the allocated bytes are somewhat more.
     """
 
     entries: list[dict[str, Any]]
     marks: list[tuple[str, int]]
-    """Each phase, and how many entries came before it."""
+    """Each phase, and the number of entries before it."""
 
     baseline_bytes: int
-    """Asked for and alive before the first entry."""
+    """Requested bytes alive before the first entry."""
 
     allocated_baseline_bytes: int
     allocated_peak_bytes: int
-    """By torch's own count; on a CPU, where nothing rounds, the same as what was asked for."""
+    """torch's count; on a CPU, which does not round, the requested bytes."""
 
 
 def forward_alone(train: Any) -> Iterator[str]:
-    """A forward that keeps nothing for a backward; says its phase before it begins."""
+    """Run a forward that keeps nothing for a backward; yield its phase before it begins."""
     import torch
 
     yield "forward"
@@ -48,7 +48,7 @@ def forward_alone(train: Any) -> Iterator[str]:
 
 
 def whole_step(train: Any) -> Iterator[str]:
-    """`TrainStep.step`; says each phase before it begins."""
+    """Run `TrainStep.step`; yield each phase before it begins."""
     yield "zero_grad"
     train.optimizer.zero_grad(set_to_none=True)
     yield "forward"
@@ -60,7 +60,7 @@ def whole_step(train: Any) -> Iterator[str]:
 
 
 def record(phases: Iterator[str], train: Any, snapshot: Path | None) -> Recording:
-    """Run `phases` and note all they allocate; on a GPU `snapshot` is written for the page memory_viz."""
+    """Run `phases` and record their allocations; on a GPU write `snapshot` for the page memory_viz."""
     import torch
 
     gc.collect()
@@ -69,18 +69,18 @@ def record(phases: Iterator[str], train: Any, snapshot: Path | None) -> Recordin
 
 
 def held_bytes(train: Any) -> dict[str, int]:
-    """What stays from step to step, by its owner: parameters, gradients, optimizer state, buffers and batch."""
-    found: dict[str, int] = {}
+    """Return the bytes that stay from step to step: parameters, gradients, optimizer state, buffers and batch."""
+    sizes: dict[str, int] = {}
     counted: set[int] = set()
     for owner, tensors in _held(train).items():
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-        found[owner] = sum(size for key, size in storages.items() if key not in counted)
+        sizes[owner] = sum(size for key, size in storages.items() if key not in counted)
         counted |= storages.keys()
-    return found
+    return sizes
 
 
 def gradient_addresses(train: Any) -> dict[int, str]:
-    """Where each gradient lies, and whose it is, with * for the layer's number."""
+    """Return the address of each gradient and the name of its parameter, with * for the layer's number."""
     return {
         parameter.grad.untyped_storage().data_ptr(): "gradient of "
         + ".".join("*" if part.isdigit() else part for part in name.split("."))
@@ -90,26 +90,26 @@ def gradient_addresses(train: Any) -> dict[int, str]:
 
 
 def workspaces() -> dict[str, int]:
-    """`torch.cuda.memory_allocated()` before anything, after a first product, and after a first backward.
+    """Return `torch.cuda.memory_allocated()` at first, after a product, and after a backward.
 
-    cuBLAS gets a workspace per thread and stream with its first product there, and keeps it; the backward has a thread
-    of its own. Held ones are given back first, so that the answer does not depend on what ran before.
+    cuBLAS allocates a workspace for each thread and stream with the first product there, and keeps it; the backward
+    has a thread of its own. Workspaces are freed first, so that the result does not depend on earlier work.
     """
     import torch
 
     if clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):
         clear()
     else:
-        warnings.warn("this torch cannot give cuBLAS workspaces back: those held before are not counted", stacklevel=2)
-    found = {"before_bytes": torch.cuda.memory_allocated()}
+        warnings.warn("this torch cannot free cuBLAS workspaces: earlier ones are not counted", stacklevel=2)
+    sizes = {"before_bytes": torch.cuda.memory_allocated()}
     x = torch.ones(128, 128, device="cuda", requires_grad=True)
     y = x @ x
     torch.cuda.synchronize()
-    found["after_product_bytes"] = torch.cuda.memory_allocated() - _sizes(x, y)
+    sizes["after_product_bytes"] = torch.cuda.memory_allocated() - _sizes(x, y)
     y.sum().backward()
     torch.cuda.synchronize()
-    found["after_backward_bytes"] = torch.cuda.memory_allocated() - _sizes(x, y, x.grad)
-    return found
+    sizes["after_backward_bytes"] = torch.cuda.memory_allocated() - _sizes(x, y, x.grad)
+    return sizes
 
 
 def _sizes(*tensors: Any) -> int:
@@ -121,10 +121,10 @@ def _on_gpu(phases: Iterator[str], snapshot: Path | None) -> Recording:
 
     memory = torch.cuda.memory
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # a cached block that is too large would be handed out whole, and count so
+    torch.cuda.empty_cache()  # a cached block that is too large would be used and counted whole
     torch.cuda.reset_peak_memory_stats()
-    asked, allocated = torch.cuda.memory_stats()["requested_bytes.all.current"], torch.cuda.memory_allocated()
-    # As the course does, but with Python's frames alone, as the harness records them: those are what a reader looks up.
+    requested, allocated = torch.cuda.memory_stats()["requested_bytes.all.current"], torch.cuda.memory_allocated()
+    # As in the course, but with Python's frames alone, like the harness's records.
     memory._record_memory_history(stacks="python", max_entries=MAX_ENTRIES, clear_history=True)
     try:
         marks = [(phase, len(_trace())) for phase in _settled(phases)]
@@ -133,11 +133,11 @@ def _on_gpu(phases: Iterator[str], snapshot: Path | None) -> Recording:
             _dump(snapshot)
     finally:
         memory._record_memory_history(enabled=None)
-    return Recording(trace, marks, asked, allocated, peak)
+    return Recording(trace, marks, requested, allocated, peak)
 
 
 def _settled(phases: Iterator[str]) -> Iterator[str]:
-    """Each phase begins and ends with the device at rest."""
+    """Synchronize the device before and after each phase."""
     import torch
 
     for phase in phases:
@@ -163,7 +163,7 @@ def _dump(path: Path) -> None:
 
 
 def _on_cpu(phases: Iterator[str], train: Any) -> Recording:
-    """By the lifetimes of tensors' storages: a CPU's allocator cannot be asked, but the tensors are the same."""
+    """Record the lifetimes of tensors' storages, since a CPU's allocator has no history."""
     from torch import Tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -177,7 +177,7 @@ def _on_cpu(phases: Iterator[str], train: Any) -> Recording:
         entries.append({"action": "free_completed", "addr": address, "size": size, "frames": []})
 
     def watch(tensor: Tensor) -> tuple[int, int] | None:
-        """Address and size of a storage that is seen for the first time."""
+        """Return address and size of a new storage."""
         storage = tensor.untyped_storage()
         key, address, size = storage._cdata, storage.data_ptr(), storage.nbytes()
         if key in watched:
@@ -216,13 +216,13 @@ def _on_cpu(phases: Iterator[str], train: Any) -> Recording:
 
 
 def _frames() -> list[dict[str, Any]]:
-    """The stack of whoever called the operation, innermost first, as the CUDA allocator notes it."""
-    frame, found = sys._getframe(2), []
+    """Return the stack of the operation's caller, innermost first, as the CUDA allocator does."""
+    frame, frames = sys._getframe(2), []
     while frame is not None:
         code = frame.f_code
-        found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+        frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back  # type: ignore[assignment]
-    return found
+    return frames
 
 
 def _held(train: Any) -> dict[str, list[Any]]:
@@ -240,7 +240,7 @@ def _held(train: Any) -> dict[str, list[Any]]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """A collection in the midst of a pass would release a cycle's tensors at a moment of its own."""
+    """Disable garbage collection, which would free a cycle's tensors at an arbitrary time."""
     on: Callable[[], None] = gc.enable if gc.isenabled() else gc.disable
     gc.disable()
     try:

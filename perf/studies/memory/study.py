@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from perf.studies.document import document, heading, kept, out_option, text_table, write
-from perf.studies.lm import ON_A_CPU, Models, Setting, asked_for, device_kind, model_options, rows_of
+from perf.studies.document import conclude, heading, kept, out_option, text_table, write
+from perf.studies.lm import Models, Setting, device_kind, model_options, requested_size, rows_of
 from perf.studies.memory.recording import (
     FORWARD,
     STEP,
@@ -16,8 +16,9 @@ from perf.studies.memory.recording import (
     whole_step,
     workspaces,
 )
-from perf.studies.memory.timeline import draw, sized, summary
+from perf.studies.memory.timeline import draw, summary
 from perf.studies.rows import Row
+from perf.units import memory
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training
 
@@ -40,19 +41,21 @@ def command(models: Models, out: Path) -> None:
     \b
     python -m perf study memory --size 2.7B --context 512 --precision fp32 --precision bf16 --out memory
 
-    As the course asks: after two warm-up passes the allocator's history is recorded over a forward without gradients,
-    and over a whole step. Says the peak of each, in which phase it lies, which allocations are the largest and where
-    they come from. In --out: a timeline of active memory per setting, phases and peak marked, and the snapshots
-    (memory_SIZE_CONTEXT_PRECISION_forward.pickle, .._step.pickle) that https://pytorch.org/memory_viz reads.
-    A pass that does not fit is a row with the memory it asked for.
+    The course's measurement: after two warm-up passes the allocator's history is recorded over a forward without
+    gradients, and over a whole step. Names the peak of each, its phase, the largest allocations and where they are
+    made. In --out: a timeline of active memory for each setting, phases and peak marked, and the snapshots
+    (memory_SIZE_CONTEXT_PRECISION_forward.pickle, .._step.pickle) for https://pytorch.org/memory_viz.
+    A pass that does not fit is a row with the allocation that failed.
     """
     kind = device_kind()
     settings = models.settings(phases=True)
     if kind == "cpu":
         _refuse_compiled(settings)
     held = workspaces() if kind == "cuda" else None
-    rows = kept(rows_of(settings, lambda training, setting: measure(training, setting, out)), kind, out / "memory.json")
-    whole = document(kind, rows) | {"workspaces": held}
+    whole = kept(
+        rows_of(settings, lambda training, setting: measure(training, setting, out)), kind, out / "memory.json"
+    )
+    whole["workspaces"], rows = held, whole["rows"]
     click.echo(heading(whole))
     click.echo(about(held))
     click.echo(f"Batch {models.batch}, after {WARM_UP} warm-up passes; before and peak are allocated bytes")
@@ -61,89 +64,84 @@ def command(models: Models, out: Path) -> None:
         if "largest" in row.get("step", {}):
             click.echo(f"\nLargest allocations at the peak of the step: {_name(row)}")
             click.echo(allocations(row))
-    click.echo("")
-    for sentence in answers(rows):
-        click.echo(sentence)
-    if kind == "cpu":
-        click.echo(ON_A_CPU)
+    conclude(["", *answers(rows)])
     write(out / "memory.json", whole)
     for setting, row in zip(settings, rows, strict=True):
-        passes = {CAPTIONS[one]: row[one] for one in PASSES if "phases" in row.get(one, {})}
-        if passes:
+        if passes := {CAPTIONS[name]: row[name] for name in PASSES if "phases" in row.get(name, {})}:
             title = f"{_name(row)}, {setting.variant}, attention {setting.attention}, batch {setting.batch}"
-            draw(passes, out / f"{stem(setting)}.png", f"{title}\n{heading(whole)}; bytes asked for")
+            draw(passes, out / f"{stem(setting)}.png", f"{title}\n{heading(whole)}; bytes requested")
 
 
 def measure(training: Training, setting: Setting, out: Path | None = None) -> Row:
-    """Both passes: each a `summary`, or the memory that could not be had; and who holds what between steps.
+    """Return the `summary` of both passes, or the allocation that failed, and the bytes of each owner between steps.
 
-    The forward comes first, while there are neither gradients nor an optimizer's state.
+    The forward comes first, before there are gradients or optimizer states.
     """
     import torch
 
     train = training.train
     d_model = measured("configs", "MODEL_CONFIGS")[setting.size].d_model
-    found: Row = {"batch": setting.batch, "d_model": d_model}
-    found["residual_bytes"] = setting.batch * setting.context_length * d_model * 4
+    row: Row = {"batch": setting.batch, "d_model": d_model}
+    row["residual_bytes"] = setting.batch * setting.context_length * d_model * 4
     for name, phases in PASSES.items():
         snapshot = out and out / f"{stem(setting)}_{name}.pickle"
         try:
             for _ in range(WARM_UP):
                 for _phase in phases(train):
                     pass
-            found[f"held_before_{name}"] = held_bytes(train)
+            row[f"held_before_{name}"] = held_bytes(train)
             recording = record(phases(train), train, snapshot)
-            found[name] = summary(recording, gradient_addresses(train))
+            row[name] = summary(recording, gradient_addresses(train))
         except torch.OutOfMemoryError as error:
             error.__traceback__ = None  # it holds the frames, and they the tensors
-            found[name] = {"out_of_memory": asked_for(error)}
-            found |= {"status": "out_of_memory", "reason": f"{name} {asked_for(error)}"}
-    return found
+            row[name] = {"out_of_memory": requested_size(error)}
+            row |= {"status": "out_of_memory", "reason": f"{name} {requested_size(error)}"}
+    return row
 
 
 def stem(setting: Setting) -> str:
-    """memory_SIZE_CONTEXT_PRECISION, and the variant and the attention where they are not the usual ones."""
+    """Return memory_SIZE_CONTEXT_PRECISION, with the variant and the attention unless they are the defaults."""
     unusual = [value for value in (setting.variant, setting.attention) if value not in ("eager", "reference")]
     return "_".join(["memory", setting.size, str(setting.context_length), setting.precision, *unusual])
 
 
 def about(held: dict[str, int] | None) -> str:
-    """What is there before any model."""
+    """Describe the memory in use before any model."""
     if held is None:
         return "A CPU has no workspace of cuBLAS; memory is that of tensors, by the lifetimes of their storages."
     before, product, backward = held.values()
     return (
-        f"torch.cuda.memory_allocated() is {sized(before)} before any model and {sized(product)} after a first "
-        f"product: cuBLAS's workspace is {sized(product - before)}. The backward's thread gets "
-        f"{sized(backward - product)} of its own. Both stay, and every before and every peak has them."
+        f"torch.cuda.memory_allocated() is {memory(before)} before any model and {memory(product)} after a first "
+        f"product: cuBLAS's workspace is {memory(product - before)}. The backward's thread has its own of "
+        f"{memory(backward - product)}. Both stay allocated and count in every before and every peak."
     )
 
 
 def peaks(rows: list[Row]) -> str:
-    """A row per setting."""
+    """Return the table of peaks, a line for each setting."""
     shown = []
     for row in rows:
         cells = {axis: row[axis] for axis in Setting.AXES}
         for name in PASSES:
-            one = row.get(name, {})
-            if "phases" in one:
-                cells[f"before {name}"] = sized(one["before_bytes"])
-                cells[f"peak of {name}"] = sized(one["peak_bytes"])
+            recorded = row.get(name, {})
+            if "phases" in recorded:
+                cells[f"before {name}"] = memory(recorded["before_bytes"])
+                cells[f"peak of {name}"] = memory(recorded["peak_bytes"])
             else:
-                cells[f"peak of {name}"] = one.get("out_of_memory") or row["reason"]
+                cells[f"peak of {name}"] = recorded.get("out_of_memory") or row["reason"]
         cells["peak is in"] = row.get("step", {}).get("peak_phase", "")
-        cells["residual B·T·d·4"] = sized(row["residual_bytes"]) if "residual_bytes" in row else ""
+        cells["residual B·T·d·4"] = memory(row["residual_bytes"]) if "residual_bytes" in row else ""
         shown.append(cells)
     return text_table(shown)
 
 
 def allocations(row: Row) -> str:
-    """The largest blocks that the step made and that were alive at its peak, equal ones together."""
+    """Return the table of the largest blocks that the step made and that were alive at its peak."""
     shown = [
         {
-            "each": sized(group["bytes"]),
+            "each": memory(group["bytes"]),
             "count": group["count"],
-            "together": sized(group["bytes"] * group["count"]),
+            "together": memory(group["bytes"] * group["count"]),
             "made in": group["phase"],
             "where": group["where"],
         }
@@ -153,84 +151,84 @@ def allocations(row: Row) -> str:
 
 
 def answers(rows: list[Row]) -> list[str]:
-    """The course's questions, a sentence each, from the numbers of `rows`."""
-    said = [_course(row) for row in rows if "phases" in row.get("step", {})]
-    said += _precisions(rows)
-    said += _between(rows)
+    """Answer the course's questions, a sentence each, from the numbers of `rows`."""
+    sentences = [_course(row) for row in rows if "phases" in row.get("step", {})]
+    sentences += _precisions(rows)
+    sentences += _between(rows)
     seen = {(row["size"], row["context"]): row for row in rows if "residual_bytes" in row}
-    said += [
+    sentences += [
         f"{size}, context {context}: a tensor of the residual stream in float32 is {row['batch']} x {context} x "
         f"{row['d_model']} x 4 bytes = {row['residual_bytes'] / 2**20:.2f} MiB."
         for (size, context), row in seen.items()
     ]
-    said += [_largest(row) for row in rows if row.get("step", {}).get("largest")]
-    return said
+    sentences += [_largest(row) for row in rows if row.get("step", {}).get("largest")]
+    return sentences
 
 
 def _largest(row: Row) -> str:
-    """The blocks of the greatest size, by the place that asked for them."""
+    """Describe the blocks of the greatest size by the code that allocated them."""
     groups = row["step"]["largest"]
     most = [group for group in groups if group["bytes"] == groups[0]["bytes"]]
     places = "; ".join(f"{group['count']} made in the {group['phase']}: {group['where']}" for group in most)
     return (
-        f"{_name(row)}: the largest allocations of the step are of {sized(groups[0]['bytes'])}, of which "
+        f"{_name(row)}: the largest allocations of the step are of {memory(groups[0]['bytes'])}, of which "
         f"{sum(group['count'] for group in most)} are alive at its peak ({places})."
     )
 
 
 def _course(row: Row) -> str:
-    """What the timeline looks like: the bytes at the ends of each phase, and where the peak is."""
+    """Describe the timeline: the bytes at the ends of each phase, and where the peak is."""
     phases = {phase["name"]: phase for phase in row["step"]["phases"]}
     forward, backward, optimizer = (phases[name] for name in STEP[1:])
     moved = {phase["name"]: phase["end_bytes"] - phase["start_bytes"] for phase in phases.values()}
     still = abs(moved["optimizer"]) < 1e-3 * optimizer["end_bytes"]
-    tail = "leaves it there" if still else f"ends at {sized(optimizer['end_bytes'])}"
+    tail = "leaves it there" if still else f"ends at {memory(optimizer['end_bytes'])}"
     alone = ""
     if "phases" in row.get("forward", {}):
         (only,) = (phase for phase in row["forward"]["phases"] if phase["name"] in FORWARD)
         gone = only["peak_bytes"] - only["end_bytes"]
         alone = (
-            f"a forward alone peaks {sized(only['peak_bytes'] - only['start_bytes'])} above its start and gives "
-            f"{sized(gone)} of it back; "
+            f"a forward alone peaks {memory(only['peak_bytes'] - only['start_bytes'])} above its start and gives "
+            f"{memory(gone)} of it back; "
         )
     return (
-        f"{_name(row)}: {alone}the step goes from {sized(forward['start_bytes'])} to {sized(forward['end_bytes'])} in "
-        f"the forward, which {'keeps' if moved['forward'] > 0 else 'keeps none of'} its activations, the backward "
-        f"ends at {sized(backward['end_bytes'])} with the gradients in their place, the optimizer {tail}; the peak, "
-        f"{sized(row['step']['requested_peak_bytes'])}, is in the {row['step']['peak_phase']}."
+        f"{_name(row)}: {alone}the step goes from {memory(forward['start_bytes'])} to {memory(forward['end_bytes'])} "
+        f"in the forward, which {'keeps' if moved['forward'] > 0 else 'keeps none of'} its activations, the backward "
+        f"ends at {memory(backward['end_bytes'])} with the gradients in their place, the optimizer {tail}; the peak, "
+        f"{memory(row['step']['requested_peak_bytes'])}, is in the {row['step']['peak_phase']}."
     )
 
 
 def _between(rows: list[Row]) -> list[str]:
-    """Who holds what before a step, which no timeline of a single step can tell; the same for every context."""
-    said = {}
+    """Give the bytes of each owner before a step, which are the same for every context."""
+    sentences = {}
     for row in rows:
         if "phases" in row.get("step", {}):
             held = row["held_before_step"]
             rest = row["step"]["before_bytes"] - sum(held.values())
-            owners = ", ".join(f"{owner.replace('_', ' ')} {sized(count)}" for owner, count in held.items())
-            other = f"; workspaces and the allocator's rounding are {sized(rest)}" if rest else ""
-            said[row["size"]] = f"{row['size']}: before a step there are {owners}{other}."
-    return list(said.values())
+            owners = ", ".join(f"{owner.replace('_', ' ')} {memory(count)}" for owner, count in held.items())
+            other = f"; workspaces and the allocator's rounding are {memory(rest)}" if rest else ""
+            sentences[row["size"]] = f"{row['size']}: before a step there are {owners}{other}."
+    return list(sentences.values())
 
 
 def _precisions(rows: list[Row]) -> list[str]:
-    """Every other precision against fp32, all else equal."""
-    said = []
+    """Compare every other precision with fp32, all else equal."""
+    sentences = []
     for row in rows:
         same = [axis for axis in Setting.AXES if axis != "precision"]
         for base in rows:
             if row is base or base["precision"] != "fp32" or any(row[axis] != base[axis] for axis in same):
                 continue
             changes = [
-                f"the peak of the {name} from {sized(base[name]['peak_bytes'])} to {sized(row[name]['peak_bytes'])} "
+                f"the peak of the {name} from {memory(base[name]['peak_bytes'])} to {memory(row[name]['peak_bytes'])} "
                 f"({row[name]['peak_bytes'] / base[name]['peak_bytes'] - 1:+.1%})"
                 for name in PASSES
                 if "phases" in row.get(name, {}) and "phases" in base.get(name, {})
             ]
             if changes:
-                said.append(f"{_name(row)}: against fp32, it changes {' and '.join(changes)}.")
-    return said
+                sentences.append(f"{_name(row)}: against fp32, it changes {' and '.join(changes)}.")
+    return sentences
 
 
 def _name(row: Row) -> str:

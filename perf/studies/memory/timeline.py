@@ -1,4 +1,4 @@
-"""Bytes in use over a recorded pass: what was most, in which phase, who held it, and a picture of it."""
+"""Bytes in use over a recorded pass: the peak, its phase, its allocations, and a figure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,21 +8,22 @@ from typing import Any
 from perf.harness.memory import peak_of
 from perf.studies import figures
 from perf.studies.memory.recording import Recording
+from perf.studies.rows import Row
 
 POINTS = 1000
-"""A phase keeps about this many values; the least and the most of every stretch are among them."""
+"""Approximate number of values kept for a phase; the extremes of every stretch are among them."""
 
 NARROWEST = 0.09
-"""Of the picture, for a phase with few allocations: the fused optimizer has next to none, and is to be seen."""
+"""Minimum share of the figure's width for a phase, so that the fused optimizer, with few allocations, is visible."""
 
 COLOURS = {"zero_grad": "#b8b8b8", "forward": "#4c78a8", "backward": "#e4803c", "optimizer": "#54a24b"}
 
 
 def summary(recording: Recording, gradients: dict[int, str]) -> dict[str, Any]:
-    """What a row keeps of a recording.
+    """Return the summary of a recording that goes into a row.
 
     `peak_bytes` and `before_bytes` are torch's count of allocated bytes; `requested_..` and `phases` (name, events,
-    start, peak and end bytes, and a thinned course) are what was asked for, which is what the trace tells of.
+    start, peak and end bytes, and a thinned course) are requested bytes, which are what the trace has.
     `largest`: bytes, count, phase and where of the blocks that the pass made and that were alive at its peak.
     """
     phases, alive = _replayed(recording)
@@ -38,16 +39,8 @@ def summary(recording: Recording, gradients: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def sized(value: float) -> str:
-    """12.34 MiB, in the unit that suits."""
-    for scale, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(value) >= scale:
-            return f"{value / scale:.2f} {unit}"
-    return f"{value:.0f} B"
-
-
 def _replayed(recording: Recording) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], str]]]:
-    """The phases, and the blocks alive at the peak of all of them, each with the phase that made it."""
+    """Return the phases, and the blocks alive at the peak, each with the phase that made it."""
     now = most = recording.baseline_bytes
     at_peak = 0
     phases = []
@@ -83,15 +76,15 @@ def _spans(recording: Recording) -> Iterator[tuple[str, int, int]]:
 
 
 def _change(entry: dict[str, Any]) -> int:
-    """Of the bytes in use; a block counts until nothing on the device uses it any more."""
+    """Return the change of the bytes in use; a block counts until the device no longer uses it."""
     return {"alloc": 1, "free_completed": -1}.get(entry["action"], 0) * entry["size"]
 
 
-def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str]) -> list[dict[str, Any]]:
-    """Equal blocks from one place together, the largest block first; small change is left out."""
+def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str]) -> list[Row]:
+    """Group equal blocks from one place, the largest first, without the smallest."""
     groups: Counter[tuple[int, str, str]] = Counter()
     for block, phase in alive:
-        _, [[size, where]] = peak_of([block], 0)  # the harness's words for where
+        _, [[size, where]] = peak_of([block], 0)  # names the place as the harness does
         if block["stays"] and block["addr"] in gradients:
             where = gradients[block["addr"]]
         groups[size, phase, where or "autograd, whose thread has no Python frames"] += 1
@@ -100,7 +93,7 @@ def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str])
 
 
 def thinned(course: list[int], points: int = POINTS) -> list[int]:
-    """The least and the most of each stretch, in their order; the first and the last value stay."""
+    """Return the minimum and maximum of each stretch, in order, and the first and last value."""
     stride = -(-len(course) * 2 // points)
     if stride <= 2:
         return course
@@ -113,20 +106,15 @@ def thinned(course: list[int], points: int = POINTS) -> list[int]:
 
 
 def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
-    """A panel per pass (its caption -> its summary), in one unit."""
-    most = max(one["requested_peak_bytes"] for one in passes.values())
+    """Draw a panel for each pass (caption -> summary), in one unit."""
+    most = max(each["requested_peak_bytes"] for each in passes.values())
     scale, unit = (2**30, "GiB") if most >= 2**29 else (2**20, "MiB")
-    widths = [1 if len(one["phases"]) == 1 else 2 for one in passes.values()]
-    figure, panels = figures.subplots(
-        1,
-        len(passes),
-        figsize=(1.5 + 3 * sum(widths), 3.9),
-        width_ratios=widths,
-        squeeze=False,
-    )
-    for axes, (caption, one) in zip(panels[0], passes.items(), strict=True):
-        low, high = _extent(one)
-        _panel(axes, one, scale, unit)
+    widths = [1 if len(each["phases"]) == 1 else 2 for each in passes.values()]
+    size = (1.5 + 3 * sum(widths), 3.9)
+    figure, panels = figures.subplots(1, len(passes), figsize=size, width_ratios=widths, squeeze=False)
+    for axes, (caption, recorded) in zip(panels[0], passes.items(), strict=True):
+        low, high = _extent(recorded)
+        _panel(axes, recorded, scale, unit)
         axes.set_title(caption + ("\n(this axis does not begin at 0)" if low else ""), fontsize=9)
         axes.set_ylim(low / scale, (high + 0.3 * (high - low)) / scale)
         axes.set_xticks([])
@@ -137,23 +125,23 @@ def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
     figures.save(figure, path)
 
 
-def _extent(one: dict[str, Any]) -> tuple[float, float]:
-    """Of the vertical axis: from 0, unless a pass moves so little of what is there that nothing would be seen of it."""
-    least = min(min(phase["bytes"]) for phase in one["phases"])
-    most = one["requested_peak_bytes"]
+def _extent(recorded: dict[str, Any]) -> tuple[float, float]:
+    """Return the limits of the vertical axis: from 0, unless the pass changes too little to be visible."""
+    least = min(min(phase["bytes"]) for phase in recorded["phases"])
+    most = recorded["requested_peak_bytes"]
     moved = most - least
     return (least - moved / 2 if 0 < moved < 0.2 * most else 0), most
 
 
-def _panel(axes: Any, one: dict[str, Any], scale: int, unit: str) -> None:
-    """Active bytes over the pass, its phases shaded and named, its start a line, its peak a dot."""
+def _panel(axes: Any, recorded: dict[str, Any], scale: int, unit: str) -> None:
+    """Plot active bytes over the pass, its phases shaded and named, its start a line, its peak a dot."""
     from matplotlib.transforms import blended_transform_factory
 
     top = blended_transform_factory(axes.transData, axes.transAxes)
-    events = sum(phase["events"] for phase in one["phases"]) or 1
-    shares = [max(phase["events"] / events, NARROWEST) for phase in one["phases"]]
+    events = sum(phase["events"] for phase in recorded["phases"]) or 1
+    shares = [max(phase["events"] / events, NARROWEST) for phase in recorded["phases"]]
     left = 0.0
-    for phase, share in zip(one["phases"], shares, strict=True):
+    for phase, share in zip(recorded["phases"], shares, strict=True):
         width = share / sum(shares)
         values = [value / scale for value in phase["bytes"]]
         values = values if len(values) > 1 else values * 2
@@ -164,11 +152,11 @@ def _panel(axes: Any, one: dict[str, Any], scale: int, unit: str) -> None:
         axes.step(places, values, color=colour, linewidth=0.8, where="post")
         upright = {"rotation": 90} if width < 0.2 else {}
         axes.text(left + width / 2, 0.97, phase["name"], fontsize=8, ha="center", va="top", transform=top, **upright)
-        if phase["name"] == one["peak_phase"]:
+        if phase["name"] == recorded["peak_phase"]:
             index = max(range(len(values)), key=values.__getitem__)
             peak = (places[index], values[index])
         left += width
-    before = one["requested_before_bytes"] / scale
+    before = recorded["requested_before_bytes"] / scale
     axes.axhline(before, color="black", linewidth=0.8, linestyle="--")
     axes.annotate(
         f"before: {before:.2f} {unit}", (0.99, before), fontsize=8, ha="right", va="top", xytext=(0, -3),
@@ -177,6 +165,6 @@ def _panel(axes: Any, one: dict[str, Any], scale: int, unit: str) -> None:
     axes.plot(*peak, marker="o", color="black", markersize=4)
     side = "left" if peak[0] < 0.25 else "right" if peak[0] > 0.75 else "center"
     axes.annotate(
-        f"peak: {peak[1]:.2f} {unit}, {one['peak_phase']}", peak, fontsize=8, ha=side, va="bottom", xytext=(0, 5),
+        f"peak: {peak[1]:.2f} {unit}, {recorded['peak_phase']}", peak, fontsize=8, ha=side, va="bottom", xytext=(0, 5),
         textcoords="offset points",
     )  # fmt: skip

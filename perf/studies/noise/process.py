@@ -1,40 +1,40 @@
 """The measuring process of the noise study.
 
-The two arms of a visit are the same work on the same tensors: what they differ by is noise.
+The two arms of a visit are the same work on the same tensors, so that their difference is noise.
 """
 
 import random
 import statistics
-from typing import Any
 
 from perf.harness.case import Case
 from perf.harness.clock import Clock
 from perf.studies.lm import bench
+from perf.studies.rows import Row
 from perf.workloads import build
 from perf.workloads.workload import Workload
 
 WARM_UPS = 3  # 25 ms each
 
-_held: list[tuple[Clock, Workload, Case]] = []
+_prepared: list[tuple[Clock, Workload, Case]] = []
 
 
-def hold(case: Case) -> None:
+def prepare(case: Case) -> None:
     """Build a case and warm it up, for `take`."""
-    _held.clear()  # gives its memory back before the next one is made
+    _prepared.clear()  # frees its memory before the next case allocates
     clock, work = bench().new_clock(case.clock), build(case.workload, case.params, case.device)
     bench().check(work)
     for _ in range(WARM_UPS):
         clock.warm_up(work)
-    _held.append((clock, work, case))
+    _prepared.append((clock, work, case))
 
 
 def take(count: int) -> list[float]:
-    """Take samples of the case that is held, seconds."""
-    ((clock, work, case),) = _held
+    """Take samples of the prepared case, in seconds."""
+    ((clock, work, case),) = _prepared
     return bench().batch(clock, work, case.cache, count)
 
 
-def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -> list[dict[str, Any]]:
+def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -> list[Row]:
     """Visit each allocation of a case `passes` times in shuffled order; the first one made is a warm-up.
 
     Returns rows: allocation, pass, and the medians a and b of two arms.
@@ -47,7 +47,9 @@ def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -
     for index in range(allocations + 1):
         works.append(build(case.workload, case.params, case.device))
         bench().check(works[-1])
-        spacers.append(torch.empty(3_000_000 * (index % 7 + 1), device=case.device))  # so that no two lie alike
+        spacers.append(
+            torch.empty(3_000_000 * (index % 7 + 1), device=case.device)
+        )  # so that no two have the same alignment
     rows = []
     for number in range(passes):
         turn = list(range(1, allocations + 1))

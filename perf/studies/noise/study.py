@@ -1,4 +1,4 @@
-"""How far do two measurements of the same code differ, and why: the time, the place, or the process?"""
+"""How far do two measurements of the same code differ, and why: the time, the allocation, or the process?"""
 
 import os
 import statistics
@@ -18,6 +18,8 @@ from perf.studies.document import document, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import tiny_option
 from perf.studies.noise import process
+from perf.studies.progress import progress
+from perf.studies.rows import Row
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "controls.Controls('matmul', 'cold')",
@@ -32,7 +34,7 @@ CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "attention.MultiHeadAttention(32768, 2048, 16384, 128, True, 'bfloat16', 'forward', 'sdpa_cudnn')",
 )
 TINY_CASES = 3
-"""The first so many: controls."""
+"""The number of tiny cases, the first ones: controls."""
 
 SAMPLES = 40
 ALLOCATIONS, PASSES = 6, 3  # of each process of the crossed design
@@ -41,19 +43,18 @@ VISITS = 8  # of each pair of processes
 
 @click.command()
 @tiny_option
-@click.option("--processes", type=click.IntRange(2, 20), help="One at a time. Default: 5; 2 if tiny.")
-@click.option("--pairs", type=click.IntRange(1, 20), help="Of processes in turn. Default: 3; 1 if tiny.")
+@click.option("--processes", type=click.IntRange(2, 20), help="Processes one at a time. Default: 5; 2 if tiny.")
+@click.option("--pairs", type=click.IntRange(1, 20), help="Pairs of processes in turn. Default: 3; 1 if tiny.")
 @out_option
 def command(size: str | None, processes: int | None, pairs: int | None, out: Path) -> None:
     """How far do two measurements of the same code differ, and why? Needs a GPU; takes 6 minutes.
 
-    Ten cases, each of several allocations in each of several processes, visited again and again: how much of the noise
-    is the time, the place, the process, and how much is left of A - B where A and B alternate sample by sample, on the
-    same tensors in one process or in two processes.
+    Ten cases, with several allocations in each of several processes, visited repeatedly: how much of the noise comes
+    from the time, the allocation and the process, and how much is left of A - B where A and B alternate sample by
+    sample, on the same tensors in one process or in two processes.
     """
     import pandas
     from tabulate import tabulate
-    from tqdm import tqdm
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
@@ -61,7 +62,7 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
     working_tree.make_importable()
     cases = _cases()[: TINY_CASES if size else None]
     processes, pairs = processes or (2 if size else 5), pairs or (1 if size else 3)
-    with tqdm(total=len(cases) * (processes + pairs), unit="case", leave=False, disable=None) as bar:
+    with progress(total=len(cases) * (processes + pairs), unit="case") as bar:
         rows = []
         for number in range(processes):
             rows += [{"design": "crossed", "process": number, **row} for row in _crossed(cases, number, bar)]
@@ -74,52 +75,44 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
         ("crossed", f"One process at a time: {processes} x {ALLOCATIONS} allocations x {PASSES} visits", crossed_table),
         ("two processes", f"Two processes in turn, one sample each: {pairs} pairs x {VISITS} visits", in_turn_table),
     ):
-        found = table(measured[measured.design == design])
         click.echo(f"\n{title}; {SAMPLES} samples an arm, both arms the same code; % of the median")
-        click.echo(tabulate(found, headers="keys", disable_numparse=True, maxcolwidths=[44]))
+        cells = list(table(measured[measured.design == design]))
+        click.echo(tabulate(cells, headers="keys", disable_numparse=True, maxcolwidths=[44]))
     write(out / "noise.json", whole)
 
 
-def crossed_table(measured: Any) -> list[dict[str, str]]:
-    """Standard deviations by where they come from: `measured` has case, process, allocation, pass, a, b (seconds)."""
-    rows = []
-    for case, one in measured.groupby("case", sort=False):
-        scale = 100 / one.a.mean()
-        by_allocation = one.groupby(["process", "allocation"]).a
+def crossed_table(rows: Any) -> Iterator[dict[str, str]]:
+    """Yield the standard deviations of each case by source; `rows` has case, process, allocation, pass, a, b (s)."""
+    for case, mine in rows.groupby("case", sort=False):
+        scale = 100 / mine.a.mean()
+        by_allocation = mine.groupby(["process", "allocation"]).a
         visit_variance = by_allocation.var().mean()
         means = by_allocation.mean()
         between = means.groupby("process").var().mean() - visit_variance / PASSES
-        difference = one.a - one.b
-        rows.append(
-            {
-                "case": case,
-                "median": f"{one.a.median() * 1e6:.1f} us",
-                "SD of a visit (time)": f"{scale * visit_variance**0.5:.2f}",
-                "of an allocation": f"{scale * max(between, 0.0) ** 0.5:.2f}",
-                "of process means": f"{scale * means.groupby('process').mean().std():.2f}",
-                "of A - B": f"{scale * difference.std():.2f}",
-                "mean A - B": f"{scale * difference.mean():+.2f}",
-            }
-        )
-    return rows
+        difference = mine.a - mine.b
+        yield {
+            "case": case,
+            "median": f"{mine.a.median() * 1e6:.1f} us",
+            "SD of a visit (time)": f"{scale * visit_variance**0.5:.2f}",
+            "of an allocation": f"{scale * max(between, 0.0) ** 0.5:.2f}",
+            "of process means": f"{scale * means.groupby('process').mean().std():.2f}",
+            "of A - B": f"{scale * difference.std():.2f}",
+            "mean A - B": f"{scale * difference.mean():+.2f}",
+        }
 
 
-def in_turn_table(measured: Any) -> list[dict[str, str]]:
-    """What is left of A - B where the arms are processes: per visit, and for as long as the pair lives."""
-    rows = []
-    for case, one in measured.groupby("case", sort=False):
-        scale = 100 / one.a.mean()
-        difference = one.a - one.b
-        by_pair = difference.groupby(one.process).mean()
-        rows.append(
-            {
-                "case": case,
-                "median": f"{one.a.median() * 1e6:.1f} us",
-                "SD of A - B": f"{scale * difference.std():.2f}",
-                "mean A - B of each pair": "  ".join(f"{scale * mean:+.2f}" for mean in by_pair),
-            }
-        )
-    return rows
+def in_turn_table(rows: Any) -> Iterator[dict[str, str]]:
+    """Yield the differences A - B of each case where the arms are processes: over visits, and the mean of each pair."""
+    for case, mine in rows.groupby("case", sort=False):
+        scale = 100 / mine.a.mean()
+        difference = mine.a - mine.b
+        by_pair = difference.groupby(mine.process).mean()
+        yield {
+            "case": case,
+            "median": f"{mine.a.median() * 1e6:.1f} us",
+            "SD of A - B": f"{scale * difference.std():.2f}",
+            "mean A - B of each pair": "  ".join(f"{scale * mean:+.2f}" for mean in by_pair),
+        }
 
 
 def _cases() -> list[Case]:
@@ -127,7 +120,7 @@ def _cases() -> list[Case]:
     return [every[key] for key in CASES]
 
 
-def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[dict[str, Any]]:
+def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[Row]:
     with FreshProcess(process.__name__) as child:
         for case in cases:
             rows = _ask(child, process.visits, case, ALLOCATIONS, PASSES, SAMPLES, seed)
@@ -135,12 +128,12 @@ def _crossed(cases: list[Case], seed: int, bar: Any) -> Iterator[dict[str, Any]]
             bar.update()
 
 
-def _in_turn(cases: list[Case], bar: Any) -> Iterator[dict[str, Any]]:
-    with FreshProcess(process.__name__) as one, FreshProcess(process.__name__) as other:
-        arms = one, other
+def _in_turn(cases: list[Case], bar: Any) -> Iterator[Row]:
+    with FreshProcess(process.__name__) as first, FreshProcess(process.__name__) as second:
+        arms = first, second
         for case in cases:
             for arm in arms:
-                _ask(arm, process.hold, case)
+                _ask(arm, process.prepare, case)
             for number in range(VISITS):
                 samples: list[list[float]] = [[], []]
                 for turn in range(SAMPLES):
@@ -155,4 +148,4 @@ def _ask(child: FreshProcess, function: Callable[..., Any], *arguments: Any) -> 
     try:
         return child.ask(function, *arguments)
     except BrokenProcessPool:
-        raise click.ClickException("a measuring process died; its last words are above") from None
+        raise click.ClickException("a measuring process died; its output is above") from None

@@ -9,9 +9,10 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, tell, write
+from perf.studies.document import document, heading, out_option, present, write
 from perf.studies.lm import tiny_option
 from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
+from perf.studies.rows import AllReduceRow, Row
 from perf.workloads.closed_forms import bandwidths
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
@@ -26,71 +27,56 @@ BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 @click.option("--device", "devices", multiple=True, type=click.Choice(get_args(Device)), help="Default: all there are.")
 @out_option
 def command(
-    size: str | None, world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[str, ...], out: Path
+    size: str | None, world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[Device, ...], out: Path
 ) -> None:
     """How long does an all-reduce take? NCCL between GPUs and gloo between processes; a minute each.
 
     \b
     python -m perf study all-reduce --world-size 2 --megabytes 100
 
-    float32, in place, timed from a barrier until the slowest rank has it, small ones twenty at a time. algbw is bytes
-    over time; busbw = algbw * 2 (n - 1) / n is what a ring moves over each link, to be held against the link's rate.
+    float32, in place, timed from a barrier until the slowest rank is done, small ones twenty at a time. algbw is bytes
+    over time; busbw = algbw * 2 (n - 1) / n is what a ring moves over each link, to compare with the link's rate.
     """
     sizes = megabytes or ((1,) if size else (1, 10, 100, 1000))
-    rows: list[dict[str, Any]] = []
-    for device in devices or dict.fromkeys((default_device(), "cpu")):
-        settings = [
-            {"world_size": world_size, "megabytes": one}
-            for world_size, one in itertools.product(world_sizes_of(world_sizes, device), sizes)  # type: ignore[arg-type]
-        ]
-        rows += measured_rows("collectives", settings, device)  # type: ignore[arg-type]
+    rows: list[Row] = []
+    for device in devices or tuple(dict.fromkeys((default_device(), "cpu"))):
+        axes = itertools.product(world_sizes_of(world_sizes, device), sizes)
+        rows += measured_rows("collectives", [{"world_size": ranks, "megabytes": size} for ranks, size in axes], device)
     whole = document(default_device(), rows)
-    tell(whole, "All-reduce of float32, median; 1 MB = 10^6 bytes", shown(rows))
+    present(whole, "All-reduce of float32, median; 1 MB = 10^6 bytes", shown(whole["rows"]))
     write(out / "all-reduce.json", whole)
-    draw(rows, out / "all-reduce.png", heading(whole))
+    draw(whole["rows"], out / "all-reduce.png", heading(whole))
 
 
-def rates(row: dict[str, Any]) -> tuple[float, float]:
-    """algbw and busbw, bytes per second."""
+def rates(row: Any) -> tuple[float, float]:
+    """Return algbw and busbw, bytes per second."""
     return bandwidths(row["facts"]["bytes"], row["world_size"], statistics.median(row["samples_s"]))
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The cells of each row by the title of their column."""
-    found = []
+def shown(rows: list[AllReduceRow]) -> list[Row]:
+    """Return the cells of each row by column title."""
+    table = []
     for row in rows:
-        cells = {"backend": BACKENDS[row["device"]], "ranks": row["world_size"], "MB": row["megabytes"]}
+        cells: Row = {"backend": BACKENDS[row["device"]], "ranks": row["world_size"], "MB": row["megabytes"]}
+        cells["ms"] = describe(dict(row))
         if row["status"] == "ok":
             algorithm, bus = rates(row)
-            cells |= {
-                "ms": f"{statistics.median(row['samples_s']) * 1e3:.3f}",
-                "algbw, GB/s": f"{algorithm / 1e9:.2f}",
-                "busbw, GB/s": f"{bus / 1e9:.2f}",
-            }
-        else:
-            cells["ms"] = describe(row)
-        found.append(cells)
-    return found
+            cells["ms"] = f"{statistics.median(row['samples_s']) * 1e3:.3f}"
+            cells |= {"algbw, GB/s": f"{algorithm / 1e9:.2f}", "busbw, GB/s": f"{bus / 1e9:.2f}"}
+        table.append(cells)
+    return table
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Bus bandwidth over size, a line for each backend and number of ranks."""
+def draw(rows: list[AllReduceRow], path: Path, title: str) -> None:
+    """Plot bus bandwidth over size, a line for each backend and number of ranks."""
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
     figure, axes = figures.subplots(figsize=(5.5, 3.6))
-    for (device, world_size), group in itertools.groupby(timed, key=lambda row: (row["device"], row["world_size"])):
-        mine = list(group)
-        axes.plot(
-            [row["megabytes"] for row in mine],
-            [rates(row)[1] / 1e9 for row in mine],
-            marker="o",
-            label=f"{BACKENDS[device]}, {world_size} ranks",
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("MB")
-    axes.set_ylabel("busbw, GB/s")
+    for (device, ranks), group in itertools.groupby(timed, key=lambda row: (row["device"], row["world_size"])):
+        points = [(row["megabytes"], rates(row)[1] / 1e9) for row in group]
+        axes.plot(*zip(*points, strict=True), marker="o", label=f"{BACKENDS[device]}, {ranks} ranks")
+    axes.set(xscale="log", yscale="log", xlabel="MB", ylabel="busbw, GB/s")
     axes.set_title(title, fontsize=8)
     axes.legend(fontsize=8)
     figures.save(figure, path)

@@ -2,18 +2,18 @@
 
 import itertools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from perf.harness.status import describe
 from perf.options import Finite
 from perf.studies import figures
-from perf.studies.document import document, heading, kept, out_option, tell, write
-from perf.studies.lm import ON_A_CPU, VARIANTS
+from perf.studies.document import heading, kept, out_option, present
+from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
+from perf.studies.rows import Row, StrategyRow
 from perf.units import GIB, mib
 from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.workloads.data_parallel import STRATEGIES
@@ -23,7 +23,7 @@ SWEPT = ("bucketed", "torch", "torch_static")
 
 @click.command()
 @click.option("--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), help="Default: all.")
-@click.option("--bucket-size-mb", "buckets", multiple=True, type=Finite(0, min_open=True), help="MiB; swept.")
+@click.option("--bucket-size-mb", "buckets", multiple=True, type=Finite(0, min_open=True), help="MiB to sweep.")
 @step_options(UNSCALED, VARIANTS)
 @out_option
 def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...], out: Path) -> None:
@@ -32,48 +32,44 @@ def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...
     \b
     python -m perf study ddp --world-size 2 --strategy naive --strategy bucketed --context 1024
 
-    step is the slowest rank's, exposed what it takes more than the same step without communication, the two in turn.
-    Bucket sizes are swept for ours and for torch's, and the course's model of their cost is fitted to ours:
-    overhead = s / (n w) + n o. Each setting once: `study parallel-step` holds two beside each other until it is sure.
+    step is the slowest rank's; exposed is its time beyond the same step without communication, sampled in turn. Bucket
+    sizes are swept for ours and for torch's, and the course's cost model is fitted to ours: overhead = s / (n w) + n o.
+    Each setting is measured once: `study parallel-step` compares two until the interval is narrow enough.
     """
-    device, on_gpu = steps.device, steps.device == "cuda"
-    swept = buckets or ((1, 10, 25, 100, 1000) if on_gpu else (0.01, 0.1, 1.0))
+    device = steps.device
+    swept = buckets or ((1, 10, 25, 100, 1000) if device == "cuda" else (0.01, 0.1, 1.0))
     settings = [
         {"strategy": strategy, "bucket_size_mb": bucket} | where | {"mode": mode}
         for where, strategy in itertools.product(steps, strategies or STRATEGIES)
         for bucket in (swept if strategy in SWEPT else swept[:1])
         for mode in ("step", "exposed")
     ]
-    rows = paired(kept(measured_rows("data_parallel", settings, device), device, out / "ddp.json"))
-    whole = document(device, rows)
-    tell(whole, f"Medians of the slowest rank, ms: {steps}", shown(rows), answers(rows))
-    if not on_gpu:
-        click.echo(ON_A_CPU)
-    write(out / "ddp.json", whole)
-    draw(rows, out / "ddp.png", heading(whole))
+    whole = kept(paired(measured_rows("data_parallel", settings, device)), device, out / "ddp.json")
+    present(whole, f"Medians of the slowest rank, ms: {steps}", shown(whole["rows"]), answers(whole["rows"]))
+    draw(whole["rows"], out / "ddp.png", heading(whole))
 
 
-def paired(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the rows of the two modes of a setting: step_s and exposed_s, samples of each."""
-    found = []
-    for step, exposed in zip(rows[::2], rows[1::2], strict=True):
+def paired(rows: Iterable[Row]) -> Iterator[Row]:
+    """Join the rows of both modes of each setting: step_s and exposed_s are the samples of each."""
+    modes = iter(rows)
+    for step, exposed in zip(modes, modes, strict=True):
         row = {name: value for name, value in step.items() if name not in ("mode", "samples_s")}
         if step["status"] == exposed["status"] == "ok":
             row |= {"step_s": step["samples_s"], "exposed_s": exposed["samples_s"]}
         elif step["status"] == "ok":
             row |= {"status": exposed["status"], "reason": exposed["reason"]}
-        found.append(row)
-    return found
+        yield row
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The cells of each row by the title of their column."""
-    found = []
+def shown(rows: list[StrategyRow]) -> list[Row]:
+    """Return the cells of each row by column title."""
+    table = []
     for row in rows:
-        cells = {name: row[name] for name in ("size", "context_length", "strategy")} | {"ranks": row["world_size"]}
+        cells: Row = {"size": row["size"], "context_length": row["context_length"], "strategy": row["strategy"]}
+        cells |= {"ranks": row["world_size"], "step": describe(dict(row))}
         cells["bucket, MiB"] = f"{row['bucket_size_mb']:g}" if row["strategy"] in SWEPT else "-"
         if row["status"] == "ok":
-            step, exposed = (statistics.median(row[name]) for name in ("step_s", "exposed_s"))
+            step, exposed = statistics.median(row["step_s"]), statistics.median(row["exposed_s"])
             facts = row["facts"]
             cells |= {
                 "step": f"{step * 1e3:.2f}",
@@ -83,10 +79,8 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "MB sent": f"{facts['bytes'] / 1e6:.1f}" if "bytes" in facts else "-",
                 "peak, GiB": f"{row['peak_bytes'] / GIB:.2f}" if "peak_bytes" in row else "-",
             }
-        else:
-            cells["step"] = describe(row)
-        found.append(cells)
-    return found
+        table.append(cells)
+    return table
 
 
 def share(exposed: float, step: float) -> str:
@@ -94,73 +88,69 @@ def share(exposed: float, step: float) -> str:
     return f"{exposed / step:.1%}" if exposed <= step else "over 100%"
 
 
-def fitted(rows: list[dict[str, Any]]) -> tuple[float, float] | None:
-    """Bandwidth (bytes a second) and overhead (seconds a call) that fit our sweep best; None without three sizes."""
+def fitted(rows: list[Row]) -> tuple[float, float] | None:
+    """Return the bandwidth (bytes a second) and overhead (seconds a call) that fit our sweep, if of three sizes."""
     mine = [row for row in rows if row["strategy"] == "bucketed" and row["status"] == "ok"]
-    return fit_buckets(
-        [(row["facts"]["bytes"], row["facts"]["calls"], statistics.median(row["exposed_s"])) for row in mine]
-    )
+    return fit_buckets([(row["facts"]["bytes"], row["facts"]["calls"], _exposed_s(row)) for row in mine])
 
 
-def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _exposed_s(row: Row) -> float:
+    return statistics.median(row["exposed_s"])
+
+
+def _step_s(row: Row) -> float:
+    return statistics.median(row["step_s"])
+
+
+def answers(rows: list[Row]) -> Iterator[str]:
     """Name the best strategy and the best bucket size by the cost model, for every model and number of ranks."""
     timed = [row for row in rows if row["status"] == "ok"]
-    for (size, context, ranks), group in itertools.groupby(
-        timed, key=lambda row: (row["size"], row["context_length"], row["world_size"])
-    ):
+    axes = ("size", "context_length", "world_size")
+    for (size, context, ranks), group in itertools.groupby(timed, key=lambda row: tuple(row[axis] for axis in axes)):
         mine = list(group)
         where = f"{size}, context {context}, {ranks} ranks"
-        best = min(mine, key=lambda row: statistics.median(row["step_s"]))
+        best = min(mine, key=_step_s)
         bucket = f" at {best['bucket_size_mb']:g} MiB" if best["strategy"] in SWEPT else ""
         yield f"{where}: {best['strategy']}{bucket} has the shortest step."
         if fit := fitted(mine):
             bandwidth, overhead = fit
-            sent = next(row["facts"]["bytes"] for row in mine if row["strategy"] == "bucketed")
             swept = [row for row in mine if row["strategy"] == "bucketed"]
-            least = min(swept, key=lambda row: statistics.median(row["exposed_s"]))
-            optimum = best_bucket_bytes(sent, fit)
+            least = min(swept, key=_exposed_s)
+            optimum = best_bucket_bytes(swept[0]["facts"]["bytes"], fit)
             yield (
-                f"{where}: fitted w = {bandwidth / 1e9:.1f} GB/s and o = {overhead * 1e6:.0f} us a call; by the model "
-                f"the best bucket has {mib(optimum, 1)}, measured {least['bucket_size_mb']:g} MiB."
+                f"{where}: fitted w = {bandwidth / 1e9:.1f} GB/s and o = {overhead * 1e6:.0f} us a call; the best "
+                f"bucket is {mib(optimum, 1)} by the model and {least['bucket_size_mb']:g} MiB by measurement."
             )
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Left: the step of each strategy at its best, and what of it is communication. Right: that over bucket size."""
+def draw(rows: list[Row], path: Path, title: str) -> None:
+    """Plot the step of each strategy at its best with its communication, and communication over bucket size."""
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
     first = {name: timed[0][name] for name in ("size", "context_length", "world_size")}
-    mine = [row for row in timed if all(row[name] == value for name, value in first.items())]
+    by_strategy: dict[str, list[Row]] = {}
+    for row in timed:
+        if all(row[name] == value for name, value in first.items()):
+            by_strategy.setdefault(row["strategy"], []).append(row)
     figure, (left, right) = figures.subplots(1, 2, figsize=(9, 3.6))
-    names = list(dict.fromkeys(row["strategy"] for row in mine))
-    best = [
-        min((row for row in mine if row["strategy"] == name), key=lambda row: statistics.median(row["step_s"]))
-        for name in names
-    ]
-    exposed = [statistics.median(row["exposed_s"]) * 1e3 for row in best]
-    alone = [statistics.median(row["step_s"]) * 1e3 - part for row, part in zip(best, exposed, strict=True)]
-    left.bar(names, alone, label="without communication")
-    left.bar(names, exposed, bottom=alone, label="exposed communication")
+    best = [min(mine, key=_step_s) for mine in by_strategy.values()]
+    exposed = [_exposed_s(row) * 1e3 for row in best]
+    alone = [_step_s(row) * 1e3 - part for row, part in zip(best, exposed, strict=True)]
+    left.bar(list(by_strategy), alone, label="without communication")
+    left.bar(list(by_strategy), exposed, bottom=alone, label="exposed communication")
     left.set_ylabel("ms a step")
     left.legend(fontsize=8)
     for name in SWEPT:
-        swept = [row for row in mine if row["strategy"] == name]
-        if len(swept) > 1:
-            places = [row["bucket_size_mb"] for row in swept]
-            right.plot(places, [statistics.median(row["exposed_s"]) * 1e3 for row in swept], marker="o", label=name)
-    if fit := fitted(mine):
-        ours = [row for row in mine if row["strategy"] == "bucketed"]
-        right.plot(
-            [row["bucket_size_mb"] for row in ours],
-            [exposed_seconds(row["facts"]["bytes"], row["facts"]["calls"], fit) * 1e3 for row in ours],
-            linestyle=":",
-            color="black",
-            label="s / (n w) + n o, fitted",
-        )
-    right.set_xscale("log")
-    right.set_xlabel("bucket, MiB")
-    right.set_ylabel("exposed communication, ms")
+        if len(swept := by_strategy.get(name, [])) > 1:
+            points = [(row["bucket_size_mb"], _exposed_s(row) * 1e3) for row in swept]
+            right.plot(*zip(*points, strict=True), marker="o", label=name)
+    ours = by_strategy.get("bucketed", [])
+    if fit := fitted(ours):
+        model = [exposed_seconds(row["facts"]["bytes"], row["facts"]["calls"], fit) * 1e3 for row in ours]
+        places = [row["bucket_size_mb"] for row in ours]
+        right.plot(places, model, linestyle=":", color="black", label="s / (n w) + n o, fitted")
+    right.set(xscale="log", xlabel="bucket, MiB", ylabel="exposed communication, ms")
     if right.get_legend_handles_labels()[0]:
         right.legend(fontsize=8)
     where = f"{first['size']}, context {first['context_length']}, {first['world_size']} ranks"

@@ -5,22 +5,25 @@ from typing import Any
 
 import click
 
-from perf.studies.document import document, out_option, tell, write
+from perf.studies.document import document, out_option, present, write
 from perf.studies.lm import SIZES
 from perf.studies.parallel.ranked import default_device, world_size_option, world_sizes_of
+from perf.studies.rows import EquivalenceRow, Row
 from perf.workloads import measured
 from perf.workloads.data_parallel import OURS
 
 CONTEXT = 32
 ALLOWED = 1e-5
-"""Relative, of all weights after all steps: the sum over the ranks rounds in another order."""
+"""Relative difference of all weights after all steps: the sum over ranks rounds in another order."""
 
 
 @click.command("ddp-equivalence")
 @world_size_option
 @click.option("--size", default="tiny", show_default=True, type=click.Choice(SIZES[:2]))
 @click.option("--steps", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--local-batch-size", default=8, show_default=True, type=click.IntRange(1), help="Sequences a rank.")
+@click.option(
+    "--local-batch-size", default=8, show_default=True, type=click.IntRange(1), help="Sequences on each rank."
+)
 @out_option
 def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_size: int, out: Path) -> None:
     """Does training on several ranks give the weights of training on one? Seconds.
@@ -28,23 +31,21 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
     \b
     python -m perf study ddp-equivalence --world-size 4 --steps 5
 
-    A small Transformer, SGD in float32: every strategy on ranks that begin with weights of their own, against one
-    process with the whole batch. The weights are to be equal on all ranks bit by bit, and those of one process but for
-    rounding.
+    A small Transformer, SGD in float32: every strategy, on ranks that start from different weights, against one process
+    with the whole batch. Weights must be bit-identical on all ranks and equal those of one process up to rounding.
     """
     device = default_device()
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     spawn = measured("distributed.process_group", "spawn")
     for world_size in world_sizes_of(world_sizes, device):
         exact = trained(0, 1, None, steps, local_batch_size * world_size, device, size)
         for strategy in OURS:
             backend = "nccl" if device == "cuda" else "gloo"
-            found = spawn(
-                trained, world_size, world_size, strategy, steps, local_batch_size, device, size, backend=backend
-            )
-            rows.append({"strategy": strategy, "world_size": world_size} | compared(found, exact))
+            arguments = (world_size, strategy, steps, local_batch_size, device, size)
+            weights = spawn(trained, world_size, *arguments, backend=backend)
+            rows.append({"strategy": strategy, "world_size": world_size} | compared(weights, exact))
     whole = document(device, rows)
-    tell(whole, f"{size}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32", shown(rows))
+    present(whole, f"{size}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32", shown(whole["rows"]))
     write(out / "ddp-equivalence.json", whole)
     if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in rows):
         raise click.ClickException(
@@ -55,7 +56,7 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
 def trained(
     rank: int, world_size: int, strategy: str | None, steps: int, batch: int, device: str, size: str
 ) -> dict[str, Any]:
-    """Weights after `steps`; on one process with the whole batch where there is no strategy."""
+    """Return the weights after `steps`; without a strategy, those of one process with the whole batch."""
     import torch
 
     torch.manual_seed(rank)  # rank 0's weights are everybody's
@@ -76,18 +77,18 @@ def trained(
     return {name: value.cpu() for name, value in model.state_dict().items()}
 
 
-def compared(found: list[dict[str, Any]], exact: dict[str, Any]) -> dict[str, Any]:
+def compared(ranks: list[dict[str, Any]], exact: dict[str, Any]) -> dict[str, Any]:
     """Return whether all ranks agree bit by bit, and their distance from one process, relative to its weights."""
     import torch
 
-    equal = all(torch.equal(found[0][name], other[name]) for other in found for name in found[0])
-    error = sum(float((found[0][name].double() - value.double()).square().sum()) for name, value in exact.items())
+    equal = all(torch.equal(ranks[0][name], other[name]) for other in ranks for name in ranks[0])
+    error = sum(float((ranks[0][name].double() - value.double()).square().sum()) for name, value in exact.items())
     norm = sum(float(value.double().square().sum()) for value in exact.values())
     return {"equal_on_ranks": equal, "difference": (error / norm) ** 0.5}
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The cells of each row by the title of their column."""
+def shown(rows: list[EquivalenceRow]) -> list[Row]:
+    """Return the cells of each row by column title."""
     return [
         {
             "strategy": row["strategy"],

@@ -17,30 +17,33 @@ from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refused
+from perf.studies.progress import progress
+from perf.studies.rows import Row
 
 STOP = {"min_samples": 10, "max_samples": 40, "max_seconds": 2.0}
 """Fields of `clock.Stop`."""
 
 LIMIT_S = 600.0
-"""After which a visit has hung; its first call may compile for minutes."""
+"""A visit that takes longer has hung; its first call may compile for minutes."""
 
 Device = Literal["cuda", "cpu"]
 
-UNSCALED = tuple(one for one in PRECISIONS if one != "fp16")  # whose loss scaling would have to agree over the ranks
+UNSCALED = tuple(name for name in PRECISIONS if name != "fp16")
+"""Precisions without loss scaling, which would have to agree over the ranks."""
 
 
-def world_size_option(command: Callable[..., None]) -> Callable[..., None]:
-    """--world-size, repeatable; () stands for all that this machine has of 2, 4 and 6 GPUs, else 2."""
-    option = click.option("--world-size", "world_sizes", multiple=True, type=click.IntRange(2, 64), help=_HELP)
-    return option(command)
-
-
-_HELP = "Ranks. Default: 2, 4 and 6, as many as there are GPUs; 2 without."
+world_size_option = click.option(
+    "--world-size",
+    "world_sizes",
+    multiple=True,
+    type=click.IntRange(2, 64),
+    help="Ranks. Default: 2, 4 and 6, up to the number of GPUs; 2 on a CPU.",
+)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps to time: those requested, or what suits this machine."""
+    """The steps to time: those requested, or what suits this machine. Iterates over the params that arms share."""
 
     device: Device
     world_sizes: tuple[int, ...]
@@ -50,7 +53,6 @@ class Steps:
     """precision, variant and batch."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The params of a workload that all strategies share."""
         for world_size, size, context in itertools.product(self.world_sizes, self.sizes, self.contexts):
             yield {"size": size, "context_length": context, **self.common, "world_size": world_size}
 
@@ -59,76 +61,64 @@ class Steps:
 
 
 def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable[[Callable[..., None]], Any]:
-    """--world-size, --size and --context, repeatable, --precision, --variant and --batch: the command gets `steps`."""
-    options = (
-        world_size_option,
-        click.option(
-            "--size", "sizes", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU."
-        ),
-        click.option("--context", "contexts", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU."),
-        click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
-        click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
-        click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Of every rank."),
-    )
+    """Add --world-size, --size, --context, --precision, --variant and --batch: the command gets `steps`."""
 
     def add(command: Callable[..., None]) -> Any:
+        @world_size_option
+        @click.option("--size", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU.")
+        @click.option("--context", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU.")
+        @click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU.")
+        @click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU.")
+        @click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Sequences on each rank.")
         @functools.wraps(command)
         def with_steps(
             world_sizes: tuple[int, ...],
-            sizes: tuple[str, ...],
-            contexts: tuple[int, ...],
+            size: tuple[str, ...],
+            context: tuple[int, ...],
             precision: str | None,
             variant: str | None,
             batch: int,
-            **own: Any,
+            **options: Any,
         ) -> None:
             device = default_device()
-            on_gpu = device == "cuda"
-            common = {
-                "precision": precision or ("bf16" if on_gpu else "fp32"),
-                "variant": variant or ("compiled_blocks" if on_gpu else "eager"),
-                "batch": batch,
-            }
-            steps = Steps(
-                device,
-                world_sizes_of(world_sizes, device),
-                sizes or (("xl",) if on_gpu else ("tiny",)),
-                contexts or ((512,) if on_gpu else (64,)),
-                common,
-            )
-            command(steps=steps, **own)
+            defaults = ("xl", 512, "bf16", "compiled_blocks") if device == "cuda" else ("tiny", 64, "fp32", "eager")
+            common = {"precision": precision or defaults[2], "variant": variant or defaults[3], "batch": batch}
+            world_sizes = world_sizes_of(world_sizes, device)
+            steps = Steps(device, world_sizes, size or defaults[:1], context or defaults[1:2], common)
+            command(steps=steps, **options)
 
-        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_steps)
+        return with_steps
 
     return add
 
 
-def world_sizes_of(asked: tuple[int, ...], device: Device) -> tuple[int, ...]:
+def world_sizes_of(requested: tuple[int, ...], device: Device) -> tuple[int, ...]:
     """Return the requested world sizes, or those that this machine has."""
     import torch
 
-    if asked:
-        return asked
+    if requested:
+        return requested
     return tuple(size for size in (2, 4, 6) if size <= torch.cuda.device_count()) if device == "cuda" else (2,)
 
 
 @contextlib.contextmanager
-def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
-    """Yield a function that returns the ranks of a world size, old ones where they fit. They end with the block."""
+def running_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
+    """Yield a function that returns the ranks of a world size, reusing living ones. They end with the block."""
     working_tree.make_importable()
     if device == device_kind():
         bench().measure_ceilings()  # while there is memory
-    held: list[Ranks] = []
+    ranks: Ranks | None = None
 
     def end() -> None:
-        if held and held[-1].alive:
-            held[-1].close()
+        if ranks and ranks.alive:
+            ranks.close()
 
     def ranks_of(world_size: int) -> Ranks:
-        if not held or not held[-1].alive or held[-1].world_size != world_size:
+        nonlocal ranks
+        if not ranks or not ranks.alive or ranks.world_size != world_size:
             end()
-            held.append(Ranks(device, world_size, ROOT))
-        return held[-1]
+            ranks = Ranks(device, world_size, ROOT)
+        return ranks
 
     try:
         yield ranks_of
@@ -136,21 +126,19 @@ def held_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
         end()
 
 
-def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[dict[str, Any]]:
+def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[Row]:
     """Yield each setting (params of a workload) with samples_s, facts and status.
 
     Each is measured as an asv case is: one visit checks the output and takes facts and peak memory, the next samples.
     Raises `click.ClickException` where the GPUs are busy or broken.
     """
-    from tqdm import tqdm
-
     working_tree.make_importable()
     worker = WorkerProcess(device, ROOT)
     try:
         greeting = worker.start()
         if trouble := objection(greeting.get("troubles", ())):
             raise click.ClickException(trouble)
-        for params in tqdm(settings, unit="case", leave=False, disable=None):
+        for params in progress(settings, unit="case"):
             if not worker.alive():
                 worker.stop()
                 greeting = worker.start()
@@ -172,10 +160,10 @@ def _visit_twice(worker: WorkerProcess, case: Case, ceilings: dict[str, Any]) ->
     if sampled["status"] != "ok":
         return refused(sampled)
     samples_s = list(counted_samples(sampled))
-    found = {"status": "ok", "error": checked["error"], "samples_s": samples_s, "facts": checked.get("facts", {})}
-    return found | ({"peak_bytes": checked["peak_bytes"]} if "peak_bytes" in checked else {})
+    row = {"status": "ok", "error": checked["error"], "samples_s": samples_s, "facts": checked.get("facts", {})}
+    return row | ({"peak_bytes": checked["peak_bytes"]} if "peak_bytes" in checked else {})
 
 
 def default_device() -> Device:
-    """cuda where there is one."""
+    """Return "cuda" where there is a GPU."""
     return "cuda" if device_kind() == "cuda" else "cpu"

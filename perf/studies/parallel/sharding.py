@@ -10,10 +10,11 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import document, heading, kept, out_option, tell
-from perf.studies.lm import ON_A_CPU, VARIANTS
+from perf.studies.document import heading, kept, out_option, present
+from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
-from perf.studies.ratios import figure
+from perf.studies.rows import Row, ShardingRow
+from perf.studies.speedups import figure
 from perf.units import GIB, MIB
 from perf.workloads.closed_forms import state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
@@ -31,25 +32,23 @@ def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
     \b
     python -m perf study sharding --size xl --world-size 2
 
-    AdamW whole on every rank (none), ours divided, after an all-reduce (sharded, 3P elements sent) or with gradients
-    reduced to their owners (sharded_reducing, 2P), and torch's ZeroRedundancyOptimizer. Peak memory after the model is
-    made, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n divided.
+    AdamW replicated on every rank (none), our sharded optimizer after an all-reduce (sharded, 3P elements sent) or with
+    gradients reduced to their owners (sharded_reducing, 2P), and torch's ZeroRedundancyOptimizer. Peak memory after
+    initialization, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n sharded.
     """
     device = steps.device
     settings = [{"sharding": sharding} | where for where, sharding in itertools.product(steps, shardings or SHARDINGS)]
-    rows = kept(measured_rows("sharded_optimizer", settings, device), device, out / "sharding.json")
-    whole = document(device, rows)
-    tell(whole, f"Step: median of the slowest rank; {steps}", shown(rows), answers(rows))
-    if device == "cpu":
-        click.echo(ON_A_CPU)
-    draw(rows, out / "sharding.png", heading(whole))
+    whole = kept(measured_rows("sharded_optimizer", settings, device), device, out / "sharding.json")
+    present(whole, f"Step: median of the slowest rank; {steps}", shown(whole["rows"]), answers(whole["rows"]))
+    draw(whole["rows"], out / "sharding.png", heading(whole))
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The cells of each row by the title of their column."""
-    found = []
+def shown(rows: list[ShardingRow]) -> list[Row]:
+    """Return the cells of each row by column title."""
+    table = []
     for row in rows:
-        cells = {name: row[name] for name in ("size", "context_length", "sharding")} | {"ranks": row["world_size"]}
+        cells: Row = {"size": row["size"], "context_length": row["context_length"], "sharding": row["sharding"]}
+        cells |= {"ranks": row["world_size"], "step, ms": describe(dict(row))}
         if row["status"] == "ok":
             facts = row["facts"]
             cells["step, ms"] = f"{statistics.median(row['samples_s']) * 1e3:.2f}"
@@ -58,17 +57,15 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             cells["states by formula"] = f"{state_bytes(row['size'], row['world_size'], row['sharding']) / GIB:.4g}"
             sent = facts.get("communicated_bytes")
             cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
-        else:
-            cells["step, ms"] = describe(row)
-        found.append(cells)
-    return found
+        table.append(cells)
+    return table
 
 
 _TITLES = {name: f"{name.removesuffix('_bytes').replace('_', ' ')}, GiB" for name in POINTS}
 
 
-def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Against the whole state: time, and the state of one rank."""
+def answers(rows: list[Row]) -> Iterator[str]:
+    """Compare the time, and the state of one rank, with the replicated optimizer."""
     whole = {_cell(row): row for row in rows if row["sharding"] == "none" and row["status"] == "ok"}
     for row in rows:
         base = whole.get(_cell(row))
@@ -82,12 +79,12 @@ def answers(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+def _cell(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("size", "context_length", "world_size"))
 
 
-def draw(rows: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Memory of a rank by what it holds: parameters, the optimizer's state, and on a GPU the rest of the peak."""
+def draw(rows: list[Row], path: Path, title: str) -> None:
+    """Plot the memory of a rank: parameters, optimizer state, and on a GPU the rest of the peak."""
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return

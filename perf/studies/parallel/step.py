@@ -15,18 +15,22 @@ from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.status import describe, refusals
-from perf.options import Finite
-from perf.studies.document import document, heading, out_option, text_table, write
-from perf.studies.lm import ON_A_CPU, VARIANTS, bench, refusal, refused
-from perf.studies.parallel.ranked import (
-    UNSCALED,
-    Device,
-    Steps,
-    held_ranks,
-    step_options,
+from perf.studies.document import document, heading, out_option, present, write
+from perf.studies.lm import VARIANTS, bench, refusal, refused
+from perf.studies.parallel.ranked import UNSCALED, Device, Steps, running_ranks, step_options
+from perf.studies.progress import progress
+from perf.studies.rows import ParallelStepRow, Row
+from perf.studies.speedup_figure import draw
+from perf.studies.speedups import (
+    FEWEST,
+    Effort,
+    best,
+    effort_options,
+    known,
+    milliseconds,
+    processes_for_speedup,
+    speedup_of,
 )
-from perf.studies.ratio_figure import draw
-from perf.studies.ratios import FEWEST, best, known, milliseconds, processes_for_speedup, speedup_of
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
 from perf.workloads.workload import Workload
@@ -43,26 +47,16 @@ Pairs = dict[tuple[str, str], tuple[Way, Way]]
 """Pairs of ways, by the names of both."""
 
 BUSY = 0.95
-"""Share of a step from which on the GPU, and not its host, is what the step waits for."""
+"""Share of a step from which on the step waits for the GPU and not for the host."""
 
 
 @click.command()
 @step_options(UNSCALED, VARIANTS)
 @click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
 @click.option("--against", multiple=True, help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}.")
-@click.option("--rounds", default=12, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
-@click.option("--half-width", default=2.0, show_default=True, type=Finite(0), help="% that is narrow enough.")
-@click.option("--processes", default=6, show_default=True, type=click.IntRange(2), help="At most, for each rank.")
+@effort_options(rounds=12, processes=6, on_a_cpu=6)
 @out_option
-def command(
-    steps: Steps,
-    ours: tuple[str, ...],
-    against: tuple[str, ...],
-    rounds: int,
-    half_width: float,
-    processes: int,
-    out: Path,
-) -> None:
+def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effort: Effort, out: Path) -> None:
     """How fast is a step on several GPUs, beside another way to share it? Ten minutes on two.
 
     \b
@@ -70,11 +64,11 @@ def command(
     python -m perf study parallel-step --ours sharding/sharded_reducing --against sharding/torch
     python -m perf study parallel-step --ours ddp/overlapped --ours ddp/torch --against alone
 
-    Two arms are held by the same ranks and take single steps in turn, A B B A, each timed by its slowest rank; then
-    again in fresh processes: three, and as many more as by their scatter make the 95 % interval of every speed-up
-    narrow enough. busy is the share of a step in which the GPU computes or communicates: where it is far from all, the
-    host is what is timed, and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's
-    (default 25). Against "alone", an arm's own step without communication, the study says what communication adds.
+    The same ranks hold two arms, which take single steps in turn, A B B A, each timed by its slowest rank; then again
+    in fresh processes: three, and as many more as their scatter demands for a narrow 95 % interval of every speed-up.
+    busy is the share of a step in which the GPU computes or communicates: where it is low, the host is what is timed,
+    and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25). Against "alone",
+    an arm's own step without communication, the study gives the cost of communication.
     """
     device = steps.device
     pairs = {
@@ -87,22 +81,18 @@ def command(
         | {name: [] for name in ("ours_s", "against_s", "ours_busy", "against_busy")}
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
-    for whole in measured(rows, pairs, device, rounds, processes, half_width / 100):
-        write(out / "parallel-step.json", document(device, whole))
-    title = heading(document(device, rows))
-    click.echo(title)
-    click.echo(f"Whole step, ms of the slowest rank: {steps}")
-    click.echo(text_table(shown(rows)))
-    for sentence in answers(rows, half_width / 100):
-        click.echo(sentence)
-    if device == "cpu":
-        click.echo(ON_A_CPU)
-    where = "{size}, {context_length}, {world_size} ranks: {ours}"
-    draw(rows, lambda row: where.format_map(row), out / "parallel-step.png", title)
+    for _ in measured(rows, pairs, device, effort):
+        write(out / "parallel-step.json", document(device, rows))
+    whole = document(device, rows)
+    present(
+        whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)
+    )
+    label = "{size}, {context_length}, {world_size} ranks: {ours}"
+    draw(rows, label.format_map, out / "parallel-step.png", heading(whole))
 
 
 def arm_of(name: str) -> Way:
-    """Raises `click.ClickException` with one line for what is no arm."""
+    """Return the way that an arm's name stands for. Raises `click.ClickException` for an unknown name."""
     kind, _, rest = name.partition("/")
     own, _, size = rest.partition("/")
     try:
@@ -124,39 +114,30 @@ def alone(name: str) -> Way:
     return workload, own | {"mode": "alone"}
 
 
-def measured(
-    rows: list[dict[str, Any]],
-    pairs: Pairs,
-    device: Device,
-    rounds: int,
-    processes: int,
-    half_width: float,
-) -> Iterator[list[dict[str, Any]]]:
-    """Add samples to `rows`; yield them as they stand after each set of processes."""
-    from tqdm import tqdm
+def measured(rows: list[Row], pairs: Pairs, device: Device, effort: Effort) -> Iterator[None]:
+    """Add samples to `rows`, in one set of processes after another."""
 
-    def wanted(rows: list[dict[str, Any]]) -> int:
-        timed = [row for row in rows if row["status"] == "ok"]
-        return max((processes_for_speedup(row, half_width, processes) for row in timed), default=FEWEST)
+    def wanted(rows: list[Row]) -> int:
+        return max((processes_for_speedup(row, effort) for row in rows if row["status"] == "ok"), default=FEWEST)
 
-    def in_processes(_: Sequence[Any], number: int) -> Iterator[list[dict[str, Any]]]:
-        with held_ranks(device) as ranks_of:
+    def in_processes(_: Sequence[Any], number: int) -> Iterator[None]:
+        with running_ranks(device) as ranks_of:
             for row in rows:
                 bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
                 if row["status"] == "ok":
                     try:
-                        _add(row, ranks_of(row["world_size"]), pairs, device, rounds, number)
+                        _add(row, ranks_of(row["world_size"]), pairs, device, effort.rounds, number)
                     except refusals(RuntimeError) as error:
                         row |= refusal(error)
                 bar.update()
-        yield rows
+        yield
 
-    with tqdm(total=processes * len(rows), unit="pair", leave=False, disable=None) as bar:
-        yield from compare([rows], Pilot(FEWEST, processes, wanted), in_processes)
+    with progress(total=effort.processes * len(rows), unit="pair") as bar:
+        yield from compare([rows], Pilot(FEWEST, effort.processes, wanted), in_processes)
 
 
-def _add(row: dict[str, Any], ranks: Ranks, pairs: Pairs, device: Device, rounds: int, number: int) -> None:
-    """Add one process' samples; every second one builds and steps the other arm first, and looks at its GPU."""
+def _add(row: Row, ranks: Ranks, pairs: Pairs, device: Device, rounds: int, number: int) -> None:
+    """Add one process's samples; every second process builds and steps the other arm first, and profiles it."""
     ways = dict(zip(("ours", "against"), pairs[row["ours"], row["against"]], strict=True))
     names = ("ours", "against") if number % 2 == 0 else ("against", "ours")
     axes = ("size", "context_length", "batch", "world_size", "precision", "variant")
@@ -185,33 +166,32 @@ def busy_s(spans: list[dict[str, list[list[float]]]]) -> float:
     return min(length_of_union(sorted((start, end) for kind in rank.values() for start, end in kind)) for rank in spans)
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The cells of each row by the title of their column."""
-    found = []
+def shown(rows: list[ParallelStepRow]) -> list[Row]:
+    """Return the cells of each row by column title."""
+    table = []
     for row in rows:
-        cells = {"size": row["size"], "context": row["context_length"], "ranks": row["world_size"]}
-        cells |= {"ours": row["ours"], "against": row["against"]}
+        cells: Row = {"size": row["size"], "context": row["context_length"], "ranks": row["world_size"]}
+        cells |= {"ours": row["ours"], "against": row["against"], "ours, ms": textwrap.shorten(describe(dict(row)), 60)}
         if row["status"] == "ok":
             cells |= {
                 "ours, ms": f"{milliseconds(row, 'ours'):.2f}",
                 "its ms": f"{milliseconds(row, 'against'):.2f}",
                 "speed-up": known(*speedup_of(row)),
                 "processes": len(row["ours_s"]),
+                "busy": share(row["ours_busy"]),
+                "its busy": share(row["against_busy"]),
             }
-            cells |= {words: share(row[f"{arm}_busy"]) for words, arm in (("busy", "ours"), ("its busy", "against"))}
-        else:
-            cells["ours, ms"] = textwrap.shorten(describe(row), 60)
-        found.append(cells)
-    return found
+        table.append(cells)
+    return table
 
 
 def share(busy: list[float]) -> str:
-    """Of a step, at most all: the profiled one takes longer than those timed. "-" where no GPU was looked at."""
+    """Format the busy share of a step, at most 100 %, since profiled steps are longer; "-" without a GPU."""
     return f"{min(1.0, statistics.median(busy)):.1%}" if busy else "-"
 
 
-def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
-    """For every model and arm of ours, how it stands to the best of the others, or to itself without communication."""
+def answers(rows: list[Row], half_width: float) -> Iterator[str]:
+    """Compare every arm of ours with the best of the others, or with itself without communication."""
     timed = [row for row in rows if row["status"] == "ok"]
     cell = ("size", "context_length", "world_size", "ours")
     for (size, context, ranks, ours, beside_itself), group in itertools.groupby(
@@ -220,11 +200,11 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
         mine = list(group)
         speedup, half, fastest = best(mine, speedup_of)
         where = f"{size}, context {context}, {ranks} ranks: {ours}"
-        busy = [one for row in mine for one in row["ours_busy"]]
-        bound = busy and statistics.median(busy) < BUSY
-        host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if bound else ""
+        busy = list(itertools.chain.from_iterable(row["ours_busy"] for row in mine))
+        host_bound = busy and statistics.median(busy) < BUSY
+        host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if host_bound else ""
         if half > half_width:
-            yield f"{where}: {known(speedup, half)} is too wide for a verdict; more --processes."
+            yield f"{where}: {known(speedup, half)} is too wide for a verdict; raise --processes."
         elif beside_itself:
             yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half:.1%} to the step.{host}"
         else:

@@ -16,11 +16,11 @@ SUMS = (  # sum, accumulator, term, cast of the term, number of terms; the first
 
 
 def rows() -> list[Row]:
-    """Each sum, its error, and the two errors that this one is the sum of.
+    """Return each sum with its error and the two parts of the error.
 
-    The representation error is that of an exact sum of rounded terms; the rest came from rounding the running sum.
+    The representation error is that of an exact sum of rounded terms; the rest comes from rounding the running sum.
     """
-    return [_row(*one) for one in SUMS]
+    return [_row(*each) for each in SUMS]
 
 
 def _row(name: str, accumulator: str, term: str, cast: bool, terms: int) -> Row:
@@ -48,7 +48,7 @@ def _row(name: str, accumulator: str, term: str, cast: bool, terms: int) -> Row:
 
 
 def table(rows: list[Row]) -> list[Row]:
-    """As shown."""
+    """Return the cells of each row by column title."""
     return [
         {
             "sum": row["sum"],
@@ -64,7 +64,7 @@ def table(rows: list[Row]) -> list[Row]:
 
 
 def answer(rows: list[Row]) -> str:
-    """The two sentences that the course asks for."""
+    """Return the two sentences of the answer."""
     by_sum = {(row["sum"], row["terms"]): row for row in rows}
     fp32, fp16 = by_sum["fp32", 1000], by_sum["fp16", 1000]
     mixed, cast = by_sum["fp32 += fp16", 1000], by_sum["fp32 += fp16.float()", 1000]

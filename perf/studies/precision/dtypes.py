@@ -14,25 +14,25 @@ SOURCE = "docs.pytorch.org/docs/stable/amp.html, CUDA Ops that can autocast to f
 
 
 def known_on_cuda(autocast: str) -> Row:
-    """What CUDA's autocast makes of the toy model by torch's documentation (`SOURCE`).
+    """Return the dtypes of the toy model under CUDA's autocast, by torch's documentation (`SOURCE`).
 
     linear is on its list of half-precision operations; layer_norm and cross_entropy are on that of float32; mean is on
-    neither and keeps what it is given.
+    neither and keeps its input's dtype.
     """
-    found = dict.fromkeys(("parameters", "layer norm", "cross entropy", "gradients"), "fp32")
-    found |= dict.fromkeys(("fc1", "logits", "mean()"), autocast)
+    dtypes = dict.fromkeys(("parameters", "layer norm", "cross entropy", "gradients"), "fp32")
+    dtypes |= dict.fromkeys(("fc1", "logits", "mean()"), autocast)
     return {"part": "dtypes", "autocast": autocast, "on": "cuda, as documented"} | {
-        name: found[name] for name in TENSORS
+        name: dtypes[name] for name in TENSORS
     }
 
 
 def rows(device: str) -> list[Row]:
-    """dtypes of the toy model's tensors on this device, and on CUDA as documented."""
-    return [row for autocast in AUTOCAST for row in (_found(autocast, device), known_on_cuda(autocast))]
+    """Return dtypes of the toy model's tensors on this device, and on CUDA as documented."""
+    return [row for autocast in AUTOCAST for row in (_observed(autocast, device), known_on_cuda(autocast))]
 
 
-def _found(autocast: str, device: str) -> Row:
-    """The course's ToyModel in one training step's forward and backward."""
+def _observed(autocast: str, device: str) -> Row:
+    """Return the dtypes of the course's ToyModel in a forward and backward."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -56,26 +56,26 @@ def _found(autocast: str, device: str) -> Row:
 
 
 def _name(dtype: Any) -> str:
-    return "/".join(sorted(NAMES[str(one)] for one in (dtype if isinstance(dtype, set) else {dtype})))
+    return "/".join(sorted(NAMES[str(each)] for each in (dtype if isinstance(dtype, set) else {dtype})))
 
 
 def variances() -> list[Row]:
-    """Mean of the squares of numbers of one magnitude, each step rounded to the dtype: the variance in a layer norm."""
+    """Return the variance in a layer norm, the mean square of equal magnitudes, rounded to each dtype."""
     import torch
 
-    found = []
+    rows = []
     for name in ("fp32", "fp16", "bf16"):
         dtype = torch.float32 if name == "fp32" else getattr(torch, AUTOCAST[name])
         row: Row = {"part": "variances", "dtype": name}
         for magnitude in (300.0, 1e-4):
             x = torch.tensor([magnitude, -magnitude], dtype=dtype)
             row[f"variance of +-{magnitude:g}"] = float((x * x).mean())
-        found.append(row | {"largest": torch.finfo(dtype).max, "bits": 1 - round(math.log2(torch.finfo(dtype).eps))})
-    return found
+        rows.append(row | {"largest": torch.finfo(dtype).max, "bits": 1 - round(math.log2(torch.finfo(dtype).eps))})
+    return rows
 
 
 def table(rows: list[Row]) -> list[Row]:
-    """As shown."""
+    """Return the cells of each row by column title."""
     return [{name: _shown(value) for name, value in row.items() if name != "part"} for row in rows]
 
 
@@ -84,7 +84,7 @@ def _shown(value: Any) -> str:
 
 
 def misspelt() -> str:
-    """What torch says to the `torch.autocast(device=...)` of the course of 2025."""
+    """Return torch's message for the `torch.autocast(device=...)` of the course of 2025."""
     import torch
 
     try:
@@ -95,13 +95,13 @@ def misspelt() -> str:
 
 
 def answer(rows: list[Row], variances: list[Row]) -> list[str]:
-    """Paragraphs: what was found, layer norm under fp16 and bf16, and the handout's spelling."""
-    found, known = ([row for row in rows if (row["on"] in ("cuda", "cpu")) is here] for here in (True, False))
+    """Return paragraphs on the dtypes, on layer norm under fp16 and bf16, and on the handout's spelling."""
+    observed, known = ([row for row in rows if (row["on"] in ("cuda", "cpu")) is here] for here in (True, False))
     by_dtype = {row["dtype"]: row for row in variances}
     large, small = (name for name in variances[0] if name.startswith("variance"))
     off = abs(by_dtype["bf16"][large] / by_dtype["fp32"][large] - 1)
     return [
-        _where(found, known),
+        _differences(observed, known),
         "A loss made with mean() of half-precision numbers stays in half precision, on CUDA too: mean is on neither of "
         "autocast's lists. Answers that report an fp16 loss come from there; cross_entropy is on the list of float32.",
         "Layer norm is sensitive in its mean and variance. Under fp16 the squares of numbers from 256 on exceed "
@@ -116,18 +116,18 @@ def answer(rows: list[Row], variances: list[Row]) -> list[str]:
     ]
 
 
-def _where(found: list[Row], known: list[Row]) -> str:
-    fp16, documented = found[0], known[0]
+def _differences(observed: list[Row], known: list[Row]) -> str:
+    fp16, documented = observed[0], known[0]
     differing = [
-        f"{name} ({one[name]} here, {other[name]} there, under {one['autocast']})"
-        for one, other in zip(found, known, strict=True)
+        f"{name} ({here[name]} here, {there[name]} there, under {here['autocast']})"
+        for here, there in zip(observed, known, strict=True)
         for name in TENSORS
-        if one[name] != other[name]
+        if here[name] != there[name]
     ]
     answer = ", ".join(f"{name} {documented[name]}" for name in TENSORS[:-1])
     if fp16["on"] == "cuda":
         verdict = f"but for {', '.join(differing)}" if differing else "in everything"
-        return f"Found on CUDA, as documented ({SOURCE}) {verdict}. Documented for fp16: {answer}."
+        return f"Observed on CUDA, as documented ({SOURCE}) {verdict}. Documented for fp16: {answer}."
     return (
         "This looked at a CPU, whose autocast has other lists of operations. The course's answer is CUDA's: under fp16 "
         f"{answer} (source: {SOURCE}). Different here: {', '.join(differing) or 'nothing'}."

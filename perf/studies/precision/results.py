@@ -1,4 +1,4 @@
-"""What the training part of the precision study shows: tables, answers, and the loss curves."""
+"""Results of the training part of the precision study: tables, answers, and loss curves."""
 
 import statistics
 from pathlib import Path
@@ -18,7 +18,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def training_table(run: Run, rows: list[Row]) -> list[Row]:
-    """As shown; a loss is the mean of the last `run.window` steps."""
+    """Return the cells of each row; a loss is the mean of the last `run.window` steps."""
     shown_steps = sorted({1, *(run.steps * quarter // 4 for quarter in (1, 2, 3, 4))})
     return [_training_row(run, row, shown_steps) for row in rows]
 
@@ -46,7 +46,7 @@ def _training_row(run: Run, row: Row, shown_steps: list[int]) -> Row:
 
 
 def underflow_table(rows: list[Row]) -> list[Row]:
-    """As shown."""
+    """Return the cells of each row by column title."""
     return [
         {
             "precision": row["precision"],
@@ -67,7 +67,7 @@ def _share(row: Row) -> float:
 
 
 def answer(run: Run, rows: list[Row], vanished: list[Row]) -> list[str]:
-    """Paragraphs: speed and memory, convergence, stability."""
+    """Return paragraphs on speed and memory, convergence, and stability."""
     done = {row["precision"]: row for row in rows if row["status"] == "ok"}
     missing = [row["precision"] for row in rows if row["status"] != "ok"]
     paragraphs = [f"Out of memory: {', '.join(missing)}; try a smaller --batch or --context."] if missing else []
@@ -103,8 +103,8 @@ def _convergence(run: Run, done: dict[str, Row]) -> str:
     others = [f"{name} {row['final_loss'] - exact:+.4f}" for name, row in done.items() if name != "fp32"]
     return (
         f"Over the last {run.window} of {run.steps} steps the loss of fp32 is {exact:.4f} nats, and against it "
-        f"{', '.join(others)}; it began at {done['fp32']['losses'][0]:.2f}, and who knows the rule of the stream has "
-        f"{run.lowest_loss:.2f}."
+        f"{', '.join(others)}; it began at {done['fp32']['losses'][0]:.2f}, and the stream's "
+        f"entropy is {run.lowest_loss:.2f}."
     )
 
 
@@ -126,12 +126,12 @@ def _stability(run: Run, fp16: Row, vanished: list[Row]) -> str:
 
 
 def smoothed(losses: list[float], window: int) -> list[float]:
-    """Mean of each `window` losses in a row; the first is that of steps 1 to `window`."""
+    """Return the means of `window` successive losses; the first is that of steps 1 to `window`."""
     return [statistics.fmean(losses[end - window : end]) for end in range(window, len(losses) + 1)]
 
 
 def draw(path: Path, run: Run, rows: list[Row], title: str) -> None:
-    """Loss curves, and below them their distance from that of fp32. Raises `click.ClickException` if unwritable."""
+    """Plot loss curves, and below them their difference from that of fp32."""
     curves = {row["precision"]: smoothed(row["losses"], run.window) for row in rows if row["status"] == "ok"}
     steps = range(run.window, run.steps + 1)
     figure, (above, below) = figures.subplots(2, 1, figsize=(7.5, 5.5), sharex=True, height_ratios=(2, 1))

@@ -8,6 +8,7 @@ import click
 from perf.options import Finite
 from perf.studies.document import document, heading, out_option, text_table, write
 from perf.studies.precision import accumulation, dtypes, results, training
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.workloads.workload import Unavailable
 
@@ -102,10 +103,8 @@ def _dtypes(device: str) -> list[Row]:
 
 
 def _training(run: training.Run, size: str, device_name: str, out: Path) -> list[Row]:
-    from tqdm import tqdm
-
     vanished = training.underflow(run)
-    with tqdm(total=run.steps * len(training.PRECISIONS), unit="step", leave=False, disable=None) as bar:
+    with progress(total=run.steps * len(training.PRECISIONS), unit="step") as bar:
 
         def tick(precision: str) -> None:
             bar.set_description(precision, refresh=False)

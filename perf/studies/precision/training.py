@@ -31,7 +31,7 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What all precisions have in common."""
+    """The parameters that all precisions share."""
 
     config: Any
     """A `ModelConfig`."""
@@ -45,12 +45,12 @@ class Run:
 
     @property
     def window(self) -> int:
-        """Steps that a shown loss is the mean of."""
+        """The number of steps over which a shown loss is averaged."""
         return max(1, self.steps // 20)
 
     @property
     def lowest_loss(self) -> float:
-        """Of whoever knows the rule: the first target of a sequence is random, every other with probability `NOISE`."""
+        """The entropy of the stream: the first target of a sequence is random, each other with probability `NOISE`."""
         vocab = self.config.vocab_size
         right, wrong = 1 - NOISE + NOISE / vocab, NOISE / vocab
         known = -right * math.log(right) - (vocab - 1) * wrong * math.log(wrong)
@@ -58,12 +58,12 @@ class Run:
 
 
 def sizes() -> dict[str, Any]:
-    """Named configurations: the course's, and "seed", a model of 6 layers with d_model 768."""
+    """Return the named configurations: the course's, and "seed", a model of 6 layers with d_model 768."""
     return {"seed": measured("configs", "ModelConfig")(**SEED_MODEL)} | measured("configs", "MODEL_CONFIGS")
 
 
 def stream(run: Run) -> Iterator[tuple[Any, Any]]:
-    """Batches (ids, targets) without end, the same for the same seed on every device.
+    """Yield batches (ids, targets) without end, the same for the same seed on every device.
 
     The next token is 7 times the last one, plus 1, or plus half the vocabulary if the one before that was odd; one in
     ten is random instead. A model first learns that two tokens are likely, then, by attention, which of them it is.
@@ -84,7 +84,7 @@ def stream(run: Run) -> Iterator[tuple[Any, Any]]:
 
 
 def train_step(run: Run, precision: str) -> Any:
-    """A `TrainStep` of a new model, whose weights depend on the seed alone; it has no batch yet."""
+    """Return the `TrainStep` of a new model, whose weights depend on the seed alone, without a batch."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -103,7 +103,7 @@ def _scaler(run: Run, precision: str) -> Any:
 
 
 def rows(run: Run, tick: Tick = lambda _: None) -> list[Row]:
-    """One row a precision; `tick` is called with its name after every step."""
+    """Return a row for each precision; `tick` is called with its name after every step."""
     return [
         _unless_refused("training", precision, functools.partial(_train, run, precision, tick))
         for precision in PRECISIONS
@@ -111,8 +111,11 @@ def rows(run: Run, tick: Tick = lambda _: None) -> list[Row]:
 
 
 def _train(run: Run, precision: str, tick: Tick) -> Row:
-    exact, weights = _known(run)
-    baseline = _allocated(run)
+    import torch
+
+    exact, weights = _expected(run)
+    cuda = torch.cuda if run.device == "cuda" else None
+    baseline = cuda.memory_allocated() if cuda else 0
     train = train_step(run, precision)
     losses: list[float] = []
 
@@ -138,9 +141,10 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
     for ids, targets in itertools.islice(stream(run), run.steps):
         train.ids, train.targets = ids, targets
         scale = train.scaler.get_scale() if train.scaler else 1.0
-        _forget_peak(run)
+        if cuda:
+            cuda.reset_peak_memory_stats()
         seconds += bench().batch(clock, work, "warm", 1)
-        peaks.append(_peak(run))
+        peaks.append(cuda.max_memory_allocated() if cuda else 0)
         skipped += bool(train.scaler) and train.scaler.get_scale() < scale
         broken = _not_finite([parameter.grad for parameter in train.model.parameters()])
         overflowed += broken
@@ -155,7 +159,7 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
         "step_mean_s": statistics.mean(timed),
         "step_median_s": statistics.median(timed),
         "step_sd_s": statistics.stdev(timed),
-        "peak_bytes": max(peaks) - baseline if run.device == "cuda" else None,
+        "peak_bytes": max(peaks) - baseline if cuda else None,
         "final_loss": statistics.mean(losses[-run.window :]),
         "skipped_steps": skipped,
         "overflowed_steps": overflowed_steps,
@@ -166,9 +170,9 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
 
 
 @functools.cache
-def _known(run: Run) -> tuple[ExactStep, Weights]:
-    """What every precision is held to on the first batch, and the weights from which all begin."""
-    state = {name: one.detach().clone() for name, one in train_step(run, "fp32").model.named_parameters()}
+def _expected(run: Run) -> tuple[ExactStep, Weights]:
+    """Return the exact results on the first batch, and the weights from which all precisions start."""
+    state = {name: weight.detach().clone() for name, weight in train_step(run, "fp32").model.named_parameters()}
 
     def weights(name: str, shape: tuple[int, ...], device: str) -> Any:
         return state[name]
@@ -186,7 +190,7 @@ def _floor(run: Run, precision: str) -> Floor:
 
 
 def underflow(run: Run) -> list[Row]:
-    """Of the first batch's gradient elements that are not zero in fp32: how many are zero in half precision.
+    """Count the first batch's gradient elements that are zero in half precision but not in fp32.
 
     With and without the first scale of `GradScaler`, whose overflows are counted as well.
     """
@@ -231,31 +235,12 @@ def _not_finite(gradients: list[Any]) -> int:
 
 
 def _unless_refused(part: str, precision: str, work: Callable[[], Row]) -> Row:
-    """One precision that does not fit, or is wrong, costs no other."""
+    """Return the row of `work`, or the status of its refusal, so that the other precisions go on."""
     import torch
 
     try:
         return work()
     except refusals() as error:
-        found = refusal(error)  # and without the error, whose traceback holds what was allocated
+        status = refusal(error)  # kept without the error, whose traceback holds the allocated tensors
     torch.cuda.empty_cache()
-    return {"part": part, "precision": precision} | found
-
-
-def _allocated(run: Run) -> int:
-    import torch
-
-    return torch.cuda.memory_allocated() if run.device == "cuda" else 0
-
-
-def _forget_peak(run: Run) -> None:
-    import torch
-
-    if run.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _peak(run: Run) -> int:
-    import torch
-
-    return torch.cuda.max_memory_allocated() if run.device == "cuda" else 0
+    return {"part": part, "precision": precision} | status

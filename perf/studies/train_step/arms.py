@@ -28,7 +28,7 @@ class TrainingCase:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters of the workload, but for the way to run the step."""
+        """The workload's parameters except the way to run the step."""
         model = {} if self.model == OURS else {"model": self.model}
         return {"size": self.size, "context_length": self.context_length, "batch": self.batch} | model
 
@@ -42,7 +42,7 @@ class Expected(NamedTuple):
 
 
 def check_arm(name: str) -> None:
-    """Raises `ValueError` unless `name` is PRECISION/VARIANT/ATTENTION or module:function, and that can be imported."""
+    """Raise `ValueError` unless `name` is PRECISION/VARIANT/ATTENTION or a module:function that can be imported."""
     if ":" in name:
         imported(name)
         return
@@ -54,29 +54,29 @@ def check_arm(name: str) -> None:
 
 
 def samples_of(
-    names: tuple[str, ...], cell: TrainingCase, rounds: int, built_first: int, known: Expected | None = None
+    names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None = None
 ) -> dict[str, Any]:
-    """Compare arms in this process: seconds of `rounds` steps of each, in their order; or why there are none.
+    """Compare arms in this process: return the seconds of `rounds` steps of each, in their order, or the failure.
 
-    On a GPU also for how much of a step it is busy, `BUSY_STEPS` of each arm, last, since the profiler slows launches.
-    `built_first` is the index of the arm that allocates first, the next one follows; processes go through them all.
-    `known` is what the reply of an earlier process to these arms has under that name.
+    On a GPU also return the busy time of `BUSY_STEPS` steps of each arm, taken last, since the profiler slows launches.
+    `built_first` is the index of the arm that allocates first; it differs between processes. `expected` is the field of
+    that name in the reply of an earlier process to these arms.
     """
     bench = Bench(device_kind())
-    reply = bench.said(lambda: _samples(bench, names, cell, rounds, built_first, known))
+    reply = bench.said(lambda: _samples(bench, names, case, rounds, built_first, expected))
     return reply if reply["status"] == "ok" else refused(reply)
 
 
 def _samples(
-    bench: Bench, names: tuple[str, ...], cell: TrainingCase, rounds: int, built_first: int, known: Expected | None
+    bench: Bench, names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None
 ) -> dict[str, Any]:
     device = device_kind()
     bench.measure_ceilings()  # while there is memory
-    held_to = known or _expected(cell, device, with_peers=any(":" in name for name in names))
+    oracle = expected or _expected(case, device, with_peers=any(":" in name for name in names))
     works: list[Workload | None] = [None] * len(names)
 
     def build(index: int) -> Workload:
-        works[index] = work = _built(names[index], cell, device, held_to)
+        works[index] = work = _built(names[index], case, device, oracle)
         return work
 
     new_clock = partial(bench.new_clock, "gpu_wall" if device == "cuda" else "wall")
@@ -87,16 +87,16 @@ def _samples(
     if failed := next((reply for reply in replies.values() if reply["status"] != "ok"), None):
         return failed
     busy_s = [bench.batch(BusyClock(), work, "warm", BUSY_STEPS) for work in works if work and device == "cuda"]
-    return {"samples_s": [replies[name]["samples_s"] for name in order], "busy_s": busy_s, "known": held_to}
+    return {"samples_s": [replies[name]["samples_s"] for name in order], "busy_s": busy_s, "expected": oracle}
 
 
-def _expected(cell: TrainingCase, device: str, *, with_peers: bool) -> Expected:
-    """Take the loss from the oracle; for peers also that after one plain step, which is checked first."""
-    exact = exact_of(cell.params, device)
+def _expected(case: TrainingCase, device: str, *, with_peers: bool) -> Expected:
+    """Return the loss from the oracle; for peers also the loss after one checked eager step."""
+    exact = exact_of(case.params, device)
     if not with_peers:
         return Expected(exact, math.nan)
     plain = {"precision": "bf16" if device == "cuda" else "fp32", "variant": "eager", "attention": "sdpa"}
-    work = Training(cell.params | plain, device, exact).step()
+    work = Training(case.params | plain, device, exact).step()
     work.check()
     second_loss = float(work.run())
     del work
@@ -104,9 +104,9 @@ def _expected(cell: TrainingCase, device: str, *, with_peers: bool) -> Expected:
     return Expected(exact, second_loss)
 
 
-def _built(name: str, cell: TrainingCase, device: str, known: Expected) -> Workload:
+def _built(name: str, case: TrainingCase, device: str, expected: Expected) -> Workload:
     if ":" in name:
-        return peer_step.build(name, cell.params, device, known.exact, known.second_loss)
+        return peer_step.build(name, case.params, device, expected.exact, expected.second_loss)
     precision, variant, attention = name.split("/")
     own = {"precision": precision, "variant": variant, "attention": attention}
-    return Training(cell.params | own, device, known.exact).step()
+    return Training(case.params | own, device, expected.exact).step()

@@ -1,7 +1,7 @@
 """How fast is the whole training step, beside another way to run it?"""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,24 @@ import click
 
 from perf.harness.comparison import Pilot, compare
 from perf.harness.status import describe
-from perf.options import Finite
-from perf.studies.document import document, heading, kept, out_option
+from perf.studies.document import heading, kept, out_option, present
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import ON_A_CPU, SIZES, device_kind
 from perf.studies.lm import OURS as MODEL
-from perf.studies.ratio_figure import draw
-from perf.studies.ratios import FEWEST, best, bound_of, known, milliseconds, processes_wanted, speedup_of
+from perf.studies.lm import SIZES, device_kind
+from perf.studies.progress import progress
+from perf.studies.rows import Row, TrainStepRow
+from perf.studies.speedup_figure import draw
+from perf.studies.speedups import (
+    FEWEST,
+    Effort,
+    best,
+    bound_of,
+    effort_options,
+    known,
+    milliseconds,
+    processes_wanted,
+    speedup_of,
+)
 from perf.studies.train_step import arms
 from perf.studies.train_step.arms import Expected, TrainingCase, check_arm
 from perf.workloads import measured
@@ -26,6 +37,9 @@ AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": (
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
 """Fields of a row with the seconds of every step, a list for each process."""
 
+Sample = Callable[[tuple[str, ...], TrainingCase, int, int, Expected | None], Row]
+"""Takes the samples of one process; arguments and reply as of `arms.samples_of`."""
+
 
 @click.command()
 @click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="Default: all of 2025; tiny on a CPU.")
@@ -34,9 +48,7 @@ SAMPLES = ("ours_s", "against_s", "against_busy_s")
 @click.option("--model", default=MODEL, show_default=True, help="module:function of a model of your own.")
 @click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
 @click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
-@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Steps of each arm in a process.")
-@click.option("--half-width", default=2.0, show_default=True, type=Finite(0), help="% that is narrow enough.")
-@click.option("--processes", type=click.IntRange(2), help="At most. Default: 12; 3 on a CPU.")
+@effort_options(rounds=20, processes=12, on_a_cpu=FEWEST)
 @out_option
 def command(
     sizes: tuple[str, ...],
@@ -45,9 +57,7 @@ def command(
     model: str,
     ours: str | None,
     against: tuple[str, ...],
-    rounds: int,
-    half_width: float,
-    processes: int | None,
+    effort: Effort,
     out: Path,
 ) -> None:
     """How fast is the whole training step, beside another way to run it? Three minutes a size on a GPU.
@@ -56,16 +66,16 @@ def command(
     python -m perf study train-step --size small --context 512
     python -m perf study train-step --size small --against my_package.peers:build_step
 
-    All arms in one process take single steps in turn, A B C C B A, so that the drift of the machine hits each alike;
-    then again in fresh processes: three, and as many more as by their scatter make the 95 % interval of the speed-up
-    over the best narrow enough. Where another arm waits for its host, those are too many; then the speed-up over the
-    time for which the GPU is busy with that arm's step is asked for instead, which no host can undercut. Arms that do
-    not fit together go in pairs.
+    All arms in one process take single steps in turn, A B C C B A, so that drift of the machine affects each alike, and
+    again in fresh processes: three, and as many more as their scatter demands for a narrow 95 % interval of the
+    speed-up over the best. Where the other arm waits for its host, that may be too many; then they are as many as the
+    speed-up over the GPU's busy time in that arm's step demands, below which no host can bring it. Arms that do not fit
+    together are compared in pairs.
 
     Every arm is checked before it is timed: its loss, gradient and update against float64. A peer of your own,
     build_step(config, weights, ids, targets), is called with TransformerLM's weights by name, float32, and returns a
-    function that takes one step of AdamW (torch's defaults) and returns its loss; that and the next one are held to
-    ours. A wrong one gets no time, and no arm one below what the GPU's best rate of arithmetic allows.
+    function that takes one step of AdamW (torch's defaults) and returns its loss; that loss and the next are compared
+    with ours. Incorrect arms and times below the physical floor are refused.
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
@@ -75,60 +85,44 @@ def command(
         except ValueError as error:
             raise click.ClickException(str(error)) from None
     sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
-    cells = [
-        TrainingCase(size, context, batch, model)
-        for context, size in itertools.product(contexts or ((512, 1024) if kind == "cuda" else (64,)), sizes)
-    ]
-    processes = processes or (12 if kind == "cuda" else FEWEST)
-    found = measure(cells, ours, against, rounds, processes, half_width / 100)
-    rows = kept(found, kind, out / "train-step.json")
-    whole = document(kind, rows)
-    click.echo(heading(whole))
-    click.echo(f"Whole step, batch {batch}, of {ours}: median ms, and its speed-up over each other arm, 95 % interval")
-    click.echo(table(rows))
-    for sentence in answers(rows, half_width / 100):
-        click.echo(sentence)
-    if kind == "cpu":
-        click.echo(ON_A_CPU)
-    draw(rows, lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
+    contexts = contexts or ((512, 1024) if kind == "cuda" else (64,))
+    cases = [TrainingCase(size, context, batch, model) for context, size in itertools.product(contexts, sizes)]
+    whole = kept(measure(cases, ours, against, effort, in_a_fresh_process), kind, out / "train-step.json")
+    title = f"Whole step, batch {batch}, of {ours}: median ms, and its speed-up over each other arm, 95 % interval"
+    present(whole, title, shown(whole["rows"]), answers(whole["rows"], effort.half_width))
+    draw(whole["rows"], lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
 
 
 def measure(
-    cells: list[TrainingCase], ours: str, against: tuple[str, ...], rounds: int, processes: int, half_width: float
-) -> Iterator[dict[str, Any]]:
-    """A row for each cell and other arm, with the samples of every process.
+    cases: list[TrainingCase], ours: str, against: tuple[str, ...], effort: Effort, sample: Sample
+) -> Iterator[Row]:
+    """Yield a row for each case and other arm, with the samples of every process, each taken by `sample`.
 
-    Of all arms together; in pairs where that fails: they do not fit, or one of them does not run.
+    All arms share a process, or pairs do where that fails because they do not fit or one of them does not run.
     """
-    from tqdm import tqdm
-
-    with tqdm(total=len(cells), unit="model", leave=False, disable=None) as bar:
-        for cell in cells:
-            bar.set_postfix_str(f"{cell.size} {cell.context_length}")
-            rows = _together(cell, ours, against, rounds, processes, half_width)
+    with progress(total=len(cases), unit="model") as bar:
+        for case in cases:
+            bar.set_postfix_str(f"{case.size} {case.context_length}")
+            rows = _together(case, (ours, *against), effort, sample)
             if len(against) > 1 and rows[0]["status"] != "ok":
-                pairs = (_together(cell, ours, (other,), rounds, processes, half_width) for other in against)
-                rows = list(itertools.chain.from_iterable(pairs))
+                rows = [row for other in against for row in _together(case, (ours, other), effort, sample)]
             yield from rows
             bar.update()
 
 
-def _together(
-    cell: TrainingCase, ours: str, others: tuple[str, ...], rounds: int, processes: int, half_width: float
-) -> list[dict[str, Any]]:
-    model: dict[str, Any] = {"size": cell.size, "context": cell.context_length, "batch": cell.batch, "ours": ours}
-    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in others]
-    names = (ours, *others)
-    known: Expected | None = None
+def _together(case: TrainingCase, names: tuple[str, ...], effort: Effort, sample: Sample) -> list[Row]:
+    model: Row = {"size": case.size, "context": case.context_length, "batch": case.batch, "ours": names[0]}
+    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in names[1:]]
+    expected: Expected | None = None
 
-    def in_a_process(_: Sequence[Any], number: int) -> Iterator[dict[str, Any]]:
-        yield _in_a_fresh_process(names, cell, rounds, number % len(names), known)
+    def in_a_process(_: Sequence[Any], number: int) -> Iterator[Row]:
+        yield sample(names, case, effort.rounds, number % len(names), expected)
 
-    until = Pilot[list[dict[str, Any]]](FEWEST, processes, lambda rows: processes_wanted(rows, half_width, processes))
+    until = Pilot[list[Row]](FEWEST, effort.processes, lambda rows: processes_wanted(rows, effort))
     for reply in compare([rows], until, in_a_process):
         if reply["status"] != "ok":
             return [row | {"status": reply["status"], "reason": reply["reason"]} for row in rows]
-        known = reply.get("known")
+        expected = reply.get("expected")
         for arm, row in enumerate(rows, 1):
             row["ours_s"].append(reply["samples_s"][0])
             row["against_s"].append(reply["samples_s"][arm])
@@ -137,41 +131,35 @@ def _together(
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """For a terminal."""
-    from tabulate import tabulate
-
-    shown = []
+def shown(rows: list[TrainStepRow]) -> Iterator[Row]:
+    """Yield the cells of each row by column title."""
     for row in rows:
-        cells = {"size": row["size"], "context": row["context"], "against": row["against"]}
-        if row["status"] == "ok":
-            ours = milliseconds(row, "ours")
-            cells |= {
-                "ours, ms": f"{ours:.2f}",
-                "TFLOP/s": f"{tflops(row, ours):.0f}",
-                "its ms": f"{milliseconds(row, 'against'):.2f}",
-                "speed-up": known(*speedup_of(row)),
-                "processes": len(row["ours_s"]),
-            }
-            if row["against_busy_s"]:
-                cells |= {
-                    "its GPU's ms": f"{milliseconds(row, 'against_busy'):.2f}",
-                    "at least": known(*bound_of(row)),
-                }
-        else:
-            cells["ours, ms"] = describe(row)
-        shown.append(cells)
-    return tabulate(shown, headers="keys", disable_numparse=True)
+        cells: Row = {"size": row["size"], "context": row["context"], "against": row["against"]}
+        if row["status"] != "ok":
+            yield cells | {"ours, ms": describe(dict(row))}
+            continue
+        ours = milliseconds(row, "ours")
+        cells |= {
+            "ours, ms": f"{ours:.2f}",
+            "TFLOP/s": f"{tflops(row, ours):.0f}",
+            "its ms": f"{milliseconds(row, 'against'):.2f}",
+            "speed-up": known(*speedup_of(row)),
+            "processes": len(row["ours_s"]),
+        }
+        if row["against_busy_s"]:
+            cells["its GPU's ms"] = f"{milliseconds(row, 'against_busy'):.2f}"
+            cells["at least"] = known(*bound_of(row))
+        yield cells
 
 
-def tflops(row: dict[str, Any], ms: float) -> float:
-    """Of the model: three forwards, all scores of attention counted."""
+def tflops(row: Mapping[str, Any], ms: float) -> float:
+    """Return the rate of the model's FLOPs: three forwards, all attention scores counted."""
     config = measured("configs", "MODEL_CONFIGS")[row["size"]]
     return measured("accounting.compute", "step_flops")(config, row["batch"], row["context"]) / ms * 1e-9
 
 
-def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
-    """For every model, the best of the others beside ours; or that it was not measured well enough to say."""
+def answers(rows: list[TrainStepRow], half_width: float) -> Iterator[str]:
+    """Compare ours with the best of the others for every model, or say that the interval is too wide."""
     timed = [row for row in rows if row["status"] == "ok"]
     for (size, context), group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
         mine = list(group)
@@ -181,18 +169,19 @@ def answers(rows: list[dict[str, Any]], half_width: float) -> Iterator[str]:
             yield f"{where} is {known(speedup, half)} as fast as the best of the others, {fastest}."
         elif bound_half <= half_width and bound > 1:
             yield (
-                f"{where} is at least {known(bound, bound_half)} as fast as the best of the others, by the time for "
-                f"which the GPU is busy with {busiest}. With its waits for this host: {known(speedup, half)}."
+                f"{where} is at least {known(bound, bound_half)} as fast as the best of the others, by the GPU's busy "
+                f"time of {busiest}; {known(speedup, half)} with its waits for this host."
             )
         else:
-            yield f"{where}: {known(speedup, half)} is too wide for a verdict; more --processes."
+            yield f"{where}: {known(speedup, half)} is too wide for a verdict; raise --processes."
 
 
-def _in_a_fresh_process(
-    names: tuple[str, ...], cell: TrainingCase, rounds: int, built_first: int, known: Expected | None
-) -> dict[str, Any]:
+def in_a_fresh_process(
+    names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None
+) -> Row:
+    """Return `arms.samples_of` these arms in a process that ends with it."""
     with FreshProcess(arms.__name__) as process:
         try:
-            return process.ask(arms.samples_of, names, cell, rounds, built_first, known)
+            return process.ask(arms.samples_of, names, case, rounds, built_first, expected)
         except BrokenProcessPool:
             return DIED

@@ -7,7 +7,7 @@ from typing import Any
 
 from perf.studies.attention.cells import AXES, GROUPS, MASKS
 from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
-from perf.studies.ratios import best, figure, geometric_mean, known, milliseconds, speedup_of
+from perf.studies.speedups import best, figure, geometric_mean, known, milliseconds, speedup_of
 from perf.units import digits
 from perf.writeup.answers.rows import Answer, Documents, Row
 from perf.writeup.markdown import Markup, plain

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 
 from perf.studies.on_file import some
-from perf.studies.ratios import best, bound_of, known, milliseconds, speedup_of
+from perf.studies.speedups import best, bound_of, known, milliseconds, speedup_of
 from perf.studies.train_step.study import tflops
 from perf.writeup.answers.rows import Answer, Documents, Row
 

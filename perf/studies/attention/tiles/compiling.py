@@ -1,6 +1,6 @@
-"""Compiling many candidates at once, each in a process that does nothing else and may die of it.
+"""Compile many candidates at once, in processes that do nothing else and may crash.
 
-What they compile goes to Triton's cache on disk, where the measuring process finds it.
+The kernels go to Triton's cache on disk, where the measuring process finds them.
 """
 
 import queue
@@ -11,6 +11,7 @@ from typing import Any
 
 from perf.harness.status import one_line
 from perf.studies.fresh_process import FreshProcess
+from perf.studies.progress import progress
 from perf.workloads import build
 from perf.workloads.workload import Unavailable
 
@@ -19,25 +20,23 @@ Reply = dict[str, Any]
 
 
 def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Reply]:
-    """A reply for each of these parameters of the workload, in their order. What fails or dies is its own reply."""
-    from tqdm import tqdm
-
+    """Yield a reply for the params of each candidate, in order; a failure or crash is a reply too."""
     idle: queue.SimpleQueue[FreshProcess] = queue.SimpleQueue()
     compilers = [FreshProcess(__name__) for _ in range(min(workers, len(params)))]
     for compiler in compilers:
         idle.put(compiler)
 
-    def in_any(one: dict[str, Any]) -> Reply:
+    def in_any(candidate: dict[str, Any]) -> Reply:
         compiler = idle.get()
         try:
-            return _reply(compiler, one)
+            return _reply(compiler, candidate)
         finally:
             idle.put(compiler)
 
     try:
         with ThreadPoolExecutor(len(compilers)) as threads:
             replies = threads.map(in_any, params)
-            yield from tqdm(replies, total=len(params), unit="kernel", leave=False, disable=None)
+            yield from progress(replies, total=len(params), unit="kernel")
     finally:
         for compiler in compilers:
             compiler.end()
@@ -47,22 +46,22 @@ def _reply(compiler: FreshProcess, params: dict[str, Any]) -> Reply:
     try:
         return compiler.ask(compiled, params)
     except BrokenProcessPool:
-        return {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
+        return {"status": "does_not_compile", "reason": "the compiler died; its output is above"}
 
 
 def compiled(params: dict[str, Any]) -> Reply:
-    """Compile one candidate for this GPU. From then on this process launches nothing any more."""
+    """Compile one candidate for this GPU. Afterwards this process can no longer launch kernels."""
     from triton.runtime.jit import KernelInterface
 
     kernels: list[Any] = []
-    # Every launch is kernel[grid](..): for which tensors, their dtypes and strides say, and no memory is needed.
+    # Every launch is kernel[grid](...). Dtypes and strides of its tensors suffice to compile it, without memory.
     KernelInterface.__getitem__ = lambda kernel, grid: (
         lambda *args, **options: kernels.append(kernel.warmup(*args, grid=grid, **options))
     )
     try:
         build("attention_tiles", params, "meta").run()
         for kernel in kernels:
-            kernel._init_handles()  # loads it: whether it fits is known, and what it takes
+            kernel._init_handles()  # loads it, which shows its resources and whether it fits
     except Unavailable as reason:
         return {"status": "unavailable", "reason": str(reason)}
     except Exception as error:
@@ -77,7 +76,7 @@ def compiled(params: dict[str, Any]) -> Reply:
 
 
 def _reason(error: BaseException) -> str:
-    """Triton's begins with a line of the kernel, of each that called it too; what is wrong comes last."""
+    """Return the innermost cause: Triton's message begins with lines of the kernel and its callers."""
     while error.__cause__:
         error = error.__cause__
     return f"{type(error).__name__}: {getattr(error, 'error_message', None) or one_line(error)}"

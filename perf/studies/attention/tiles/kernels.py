@@ -1,4 +1,4 @@
-"""The kernels that have tiles: which table is asked about, what is tried, and in which cells."""
+"""Kernels with tiles: the table of each, the candidates that are tried, and the cells."""
 
 import itertools
 import math
@@ -10,11 +10,11 @@ from perf.harness.case import Case, ClockName
 from perf.studies.attention.cells import CLOCKS, MASKS, Cell
 
 ROWS, WARPS = (32, 64, 128), (4, 8)
-LEAST = {"q": 16, "k": 16}
-"""tl.dot's; of any other number of a candidate 1."""
+MIN_SIZES = {"q": 16, "k": 16}
+"""Minimum sizes of tl.dot; for any other number of a candidate it is 1."""
 
 RACE = 1.5
-"""A candidate whose first sample takes so many times that of the fastest is out of the race."""
+"""A candidate is out of the race if its first sample takes so many times that of the fastest."""
 
 Shape = tuple[int, int, int]
 """batch, heads, seq_len."""
@@ -22,13 +22,13 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What is asked about a kernel."""
+    """A kernel with its candidates and cells."""
 
     table: str
-    """Of `cs336_systems.attention.tiles`, in words."""
+    """The table of `cs336_systems.attention.tile_choices`, in words."""
 
     values: dict[str, tuple[int, ...]]
-    """What the numbers of a candidate are, and those that are tried."""
+    """The meaning of a candidate's numbers, and the values that are tried."""
 
     shapes: tuple[Shape, ...]
     mode: str = "backward"
@@ -36,18 +36,18 @@ class TunedKernel:
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
 
     others_hang: bool = False
-    """Whether a kernel whose warps wait for each other is written for these values alone."""
+    """Whether other values hang: warps that wait for each other are written for these alone."""
 
     @property
     def form(self) -> str:
-        """How a candidate is written."""
+        """The form in which a candidate is written."""
         return " x ".join(self.values)
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """All combinations; of those with warps what gives a thread 8 to 64 scores: with more it spills."""
+        """All combinations; with warps only those of 8 to 64 scores a thread, since more would spill."""
         numbers = itertools.product(*self.values.values())
-        return tuple(_joined(one) for one in numbers if "warps" not in self.values or _suits(*one[:3]))
+        return tuple(_joined(each) for each in numbers if "warps" not in self.values or _suits(*each[:3]))
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,20 @@ class TileCell(Cell):
     """A cell of one kernel, `group`, whose arms are its candidates."""
 
     entry: str = ""
-    """Of the tables."""
+    """The entry of the tables."""
 
     against: str = ""
-    """What all candidates are compared with: the entry's."""
+    """The entry's candidate, with which all others are compared."""
 
     def case(self, impl: str, device: Literal["cuda", "cpu"]) -> Case:
-        """As the harness names it; `impl` is the candidate."""
+        """Return the harness's case of a candidate, `impl`."""
         whole = {"tokens": self.batch * self.seq_len, "d_model": self.num_heads * self.d}
         shape = {"seq_len": self.seq_len, "d": self.d, "dtype": self.dtype, "is_causal": self.is_causal}
         params: dict[str, Any] = {"kernel": self.group, "tiles": impl} | shape | whole
         return Case("study", "attention_tiles", params, device, self.clock, self.cache)
 
     def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
-        """All beyond `RACE`, but for what the others are compared with."""
+        """Return all candidates beyond `RACE` except the one with which the others are compared."""
         best = min(first_s.values(), default=math.inf)
         return {
             impl: f"{seconds * 1e3:.4g} ms at first, {seconds / best:.2f} of the fastest"
@@ -151,14 +151,14 @@ KERNELS = {
 
 
 def candidates_of(name: str, *, tiny: bool) -> tuple[str, ...]:
-    """What is tried of a kernel; if tiny, two where others would do."""
+    """Return the candidates of a kernel; if tiny only two, unless others hang."""
     if not tiny or KERNELS[name].others_hang:
         return KERNELS[name].candidates
     return ("32x32x4x1x1", "16x16x4x1x2") if name == "split" else ("32x32x4x1", "32x16x4x1")
 
 
 def checked(name: str, candidate: str) -> str:
-    """`candidate` if it can be one of this kernel, else `ValueError` with one line."""
+    """Return the candidate if this kernel can have it. Raises `ValueError` with one line."""
     kernel = KERNELS[name]
     words = candidate.split("x")
     if len(words) == len(kernel.values) and all(word.isdecimal() for word in words):
@@ -176,11 +176,11 @@ def checked(name: str, candidate: str) -> str:
 def _can_be(kernel: TunedKernel, what: str, number: int) -> bool:
     if kernel.others_hang:
         return number in kernel.values[what]
-    return number >= LEAST.get(what, 1) and (what == "stages" or number.bit_count() == 1)
+    return number >= MIN_SIZES.get(what, 1) and (what == "stages" or number.bit_count() == 1)
 
 
 def shape_of(text: str) -> Shape:
-    """`2x16x16384` as numbers, else `ValueError` with one line."""
+    """Return `2x16x16384` as numbers. Raises `ValueError` with one line."""
     words = text.split("x")
     if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
         raise ValueError(f"--cell {text} was given; allowed: batch x heads x seq_len, as 2x16x16384")
@@ -189,7 +189,7 @@ def shape_of(text: str) -> Shape:
 
 
 def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str, *, tiny: bool = False) -> Iterator[TileCell]:
-    """Of each kernel, with these shapes instead of its own if there are any; on a CPU or if tiny, one of tiny cells."""
+    """Yield the cells of each kernel, with these shapes or its own; on a CPU or if tiny, a tiny one."""
     clock: ClockName = "cuda_events" if device == "cuda" else "wall"
     cache = CLOCKS.get(clock, "warm")
     for name in names:

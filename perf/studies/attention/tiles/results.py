@@ -1,32 +1,29 @@
-"""What the study of tiles shows: the fastest of each cell beside the present choice, and a sentence for each entry."""
+"""Results of the study of tiles: the fastest of each cell beside the present choice, and a verdict on each entry."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from perf.harness.status import describe
 from perf.studies.attention.cells import MASKS
-from perf.studies.attention.results import Pair, Row, grouped, shape, timed
-from perf.studies.ratios import geometric_mean, known, milliseconds, speedup_of
+from perf.studies.attention.results import Pair, grouped, shape, timed
+from perf.studies.document import text_table
+from perf.studies.rows import Row
+from perf.studies.speedups import geometric_mean, known, milliseconds, speedup_of
 from perf.units import digits
 
 SHOWN = 5
 CLOSE = 0.02
-"""A gain that is not worth another entry."""
+"""A gain that is not worth changing an entry."""
 
 Cells = dict[str, dict[str, Pair]]
-"""Shape and mask of a cell -> candidate -> its pair with the present choice; of that one with itself."""
+"""Shape and mask of a cell -> candidate -> its pair with the present choice, which is paired with itself."""
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
-    """For a terminal: of every kernel, d and dtype the fastest few in each cell; then what has no time, and why."""
-    from tabulate import tabulate
-
+    """Yield a table of the fastest candidates for every kernel, d and dtype, and the failures."""
     for (kernel, d, dtype), mine in grouped(rows, "group", "d", "dtype"):
         yield f"\n{kernel}, d {d}, {dtype}: the fastest, with their speed-up over the present choice"
-        lines = [
-            line for _, one in grouped(mine, "batch", "num_heads", "seq_len", "is_causal") for line in _fastest(one)
-        ]
-        yield tabulate(lines, headers="keys", disable_numparse=True)
+        cells = grouped(mine, "batch", "num_heads", "seq_len", "is_causal")
+        yield text_table(line for _, rows in cells for line in _fastest(rows))
         untimed = [row for row in mine if row["status"] != "ok"]
         for (status,), same in grouped(untimed, "status"):
             first, words = same[0], describe({"status": status})
@@ -34,13 +31,13 @@ def shown(rows: list[Row]) -> Iterator[str]:
 
 
 def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
-    """Lines of the fastest few candidates of a cell, and of what they are compared with."""
-    found = next(iter(_cells(rows).values()), {})
-    speedups = {impl: speedup_of(pair)[0] for impl, pair in found.items()}
+    """Yield the table cells of the fastest candidates of a cell, and of the present choice."""
+    pairs = next(iter(_cells(rows).values()), {})
+    speedups = {impl: speedup_of(pair)[0] for impl, pair in pairs.items()}
     fastest = sorted(speedups, key=lambda impl: -speedups[impl])
     listed = {row["impl"]: row for row in rows}
     for impl in fastest:
-        row, pair = listed[impl], found[impl]
+        row, pair = listed[impl], pairs[impl]
         is_against = pair["against"] == impl
         if impl not in fastest[:SHOWN] and not is_against:
             continue
@@ -56,7 +53,7 @@ def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
 
 
 def verdicts(rows: Iterable[Row]) -> Iterator[str]:
-    """A sentence for each entry of the tables: whether another candidate is faster, over all its cells."""
+    """Yield a sentence for each table entry: whether another candidate is faster over all its cells."""
     for (entry,), mine in grouped(rows, "entry"):
         yield f"{entry}: {_verdict(mine)}."
 
@@ -67,8 +64,8 @@ def _verdict(rows: list[Row]) -> str:
     failed = [row for row in rows if row["is_present"] and row["status"] != "ok"]
     if not cells:
         return f"nothing was compared with the present choice, {present}"
-    everywhere = [impl for impl in next(iter(cells.values())) if all(impl in found for found in cells.values())]
-    means = {impl: geometric_mean(found[impl] for found in cells.values()) for impl in everywhere}
+    everywhere = [impl for impl in next(iter(cells.values())) if all(impl in pairs for pairs in cells.values())]
+    means = {impl: geometric_mean(pairs[impl] for pairs in cells.values()) for impl in everywhere}
     over = f"over all {len(cells)} cells (geometric mean)" if len(cells) > 1 else "in the one cell"
     best = max(means, key=lambda impl: means[impl][0], default="")
     if failed:
@@ -86,18 +83,18 @@ def _verdict(rows: list[Row]) -> str:
 
 
 def _cells(rows: Iterable[Row]) -> Cells:
-    """Those in which what all are compared with has a time."""
+    """Return the cells in which the candidate that all are compared with has a time."""
     rows = list(rows)
-    found: Cells = {}
+    cells: Cells = {}
     for row in rows:
         if row["role"] == "against" and row["status"] == "ok":
             itself = {"ours": row["impl"], "against": row["impl"]}
             times = {"ours_s": row["samples_s"], "against_s": row["samples_s"]}
-            found[_where(row)] = {row["impl"]: row | itself | times}
+            cells[_where(row)] = {row["impl"]: row | itself | times}
     for pair in timed(rows):
-        found[_where(pair)][pair["ours"]] = pair
-    return found
+        cells[_where(pair)][pair["ours"]] = pair
+    return cells
 
 
-def _where(row: dict[str, Any]) -> str:
+def _where(row: Row) -> str:
     return f"{shape(row)}, {MASKS[row['is_causal']]}"

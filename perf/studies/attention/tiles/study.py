@@ -9,21 +9,21 @@ import click
 
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import MASKS, narrowed
-from perf.studies.attention.results import NOT_MEASURED, Row
+from perf.studies.attention.results import NOT_MEASURED
 from perf.studies.attention.study import measure, start
 from perf.studies.attention.tiles.compiling import compile_all
 from perf.studies.attention.tiles.kernels import KERNELS, RACE, TileCell, candidates_of, cells_of, checked, shape_of
 from perf.studies.attention.tiles.results import shown, verdicts
-from perf.studies.document import heading, out_option, write
+from perf.studies.document import conclude, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
-from perf.studies.lm import ON_A_CPU, device_kind, tiny_option
-from perf.studies.ratios import FEWEST
+from perf.studies.lm import device_kind, tiny_option
+from perf.studies.rows import Row
+from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable
 
-HALF_WIDTH = 0.01
-MOST_WORKERS = 32  # a context on the GPU, half a GiB, each
+MAX_WORKERS = 32  # each has a context on the GPU, half a GiB
 _KERNELS = "\n".join(f"    {name:17}{kernel.table}" for name, kernel in KERNELS.items())
 _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.items())
 
@@ -41,14 +41,14 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     \b
 {_KERNELS}
 
-    First all candidates are compiled, many at once; what the compiler refuses or the GPU cannot hold is a row with its
-    reason. Then in each cell every one is launched by itself, without autograd, compared with float64, and sampled in
-    turn with the present choice and all others, by CUDA events with a cold L2; one that takes {RACE} times as long as
-    the fastest in its first sample is out of the race. In three processes, so that speed-ups have intervals. A sentence
-    for each entry says whether another candidate is faster over all its cells; changing the table is up to you.
+    First all candidates are compiled in parallel; one that does not compile or fit the GPU is a row with its reason.
+    Then each is launched in each cell without autograd, compared with float64, and sampled in turn with the present
+    choice and all others, by CUDA events with a cold L2; one whose first sample takes {RACE} times as long as the
+    fastest is out of the race. Three processes give speed-ups their intervals. A sentence for each entry says whether
+    another candidate is faster over all its cells; changing the table is up to you.
 
-    All tables are thousands of kernels to compile: begin with an entry. Without a GPU tiny cells run in Triton's
-    interpreter, in seconds. A candidate is written as
+    All tables together are thousands of kernels to compile: begin with one entry. Without a GPU tiny cells run in
+    Triton's interpreter, in seconds. A candidate is written as
 
     \b
 {_FORMS}
@@ -56,16 +56,15 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
 )
 @tiny_option
 @click.option("--kernel", "names", multiple=True, type=click.Choice(tuple(KERNELS)), help="Default: all that run here.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Of the kernels' own, only these.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Only these of the kernels' own.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(("bfloat16", "float32")), help="The same.")
 @click.option(
     "--mask", "masks", multiple=True, default=("causal",), show_default=True, type=click.Choice(tuple(MASKS.values()))
 )
 @click.option("--cell", "shapes", multiple=True, help="batch x heads x seq_len, as 2x16x16384. Default: the kernel's.")
 @click.option("--candidate", "candidates", multiple=True, help="As above. Default: dozens, a few values of each.")
-@click.option("--workers", type=click.IntRange(1), help=f"Compilers at once. Default: cores, or {MOST_WORKERS}.")
-@click.option("--rounds", default=20, show_default=True, type=click.IntRange(2), help="Samples in a process, at most.")
-@click.option("--processes", default=FEWEST, show_default=True, type=click.IntRange(2), help="At most.")
+@click.option("--workers", type=click.IntRange(1), help=f"Compilers at once. Default: cores, or {MAX_WORKERS}.")
+@effort_options(rounds=20, processes=FEWEST, on_a_cpu=FEWEST, half_width=0.01)
 @out_option
 def command(
     size: str | None,
@@ -76,26 +75,22 @@ def command(
     shapes: tuple[str, ...],
     candidates: tuple[str, ...],
     workers: int | None,
-    rounds: int,
-    processes: int,
+    effort: Effort,
     out: Path,
 ) -> None:
     """Run the study; `help` describes it."""
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
-    asked = tuple(dict.fromkeys(names or KERNELS))
+    kernels = tuple(dict.fromkeys(names or KERNELS))
     try:
         tiny = bool(size) or device == "cpu"
         tried = {
-            name: tuple(checked(name, one) for one in candidates) or candidates_of(name, tiny=tiny) for name in asked
+            name: tuple(checked(name, candidate) for candidate in candidates) or candidates_of(name, tiny=tiny)
+            for name in kernels
         }
-        cells = narrowed(
-            list(cells_of(asked, [shape_of(text) for text in shapes], device, tiny=tiny)),
-            d=dims,
-            dtype=dtypes,
-            mask=masks,
-        )
+        cells = list(cells_of(kernels, [shape_of(text) for text in shapes], device, tiny=tiny))
+        cells = narrowed(cells, d=dims, dtype=dtypes, mask=masks)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     rows: list[Row] = []
@@ -104,27 +99,24 @@ def command(
         plan = plan_of(cells, tried, device)
         rows += itertools.chain.from_iterable(plan.values())
         if device == "cuda":
-            plan = with_resources(plan, workers or min(MOST_WORKERS, len(os.sched_getaffinity(0))))
-        for _ in measure(process, plan, rounds, processes, HALF_WIDTH):
+            plan = with_resources(plan, workers or min(MAX_WORKERS, len(os.sched_getaffinity(0))))
+        for _ in measure(process, plan, effort):
             write(out / "tiles.json", whole)
     click.echo(heading(whole))
-    for line in (*shown(rows), "", *verdicts(rows)):
-        click.echo(line)
-    if device == "cpu":
-        click.echo(ON_A_CPU)
+    conclude([*shown(rows), "", *verdicts(rows)])
     if all(row["status"] != "ok" for row in rows):
         raise click.ClickException("nothing has a time; the reasons are above")
 
 
 def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: Device) -> dict[TileCell, list[Row]]:
-    """The cells of kernels that run here, each with the entry it is about and a row for each candidate."""
-    with FreshProcess(__name__) as process:  # it asks the GPU, and this one holds no context on it
+    """Return the cells of kernels that run here, each with its table entry, and a row for each candidate."""
+    with FreshProcess(__name__) as process:  # it queries the GPU, on which this process has no context
         try:
-            found = process.ask(choices, cells, device)
+            choice_of = process.ask(choices, cells, device)
         except Unavailable as error:
             raise click.ClickException(str(error)) from None
     plan = {}
-    for cell, chosen in zip(cells, found, strict=True):
+    for cell, chosen in zip(cells, choice_of, strict=True):
         if chosen:
             entry, present = chosen
             named = replace(cell, entry=entry, against=present)
@@ -140,7 +132,7 @@ def choices(cells: list[TileCell], device: Device) -> list[tuple[str, str] | Non
 
 
 def rows_of(cell: TileCell, candidates: tuple[str, ...]) -> list[Row]:
-    """The present choice, with which all others are compared, and these."""
+    """Return a row for the present choice, with which all others are compared, and for each candidate."""
     return [
         cell.axes()
         | {"impl": impl, "is_present": impl == cell.against, "role": "against" if impl == cell.against else "ours"}
@@ -150,7 +142,7 @@ def rows_of(cell: TileCell, candidates: tuple[str, ...]) -> list[Row]:
 
 
 def with_resources(plan: dict[TileCell, list[Row]], workers: int) -> dict[TileCell, list[Row]]:
-    """Rows with what the compiler made of each. Where the present choice has failed, another one takes its place."""
+    """Add each candidate's compilation to its row. Another one replaces a present choice that fails."""
     todo = [(cell, row) for cell, rows in plan.items() for row in rows]
     replies = compile_all([cell.case(row["impl"], "cuda").params for cell, row in todo], workers)
     for (_, row), reply in zip(todo, replies, strict=True):

@@ -6,14 +6,10 @@ import subprocess
 import sys
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from types import SimpleNamespace
-
-import pytest
-from triton.runtime.jit import KernelInterface
+from typing import ClassVar
 
 from perf.studies import fresh_process
 from perf.studies.attention.tiles import compiling
-from perf.workloads.workload import Floor, Unavailable, Workload
 
 # A real compiler, for a GPU that need not be here; loading, which needs one, is left out.
 WITHOUT_GPU = """
@@ -38,95 +34,43 @@ print(json.dumps([compiled(one) for one in json.loads(sys.argv[1])]))
 """
 
 
-class Kernel:
-    """As Triton's: launched it would be an error."""
+class Pool:
+    """A process that dies of candidate 2; `all` lists those that were started, `ended` those that were shut down."""
 
-    def __init__(self, shared, error=None):
-        self.compiled = SimpleNamespace(metadata=SimpleNamespace(shared=shared), n_regs=shared + 1, n_spills=shared + 2)
-        self.compiled._init_handles = self.load
-        self.error = error
+    all: ClassVar[list["Pool"]] = []
+    ended: ClassVar[list["Pool"]] = []
 
-    __getitem__ = property(lambda self: KernelInterface.__getitem__.__get__(self))
-
-    def warmup(self, *args, grid, **options):
-        assert (args, grid, options) == (("x",), (3,), {"num_warps": 4})
-        return self.compiled
-
-    def load(self):
-        if self.error:
-            raise self.error
-
-
-@pytest.fixture
-def launching(monkeypatch):
-    """The workload launches these kernels, or raises them."""
-    monkeypatch.setattr(KernelInterface, "__getitem__", KernelInterface.__getitem__)  # so that it is put back
-
-    def set_kernels(*kernels):
-        def run():
-            for kernel in kernels:
-                if isinstance(kernel, Exception):
-                    raise kernel
-                kernel.__getitem__((3,))("x", num_warps=4)
-
-        work = Workload(run=run, check=lambda: 0.0, floor=Floor())
-        monkeypatch.setattr(compiling, "build", lambda workload, params, device: work)
-
-    return set_kernels
-
-
-def test_what_is_said_is_of_the_largest_kernel(launching):
-    launching(Kernel(8), Kernel(1024), Kernel(16))
-    assert compiling.compiled({}) == {"status": "ok", "registers": 1025, "spills": 1026, "shared_bytes": 1024}
-
-
-def test_what_does_not_fit_or_cannot_be_is_a_reason(launching):
-    launching(Kernel(8, RuntimeError("out of resource: shared memory\nmore")))
-    assert compiling.compiled({}) == {
-        "status": "does_not_compile",
-        "reason": "RuntimeError: out of resource: shared memory",
-    }
-    launching(Unavailable("no multiple"))
-    assert compiling.compiled({}) == {"status": "unavailable", "reason": "no multiple"}
-    outer, inner = RuntimeError("at 83:12:"), ValueError("a power of 2")
-    outer.__cause__ = inner
-    launching(outer)
-    assert compiling.compiled({}) == {"status": "does_not_compile", "reason": "ValueError: a power of 2"}
-
-
-def test_one_that_the_compiler_dies_of_is_a_reply_and_the_rest_go_on(monkeypatch):
-    started, ended = [], []
-
-    class Pool:
-        def submit(self, question, params):
-            assert question is compiling.compiled
-            done = Future()
-            if params == 2:
-                done.set_exception(BrokenProcessPool())
-            else:
-                done.set_result({"status": "ok", "of": params})
-            return done
-
-        def shutdown(self):
-            ended.append(self)
-
-    def pool(module):
+    def __init__(self, module):
         assert module == compiling.__name__
-        started.append(Pool())
-        return started[-1]
+        self.all.append(self)
 
-    monkeypatch.setattr(fresh_process, "_pool", pool)
+    def submit(self, function, params):
+        assert function is compiling.compiled
+        future = Future()
+        if params == 2:
+            future.set_exception(BrokenProcessPool())
+        else:
+            future.set_result({"status": "ok", "of": params})
+        return future
+
+    def shutdown(self):
+        self.ended.append(self)
+
+
+def test_a_candidate_that_kills_its_compiler_is_a_reply_and_the_rest_go_on(monkeypatch):
+    monkeypatch.setattr(fresh_process, "_pool", Pool)
     replies = list(compiling.compile_all([1, 2, 3, 4], 1))
     assert [reply.get("of") for reply in replies] == [1, None, 3, 4]
-    assert replies[1] == {"status": "does_not_compile", "reason": "the compiler died; its last words are above"}
-    assert len(started) == 2, "another process takes the place of the one that died"
-    assert sorted(map(id, ended)) == sorted(map(id, started))
+    assert replies[1]["status"] == "does_not_compile"
+    assert len(Pool.all) == 2, "another process takes the place of the one that died"
+    assert Pool.ended == Pool.all
 
 
 def test_a_real_compiler_without_a_gpu():
     shape = {"tokens": 4096, "seq_len": 4096, "d_model": 16, "d": 16, "dtype": "bfloat16", "is_causal": True}
     params = [
-        shape | {"kernel": kernel, "tiles": tiles} for kernel, tiles in (("dq", "24x32x4x2"), ("dq", "32x32x4x2"))
+        shape | {"kernel": kernel, "tiles": tiles}
+        for kernel, tiles in (("dq", "24x32x4x2"), ("dq", "32x32x4x2"), ("split", "16x16x4x1x3"))
     ]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_GPU, json.dumps(params)],
@@ -135,8 +79,9 @@ def test_a_real_compiler_without_a_gpu():
         check=True,
         env=os.environ | {"TRITON_INTERPRET": "0"},
     )
-    refused, taken = json.loads(done.stdout)
+    refused, taken, unavailable = json.loads(done.stdout)
     assert refused["status"] == "does_not_compile"
-    assert "power of 2" in refused["reason"]
+    assert refused["reason"].startswith("ValueError: ") and "power of 2" in refused["reason"], "the innermost cause"
+    assert unavailable["status"] == "unavailable"
     assert taken == {"status": "ok", "registers": -1, "spills": -1, "shared_bytes": taken["shared_bytes"]}
     assert 0 < taken["shared_bytes"] < 99 * 2**10

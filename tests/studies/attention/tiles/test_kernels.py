@@ -18,18 +18,6 @@ def test_every_kernel_has_candidates_that_can_be(tiny):
         assert [checked(name, one) for one in found] == list(found)
 
 
-def test_a_thread_has_neither_too_few_scores_nor_too_many():
-    found = candidates_of("forward", tiny=False)
-    assert {"64x64x4x3", "128x64x8x2", "128x128x8x1", "32x32x4x1"} <= set(found)
-    assert not {"128x128x4x3", "32x32x8x2"} & set(found)
-
-
-def test_a_candidate_is_read_as_numbers():
-    assert checked("forward", "064x64x4x3") == "64x64x4x3"
-    assert checked("split", "64x64x4x3x4") == "64x64x4x3x4"
-    assert checked("hopper-forward", "128x2x3") == "128x2x3"
-
-
 @pytest.mark.parametrize(
     ("name", "candidate"),
     [

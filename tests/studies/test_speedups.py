@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from perf.harness.intervals import of_mean, student
-from perf.studies import ratios
-from perf.studies.ratios import FEWEST, bound_of, processes_for, processes_wanted, speedup_of
+from perf.studies import speedups
+from perf.studies.speedups import FEWEST, Effort, bound_of, processes_for, processes_wanted, speedup_of
 
 HALF_WIDTH = 0.02
 SCATTERS = (0.1, 0.3, 0.6, 0.7, 0.8, 1.0, 1.6, 3.0)
@@ -43,7 +43,7 @@ def intervals(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     kept = ordered[:, cut : number - cut]
     scatter = ordered.clip(kept[:, :1], kept[:, -1:]).std(axis=1, ddof=1)
     count = kept.shape[1]
-    level = 0.95 if number <= FEWEST else ratios.LEVEL_AFTER_PILOT
+    level = 0.95 if number <= FEWEST else speedups.LEVEL_AFTER_PILOT
     point = student((count - 1) * math.sqrt(count / number), level)
     return kept.mean(axis=1), point * scatter * math.sqrt(number) / count
 
@@ -62,7 +62,7 @@ def held(drawn: np.ndarray, wanted: np.ndarray, truth: float = 0.0) -> float:
 def test_the_simulation_has_the_studies_own_intervals(number):
     drawn = logs(1.0, number)[:5]
     for one, middle, half in zip(drawn.tolist(), *intervals(drawn), strict=True):
-        assert ratios._over_processes(one) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
+        assert speedups._over_processes(one) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
 
 
 @pytest.mark.parametrize("most", [6, 12])
@@ -70,25 +70,6 @@ def test_intervals_hold_the_speed_up_as_often_as_they_say_whatever_the_scatter(m
     for scatter in SCATTERS:
         drawn = logs(scatter, most)
         assert held(drawn, numbers(drawn, most)) >= 0.945, scatter
-
-
-def test_adding_processes_until_the_interval_is_narrow_would_not():
-    drawn = logs(1.3, 12)
-    wanted = np.full(STUDIES, 12)
-    for number in range(11, FEWEST - 1, -1):
-        middles, halves = ordinary(drawn[:, :number])
-        wanted[halves <= math.log1p(HALF_WIDTH)] = number
-    hits = np.zeros(STUDIES, bool)
-    for number in range(FEWEST, 13):
-        middles, halves = ordinary(drawn[:, :number])
-        hits |= (wanted == number) & (abs(middles) <= halves)
-    assert hits.mean() < 0.92
-
-
-def ordinary(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and Student's intervals."""
-    number = drawn.shape[1]
-    return drawn.mean(axis=1), student(number - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(number)
 
 
 @pytest.mark.parametrize("scatter", [0.1, 0.8, 3.0])
@@ -113,11 +94,15 @@ def row(of_processes: list[float], busy: tuple[float, ...] = (), against: str = 
     }
 
 
+def wanted(*rows: dict) -> int:
+    return processes_wanted(rows, Effort(2, 12, HALF_WIDTH))
+
+
 def test_the_number_is_fixed_by_the_pilot_and_grows_with_its_scatter():
     calm, some, much = ([math.exp(scatter * one) for one in (-1, 0, 1)] for scatter in (0.005, 0.01, 0.05))
-    assert processes_wanted([row(calm)], HALF_WIDTH, 12) == FEWEST
-    assert FEWEST < processes_wanted([row(some)], HALF_WIDTH, 12) < 12
-    assert processes_wanted([row(much)], HALF_WIDTH, 12) == 12
+    assert wanted(row(calm)) == FEWEST
+    assert FEWEST < wanted(row(some)) < 12
+    assert wanted(row(much)) == 12
     assert processes_for([0.0], HALF_WIDTH, 12) == 12, "one process has no scatter"
 
 
@@ -132,10 +117,10 @@ def test_that_many_processes_of_the_same_scatter_are_narrow_enough():
 def test_the_best_of_the_others_counts_and_a_bound_only_above_1():
     noisy = [0.9, 1.0, 1.1]
     far = row([0.1, 0.2, 0.4], against="far")
-    assert processes_wanted([row([0.99, 1.0, 1.01]), far], HALF_WIDTH, 12) < 12
-    assert processes_wanted([row(noisy)], HALF_WIDTH, 12) == 12
-    assert processes_wanted([row(noisy, (1.18, 1.3, 1.43))], HALF_WIDTH, 12) < 12
-    assert processes_wanted([row(noisy, (0.85, 0.95, 1.05))], HALF_WIDTH, 12) == 12
+    assert wanted(row([0.99, 1.0, 1.01]), far) < 12
+    assert wanted(row(noisy)) == 12
+    assert wanted(row(noisy, (1.18, 1.3, 1.43))) < 12
+    assert wanted(row(noisy, (0.85, 0.95, 1.05))) == 12
     bound, half = bound_of(row(noisy, (1.18, 1.3, 1.43)))
     assert bound > 1
     assert half < speedup_of(row(noisy))[1]
@@ -148,15 +133,38 @@ def test_a_speed_up_above_1_means_that_ours_is_faster():
     slower, faster = beside
     assert speedup_of(slower)[0] == pytest.approx(2.0) and bound_of(slower)[0] == pytest.approx(1.5)
     assert speedup_of(faster)[0] == pytest.approx(0.8) and bound_of(faster)[0] == pytest.approx(0.7)
-    assert ratios.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
-    assert ratios.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
-    assert ratios.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
-    assert ratios.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
+    assert speedups.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
+    assert speedups.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
+    assert speedups.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
+    assert speedups.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
 
 
 def test_one_process_far_off_widens_no_interval_from_five_on():
     calm = [0.0, 0.004, -0.004, 0.002]
     assert of_mean([*calm, 0.5]).half > 0.25
-    speedup, half = ratios._over_processes([*calm, 0.5])
+    speedup, half = speedups._over_processes([*calm, 0.5])
     assert speedup == pytest.approx(1.0, abs=0.005)
     assert half < 0.06
+
+
+def test_the_speed_up_is_of_neighbours_so_that_drift_cancels():
+    drifting = [1.0, 2.0, 4.0, 8.0, 16.0]
+    ours = [[0.9 * seconds for seconds in drifting]] * 3
+    speedup, half = speedup_of({"ours_s": ours, "against_s": [drifting] * 3})
+    assert (speedup, half) == (pytest.approx(1 / 0.9), pytest.approx(0, abs=1e-12))
+
+
+def test_the_interval_is_students_over_processes_and_infinite_for_one():
+    speedup, half = speedup_of(row([0.9, 1.0, 1.1]))
+    logs = np.log([0.9, 1.0, 1.1])
+    assert speedup == pytest.approx(math.exp(-logs.mean()))
+    assert math.log1p(half) == pytest.approx(4.302653 * logs.std(ddof=1) / math.sqrt(3))
+    assert speedup_of(row([1.0]))[1] == math.inf
+
+
+def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have():
+    rows = [row([0.5, 0.5, 0.5, 9.0]), row([2.0, 2.2, 1.8])]
+    mean, half = speedups.geometric_mean(rows)
+    alone, alone_half = speedup_of(rows[1])
+    assert mean == pytest.approx((2 * alone) ** 0.5)
+    assert math.log1p(half) == pytest.approx(math.log1p(alone_half) / 2)

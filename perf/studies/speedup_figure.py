@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from perf.studies import figures
-from perf.studies.ratios import bound_of, speedup_of
+from perf.studies.rows import Row
+from perf.studies.speedups import bound_of, speedup_of
 
 
-def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], path: Path, title: str) -> None:
+def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -> None:
     """Plot a line for each label and a colour for each other arm. Draw nothing without a speed-up.
 
     Hollow marks are lower bounds: the other arm counts by its GPU-busy time alone.
@@ -24,24 +24,17 @@ def draw(rows: list[dict[str, Any]], label: Callable[[dict[str, Any]], str], pat
     figure, axes = figures.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)))
     for number, other in enumerate(others):
         mine = [row for row in timed if row["against"] == other]
-        for of, words, filled in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
-            found = [(labels.index(label(row)) + 0.15 * number, *of(row)) for row in mine]
-            found = [one for one in found if one[1] > 0]
-            if found:
-                axes.errorbar(
-                    [speedup for _, speedup, _ in found],
-                    [line for line, _, _ in found],
-                    xerr=[
-                        [speedup * half / (1 + half) if math.isfinite(half) else 0.0 for _, speedup, half in found],
-                        [speedup * min(half, 1) if math.isfinite(half) else 0.0 for _, speedup, half in found],
-                    ],
-                    fmt="o",
-                    fillstyle=filled,
-                    color=f"C{number}",
-                    markersize=4,
-                    capsize=3,
-                    label=words,
-                )
+        for estimate, name, fill in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
+            points = [(*estimate(row), labels.index(label(row)) + 0.15 * number) for row in mine]
+            points = [point for point in points if point[0] > 0]
+            if not points:
+                continue
+            speedups, halves, places = zip(*points, strict=True)
+            finite = [half if math.isfinite(half) else 0.0 for half in halves]
+            below = [speedup * half / (1 + half) for speedup, half in zip(speedups, finite, strict=True)]
+            above = [speedup * min(half, 1) for speedup, half in zip(speedups, finite, strict=True)]
+            style = {"fmt": "o", "fillstyle": fill, "color": f"C{number}", "markersize": 4, "capsize": 3}
+            axes.errorbar(speedups, places, xerr=[below, above], label=name, **style)
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_xscale("log")
     low, high = axes.get_xlim()

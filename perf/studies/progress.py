@@ -1,0 +1,11 @@
+"""Progress bars of the studies."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def progress(items: Iterable[Any] | None = None, *, unit: str, total: int | None = None) -> Any:
+    """Return tqdm's bar, shown on a terminal alone; by default it fills a redirected log with lines."""
+    from tqdm import tqdm
+
+    return tqdm(items, total=total, unit=unit, leave=False, disable=None)
