@@ -122,11 +122,11 @@ REFUSED = {
     "no records": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", b"{}", NO_FORM),
     "a bomb": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", BOMB, NO_FORM),
     "no results of asv's": (f"perf/results/m/{'a' * 8}-linked.json", b"{}", "commit_hash"),
-    "an endless number": (f"perf/results/m/{'a' * 8}-l.json", VALID.replace(b"[1.0", b"[1e999"), "no measured number"),
+    "an endless number": (f"perf/results/m/{'a' * 8}-l.json", VALID.replace(b"[1.0", b"[1e999"), "inf"),
     "HTML in a benchmark": (
         "perf/results/benchmarks.json",
         json.dumps({"a.B.track_time": benchmark(pretty_name="<script>")}).encode(),
-        "no text",
+        "pretty_name",
     ),
     "a gate of another name": ("perf/records/throw-away/gate/last.json", b"{}", NO_FILE),
     "another folder": (f"perf/records/throw-away/site/{TIME}.json", b"{}", NO_FILE),
