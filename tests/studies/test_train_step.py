@@ -71,7 +71,7 @@ def test_a_peer_beside_ours_has_samples_and_peers_that_compute_something_else_ha
         [len(samples) for samples in rows[0]["against_s"]] == [len(samples) for samples in rows[0]["ours_s"]] == [2, 2]
     )
     assert [row["against_s"] for row in rows[1:]] == [[]] * 3
-    causes = ("the loss differs", "takes off the loss differs", "NoneType")
+    causes = ("the loss differs", "decrease of the loss", "NoneType")
     assert all(cause in row["reason"] for cause, row in zip(causes, rows[1:], strict=True))
     assert (tmp_path / "train-step.png").stat().st_size > 0
 
