@@ -108,7 +108,7 @@ def command(
     plant: tuple[float, ...],
     simulate: bool,
 ) -> None:
-    """Is HEAD slower than BASE? Alternate both commits in one process, sample by sample.
+    """Tell whether HEAD is slower than BASE, alternating both in one process, sample by sample.
 
     \b
     python -m perf gate main                   # the working tree against main

@@ -66,7 +66,7 @@ def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> PytestResult:
 
 
 def _end_with_parent() -> None:
-    """A gate that is killed outright ends nothing itself."""
+    """Die with the gate, which ends no process itself when it is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Gathers a gate's evidence: process after process, each with both commits, as long as something is open."""
+"""Gather a gate's evidence: process after process, each with both commits, until no row is open."""
 
 import random
 import time

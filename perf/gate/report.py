@@ -31,7 +31,7 @@ Kind = Literal["gate", "environment", "self-test"]
 
 
 def place(kind: Kind, when: datetime.datetime) -> Path:
-    """Where `keep` writes a document of this time, in UTC."""
+    """Return the path to which `keep` writes a document of this time, in UTC."""
     return RECORDS / device.machine()["machine"] / kind / f"{when:%Y%m%dT%H%M%SZ}.json"
 
 

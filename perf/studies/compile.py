@@ -1,4 +1,4 @@
-"""What does torch.compile buy, for attention alone and for the whole model, and what does the first call cost?"""
+"""Measure what torch.compile saves, for attention alone and for the whole model, and what its first call costs."""
 
 import functools
 import itertools
@@ -38,7 +38,7 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 def command(
     models: Models, parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], out: Path
 ) -> None:
-    """What does torch.compile buy? Attention alone and the whole model: ten minutes on a GPU, all of it compiling.
+    """Measure what torch.compile saves in attention and in the whole model. Ten minutes on a GPU, all of it compiling.
 
     \b
     python -m perf study compile --part model --size small --variant eager --variant compiled

@@ -1,4 +1,4 @@
-"""How long does a training step take, phase by phase?"""
+"""Time a training step phase by phase."""
 
 import statistics
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ COLORS = ("C0", "C1", "C2")
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
 @out_option
 def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
-    """How long does a training step take, phase by phase? All sizes on a GPU: two minutes; tiny on a CPU: seconds.
+    """Time a training step phase by phase. All sizes on a GPU: two minutes; tiny on a CPU: seconds.
 
     \b
     python -m perf study end-to-end --size small --size medium --context 256 --precision bf16

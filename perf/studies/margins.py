@@ -1,4 +1,4 @@
-"""How near does correct code come to the bounds of its check? Checks every case of attention and times none."""
+"""Measure how near correct code comes to the bounds of its check, for every case of attention, without timing."""
 
 import gc
 import random
@@ -37,7 +37,7 @@ class Checked(NamedTuple):
 @click.option("--max-seq-len", default=16384, show_default=True, help="Leave longer sequences out.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="N cases, drawn at random, instead of all.")
 def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int | None) -> None:
-    """How near does correct code come to the bounds of its check? The worst of each implementation, dtype and bound.
+    """Measure how near correct code comes to its bounds: the worst of each implementation, dtype and bound.
 
     Builds and checks every case of attention in this process, without timing it: shares of the allowed error, by row,
     slope, RMS, and row where the last keys dominate. A case with a share above 1 is refused. Cases that differ only in

@@ -41,7 +41,7 @@ needs 5.0, 5.0, 5.7, 9.1 and 11.7, and most speed-ups scatter by less than 0.3.
 
 @dataclass(frozen=True)
 class Effort:
-    """How long arms are compared: samples of each in a process, at most so many processes, fewer if enough is known."""
+    """Effort of a comparison: samples of each arm in a process, and the maximum number of processes."""
 
     rounds: int
     processes: int

@@ -1,4 +1,4 @@
-"""Where did the time of a run go? Every visit records its own."""
+"""Split the time of a run by purpose, as every visit records it."""
 
 from collections import Counter
 from pathlib import Path
@@ -27,7 +27,7 @@ PURPOSES = {
 @click.command()
 @click.argument("commit", required=False)
 def command(commit: str | None) -> None:
-    """Where did the time of a run go? From the records of COMMIT, by default the newest. No GPU.
+    """Split the time of a run by purpose, from the records of COMMIT, by default the newest. No GPU.
 
     Seconds by purpose: timed intervals, warm-up, allocation, first calls (which compile), checks, ...
     """

@@ -1,4 +1,4 @@
-"""What does a warm-up change? The first steps of a fresh process, with more and more of them left out."""
+"""Time the first steps of a fresh process, with more and more of them left out."""
 
 import concurrent.futures
 import multiprocessing
@@ -24,7 +24,7 @@ from perf.workloads.transformer_training import PHASES
 @click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
 @out_option
 def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) -> None:
-    """What do 0, 1, 2 or 5 warm-up steps change? A process for each size: ten seconds each.
+    """Measure what 0, 1, 2 or 5 warm-up steps change. A process for each size: ten seconds each.
 
     The first steps of a process load kernels, create handles and workspaces, and fill the allocator. One of them among
     ten counted steps moves the mean by more than most changes of code do, and the deviation by far more.

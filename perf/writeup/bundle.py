@@ -1,4 +1,4 @@
-"""What a student hands in: the tests pass, then writeup.pdf and code.zip."""
+"""Bundle a submission: run the tests, then write writeup.pdf and code.zip."""
 
 import subprocess
 import sys

@@ -15,7 +15,7 @@ NEEDS = {
     "precision": Need("precision"),
     "attention_memory": Need("attention-memory"),
 }
-"""What makes the rows of each claim."""
+"""Studies and series that make the rows of each claim."""
 
 
 class Claims:

@@ -26,7 +26,7 @@ def all_reduce(source: Source, figures: Path) -> str:
 
 
 def growth(rows: list[Row]) -> list[dict[str, Any]]:
-    """Of each backend and number of ranks, the smallest and largest all-reduce: bytes, bandwidth, time."""
+    """Smallest and largest all-reduce of each backend and number of ranks: bytes, bandwidth, time."""
     from perf.studies.parallel.all_reduce import BACKENDS, rates
 
     shown = []
@@ -172,7 +172,7 @@ def _parts(
 
 
 def _setting(rows: list[Row]) -> str:
-    """What all rows have in common and no column says."""
+    """Values that all rows share and no column shows."""
     shared = {name: {str(row[name]) for row in rows if name in row} for name in ("batch", "precision", "variant")}
     said = ", ".join(f"{name} {one}" for name, found in shared.items() if len(found) == 1 for one in found)
     return plain(f"All with {said}.") if said else ""

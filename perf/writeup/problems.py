@@ -35,14 +35,14 @@ class Need:
         return "." in self.study
 
     def command(self, machine: str) -> str:
-        """What makes the rows, for a shell in the root of the repository."""
+        """Shell command that makes the rows, run in the root of the repository."""
         if self.is_asv:
             return f"asv run -b '^{re.escape(self.study)}\\.' HEAD^!"
         folder = machine if self.ranks == 1 else f"{re.sub(r'-x[0-9]+$', '', machine)}-x{self.ranks}"
         return " ".join(f"python -m perf study {self.study} {self.options} --out {PLACE}/{folder}".split())
 
     def missing(self, source: Source) -> list[Axes]:
-        """What of `asked` has no number in the rows on file."""
+        """Parts of `asked` without a number in the rows on file."""
         if self.is_asv:
             rows = source.newest_cells(self.study).to_dict("records")
         else:
@@ -240,4 +240,4 @@ PROBLEMS = (
 """0 points: optional."""
 
 POINTS = 107
-"""Of the handout of spring 2025."""
+"""Problems of the handout of spring 2025."""

@@ -46,10 +46,10 @@ class Source:
     frame: "pandas.DataFrame"
     studies: tuple[Study, ...]
     skipped: tuple[str, ...] = field(default=())
-    """What could not be read, a line each."""
+    """Files that could not be read, a line each."""
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Those of the machine's own folder, by name: the rows of the answers."""
+        """Documents of the machine's own folder, by name: the rows of the answers."""
         return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
 
     def named(self, name: str) -> list[Study]:
@@ -72,7 +72,7 @@ class Source:
 
 
 def read(folder: Path, machine: str | None) -> Source:
-    """Of `machine`, or of the one of which most is on file.
+    """Read the results of `machine`, by default of the machine with the most on file.
 
     A file that cannot be read is left out with a line in `skipped`. Raises `click.ClickException` with one line for a
     folder or machine that is not there.

@@ -1,4 +1,4 @@
-"""What are the answers to the course's problems that need no measurement?"""
+"""Answer the course's problems that need no measurement."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ PROBLEMS = {
 @click.option("--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), help="Default: all.")
 @out_option
 def command(names: tuple[str, ...], out: Path) -> None:
-    """What are the answers to the problems that need no measurement? Runs at once, without a GPU.
+    """Answer the problems that need no measurement. Runs at once, without a GPU.
 
     \b
     python -m perf study accounting --problem communication_accounting

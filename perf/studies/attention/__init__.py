@@ -1,1 +1,1 @@
-"""How fast attention is, ours beside every other, and what memory eager attention takes."""
+"""Studies of attention: speed beside every other implementation, memory of eager attention, tiles."""

@@ -1,4 +1,4 @@
-"""How much memory does eager attention take, which part of it is what, and where does it stop to fit?"""
+"""Predict and measure the memory of eager attention by part, and find the length that no longer fits."""
 
 import itertools
 import os

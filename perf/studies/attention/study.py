@@ -1,4 +1,4 @@
-"""How fast is our attention, beside all others in PyTorch?"""
+"""Compare our attention with all others in PyTorch."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
 
 @click.command(
-    help=f"""How fast is our attention, beside all others in PyTorch? Minutes on a GPU.
+    help=f"""Compare our attention with all others in PyTorch. Minutes on a GPU.
 
     \b
     python -m perf study attention --group leaderboard --out FOLDER

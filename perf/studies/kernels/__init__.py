@@ -1,1 +1,1 @@
-"""Which kernels a training step runs, in which phase, and what limits it."""
+"""Kernels of a training step by phase, and what limits the step."""

@@ -1,4 +1,4 @@
-"""Which kernels does a training step run, and what limits it? What the course asks nsys, from torch.profiler."""
+"""List the kernels of a training step and what limits it: the course's questions to nsys, from torch.profiler."""
 
 import dataclasses
 import os
@@ -41,7 +41,7 @@ BUSY_ENOUGH = 0.7
 @click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
 @out_option
 def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out: Path) -> None:
-    """Which kernels run, in which phase, and what limits a step? Five minutes on a GPU; tiny on a CPU: seconds.
+    """List the kernels of each phase and what limits a step. Five minutes on a GPU; tiny on a CPU: seconds.
 
     \b
     python -m perf study kernels --size small --context 512 --precision bf16

@@ -1,1 +1,1 @@
-"""What holds the memory of a forward and of a training step."""
+"""Memory of a forward and of a training step by what holds it."""

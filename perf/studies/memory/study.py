@@ -1,4 +1,4 @@
-"""What holds the memory of a forward and of a training step: timelines, peaks and their largest allocations."""
+"""Attribute the memory of a forward and of a training step: timelines, peaks and their largest allocations."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ ELSEWHERE = {"precision": ("fp32", "bf16")}
 @model_options(ON_A_GPU, ELSEWHERE)
 @out_option
 def command(models: Models, out: Path) -> None:
-    """What holds the memory of a forward and of a training step? 2.7B on a GPU: some minutes; tiny on a CPU: seconds.
+    """Attribute the memory of a forward and of a training step. 2.7B on a GPU: some minutes; tiny on a CPU: seconds.
 
     \b
     python -m perf study memory --size 2.7B --context 512 --precision fp32 --precision bf16 --out memory

@@ -1,1 +1,1 @@
-"""How far two measurements of the same code differ, and why."""
+"""Differences between measurements of the same code, and their sources."""

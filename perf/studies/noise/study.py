@@ -1,4 +1,4 @@
-"""How far do two measurements of the same code differ, and why: the time, the allocation, or the process?"""
+"""Split the scatter of measurements of the same code by source: time, allocation, process."""
 
 import os
 import statistics
@@ -47,7 +47,7 @@ VISITS = 8  # of each pair of processes
 @click.option("--pairs", type=click.IntRange(1, 20), help="Pairs of processes in turn. Default: 3; 1 if tiny.")
 @out_option
 def command(size: str | None, processes: int | None, pairs: int | None, out: Path) -> None:
-    """How far do two measurements of the same code differ, and why? Needs a GPU; takes 6 minutes.
+    """Split the scatter of measurements of the same code by source. Needs a GPU; takes 6 minutes.
 
     Ten cases, with several allocations in each of several processes, visited repeatedly: how much of the noise comes
     from the time, the allocation and the process, and how much is left of A - B where A and B alternate sample by

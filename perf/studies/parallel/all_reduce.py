@@ -1,4 +1,4 @@
-"""How long does an all-reduce take, and what bandwidth is that?"""
+"""Time an all-reduce and compute its bandwidth."""
 
 import itertools
 import statistics
@@ -29,7 +29,7 @@ BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 def command(
     size: str | None, world_sizes: tuple[int, ...], megabytes: tuple[int, ...], devices: tuple[Device, ...], out: Path
 ) -> None:
-    """How long does an all-reduce take? NCCL between GPUs and gloo between processes; a minute each.
+    """Time an all-reduce: NCCL between GPUs and gloo between processes; a minute each.
 
     \b
     python -m perf study all-reduce --world-size 2 --megabytes 100

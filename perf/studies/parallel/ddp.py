@@ -1,4 +1,4 @@
-"""What does data parallelism add to a step, by strategy and by bucket size?"""
+"""Measure what data parallelism adds to a step, by strategy and by bucket size."""
 
 import itertools
 import statistics
@@ -27,7 +27,7 @@ SWEPT = ("bucketed", "torch", "torch_static")
 @step_options(UNSCALED, VARIANTS)
 @out_option
 def command(steps: Steps, strategies: tuple[str, ...], buckets: tuple[float, ...], out: Path) -> None:
-    """What does data parallelism add to a step? Four strategies and torch's DDP; five minutes on two GPUs.
+    """Measure what data parallelism adds to a step: four strategies and torch's DDP; five minutes on two GPUs.
 
     \b
     python -m perf study ddp --world-size 2 --strategy naive --strategy bucketed --context 1024

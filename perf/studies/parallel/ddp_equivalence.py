@@ -1,4 +1,4 @@
-"""Does training on several ranks give the weights of training on one?"""
+"""Compare the weights trained on several ranks with those trained on one."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ ALLOWED = 1e-5
 )
 @out_option
 def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_size: int, out: Path) -> None:
-    """Does training on several ranks give the weights of training on one? Seconds.
+    """Compare the weights trained on several ranks with those trained on one. Seconds.
 
     \b
     python -m perf study ddp-equivalence --world-size 4 --steps 5

@@ -1,4 +1,4 @@
-"""When does a step compute and when does it communicate? A picture for each strategy."""
+"""Draw when a step computes and when it communicates, for each strategy."""
 
 import itertools
 from pathlib import Path
@@ -26,7 +26,7 @@ KINDS = ("compute", "communication")
 @step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
 def command(steps: Steps, strategies: tuple[str, ...], bucket_size_mb: float, out: Path) -> None:
-    """When does a step compute and when does it communicate? A minute on two GPUs.
+    """Draw when a step computes and when it communicates. A minute on two GPUs.
 
     \b
     python -m perf study overlap --strategy naive --strategy bucketed --batch 16 --out FOLDER

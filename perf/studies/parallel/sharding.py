@@ -1,4 +1,4 @@
-"""What does dividing the optimizer's state over the ranks save, and what does it cost?"""
+"""Measure what sharding the optimizer's state saves and costs."""
 
 import itertools
 import statistics
@@ -27,7 +27,7 @@ POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
 @step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
 def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
-    """What does dividing the optimizer's state save, and what does it cost? Three minutes on two GPUs.
+    """Measure what sharding the optimizer's state saves and costs. Three minutes on two GPUs.
 
     \b
     python -m perf study sharding --size xl --world-size 2

@@ -1,4 +1,4 @@
-"""How fast is a training step on several GPUs, beside another way to share its work?"""
+"""Compare a training step on several GPUs with another way to share its work."""
 
 import itertools
 import statistics
@@ -57,7 +57,7 @@ BUSY = 0.95
 @effort_options(rounds=12, processes=6, on_a_cpu=6)
 @out_option
 def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effort: Effort, out: Path) -> None:
-    """How fast is a step on several GPUs, beside another way to share it? Ten minutes on two.
+    """Compare a step on several GPUs with another way to share it. Ten minutes on two.
 
     \b
     python -m perf study parallel-step --world-size 2 --context 512 --batch 16

@@ -1,1 +1,1 @@
-"""What low precision costs, and what it saves."""
+"""Costs and savings of low precision."""

@@ -1,4 +1,4 @@
-"""How fast is the whole training step, beside another way to run it?"""
+"""Compare the whole training step with another way to run it."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def command(
     effort: Effort,
     out: Path,
 ) -> None:
-    """How fast is the whole training step, beside another way to run it? Three minutes a size on a GPU.
+    """Compare the whole training step with another way to run it. Three minutes a size on a GPU.
 
     \b
     python -m perf study train-step --size small --context 512

@@ -202,7 +202,7 @@ class CompiledModel(Answer):
         return matmul_share(profile["step"])
 
     def unmeasured(self, sizes: tuple[str, ...]) -> list[str]:
-        """Those of these sizes that have no row."""
+        """Sizes without a row."""
         return [size for size in sizes if (size, "compiled") not in self.rows]
 
 

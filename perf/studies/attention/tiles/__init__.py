@@ -1,1 +1,1 @@
-"""Which tiles our kernels are fastest in on this GPU, and how far the tables are from them."""
+"""Search of our kernels' fastest tiles on this GPU, and the distance of the tables from them."""
