@@ -26,6 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 )
 def test_sizes_are_the_courses_to_the_parameter(size, parameters, tensors):
     with torch.device("meta"):
+        assert torch.empty(0).is_meta, "else the next line takes the machine's memory"
         model = TransformerLM(MODEL_CONFIGS[size], 512)
     results = list(model.parameters())
     assert (sum(parameter.numel() for parameter in results), len(results)) == (parameters, tensors)
