@@ -8,6 +8,9 @@ import torch._dynamo  # before anything of torch's is replaced: it knows torch's
 
 from cs336_systems.attention.planning import plans
 
+with torch.device("cpu"):  # likewise: at its first use torch lists the functions that take a default device, for good
+    torch.empty(0)
+
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
