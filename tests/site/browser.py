@@ -43,7 +43,7 @@ def served(directory: Path) -> Iterator[str]:
     """The address of a web server for a folder, on a free port of this machine."""
     handler = functools.partial(_Quiet, directory=str(directory))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # shutdown waits for the next poll
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/"

@@ -60,7 +60,8 @@ class GitHub:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # shutdown waits for the next poll, by default 0.5 s
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def answer(self, method: str, path: str, answer: Any) -> None:
         """Answer `path` of the repository."""
