@@ -194,26 +194,31 @@ except ValueError as error:
     assert run_python(program, TRITON_INTERPRET="0").strip() == message
 
 
-@pytest.mark.parametrize(
-    ("setting", "precision"),
-    [
-        ("", "ieee"),
-        ("torch.set_float32_matmul_precision('high')", "tf32"),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", "tf32"),
-        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "tf32"),
-        ("torch.backends.fp32_precision = 'tf32'", "tf32"),
-        ("torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'ieee'", "ieee"),
-        ("torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'", "ieee"),
-    ],
-)
-def test_float32_products_are_torchs_however_they_were_set(setting: str, precision: str) -> None:
+SETTINGS = {
+    "": "ieee",
+    "torch.set_float32_matmul_precision('high')": "tf32",
+    "torch.backends.cuda.matmul.allow_tf32 = True": "tf32",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'": "tf32",
+    "torch.backends.fp32_precision = 'tf32'": "tf32",
+    "torch.backends.fp32_precision = 'tf32'; torch.backends.cuda.matmul.fp32_precision = 'ieee'": "ieee",
+    "torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'": "ieee",
+}
+
+
+def test_float32_products_are_torchs_however_they_were_set() -> None:
+    """Each setting in a process of its own, forked after the imports."""
     program = f"""
+import os
 import torch
 from cs336_systems.attention.request import torch_fp32_precision
-{setting}
-print(torch_fp32_precision())
+for setting in {list(SETTINGS)}:
+    if os.fork() == 0:
+        exec(setting)
+        print(torch_fp32_precision(), flush=True)
+        os._exit(0)
+    os.wait()
 """
-    assert run_python(program).strip() == precision
+    assert dict(zip(SETTINGS, run_python(program).split(), strict=True)) == SETTINGS
 
 
 @pytest.mark.parametrize("asked", [None, "ieee", "tf32", "bf16x3"])
