@@ -170,7 +170,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("status", KINDS)
-def test_a_bad_answer_raises_by_its_kind_with_the_rank_and_without_a_wait_for_the_others(puppets, status):
+def test_a_bad_answer_raises_by_its_kind_with_the_rank_and_without_a_wait_for_the_others(puppets, status, monkeypatch):
+    monkeypatch.setattr(ranks, "CAUSE_S", 0.1)
     made = puppets({"run": {"once_there_is": "/never"}}, {"run": {"status": status, "reason": "why"}})
     with pytest.raises(KINDS[status], match=r"^rank 1: why$") as raised:
         made.ask("run")
@@ -278,7 +279,7 @@ def faulty(tmp_path, monkeypatch):
 
     def make(fault, device):
         if fault == "absent":
-            monkeypatch.setattr(ranks, "LIMIT_S", 10.0)  # long enough for a loaded machine to start two ranks
+            monkeypatch.setattr(ranks, "LIMIT_S", 5.0)  # long enough for a loaded machine to start two ranks
         path = tmp_path / "cs336_systems" / "distributed" / "ddp.py"
         head = "def finish_gradient_synchronization(self) -> None:"
         broken = f"if dist.get_rank() == 1: {FAULTS[fault][0] or 'pass'}"

@@ -106,7 +106,7 @@ FAULTS = """
 HANGS = 102
 EXPECTED = {
     101: ("crashed", "SIGABRT"),
-    HANGS: ("hung", "3 s"),
+    HANGS: ("hung", "1 s"),
     103: ("error", "RuntimeError: first line"),
     104: ("out_of_memory", "99 GiB"),
     105: ("wrong", "out differs"),
@@ -124,7 +124,7 @@ def test_a_bad_case_costs_itself_a_reason_and_the_others_nothing(checkout, tmp_p
     monkeypatch.setattr(WorkerProcess, "ask", ask_patiently)
     absent = {"triton": ".flash_triton", "pytorch_compiled_backward": "FlashAttentionCompiledBackward"}
     cases = [*(case("pytorch", seq_len) for seq_len in EXPECTED), *map(case, absent), case("sdpa")]
-    effort = dataclasses.replace(FAST, limit_s=3)
+    effort = dataclasses.replace(FAST, limit_s=1)
     *results, function, module, fine = run(cases, checkout(flash_pytorch=FAULTS), tmp_path, effort)
     for result, (status, reason) in zip(results, EXPECTED.values(), strict=True):
         assert result.status == status, result
