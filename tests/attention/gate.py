@@ -32,6 +32,16 @@ class Shape:
 
 
 LONG = 1000 if DEVICE == "cuda" else 397  # more than three tiles of any size, and no tile divides it
+GPU_SHAPES = (  # the same lengths at the other head sizes
+    Shape((1,), 113, 113, 40),
+    Shape((1,), 113, 113, 64),
+    Shape((1,), 113, 113, 80),
+    Shape((1,), 203, 203, 40),
+    Shape((1,), 203, 203, 80),
+    Shape((1,), 256, 256, 32),
+    Shape((1,), 256, 256, 64),
+    Shape((1,), LONG, LONG, 64),
+)
 SHAPES = (
     # One query, one key, and lengths below, at and just beyond a tile.
     Shape((1,), 1, 1, 16),
@@ -49,20 +59,12 @@ SHAPES = (
     Shape((1,), 129, 129, 40),
     # Lengths that no tile divides, and ones that all tiles divide.
     Shape((2,), 113, 113, 16),
-    Shape((1,), 113, 113, 40),
-    Shape((1,), 113, 113, 64),
-    Shape((1,), 113, 113, 80),
     Shape((1,), 113, 113, 128),
     Shape((1,), 203, 203, 16),
     Shape((2,), 203, 203, 64),
-    Shape((1,), 203, 203, 40),
-    Shape((1,), 203, 203, 80),
     Shape((1,), 203, 203, 128),
-    Shape((1,), 256, 256, 32),
-    Shape((1,), 256, 256, 64),
     Shape((1,), 256, 256, 128),
     Shape((1,), LONG, LONG, 16),
-    Shape((1,), LONG, LONG, 64),
     Shape((1,), LONG, LONG, 128),
     # Unequal lengths: causal rows without a diagonal, causal keys that no query sees.
     Shape((2,), 1, 113, 16),
@@ -86,19 +88,20 @@ SHAPES = (
     Shape((2, 2), 67, 130, 40, "heads_inside"),
     # Leading dimensions.
     Shape((), 113, 113, 64),
-    Shape((2, 3), 65, 65, 32),
+    Shape((2, 3), 33, 33, 32),
     Shape((2, 1, 2), 33, 65, 16),
-    Shape((2, 2, 3), 67, 67, 16, "heads_inside"),
+    Shape((2, 2, 3), 33, 33, 16, "heads_inside"),
+    *(GPU_SHAPES if DEVICE == "cuda" else ()),
 )
 
 
 GROUPED_SHAPES = (
     Shape((1, 2), 64, 64, 64, heads_per_kv_head=2),
-    Shape((2, 6), 65, 65, 32, heads_per_kv_head=3),
+    Shape((2, 6), 33, 33, 32, heads_per_kv_head=3),
     Shape((1, 8), 33, 130, 16, heads_per_kv_head=8),
     Shape((2, 4), 130, 67, 40, "heads_inside", 2),
-    Shape((2, 2, 4), 67, 67, 16, "sliced", 2),
-    Shape((1, 4), 203, 113, 128, heads_per_kv_head=4),
+    Shape((2, 2, 4), 33, 33, 16, "sliced", 2),
+    Shape((1, 4), 113, 67, 128, heads_per_kv_head=4),
 )
 
 

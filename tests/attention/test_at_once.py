@@ -12,9 +12,9 @@ from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_ea
 
 SHAPES = (
     Shape((2,), 128, 128, 64),
-    Shape((2, 3), 113, 203, 40, "heads_inside"),
-    Shape((1, 4), 203, 130, 16, heads_per_kv_head=2),
-    Shape((2, 6), 67, 67, 32, "heads_inside", 3),
+    Shape((2, 2), 67, 203, 40, "heads_inside"),
+    Shape((1, 4), 130, 67, 16, heads_per_kv_head=2),
+    Shape((2, 6), 33, 33, 32, "heads_inside", 3),
     Shape((1,), 7, 200, 128, "sliced"),
     Shape((1,), 129, 3, 80),
     Shape((3,), 65, 65, 64, "expanded"),

@@ -29,9 +29,9 @@ SHAPES = (
     Shape((1,), 65, 203, 80),
     Shape((1,), 203, 113, 128),
     Shape((2, 1, 2), 33, 65, 16),
-    Shape((2, 3), 67, 130, 32, "heads_inside"),
+    Shape((2, 2), 67, 130, 32, "heads_inside"),
 )
-GROUPED_SHAPES = (Shape((2, 6), 65, 65, 32, "sliced", 3), Shape((1, 4), 130, 67, 128, heads_per_kv_head=4))
+GROUPED_SHAPES = (Shape((2, 6), 33, 33, 32, "sliced", 3), Shape((1, 4), 130, 67, 128, heads_per_kv_head=4))
 
 
 def seed_of(number: int) -> Tensor:
