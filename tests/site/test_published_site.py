@@ -11,6 +11,10 @@ from tests.site import browser
 from tests.site.publishing import ROOT, asv_publish
 
 COMMITS = 5
+VISIBLE_TIMES = """
+const times = document.querySelectorAll("table.cases tbody td a[href*='FlashAttention.track_time']");
+return [...times].filter((one) => one.checkVisibility()).map((one) => one.innerText);
+"""
 pytestmark = [pytest.mark.browser, browser.needs_browser]
 
 
@@ -44,9 +48,9 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path, drive
     with browser.served(tmp_path / "html") as site:
         driver.get(f"{site}index.html")
         browser.open_page(driver, "attention")
-        times = driver.find_elements("css selector", "table.cases tbody td a[href*='FlashAttention.track_time']")
+        times = driver.execute_script(VISIBLE_TIMES)
         assert times, "our page has no time"
-        assert all(link.text.split()[-1] in ("µs", "ms", "s") for link in times if link.is_displayed())
+        assert all(time.split()[-1] in ("µs", "ms", "s") for time in times)
         driver.execute_script("document.querySelectorAll('details.past').forEach((one) => { one.open = true; });")
         of_the_set = (
             "[href*='attention.FlashAttention.track_time'][href*='p-seq_len=8192'][href*='p-d=64'][href*=bfloat16]"
