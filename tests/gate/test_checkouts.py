@@ -30,12 +30,12 @@ def test_a_commit_by_any_of_its_names(repository: Repository) -> None:
     assert (resolve("HEAD").commit, resolve("HEAD").subject) == (commit, "The <first> $(one)")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "--version", "-p", "HEAD~99", "", "a b", "main;ls"])
-def test_no_commit_is_one_clear_line(repository: Repository, name: str) -> None:
+def test_no_commit_is_one_clear_line(repository: Repository) -> None:
     repository.commit("first")
-    with pytest.raises(click.ClickException, match="was given; allowed: a commit") as caught:
-        resolve(name)
-    assert "\n" not in caught.value.message
+    for name in ("nowhere", "--version", "-p", "HEAD~99", "", "a b", "main;ls"):
+        with pytest.raises(click.ClickException, match=f"^{name!r} was given; allowed: a commit") as caught:
+            resolve(name)
+        assert "\n" not in caught.value.message
 
 
 def test_only_the_package_is_exported_as_that_commit_had_it(repository: Repository, tmp_path: Path) -> None:
