@@ -34,9 +34,9 @@ class Bench(Comparer):
         if device_kind == "cuda":
             self._l2_bytes = device.identity(device_kind)["l2_bytes"]
 
-    def said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def with_status(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what `do` returns, with status and reason; never raise."""
-        return self._said(do)
+        return self._with_status(do)
 
     def check(self, work: Workload) -> float:
         """Run the work once and compare it with its oracle; returns the error found."""

@@ -87,7 +87,7 @@ class TooFast(Exception):
     """A sample below the physical floor: a measurement error."""
 
 
-def hold_to_floor(
+def require_floor(
     fastest_s: float,
     floor: Floor,
     measured_ceilings: dict[str, Any],

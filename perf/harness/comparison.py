@@ -154,7 +154,7 @@ class Comparer(Worker):
         for name, step in steps:
             if name in replies and replies[name]["status"] != "ok":
                 continue
-            reply = self._said(step)
+            reply = self._with_status(step)
             if reply["status"] != "ok":
                 held.pop(name, None)
             replies[name] = replies.get(name, {}) | reply if reply["status"] == "ok" else reply
@@ -208,10 +208,10 @@ class Comparer(Worker):
             mhz = turns.mhz[name]
             return {"samples_s": turns.samples_s[name]} | ({} if mhz is None else {"sm_mhz": mhz})
 
-        outcome = self._said(take)
+        outcome = self._with_status(take)
         for name in held:
             ok = outcome["status"] == "ok"
-            replies[name] |= self._said(partial(of_arm, name, taken["turns"])) if ok else outcome
+            replies[name] |= self._with_status(partial(of_arm, name, taken["turns"])) if ok else outcome
 
     def _sample_in_turn(self, held: Held, cache: Cache, count: int) -> Turns:
         """Take `count` samples of each arm in turn. Raises `TooFast` for samples below an arm's floor."""

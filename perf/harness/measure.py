@@ -14,7 +14,7 @@ from typing import Any
 
 from perf.harness import ceilings, device
 from perf.harness.case import Cache, Case
-from perf.harness.ceilings import hold_to_floor
+from perf.harness.ceilings import require_floor
 from perf.harness.clock import Clock, Stop, WallClock, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
@@ -100,13 +100,13 @@ class Worker:
         stop = Stop(**request["stop"])
         self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
         self._leftovers.release()
-        return self._said(lambda: self._visit(case, stop, request["first"]))
+        return self._with_status(lambda: self._visit(case, stop, request["first"]))
 
     def usable(self) -> bool:
         """Return False after an error that broke the CUDA context: the next case needs a new process."""
         return self._usable
 
-    def _said(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _with_status(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the result of `do` with status and reason; an error becomes the status and reason."""
         try:
             return {"status": "ok", "reason": "", **do()}
@@ -236,7 +236,7 @@ class Worker:
             time.sleep(rest_s)
             if not self._measure_again(kinds):
                 break
-        hold_to_floor(fastest_s, floor, self._ceilings, cache, self._l2_bytes, slack)
+        require_floor(fastest_s, floor, self._ceilings, cache, self._l2_bytes, slack)
 
     def _measure_again(self, kinds: set[str]) -> bool:
         """Measure the ceilings of these kinds again and keep the better ones; return False if memory is short."""

@@ -59,7 +59,7 @@ class PairWorker(Comparer):
         reply: dict[str, Any] = {"spent_ms": spent.ms}
         for arm in arms:
             spoiled = injection if arm == "head" else None
-            reply[arm] = self._said(
+            reply[arm] = self._with_status(
                 lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
             )
             self._leftovers.release()
@@ -69,10 +69,10 @@ class PairWorker(Comparer):
         if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         pairs = Rounds(**request["pairs"])
-        taken = self._said(lambda: self._take_turns(case, arms, pairs, injection, spent))
+        taken = self._with_status(lambda: self._take_turns(case, arms, pairs, injection, spent))
         if taken["status"] == "out_of_memory":  # each alone fits
             self._leftovers.release()
-            taken = self._said(lambda: self._one_after_the_other(case, arms, pairs, injection, spent))
+            taken = self._with_status(lambda: self._one_after_the_other(case, arms, pairs, injection, spent))
         return reply | taken
 
     def _look(self, case: Case, arm: str, first: bool, injection: Injection | None, spent: Spent) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 from perf.harness import ceilings, working_tree
 from perf.harness.case import Cache, Case, ClockName
-from perf.harness.ceilings import TooFast, hold_to_floor
+from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import missing_device
@@ -180,7 +180,7 @@ def _refusal(l2_bytes: int) -> str:
     limits = ceilings.measure(clock)
     floor_s = ceilings.floor_s(work.floor, limits, "cold", l2_bytes)
     try:
-        hold_to_floor(0.99 * floor_s, work.floor, limits, "cold", l2_bytes)
+        require_floor(0.99 * floor_s, work.floor, limits, "cold", l2_bytes)
     except TooFast as refused:
         return f"A fabricated time 1 % below the floor is refused: {refused}"
     raise click.ClickException("a time below the physical floor was accepted")

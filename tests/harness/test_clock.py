@@ -11,7 +11,7 @@ import pytest
 
 from perf.harness import ceilings
 from perf.harness.case import Case
-from perf.harness.ceilings import TooFast, hold_to_floor
+from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, MARKER, MAX_LEAD_S, _between_markers, length_of_union
 from perf.harness.measure import Worker
@@ -96,9 +96,9 @@ def test_the_wall_clock_refuses_to_call_a_series_cold():
 def test_a_fabricated_time_below_the_floor_is_rejected():
     matmul = Floor(flops=2 * 8192**3, matmul_dtype="bfloat16")
     least = matmul.flops / 800e12
-    hold_to_floor(least / 1.04, matmul, CEILINGS, "warm", L2)
+    require_floor(least / 1.04, matmul, CEILINGS, "warm", L2)
     with pytest.raises(TooFast, match="floor"):
-        hold_to_floor(least / 1.06, matmul, CEILINGS, "warm", L2)
+        require_floor(least / 1.06, matmul, CEILINGS, "warm", L2)
 
 
 def test_a_busy_cpu_may_have_been_slow_when_its_ceilings_were_measured():

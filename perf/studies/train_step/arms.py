@@ -63,7 +63,7 @@ def samples_of(
     that name in the reply of an earlier process to these arms.
     """
     bench = Bench(device_kind())
-    reply = bench.said(lambda: _samples(bench, names, case, rounds, built_first, expected))
+    reply = bench.with_status(lambda: _samples(bench, names, case, rounds, built_first, expected))
     return reply if reply["status"] == "ok" else refused(reply)
 
 
