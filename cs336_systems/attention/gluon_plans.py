@@ -14,7 +14,7 @@ from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopp
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
 from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import HopperBackward, HopperFloat32, HopperForward, suits_tma
+from cs336_systems.attention.tiles import HopperBackward, HopperFloat32, HopperForward, padded_head_dim, suits_tma
 from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
 from cs336_systems.attention.triton_plans import delta_launch
@@ -30,8 +30,9 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
     constants |= {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers}
     scalars = q.shape[2], k.shape[2], q.shape[1], request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, num_tiles(q, choice.rows), scalars, constants)
-    q_tiles, out_tiles = describes(q, WGMMA_ROWS), describes(torch.empty_like(q), WGMMA_ROWS)
-    k_tiles, v_tiles = describes(k, choice.k_tile), describes(v, choice.k_tile)
+    columns = padded_head_dim(q)
+    q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
+    k_tiles, v_tiles = (describes(x, choice.k_tile, columns) for x in (k, v))
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = torch.empty_like(q), new_lse(q)
@@ -55,7 +56,7 @@ def gluon_backward(
         "EVEN_KEYS": k.shape[2] % program_keys == 0,
     }
     kernel: Any = flash_bwd_hopper_128_kernel
-    if q.shape[-1] == 64:
+    if padded_head_dim(q) == 64:
         kernel = flash_bwd_hopper_64_kernel
         constants["DQ_REGISTERS"] = choice.dq_registers
     scalars = q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2
@@ -67,9 +68,11 @@ def gluon_backward(
         (q.numel(), request.scale),
         {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
     )
-    q_tiles, do_tiles = describes(q, choice.q_tile), describes(do, choice.q_tile)
-    k_tiles, v_tiles = describes(k, WGMMA_ROWS), describes(v, WGMMA_ROWS)
-    dk_tiles, dv_tiles = (describes(torch.empty_like(x), WGMMA_ROWS) for x in (k, v))
+    columns = padded_head_dim(q)
+    q_tiles, do_tiles = (describes(x, choice.q_tile, columns) for x in (q, do))
+    k_tiles, v_tiles, dk_tiles, dv_tiles = (
+        describes(x, WGMMA_ROWS, columns) for x in (k, v, torch.empty_like(k), torch.empty_like(v))
+    )
     sums_tiles = describes(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
 
     def run(
@@ -137,14 +140,15 @@ class Pieces:
 
     def __init__(self, x: Tensor, pieces: int):
         batch, num_heads, seq_len, d = x.shape
-        self._shape = batch, num_heads, seq_len, pieces * d
+        columns = padded_head_dim(x)
+        self._shape = batch, num_heads, seq_len, pieces * columns
         self._launch = Launch(
             split_kernel,
             num_tiles(x, SPLIT_ROWS),
             (*strides(x), num_heads, seq_len),
-            {"D": d, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
+            {"HEAD_DIM": d, "D": columns, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
         )
-        self._tiles = describes(torch.empty(self._shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, d)
+        self._tiles = describes(torch.empty(self._shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, columns)
 
     def __call__(self, x: Tensor) -> object:
         """Split x and return the descriptor of its pieces."""
@@ -156,7 +160,8 @@ class Pieces:
 def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:
     return {
         "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
-        "D": q.shape[-1],
+        "HEAD_DIM": q.shape[-1],
+        "D": padded_head_dim(q),
         "STAGES": stages,
         "IS_CAUSAL": request.is_causal,
         "REGISTERS": registers,

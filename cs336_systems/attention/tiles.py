@@ -231,7 +231,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if q.dtype == torch.float32 or not hopper_takes(request, q) or request.scale is None or request.scale <= 0:
         return None
-    choice = HOPPER_FORWARD[q.shape[-1]]
+    choice = HOPPER_FORWARD[padded_head_dim(q)]
     is_large = k.shape[2] >= choice.min_keys and _fills_a_gpu(q, k, choice.rows)
     return choice if is_large and all(map(suits_tma, (q, k, v))) else None
 
@@ -241,7 +241,7 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
     if q.dtype == torch.float32 or not hopper_takes(request, q) or request.deterministic:
         return None
     is_large = _fills_a_gpu(q, k) and _fills_a_gpu(k, q)
-    return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
+    return HOPPER_BACKWARD[padded_head_dim(q)] if is_large and all(map(suits_tma, (q, k, v))) else None
 
 
 def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFloat32 | None:
@@ -252,12 +252,12 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
     """
     takes = rows.dtype == torch.float32 and hopper_takes(request, rows) and rows.shape[2] >= HOPPER_MIN_ROWS
     is_large = visited.shape[2] >= HOPPER_FLOAT32_LONG or _fills_a_gpu(rows, visited)
-    return HOPPER_FLOAT32[rows.shape[-1], PIECES[request.products]] if takes and is_large else None
+    return HOPPER_FLOAT32[padded_head_dim(rows), PIECES[request.products]] if takes and is_large else None
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:
     """Whether a Gluon kernel may take such a q at all: the part of the choice that is known while a graph is traced."""
-    return q.shape[-1] in HOPPER_BACKWARD and not request.dropout and runs_gluon(q.device)
+    return padded_head_dim(q) in HOPPER_BACKWARD and not request.dropout and runs_gluon(q.device)
 
 
 def suits_tma(x: Tensor) -> bool:

@@ -14,7 +14,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -23,13 +22,21 @@ from cs336_systems.attention.gluon_kernels.pieces import load_pieces
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
     Sizes,
+    add_products,
     async_store,
     barriers,
+    columns_of,
     matrix,
     mma,
     operand,
+    products_over,
+    result_parts,
+    start_of,
     tiles_like,
     two_rings,
+    wait_for,
+    width_of,
+    zeros_of,
 )
 
 LN_2 = gl.constexpr(constants.LN_2)
@@ -48,6 +55,7 @@ class Memory(NamedTuple):
 class Config(NamedTuple):
     """Compile-time choices of a forward."""
 
+    HEAD_DIM: Any
     D: Any
     K_TILE_SIZE: Any
     STAGES: Any
@@ -142,9 +150,8 @@ def attend(CONSUMER: gl.constexpr, task):
     STAGES: gl.constexpr = task.config.STAGES
     BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
     s_layout: gl.constexpr = mma(K_TILE_SIZE)
-    o_layout: gl.constexpr = mma(D)
-    p_layout: gl.constexpr = operand(D)
-    o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
+    HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
+    parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
 
     block_start, batch, head = tile_of_program(sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
@@ -161,9 +168,7 @@ def attend(CONSUMER: gl.constexpr, task):
     slot = skipped % STAGES
     mbarrier.wait(memory.q_full.index(CONSUMER), 0)
     mbarrier.wait(k_ring.full.index(slot), (skipped // STAGES) % 2)
-    zeros = gl.zeros([ROWS, K_TILE_SIZE], gl.float32, layout=s_layout)
-    k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
-    scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scores = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
     scores = warpgroup_mma_wait(0, deps=(scores,))
     mbarrier.arrive(k_ring.empty.index(slot), count=1)
     keys = last * K_TILE_SIZE + gl.arange(0, K_TILE_SIZE, layout=gl.SliceLayout(0, s_layout))
@@ -174,19 +179,17 @@ def attend(CONSUMER: gl.constexpr, task):
     row_max = gl.maximum(gl.max(scores, 1) * scale_log2, MIN_FLOAT32)
     p32 = gl.exp2(scores * scale_log2 - row_max[:, None])
     row_sum = gl.sum(p32, 1)
-    p = gl.convert_layout(p32.to(dtype), p_layout)
-    acc = gl.zeros([ROWS, D], gl.float32, layout=o_layout)
+    p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
+    acc = zeros_of(parts)
 
     for i in range(skipped + 1, block_last + 1):
         slot = i % STAGES
         before = (i - 1) % STAGES
         mbarrier.wait(k_ring.full.index(slot), (i // STAGES) % 2)
-        s = gl.zeros([ROWS, K_TILE_SIZE], gl.float32, layout=s_layout)
-        k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
-        s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=False, is_async=True)
+        s = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
         mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
-        acc = warpgroup_mma(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, is_async=True)
-        s = warpgroup_mma_wait(1, deps=(s,))
+        acc = add_products(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, parts)
+        s = warpgroup_mma_wait(len(parts), deps=(s,))
         mbarrier.arrive(k_ring.empty.index(slot), count=1)
         # Lines 9 and 10, while p v of the previous tile runs.
         new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
@@ -194,21 +197,30 @@ def attend(CONSUMER: gl.constexpr, task):
         rescale = gl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + gl.sum(p32, 1)
         row_max = new_max
-        acc = warpgroup_mma_wait(0, deps=(acc,))
+        acc = wait_for(acc, 0)
         mbarrier.arrive(v_ring.empty.index(before), count=1)
-        p = gl.convert_layout(p32.to(dtype), p_layout)
-        acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None]
+        p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
+        acc = scaled_rows(acc, rescale, parts)
 
     slot = block_last % STAGES
     mbarrier.wait(v_ring.full.index(slot), (block_last // STAGES) % 2)
-    acc = warpgroup_mma(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
-    out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
-    q.store(out.to(dtype))  # q is not read again
+    acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts), 0)
+    for i in gl.static_range(len(parts)):
+        out = acc[i] / gl.convert_layout(row_sum, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None]
+        columns_of(q, start_of(parts, i), width_of(parts, i)).store(out.to(dtype))  # q is not read again
     fence_async_shared()
     async_store(task.out, [batch, head, q_start, 0], memory.q_tiles.index(CONSUMER))
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
     tma.store_wait(0)
+
+
+@gluon.jit
+def scaled_rows(acc, factors, parts: gl.constexpr):
+    """Multiply the rows of parts of columns."""
+    out = ()
+    for i in gl.static_range(len(parts)):
+        out = out + (acc[i] * gl.convert_layout(factors, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None],)
+    return out
 
 
 @gluon.jit
@@ -221,8 +233,8 @@ def store_lse(L_ptr, row_max, row_sum, batch, head, rows, sizes):
 @gluon.jit(do_not_specialize=["NUM_HEADS"])
 def flash_fwd_hopper_kernel(
     q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, REGISTERS: gl.constexpr,
+    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute 64 * CONSUMERS rows of out and lse (float32, natural) for one head of one batch element.
 
@@ -233,11 +245,11 @@ def flash_fwd_hopper_kernel(
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            Config(D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         Task(
             o_desc, L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), scale_log2,
-            Config(D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip

@@ -86,15 +86,15 @@ def attend(CONSUMER: gl.constexpr, task):
         acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None] + part
 
     out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
-    store_rows(at_head(task.out, batch, head), out, task.out.stride, q_start, sizes.queries, D)
+    store_rows(at_head(task.out, batch, head), out, task.out.stride, q_start, sizes.queries, task.config.HEAD_DIM, D)
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
 
 
 @gluon.jit(do_not_specialize=["NUM_HEADS"])
 def flash_fwd_hopper_float32_kernel(
     q_desc, k_desc, v_desc, O_ptr, L_ptr, stride_ob, stride_oh, stride_oq, N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    PIECES: gl.constexpr, REGISTERS: gl.constexpr,
+    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute 128 rows of out and lse (natural) for one head of one batch element.
 
@@ -105,12 +105,12 @@ def flash_fwd_hopper_float32_kernel(
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            Config(D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         Task(
             Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
             scale_log2,
-            Config(D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         REGISTERS,
     )  # fmt: skip

@@ -104,9 +104,12 @@ def scores_of(a, b, COLUMNS: gl.constexpr):
 @gluon.jit(do_not_specialize=["NUM_HEADS"])
 def split_kernel(
     X_ptr, Pieces_ptr, stride_xb, stride_xh, stride_xn, NUM_HEADS, SEQ_LEN,
-    D: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+    HEAD_DIM: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
 ):  # fmt: skip
-    """Split ROWS rows of one head of X, float32, into Pieces, (batch, heads, SEQ_LEN, PIECES, D)."""
+    """Split ROWS rows of one head of X, float32, into Pieces, (batch, heads, SEQ_LEN, PIECES, D).
+
+    D is HEAD_DIM or more; what is beyond HEAD_DIM is zero.
+    """
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [32 * 4 // D, D // 4], [4, 1], [1, 0])
     num_tiles = gl.cdiv(SEQ_LEN, ROWS)
     tile = gl.program_id(0) % num_tiles
@@ -114,9 +117,10 @@ def split_kernel(
     rows = tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
     exist = (rows < SEQ_LEN)[:, None] & (dims >= 0)[None, :]
+    filled = (rows < SEQ_LEN)[:, None] & (dims < HEAD_DIM)[None, :]
     X_ptr += batch_head // NUM_HEADS * stride_xb + batch_head % NUM_HEADS * stride_xh
     Pieces_ptr += batch_head * SEQ_LEN * (PIECES * D)
-    x = gl.load(X_ptr + (rows.to(gl.int64)[:, None] * stride_xn + dims[None, :]), mask=exist, other=0.0)
+    x = gl.load(X_ptr + (rows.to(gl.int64)[:, None] * stride_xn + dims[None, :]), mask=filled, other=0.0)
     pieces = pieces_of(x, PIECES)
     offsets = rows.to(gl.int64)[:, None] * (PIECES * D) + dims[None, :]
     for piece in gl.static_range(PIECES):
