@@ -14,7 +14,15 @@ from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopp
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
 from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import HopperBackward, HopperFloat32, HopperForward, padded_head_dim, suits_tma
+from cs336_systems.attention.tiles import (
+    HopperBackward,
+    HopperFloat32,
+    HopperForward,
+    l2_bytes,
+    multiprocessors,
+    padded_head_dim,
+    suits_tma,
+)
 from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
 from cs336_systems.attention.triton_plans import delta_launch
@@ -22,14 +30,15 @@ from cs336_systems.attention.triton_plans import delta_launch
 CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
+MAX_PROGRAMS = 132  # where there is no GPU to ask
 
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
     """Plan a 16-bit forward."""
     constants = _constants(request, q, k, choice.stages, choice.registers)
     constants |= {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers}
-    scalars = q.shape[2], k.shape[2], q.shape[1], request.scale_log2
-    launch = Launch(flash_fwd_hopper_kernel, num_tiles(q, choice.rows), scalars, constants)
+    scalars = *_schedule(request, q, k), request.scale_log2
+    launch = Launch(flash_fwd_hopper_kernel, programs_of(q, choice.rows), scalars, constants)
     columns = padded_head_dim(q)
     q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
     k_tiles, v_tiles = (describes(x, choice.k_tile, columns) for x in (k, v))
@@ -94,8 +103,8 @@ def gluon_backward(
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
     """Plan a float32 forward over pieces, which take 4 or 6 bytes an element of q, k and v."""
     constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
-    scalars = *strides(like(q)), q.shape[2], k.shape[2], q.shape[1], request.scale_log2
-    launch = Launch(flash_fwd_hopper_float32_kernel, num_tiles(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
+    scalars = *strides(like(q)), *_schedule(request, q, k), request.scale_log2
+    launch = Launch(flash_fwd_hopper_float32_kernel, programs_of(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
     q_pieces, k_pieces, v_pieces = (Pieces(x, choice.pieces) for x in (q, k, v))
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -155,6 +164,24 @@ class Pieces:
         pieces = torch.empty(self._shape, dtype=torch.bfloat16, device=x.device)
         self._launch(x, pieces)
         return self._tiles(pieces)
+
+
+def programs_of(q: Tensor, rows: int) -> int:
+    """Return the programs of a forward, one a multiprocessor; each takes tiles of so many rows of q in turn."""
+    return min(num_tiles(q, rows), multiprocessors(q.device) or MAX_PROGRAMS)
+
+
+def _schedule(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """Return queries, keys, heads of a batch element, all heads, and how many of them share the L2 cache.
+
+    The tiles of a causal head differ in work, and the more heads share one order the better it is balanced.
+    """
+    batch, heads, queries, _ = q.shape
+    at_once = 1
+    if request.is_causal:
+        bytes_of_head = 2 * k.shape[2] * k.shape[3] * k.element_size() * k.shape[1] // heads
+        at_once = max(1, l2_bytes(q.device) // 2 // max(1, bytes_of_head))
+    return queries, k.shape[2], heads, batch * heads, min(batch * heads, at_once)
 
 
 def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:

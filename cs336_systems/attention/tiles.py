@@ -107,6 +107,12 @@ def _shared_bytes_of_gpu(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", MIN_SHARED_BYTES_MEDIUM))
 
 
+@constant_to_compiler
+def l2_bytes(device: torch.device) -> int:
+    """Return the size of a GPU's L2 cache; 0 on the CPU."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
+
+
 def padded_head_dim(q: Tensor) -> int:
     """Return the head dimension of tiles: the next power of two, at least 16."""
     padded = 16

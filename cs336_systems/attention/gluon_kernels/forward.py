@@ -21,16 +21,17 @@ from cs336_systems.attention import constants
 from cs336_systems.attention.gluon_kernels.pieces import load_pieces
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
+    Ring,
     Sizes,
     add_products,
     async_store,
-    barriers,
     columns_of,
     matrix,
     mma,
     operand,
     products_over,
     result_parts,
+    ring_barriers,
     start_of,
     tiles_like,
     two_rings,
@@ -44,10 +45,10 @@ MIN_FLOAT32 = gl.constexpr(constants.MIN_FLOAT32)
 
 
 class Memory(NamedTuple):
-    """Shared memory of a forward: a tile of q for each consumer, and rings of k and v."""
+    """Shared memory of a forward: tiles of q and of out for each consumer, and rings of k and v."""
 
-    q_tiles: Any
-    q_full: Any
+    q: Any
+    out_tiles: Any
     k: Any
     v: Any
 
@@ -65,6 +66,16 @@ class Config(NamedTuple):
     HEADS_PER_KV_HEAD: Any
 
 
+class Schedule(NamedTuple):
+    """Order of the tiles of q, which programs take in turn: all tiles of some heads, then those of the next heads."""
+
+    heads: Any
+    """Heads of all batch elements."""
+
+    heads_at_once: Any
+    """Heads whose k and v fit in the L2 cache together."""
+
+
 class Task(NamedTuple):
     """Arguments of a consumer of a forward."""
 
@@ -72,6 +83,7 @@ class Task(NamedTuple):
     lse_ptr: Any
     memory: Any
     sizes: Any
+    schedule: Any
     scale_log2: Any
     config: Any
 
@@ -80,25 +92,37 @@ class Task(NamedTuple):
 def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PIECES: gl.constexpr):
     """Allocate the shared memory of a forward and initialize its barriers."""
     q_tiles = tiles_like(q_desc, CONSUMERS * PIECES)
+    out_tiles = q_tiles
+    if PIECES == 1:
+        out_tiles = tiles_like(q_desc, CONSUMERS)
     k_tiles = tiles_like(k_desc, STAGES * PIECES)
     v_tiles = tiles_like(v_desc, STAGES * PIECES)
-    q_full = barriers(CONSUMERS)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
+    q_full, q_empty = ring_barriers(CONSUMERS, 1, 1)
     k_ring, v_ring = two_rings(k_tiles, v_tiles, STAGES, 1, CONSUMERS)
     fence_async_shared()
-    return Memory(q_tiles, q_full, k_ring, v_ring)
+    return Memory(Ring(q_tiles, q_full, q_empty), out_tiles, k_ring, v_ring)
 
 
 @gluon.jit
-def tile_of_program(sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return first query, batch and head of this program. A head's last tile, the heaviest if causal, comes first."""
+def num_tiles_of(sizes, schedule, Q_TILE_SIZE: gl.constexpr):
+    """Return the number of tiles of q in all heads."""
+    return gl.cdiv(sizes.queries, Q_TILE_SIZE) * schedule.heads
+
+
+@gluon.jit
+def tile_at(position, sizes, schedule, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return first query, batch and head of a tile of the schedule. The heaviest come first, the last ones if causal.
+
+    Programs take every n-th tile, so the work of any two differs by about one tile.
+    """
     num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
-    program = gl.program_id(0)
-    tile = program % num_tiles
+    first_head = position // (num_tiles * schedule.heads_at_once) * schedule.heads_at_once
+    heads = gl.minimum(schedule.heads_at_once, schedule.heads - first_head)
+    rank = position - first_head * num_tiles
+    tile = rank // heads
+    batch_head = first_head + rank % heads
     if IS_CAUSAL:
         tile = num_tiles - 1 - tile
-    batch_head = program // num_tiles
     return tile * Q_TILE_SIZE, batch_head // sizes.heads, batch_head % sizes.heads
 
 
@@ -112,28 +136,36 @@ def last_key_tile(first_row, NUM_ROWS: gl.constexpr, N_KEYS, K_TILE_SIZE: gl.con
 
 
 @gluon.jit
-def load_tiles(q_desc, k_desc, v_desc, memory, sizes, config):
-    """Load q once, then k and v through their rings, from the last tile to the first."""
-    q_start, batch, head = tile_of_program(sizes, ROWS * config.CONSUMERS, config.IS_CAUSAL)
-    kv_head = head // config.HEADS_PER_KV_HEAD
-    for c in gl.static_range(config.CONSUMERS):
-        load_pieces(q_desc, batch, head, q_start + c * ROWS, memory.q_full.index(c), memory.q_tiles, c, config.PIECES)
-    last = last_key_tile(q_start, ROWS * config.CONSUMERS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
-    k_ring, v_ring = memory.k, memory.v
-    for i in range(0, last + 1):
-        slot = i % config.STAGES
-        free = (i // config.STAGES) % 2 ^ 1  # a new barrier counts as passed in phase 1
-        row = (last - i) * config.K_TILE_SIZE
-        mbarrier.wait(k_ring.empty.index(slot), free)
-        load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
-        mbarrier.wait(v_ring.empty.index(slot), free)
-        load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
+def load_tiles(q_desc, k_desc, v_desc, memory, sizes, schedule, config):
+    """Load q of each tile, then its k and v through their rings, from the last tile of keys to the first."""
+    BLOCK_ROWS: gl.constexpr = ROWS * config.CONSUMERS
+    visited = 0  # tiles of keys before
+    phase = 1  # a new barrier counts as passed in phase 1
+    for position in range(gl.program_id(0), num_tiles_of(sizes, schedule, BLOCK_ROWS), gl.num_programs(0)):
+        q_start, batch, head = tile_at(position, sizes, schedule, BLOCK_ROWS, config.IS_CAUSAL)
+        kv_head = head // config.HEADS_PER_KV_HEAD
+        for c in gl.static_range(config.CONSUMERS):
+            mbarrier.wait(memory.q.empty.index(c), phase)
+            full = memory.q.full.index(c)
+            load_pieces(q_desc, batch, head, q_start + c * ROWS, full, memory.q.tiles, c, config.PIECES)
+        last = last_key_tile(q_start, BLOCK_ROWS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
+        k_ring, v_ring = memory.k, memory.v
+        for i in range(visited, visited + last + 1):
+            slot = i % config.STAGES
+            free = (i // config.STAGES) % 2 ^ 1
+            row = (visited + last - i) * config.K_TILE_SIZE
+            mbarrier.wait(k_ring.empty.index(slot), free)
+            load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
+            mbarrier.wait(v_ring.empty.index(slot), free)
+            load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
+        visited += last + 1
+        phase ^= 1
 
 
 @gluon.jit
-def skip_tiles(skipped, k_ring, v_ring, STAGES: gl.constexpr):
-    """Release the first tiles of the rings, which only consumers of later rows see."""
-    for i in range(0, skipped):
+def skip_tiles(start, end, k_ring, v_ring, STAGES: gl.constexpr):
+    """Release tiles of the rings that only consumers of later rows see."""
+    for i in range(start, end):
         mbarrier.wait(k_ring.full.index(i % STAGES), (i // STAGES) % 2)
         mbarrier.arrive(k_ring.empty.index(i % STAGES), count=1)
         mbarrier.wait(v_ring.full.index(i % STAGES), (i // STAGES) % 2)
@@ -142,7 +174,20 @@ def skip_tiles(skipped, k_ring, v_ring, STAGES: gl.constexpr):
 
 @gluon.jit
 def attend(CONSUMER: gl.constexpr, task):
-    """Compute ROWS rows of out and lse in one consumer."""
+    """Compute ROWS rows of out and lse of each tile in one consumer."""
+    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
+    visited = 0  # tiles of keys before
+    phase = 0
+    num_tiles = num_tiles_of(task.sizes, task.schedule, BLOCK_ROWS)
+    for position in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        visited = attend_tile(CONSUMER, task, position, visited, phase)
+        phase ^= 1
+    tma.store_wait(0)
+
+
+@gluon.jit
+def attend_tile(CONSUMER: gl.constexpr, task, position, visited, phase):
+    """Compute ROWS rows of out and lse; return the tiles of keys that the rings have held until then."""
     memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
     dtype: gl.constexpr = task.out.dtype
     D: gl.constexpr = task.config.D
@@ -154,20 +199,21 @@ def attend(CONSUMER: gl.constexpr, task):
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_of_program(sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
+    block_start, batch, head = tile_at(position, sizes, task.schedule, BLOCK_ROWS, task.config.IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
-    q = matrix(memory.q_tiles, CONSUMER, ROWS, D)
+    q = matrix(memory.q.tiles, CONSUMER, ROWS, D)
 
-    skipped = block_last - last
-    skip_tiles(skipped, k_ring, v_ring, STAGES)
+    first = visited + block_last - last
+    end = visited + block_last + 1
+    skip_tiles(visited, first, k_ring, v_ring, STAGES)
 
     # The first tile, with the diagonal and the end of the keys.
-    slot = skipped % STAGES
-    mbarrier.wait(memory.q_full.index(CONSUMER), 0)
-    mbarrier.wait(k_ring.full.index(slot), (skipped // STAGES) % 2)
+    slot = first % STAGES
+    mbarrier.wait(memory.q.full.index(CONSUMER), phase)
+    mbarrier.wait(k_ring.full.index(slot), (first // STAGES) % 2)
     scores = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
     scores = warpgroup_mma_wait(0, deps=(scores,))
     mbarrier.arrive(k_ring.empty.index(slot), count=1)
@@ -182,7 +228,7 @@ def attend(CONSUMER: gl.constexpr, task):
     p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
     acc = zeros_of(parts)
 
-    for i in range(skipped + 1, block_last + 1):
+    for i in range(first + 1, end):
         slot = i % STAGES
         before = (i - 1) % STAGES
         mbarrier.wait(k_ring.full.index(slot), (i // STAGES) % 2)
@@ -202,16 +248,20 @@ def attend(CONSUMER: gl.constexpr, task):
         p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
         acc = scaled_rows(acc, rescale, parts)
 
-    slot = block_last % STAGES
-    mbarrier.wait(v_ring.full.index(slot), (block_last // STAGES) % 2)
+    mbarrier.arrive(memory.q.empty.index(CONSUMER), count=1)
+    slot = (end - 1) % STAGES
+    mbarrier.wait(v_ring.full.index(slot), ((end - 1) // STAGES) % 2)
     acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts), 0)
+    mbarrier.arrive(v_ring.empty.index(slot), count=1)
+    tma.store_wait(0)  # the last tile of out has been read
+    out_tile = matrix(memory.out_tiles, CONSUMER, ROWS, D)
     for i in gl.static_range(len(parts)):
         out = acc[i] / gl.convert_layout(row_sum, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None]
-        columns_of(q, start_of(parts, i), width_of(parts, i)).store(out.to(dtype))  # q is not read again
+        columns_of(out_tile, start_of(parts, i), width_of(parts, i)).store(out.to(dtype))
     fence_async_shared()
-    async_store(task.out, [batch, head, q_start, 0], memory.q_tiles.index(CONSUMER))
+    async_store(task.out, [batch, head, q_start, 0], memory.out_tiles.index(CONSUMER))
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
-    tma.store_wait(0)
+    return end
 
 
 @gluon.jit
@@ -230,13 +280,13 @@ def store_lse(L_ptr, row_max, row_sum, batch, head, rows, sizes):
     gl.store(L_ptr + (batch * sizes.heads + head).to(gl.int64) * sizes.queries + rows, lse, mask=rows < sizes.queries)
 
 
-@gluon.jit(do_not_specialize=["NUM_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_fwd_hopper_kernel(
-    q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
+    q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
     STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Compute 64 * CONSUMERS rows of out and lse (float32, natural) for one head of one batch element.
+    """Compute out and lse (float32, natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
     CONSUMERS is 2 or 3, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
     softmax_scale * log2(e), is positive: the maximum is taken of unscaled scores.
@@ -244,11 +294,11 @@ def flash_fwd_hopper_kernel(
     memory = allocate(q_desc, k_desc, v_desc, STAGES, CONSUMERS, 1)
     specialize(
         (
-            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
+            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), Schedule(ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         Task(
-            o_desc, L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), scale_log2,
+            o_desc, L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), Schedule(ALL_HEADS, HEADS_AT_ONCE), scale_log2,
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         CONSUMERS, REGISTERS,
