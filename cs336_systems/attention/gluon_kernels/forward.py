@@ -104,17 +104,26 @@ def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, CONSUMERS: gl.constex
 
 
 @gluon.jit
-def num_tiles_of(sizes, schedule, Q_TILE_SIZE: gl.constexpr):
-    """Return the number of tiles of q in all heads."""
-    return gl.cdiv(sizes.queries, Q_TILE_SIZE) * schedule.heads
+def turns_of(sizes, schedule, Q_TILE_SIZE: gl.constexpr):
+    """Return how many tiles this program takes."""
+    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE) * schedule.heads
+    turns = num_tiles // gl.num_programs(0)
+    place = gl.program_id(0)
+    if turns % 2 == 1:
+        place = gl.num_programs(0) - 1 - place
+    return turns + (place < num_tiles % gl.num_programs(0)).to(gl.int32)
 
 
 @gluon.jit
-def tile_at(position, sizes, schedule, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return first query, batch and head of a tile of the schedule. The heaviest come first, the last ones if causal.
+def tile_at(turn, sizes, schedule, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return first query, batch and head of the tile that this program takes in a turn.
 
-    Programs take every n-th tile, so the work of any two differs by about one tile.
+    The heaviest tiles come first, the last ones of their heads if causal. Every other turn goes through the programs
+    backward, so that each gets about the same work.
     """
+    position = turn * gl.num_programs(0) + gl.program_id(0)
+    if turn % 2 == 1:
+        position = (turn + 1) * gl.num_programs(0) - 1 - gl.program_id(0)
     num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
     first_head = position // (num_tiles * schedule.heads_at_once) * schedule.heads_at_once
     heads = gl.minimum(schedule.heads_at_once, schedule.heads - first_head)
@@ -140,12 +149,11 @@ def load_tiles(q_desc, k_desc, v_desc, memory, sizes, schedule, config):
     """Load q of each tile, then its k and v through their rings, from the last tile of keys to the first."""
     BLOCK_ROWS: gl.constexpr = ROWS * config.CONSUMERS
     visited = 0  # tiles of keys before
-    phase = 1  # a new barrier counts as passed in phase 1
-    for position in range(gl.program_id(0), num_tiles_of(sizes, schedule, BLOCK_ROWS), gl.num_programs(0)):
-        q_start, batch, head = tile_at(position, sizes, schedule, BLOCK_ROWS, config.IS_CAUSAL)
+    for turn in range(0, turns_of(sizes, schedule, BLOCK_ROWS)):
+        q_start, batch, head = tile_at(turn, sizes, schedule, BLOCK_ROWS, config.IS_CAUSAL)
         kv_head = head // config.HEADS_PER_KV_HEAD
         for c in gl.static_range(config.CONSUMERS):
-            mbarrier.wait(memory.q.empty.index(c), phase)
+            mbarrier.wait(memory.q.empty.index(c), turn % 2 ^ 1)  # a new barrier counts as passed in phase 1
             full = memory.q.full.index(c)
             load_pieces(q_desc, batch, head, q_start + c * ROWS, full, memory.q.tiles, c, config.PIECES)
         last = last_key_tile(q_start, BLOCK_ROWS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
@@ -159,7 +167,6 @@ def load_tiles(q_desc, k_desc, v_desc, memory, sizes, schedule, config):
             mbarrier.wait(v_ring.empty.index(slot), free)
             load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
         visited += last + 1
-        phase ^= 1
 
 
 @gluon.jit
@@ -177,16 +184,13 @@ def attend(CONSUMER: gl.constexpr, task):
     """Compute ROWS rows of out and lse of each tile in one consumer."""
     BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
     visited = 0  # tiles of keys before
-    phase = 0
-    num_tiles = num_tiles_of(task.sizes, task.schedule, BLOCK_ROWS)
-    for position in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        visited = attend_tile(CONSUMER, task, position, visited, phase)
-        phase ^= 1
+    for turn in range(0, turns_of(task.sizes, task.schedule, BLOCK_ROWS)):
+        visited = attend_tile(CONSUMER, task, turn, visited)
     tma.store_wait(0)
 
 
 @gluon.jit
-def attend_tile(CONSUMER: gl.constexpr, task, position, visited, phase):
+def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     """Compute ROWS rows of out and lse; return the tiles of keys that the rings have held until then."""
     memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
     dtype: gl.constexpr = task.out.dtype
@@ -199,7 +203,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, position, visited, phase):
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_at(position, sizes, task.schedule, BLOCK_ROWS, task.config.IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, task.schedule, BLOCK_ROWS, task.config.IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
@@ -212,7 +216,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, position, visited, phase):
 
     # The first tile, with the diagonal and the end of the keys.
     slot = first % STAGES
-    mbarrier.wait(memory.q.full.index(CONSUMER), phase)
+    mbarrier.wait(memory.q.full.index(CONSUMER), turn % 2)
     mbarrier.wait(k_ring.full.index(slot), (first // STAGES) % 2)
     scores = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
     scores = warpgroup_mma_wait(0, deps=(scores,))

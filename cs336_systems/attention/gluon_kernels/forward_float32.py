@@ -17,10 +17,10 @@ from cs336_systems.attention.gluon_kernels.forward import (
     allocate,
     last_key_tile,
     load_tiles,
-    num_tiles_of,
     skip_tiles,
     store_lse,
     tile_at,
+    turns_of,
 )
 from cs336_systems.attention.gluon_kernels.pieces import (
     matrices,
@@ -39,14 +39,12 @@ KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 def attend(CONSUMER: gl.constexpr, task):
     """Compute ROWS rows of out and lse of each tile in one consumer."""
     visited = 0  # tiles of keys before
-    phase = 0
-    for position in range(gl.program_id(0), num_tiles_of(task.sizes, task.schedule, 2 * ROWS), gl.num_programs(0)):
-        visited = attend_tile(CONSUMER, task, position, visited, phase)
-        phase ^= 1
+    for turn in range(0, turns_of(task.sizes, task.schedule, 2 * ROWS)):
+        visited = attend_tile(CONSUMER, task, turn, visited)
 
 
 @gluon.jit
-def attend_tile(CONSUMER: gl.constexpr, task, position, visited, q_phase):
+def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     """Compute ROWS rows of out and lse; return the tiles of keys that the rings have held until then."""
     memory, sizes = task.memory, task.sizes
     D: gl.constexpr = task.config.D
@@ -59,7 +57,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, position, visited, q_phase):
     o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_at(position, sizes, task.schedule, 2 * ROWS, IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, task.schedule, 2 * ROWS, IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, 2 * ROWS, sizes.keys, KEYS, IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, KEYS, IS_CAUSAL)
@@ -73,7 +71,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, position, visited, q_phase):
     end = visited + block_last + 1
     skip_tiles(visited, first, k_ring, v_ring, STAGES)
 
-    mbarrier.wait(memory.q.full.index(CONSUMER), q_phase)
+    mbarrier.wait(memory.q.full.index(CONSUMER), turn % 2)
     for i in range(first, end):
         slot = i % STAGES
         phase = (i // STAGES) % 2
