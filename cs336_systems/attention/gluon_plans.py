@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cs336_systems.attention.constants import DQ_COLUMNS, WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel
@@ -105,11 +106,11 @@ def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Ho
     constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
     scalars = *strides(like(q)), *_schedule(request, q, k), request.scale_log2
     launch = Launch(flash_fwd_hopper_float32_kernel, programs_of(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
-    q_pieces, k_pieces, v_pieces = (Pieces(x, choice.pieces) for x in (q, k, v))
+    split = Pieces(choice.pieces, q, k, v)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = like(q), new_lse(q)
-        launch(q_pieces(q), k_pieces(k), v_pieces(v), out, lse)
+        launch(*split(q, k, v), out, lse)
         return out, lse
 
     return run
@@ -131,39 +132,42 @@ def pieces_backward(
         },
     )
     delta_of = delta_launch(out, do)
-    q_pieces, k_pieces, v_pieces, do_pieces = (Pieces(x, choice.pieces) for x in (q, k, v, do))
+    split = Pieces(choice.pieces, q, k, v, do)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         delta = delta_of(out, do, lse)
         dq, dk, dv = like(q).zero_(), like(k), like(v)
-        launch(q_pieces(q), k_pieces(k), v_pieces(v), do_pieces(do), lse, delta, dq, dk, dv)
+        launch(*split(q, k, v, do), lse, delta, dq, dk, dv)
         return dq, dk, dv
 
     return run
 
 
 class Pieces:
-    """Split tensors laid out as `x` into bfloat16 pieces, and describe these in tiles."""
+    """Split q, k, v and, in a backward, do, laid out as these are, into bfloat16 pieces, and describe those in tiles."""
 
-    def __init__(self, x: Tensor, pieces: int):
-        batch, num_heads, seq_len, d = x.shape
-        columns = padded_head_dim(x)
-        self._shape = batch, num_heads, seq_len, pieces * columns
+    def __init__(self, pieces: int, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None):
+        columns = padded_head_dim(q)
+        given = (q, k, v) if do is None else (q, k, v, do)
+        self._shapes = [(*x.shape[:-1], pieces * columns) for x in given]
         self._launch = Launch(
             split_kernel,
-            num_tiles(x, SPLIT_ROWS),
-            (*strides(x), num_heads, seq_len),
-            {"HEAD_DIM": d, "D": columns, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
+            sum(num_tiles(x, SPLIT_ROWS) for x in given),
+            (*strides(q, k, v, q if do is None else do), *q.shape[:2], k.shape[1], q.shape[2], k.shape[2]),
+            {"HEAD_DIM": q.shape[-1], "D": columns, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
         )
-        self._tiles = describes(torch.empty(self._shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, columns)
+        self._tiles = [
+            describes(torch.empty(shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, columns)
+            for shape in self._shapes
+        ]
 
-    def __call__(self, x: Tensor) -> object:
-        """Split x and return the descriptor of its pieces."""
-        pieces = torch.empty(self._shape, dtype=torch.bfloat16, device=x.device)
-        self._launch(x, pieces)
-        return self._tiles(pieces)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None) -> list[TensorDescriptor]:
+        """Split the tensors and return the descriptors of their pieces."""
+        pieces = [torch.empty(shape, dtype=torch.bfloat16, device=q.device) for shape in self._shapes]
+        self._launch(q, k, v, do, *pieces, *([None] if do is None else []))
+        return [tiles(x) for tiles, x in zip(self._tiles, pieces, strict=True)]
 
 
 def programs_of(q: Tensor, rows: int) -> int:

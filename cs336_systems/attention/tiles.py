@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from cs336_systems.attention.constants import WGMMA_ROWS
-from cs336_systems.attention.launch import cdiv
+from cs336_systems.attention.launch import cdiv, num_tiles
 from cs336_systems.attention.private import constant_to_compiler, warn_once
 from cs336_systems.attention.request import Request
 
@@ -174,12 +174,10 @@ class HopperForward(NamedTuple):
     stages: int
     consumers: int
     registers: int
-    min_keys: int
-    """Minimum number of keys; with fewer the Triton kernel is faster."""
 
     @property
     def rows(self) -> int:
-        """Rows of q in a program."""
+        """Rows of q in a tile of a program."""
         return WGMMA_ROWS * self.consumers
 
 
@@ -202,10 +200,11 @@ class HopperFloat32(NamedTuple):
     registers: int
 
 
-# By head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills but some
-# 30 registers in the causal backward of d = 128, before its loop. At d = 64 the Triton forward takes 0.78 of the Gluon
-# forward's time at 1024 keys, and 1.09 at 4096.
-HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 4096), 128: HopperForward(128, 2, 2, 240, 1024)}
+# By padded head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills
+# but some 30 registers in the causal backward of d = 128, before its loop.
+HOPPER_FORWARD = {64: HopperForward(128, 2, 2, 240), 128: HopperForward(128, 2, 2, 240)}
+HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 3, 160)}
+"""Replacements from HOPPER_LONG keys on, where programs take several tiles."""
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240)}
 HOPPER_FLOAT32 = {
     (64, 2): HopperFloat32(2, 2, 216),
@@ -217,37 +216,49 @@ HOPPER_FLOAT32 = {
 PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
 """Pieces by the request's products. Two pieces hold more bits than TF32, 16 instead of 10, and take less time."""
 
-HOPPER_MIN_ROWS = 128
-"""Minimum rows of q and of k."""
-
-HOPPER_MIN_TILES = 2
-"""Minimum tiles of 64 rows for each multiprocessor, unless each program visits HOPPER_LONG rows."""
+HOPPER_ROWS = 128
+"""Rows of q or k in most programs, and the minimum of both."""
 
 HOPPER_LONG = 4096
-"""Visited rows from which a program for nearly each multiprocessor is enough. On an H200, 4 heads of 4096 take 0.78 of
-the Triton kernels' time forward (d = 128; at 64, whose programs have 192 rows, they are 88 programs and take 1.09), and
-0.77 and 0.80 backward."""
+HOPPER_LONG_TILES = 4
+"""Minimum tiles a multiprocessor for HOPPER_FORWARD_LONG, whose programs balance large tiles badly if they are few."""
 
-HOPPER_FLOAT32_LONG = 2048
-"""Visited rows from which float32 needs no minimum of tiles: one head of 8192 takes 0.30 (d = 128) and 0.40 (64) of the
-Triton kernels' time, one of 2048 0.51 and 1.00; 16 heads of 512 take 1.41 and 2.03 (H200)."""
+HOPPER_MIN_KEYS = 1024
+"""Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
+
+WIDE_HEAD_DIM = 96
+"""The largest head dimension for which the Gluon kernels compute 64 columns and a rest."""
+
+HOPPER_FLOAT32_MIN_VISITED = {64: 512, 128: 256}
+"""Minimum rows, by padded head dimension, that a float32 program visits, whatever the number of programs."""
 
 
 def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperForward | None:
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if q.dtype == torch.float32 or not hopper_takes(request, q) or request.scale is None or request.scale <= 0:
         return None
-    choice = HOPPER_FORWARD[padded_head_dim(q)]
-    is_large = k.shape[2] >= choice.min_keys and _fills_a_gpu(q, k, choice.rows)
-    return choice if is_large and all(map(suits_tma, (q, k, v))) else None
+    if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
+        return None
+    d, long_enough = padded_head_dim(q), k.shape[2] >= HOPPER_LONG
+    if long_enough and d in HOPPER_FORWARD_LONG:
+        choice = HOPPER_FORWARD_LONG[d]
+        if num_tiles(q, choice.rows) >= HOPPER_LONG_TILES * multiprocessors(q.device):
+            return choice
+    choice = HOPPER_FORWARD[d]
+    waves = 1 if k.shape[2] >= HOPPER_MIN_KEYS else 2
+    return choice if num_tiles(q, choice.rows) >= waves * _nearly_all(q.device) else None
 
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:
     """Return choices of the 16-bit backward in Gluon, which sums dq in any order, or None."""
     if q.dtype == torch.float32 or not hopper_takes(request, q) or request.deterministic:
         return None
-    is_large = _fills_a_gpu(q, k) and _fills_a_gpu(k, q)
-    return HOPPER_BACKWARD[padded_head_dim(q)] if is_large and all(map(suits_tma, (q, k, v))) else None
+    if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
+        return None
+    # Programs for half the multiprocessors are enough where the Triton kernels multiply with more zeros, or have two
+    # launches for the one of tiles_at_once.
+    needed = _nearly_all(q.device) // (1 if q.shape[-1] > WIDE_HEAD_DIM else 2)
+    return HOPPER_BACKWARD[padded_head_dim(q)] if num_tiles(k, HOPPER_ROWS) >= needed else None
 
 
 def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFloat32 | None:
@@ -256,9 +267,10 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
     A program holds some of the `rows`, q forward and k backward, and loops over the `visited`, k and q. The backward
     sums dq in any order. Pieces of all inputs are allocated until the kernels end.
     """
-    takes = rows.dtype == torch.float32 and hopper_takes(request, rows) and rows.shape[2] >= HOPPER_MIN_ROWS
-    is_large = visited.shape[2] >= HOPPER_FLOAT32_LONG or _fills_a_gpu(rows, visited)
-    return HOPPER_FLOAT32[padded_head_dim(rows), PIECES[request.products]] if takes and is_large else None
+    if rows.dtype != torch.float32 or not hopper_takes(request, rows) or rows.shape[2] < HOPPER_ROWS:
+        return None
+    d = padded_head_dim(rows)
+    return HOPPER_FLOAT32[d, PIECES[request.products]] if visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED[d] else None
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:
@@ -275,17 +287,9 @@ def suits_tma(x: Tensor) -> bool:
     )
 
 
-def _fills_a_gpu(x: Tensor, visited: Tensor, rows: int = 128) -> bool:
-    """Whether programs of so many `rows` of x, each of which loops over the `visited`, keep a GPU busy."""
-    batch, num_heads, seq_len, _ = x.shape
-    if seq_len < HOPPER_MIN_ROWS:
-        return False
-    multiprocessor_count = multiprocessors(x.device)
-    programs = batch * num_heads * cdiv(seq_len, rows)
-    nearly_all = multiprocessor_count - multiprocessor_count // 32  # 128 of an H200's 132
-    if visited.shape[2] >= HOPPER_LONG and programs >= nearly_all:
-        return True
-    return batch * num_heads * cdiv(seq_len, WGMMA_ROWS) >= HOPPER_MIN_TILES * multiprocessor_count
+def _nearly_all(device: torch.device) -> int:
+    """Return a number of programs that keeps a GPU busy: 128 of an H200's 132 multiprocessors."""
+    return multiprocessors(device) - multiprocessors(device) // 32
 
 
 @constant_to_compiler
