@@ -146,7 +146,7 @@ def pieces_backward(
 
 
 class Pieces:
-    """Split q, k, v and, in a backward, do, laid out as these are, into bfloat16 pieces, and describe those in tiles."""
+    """Split q, k, v and, in a backward, do into bfloat16 pieces, and describe these in tiles."""
 
     def __init__(self, pieces: int, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None):
         columns = padded_head_dim(q)

@@ -115,16 +115,16 @@ def flash_fwd_hopper_float32_kernel(
     Descriptors are of pieces, in tiles of 64 x D. STAGES tiles of k and of v are in flight; REGISTERS are those of a
     consumer's thread.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, 2, PIECES)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, 2, PIECES)
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), Schedule(ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         Task(
             Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
             Schedule(ALL_HEADS, HEADS_AT_ONCE), scale_log2,
-            Config(HEAD_DIM, D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         REGISTERS,
     )  # fmt: skip
