@@ -188,113 +188,92 @@ def skip_tiles(start, end, k_ring, v_ring, STAGES: gl.constexpr):
 
 @gluon.jit
 def attend(CONSUMER: gl.constexpr, task):
-    """Compute ROWS rows of out and lse of each tile in one consumer.
-
-    The last p v of a tile runs under the first softmax of the next.
-    """
-    memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
-    dtype: gl.constexpr = task.out.desc.dtype
-    HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
-    D: gl.constexpr = task.config.D
-    K_TILE_SIZE: gl.constexpr = task.config.K_TILE_SIZE
-    STAGES: gl.constexpr = task.config.STAGES
-    Q_STAGES: gl.constexpr = task.config.Q_STAGES
-    CONSUMERS: gl.constexpr = task.config.CONSUMERS
-    IS_CAUSAL: gl.constexpr = task.config.IS_CAUSAL
-    BLOCK_ROWS: gl.constexpr = ROWS * CONSUMERS
-    parts: gl.constexpr = result_parts(HEAD_DIM, D)
-    s_layout: gl.constexpr = mma(K_TILE_SIZE)
-    row_layout: gl.constexpr = gl.SliceLayout(1, s_layout)
-    p_layout: gl.constexpr = operand(width_of(parts, 0))
-    k_ring, v_ring = memory.k, memory.v
-
-    acc = zeros_of(parts)
-    p = gl.zeros([ROWS, K_TILE_SIZE], dtype, layout=p_layout)
-    row_sum = gl.full([ROWS], 1.0, gl.float32, layout=row_layout)
-    row_max = gl.full([ROWS], MIN_FLOAT32, gl.float32, layout=row_layout)
-    end = gl.program_id(0) * 0  # tiles of keys that the rings have held
-    batch, head, q_start = end, end, end
-    for turn in range(0, turns_of(sizes, task.schedule, BLOCK_ROWS)):
-        start = end
-        done = batch, head, q_start
-        block_start, batch, head = tile_at(turn, sizes, task.schedule, BLOCK_ROWS, IS_CAUSAL)
-        q_start = block_start + CONSUMER * ROWS
-        block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, IS_CAUSAL)
-        last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, IS_CAUSAL)
-        first = start + block_last - last
-        end = start + block_last + 1
-        skip_tiles(start, first, k_ring, v_ring, STAGES)
-
-        # The first tile of keys holds the diagonal and the end of the keys.
-        q_slot = turn % Q_STAGES * CONSUMERS + CONSUMER
-        q = matrix(memory.q.tiles, q_slot, ROWS, D)
-        mbarrier.wait(memory.q.full.index(q_slot), turn // Q_STAGES % 2)
-        slot = first % STAGES
-        mbarrier.wait(k_ring.full.index(slot), first // STAGES % 2)
-        s = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
-        before = (start + STAGES - 1) % STAGES
-        mbarrier.wait(v_ring.full.index(before), ((start + STAGES - 1) // STAGES + 1) % 2, pred=turn > 0)
-        acc = add_products(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, parts)
-        s = warpgroup_mma_wait(len(parts), deps=(s,))
-        mbarrier.arrive(k_ring.empty.index(slot), count=1)
-        keys = last * K_TILE_SIZE + gl.arange(0, K_TILE_SIZE, layout=gl.SliceLayout(0, s_layout))
-        seen = (keys < sizes.keys)[None, :]
-        if IS_CAUSAL:
-            rows = q_start + gl.arange(0, ROWS, layout=row_layout)
-            seen = seen & (rows[:, None] >= keys[None, :])
-        s = gl.where(seen, s, float("-inf"))
-        new_max = gl.maximum(gl.max(s, 1) * scale_log2, MIN_FLOAT32)
-        p32 = gl.exp2(s * scale_log2 - new_max[:, None])
-        acc = wait_for(acc, 0)
-        mbarrier.arrive(v_ring.empty.index(before), count=1, pred=turn > 0)
-        if turn > 0:
-            store_tile(CONSUMER, task, done, acc, row_sum, row_max, parts)
-        row_sum = gl.sum(p32, 1)
-        row_max = new_max
-        p = gl.convert_layout(p32.to(dtype), p_layout)
-        acc = zeros_of(parts)
-
-        for i in range(first + 1, end):
-            slot = i % STAGES
-            before = (i - 1) % STAGES
-            mbarrier.wait(k_ring.full.index(slot), i // STAGES % 2)
-            s = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
-            mbarrier.wait(v_ring.full.index(before), (i - 1) // STAGES % 2)
-            acc = add_products(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, parts)
-            s = warpgroup_mma_wait(len(parts), deps=(s,))
-            mbarrier.arrive(k_ring.empty.index(slot), count=1)
-            # Lines 9 and 10, while p v of the previous tile runs.
-            new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
-            p32 = gl.exp2(s * scale_log2 - new_max[:, None])
-            rescale = gl.exp2(row_max - new_max)
-            row_sum = row_sum * rescale + gl.sum(p32, 1)
-            row_max = new_max
-            acc = wait_for(acc, 0)
-            mbarrier.arrive(v_ring.empty.index(before), count=1)
-            p = gl.convert_layout(p32.to(dtype), p_layout)
-            acc = scaled_rows(acc, rescale, parts)
-        mbarrier.arrive(memory.q.empty.index(q_slot), count=1)
-
-    slot = (end - 1) % STAGES
-    mbarrier.wait(v_ring.full.index(slot), (end - 1) // STAGES % 2)
-    acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts), 0)
-    store_tile(CONSUMER, task, (batch, head, q_start), acc, row_sum, row_max, parts)
+    """Compute ROWS rows of out and lse of each tile in one consumer."""
+    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
+    visited = 0  # tiles of keys before
+    for turn in range(0, turns_of(task.sizes, task.schedule, BLOCK_ROWS)):
+        visited = attend_tile(CONSUMER, task, turn, visited)
     tma.store_wait(0)
 
 
 @gluon.jit
-def store_tile(CONSUMER: gl.constexpr, task, place, acc, row_sum, row_max, parts: gl.constexpr):
-    """Store a tile of out, in parts of columns, and of lse."""
-    batch, head, q_start = place
+def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
+    """Compute ROWS rows of out and lse; return the tiles of keys that the rings have held until then."""
+    memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
+    dtype: gl.constexpr = task.out.desc.dtype
+    D: gl.constexpr = task.config.D
+    K_TILE_SIZE: gl.constexpr = task.config.K_TILE_SIZE
+    STAGES: gl.constexpr = task.config.STAGES
+    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
+    s_layout: gl.constexpr = mma(K_TILE_SIZE)
+    HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
+    parts: gl.constexpr = result_parts(HEAD_DIM, D)
+    k_ring, v_ring = memory.k, memory.v
+
+    block_start, batch, head = tile_at(turn, sizes, task.schedule, BLOCK_ROWS, task.config.IS_CAUSAL)
+    q_start = block_start + CONSUMER * ROWS
+    block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
+    last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
+    rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
+    q_slot = turn % task.config.Q_STAGES * task.config.CONSUMERS + CONSUMER
+    q = matrix(memory.q.tiles, q_slot, ROWS, D)
+
+    first = visited + block_last - last
+    end = visited + block_last + 1
+    skip_tiles(visited, first, k_ring, v_ring, STAGES)
+
+    # The first tile, with the diagonal and the end of the keys.
+    slot = first % STAGES
+    mbarrier.wait(memory.q.full.index(q_slot), turn // task.config.Q_STAGES % 2)
+    mbarrier.wait(k_ring.full.index(slot), (first // STAGES) % 2)
+    scores = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
+    scores = warpgroup_mma_wait(0, deps=(scores,))
+    mbarrier.arrive(k_ring.empty.index(slot), count=1)
+    keys = last * K_TILE_SIZE + gl.arange(0, K_TILE_SIZE, layout=gl.SliceLayout(0, s_layout))
+    seen = (keys < sizes.keys)[None, :]
+    if task.config.IS_CAUSAL:
+        seen = seen & (rows[:, None] >= keys[None, :])
+    scores = gl.where(seen, scores, float("-inf"))
+    row_max = gl.maximum(gl.max(scores, 1) * scale_log2, MIN_FLOAT32)
+    p32 = gl.exp2(scores * scale_log2 - row_max[:, None])
+    row_sum = gl.sum(p32, 1)
+    p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
+    acc = zeros_of(parts)
+
+    for i in range(first + 1, end):
+        slot = i % STAGES
+        before = (i - 1) % STAGES
+        mbarrier.wait(k_ring.full.index(slot), (i // STAGES) % 2)
+        s = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
+        mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
+        acc = add_products(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, parts)
+        s = warpgroup_mma_wait(len(parts), deps=(s,))
+        mbarrier.arrive(k_ring.empty.index(slot), count=1)
+        # Lines 9 and 10, while p v of the previous tile runs.
+        new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
+        p32 = gl.exp2(s * scale_log2 - new_max[:, None])
+        rescale = gl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + gl.sum(p32, 1)
+        row_max = new_max
+        acc = wait_for(acc, 0)
+        mbarrier.arrive(v_ring.empty.index(before), count=1)
+        p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
+        acc = scaled_rows(acc, rescale, parts)
+
+    mbarrier.arrive(memory.q.empty.index(q_slot), count=1)
+    slot = (end - 1) % STAGES
+    mbarrier.wait(v_ring.full.index(slot), ((end - 1) // STAGES) % 2)
+    acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts), 0)
+    mbarrier.arrive(v_ring.empty.index(slot), count=1)
     tma.store_wait(0)  # the last tile of out has been read
-    out_tile = matrix(task.out.tiles, CONSUMER, ROWS, task.config.D)
+    out_tile = matrix(task.out.tiles, CONSUMER, ROWS, D)
     for i in gl.static_range(len(parts)):
         out = acc[i] / gl.convert_layout(row_sum, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None]
-        columns_of(out_tile, start_of(parts, i), width_of(parts, i)).store(out.to(task.out.desc.dtype))
+        columns_of(out_tile, start_of(parts, i), width_of(parts, i)).store(out.to(dtype))
     fence_async_shared()
     async_store(task.out.desc, [batch, head, q_start, 0], task.out.tiles.index(CONSUMER))
-    rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, mma(task.config.K_TILE_SIZE)))
-    store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, task.sizes)
+    store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
+    return end
 
 
 @gluon.jit
@@ -345,6 +324,12 @@ def specialize(load, task, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr):
     if CONSUMERS == 2:
         gl.warp_specialize(
             [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
+        )
+    elif CONSUMERS == 4:
+        gl.warp_specialize(
+            [(load_tiles, load), (attend, (0, task)), (attend, (1, task)), (attend, (2, task)), (attend, (3, task))],
+            [4, 4, 4, 4],
+            [REGISTERS, REGISTERS, REGISTERS, REGISTERS],
         )
     else:
         gl.warp_specialize(
