@@ -37,7 +37,11 @@ MAX_PROGRAMS = 132  # where there is no GPU to ask
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
     """Plan a 16-bit forward."""
     constants = _constants(request, q, k, choice.stages, choice.registers)
-    constants |= {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers}
+    constants |= {
+        "K_TILE_SIZE": choice.k_tile,
+        "Q_STAGES": choice.q_stages,
+        "CONSUMERS": choice.consumers,
+    }
     scalars = *_schedule(request, q, k), request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs_of(q, choice.rows), scalars, constants)
     columns = padded_head_dim(q)

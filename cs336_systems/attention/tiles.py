@@ -126,6 +126,24 @@ def in_one_loop(q: Tensor) -> bool:
     return q.dtype == torch.float32 and padded_head_dim(q) == 128
 
 
+FEW_ROWS_TILES = {32: Tiles(16, 128, 4, 2), 64: Tiles(16, 128, 4, 2), 128: Tiles(16, 64, 4, 2)}
+"""Tiles of a float32 forward with few rows, by padded head dimension: one head of 1024 takes 0.72 to 0.82 of the time
+of the Gluon kernel, which takes 128 rows a program (H200)."""
+
+
+def has_few_rows(q: Tensor) -> bool:
+    """Whether tiles of FEW_ROWS_TILES are at most two a multiprocessor."""
+    tiles = FEW_ROWS_TILES.get(padded_head_dim(q))
+    if q.dtype != torch.float32 or tiles is None:
+        return False
+    return num_tiles(q, tiles.q) <= 2 * multiprocessors(q.device)
+
+
+def forward_tiles(q: Tensor) -> Tiles:
+    """Return the tiles of a forward in one launch."""
+    return FEW_ROWS_TILES[padded_head_dim(q)] if has_few_rows(q) else tiles_for(q, FORWARD_TILES)
+
+
 AT_ONCE_TILES = Tiles(64, 64, 4, 3)
 AT_ONCE_MIN_SHARED_BYTES = 160 * 2**10
 
@@ -172,6 +190,7 @@ class HopperForward(NamedTuple):
 
     k_tile: int
     stages: int
+    q_stages: int
     consumers: int
     registers: int
 
@@ -202,9 +221,9 @@ class HopperFloat32(NamedTuple):
 
 # By padded head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills
 # but some 30 registers in the causal backward of d = 128, before its loop.
-HOPPER_FORWARD = {64: HopperForward(128, 2, 2, 240), 128: HopperForward(128, 2, 2, 240)}
-HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 3, 160)}
-"""Replacements from HOPPER_LONG keys on, where programs take several tiles."""
+HOPPER_FORWARD = {64: HopperForward(128, 2, 2, 2, 240), 128: HopperForward(128, 2, 1, 2, 240)}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112)}
+"""Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240)}
 HOPPER_FLOAT32 = {
     (64, 2): HopperFloat32(2, 2, 216),
@@ -219,9 +238,7 @@ PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
 HOPPER_ROWS = 128
 """Rows of q or k in most programs, and the minimum of both."""
 
-HOPPER_LONG = 4096
-HOPPER_LONG_TILES = 4
-"""Minimum tiles a multiprocessor for HOPPER_FORWARD_LONG, whose programs balance large tiles badly if they are few."""
+HOPPER_MANY = 2
 
 HOPPER_MIN_KEYS = 1024
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
@@ -229,8 +246,8 @@ HOPPER_MIN_KEYS = 1024
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest."""
 
-HOPPER_FLOAT32_MIN_VISITED = {64: 512, 128: 256}
-"""Minimum rows, by padded head dimension, that a float32 program visits, whatever the number of programs."""
+HOPPER_FLOAT32_MIN_VISITED = 256
+"""Minimum rows that a float32 program visits, whatever the number of programs."""
 
 
 def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperForward | None:
@@ -239,11 +256,10 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
         return None
     if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
         return None
-    d, long_enough = padded_head_dim(q), k.shape[2] >= HOPPER_LONG
-    if long_enough and d in HOPPER_FORWARD_LONG:
-        choice = HOPPER_FORWARD_LONG[d]
-        if num_tiles(q, choice.rows) >= HOPPER_LONG_TILES * multiprocessors(q.device):
-            return choice
+    d = padded_head_dim(q)
+    many = HOPPER_FORWARD_MANY.get(d)
+    if many and num_tiles(q, many.rows) >= HOPPER_MANY * multiprocessors(q.device):
+        return many
     choice = HOPPER_FORWARD[d]
     waves = 1 if k.shape[2] >= HOPPER_MIN_KEYS else 2
     return choice if num_tiles(q, choice.rows) >= waves * _nearly_all(q.device) else None
@@ -261,6 +277,11 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
     return HOPPER_BACKWARD[padded_head_dim(q)] if num_tiles(k, HOPPER_ROWS) >= needed else None
 
 
+def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
+    """Return choices of the float32 forward in Gluon, or None."""
+    return None if has_few_rows(q) else hopper_float32(request, q, k)
+
+
 def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFloat32 | None:
     """Return choices of a float32 kernel in Gluon, or None.
 
@@ -269,8 +290,8 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
     """
     if rows.dtype != torch.float32 or not hopper_takes(request, rows) or rows.shape[2] < HOPPER_ROWS:
         return None
-    d = padded_head_dim(rows)
-    return HOPPER_FLOAT32[d, PIECES[request.products]] if visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED[d] else None
+    is_worth_it = visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED
+    return HOPPER_FLOAT32[padded_head_dim(rows), PIECES[request.products]] if is_worth_it else None
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:

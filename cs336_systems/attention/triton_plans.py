@@ -23,10 +23,10 @@ from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import (
     DKDV_TILES,
     DQ_TILES,
-    FORWARD_TILES,
     SPLIT_TILES,
     Tiles,
     fitting,
+    forward_tiles,
     in_one_loop,
     padded_head_dim,
     shared_bytes,
@@ -47,8 +47,8 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do per thread: enough loads in
 
 
 def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> Forward:
-    """Plan a forward in one launch, with `tiles` or those of FORWARD_TILES."""
-    tiles = tiles or tiles_for(q, FORWARD_TILES)
+    """Plan a forward in one launch, with `tiles` or those that `tiles` has for q."""
+    tiles = tiles or forward_tiles(q)
     constants = _constants(request, q, k, tiles) | {"STRIDE_UNIT": stride_unit(q, k, v, like(q))}
     scalars = *strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)
     launch = Launch(flash_fwd_kernel, num_tiles(q, tiles.q), scalars, constants)

@@ -296,23 +296,24 @@ def store_lse(L_ptr, row_max, row_sum, batch, head, rows, sizes):
 def flash_fwd_hopper_kernel(
     q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, REGISTERS: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute out and lse (float32, natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
-    CONSUMERS is 2 or 3, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
+    CONSUMERS is 2, 3 or 4, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
     softmax_scale * log2(e), is positive: the maximum is taken of unscaled scores.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, 2, CONSUMERS, 1)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, Q_STAGES, CONSUMERS, 1)
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), Schedule(ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, 2, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         Task(
             TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
             Schedule(ALL_HEADS, HEADS_AT_ONCE), scale_log2,
-            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, 2, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip
@@ -320,7 +321,7 @@ def flash_fwd_hopper_kernel(
 
 @gluon.jit
 def specialize(load, task, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr):
-    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 2 or 3 others."""
+    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 2 to 4 others."""
     if CONSUMERS == 2:
         gl.warp_specialize(
             [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
