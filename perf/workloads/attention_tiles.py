@@ -230,9 +230,9 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    k_tile, stages, consumers = numbers
-    registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = _tables().HopperForward(k_tile, stages, consumers, registers, min_keys=0)
+    k_tile, stages, q_stages, consumers = numbers
+    registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
+    how = _tables().HopperForward(k_tile, stages, q_stages, consumers, registers)
     plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
