@@ -42,7 +42,7 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
         "Q_STAGES": choice.q_stages,
         "CONSUMERS": choice.consumers,
     }
-    scalars = *_schedule(request, q, k), request.scale_log2
+    scalars = *_forward_sizes(request, q, k), request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs_of(q, choice.rows), scalars, constants)
     columns = padded_head_dim(q)
     q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
@@ -73,7 +73,7 @@ def gluon_backward(
     if padded_head_dim(q) == 64:
         kernel = flash_bwd_hopper_64_kernel
         constants["DQ_REGISTERS"] = choice.dq_registers
-    scalars = q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2
+    scalars = *_backward_sizes(request, q, k), request.scale, request.scale_log2
     launch = Launch(kernel, num_tiles(k, program_keys), scalars, constants)
     delta_of = delta_launch(out, do)
     round_dq = Launch(
@@ -108,7 +108,7 @@ def gluon_backward(
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
     """Plan a float32 forward over pieces, which take 4 or 6 bytes an element of q, k and v."""
     constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
-    scalars = *strides(like(q)), *_schedule(request, q, k), request.scale_log2
+    scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
     launch = Launch(flash_fwd_hopper_float32_kernel, programs_of(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
     split = Pieces(choice.pieces, q, k, v)
 
@@ -127,7 +127,7 @@ def pieces_backward(
     launch = Launch(
         flash_bwd_hopper_float32_kernel,
         num_tiles(k, WGMMA_ROWS),
-        (*strides(like(q), like(k), like(v)), q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2),
+        (*strides(like(q), like(k), like(v)), *_backward_sizes(request, q, k), request.scale, request.scale_log2),
         _constants(request, q, k, choice.stages, choice.registers)
         | {
             "PIECES": choice.pieces,
@@ -179,17 +179,26 @@ def programs_of(q: Tensor, rows: int) -> int:
     return min(num_tiles(q, rows), multiprocessors(q.device) or MAX_PROGRAMS)
 
 
-def _schedule(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
-    """Return queries, keys, heads of a batch element, all heads, and how many of them share the L2 cache.
+def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """Return queries, keys, heads, all heads, and the heads of which k and v stay in the cache."""
+    bytes_of_head = 2 * k[0, 0].numel() * k.element_size() * k.shape[1] // q.shape[1]
+    return q.shape[2], k.shape[2], *_heads(request, q, bytes_of_head)
+
+
+def _backward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """Return queries, keys, key heads, all key heads, and those of which q, do and the sums of dq stay in the cache."""
+    bytes_of_head = (2 * q.element_size() + 4) * q[0, 0].numel() * q.shape[1] // k.shape[1]
+    return q.shape[2], k.shape[2], *_heads(request, k, bytes_of_head)
+
+
+def _heads(request: Request, x: Tensor, bytes_of_head: int) -> tuple[int, int, int]:
+    """Return x's heads, all of the batch, and how many of these are visited together.
 
     The tiles of a causal head differ in work, and the more heads share one order the better it is balanced.
     """
-    batch, heads, queries, _ = q.shape
-    at_once = 1
-    if request.is_causal:
-        bytes_of_head = 2 * k.shape[2] * k.shape[3] * k.element_size() * k.shape[1] // heads
-        at_once = max(1, l2_bytes(q.device) // 2 // max(1, bytes_of_head))
-    return queries, k.shape[2], heads, batch * heads, min(batch * heads, at_once)
+    batch, heads = x.shape[:2]
+    fitting = l2_bytes(x.device) // 2 // bytes_of_head if request.is_causal else 1
+    return heads, batch * heads, min(batch * heads, max(1, fitting))
 
 
 def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:

@@ -246,7 +246,7 @@ HOPPER_MIN_KEYS = 1024
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest."""
 
-HOPPER_FLOAT32_MIN_VISITED = 256
+HOPPER_FLOAT32_MIN_VISITED = 128
 """Minimum rows that a float32 program visits, whatever the number of programs."""
 
 

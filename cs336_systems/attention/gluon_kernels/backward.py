@@ -22,6 +22,7 @@ from cs336_systems.attention.gluon_kernels.scaffold import (
     async_store,
     barriers,
     columns_of,
+    in_order,
     ring_barriers,
     start_of,
     tiles_like,
@@ -106,10 +107,8 @@ def allocate(
 @gluon.jit
 def tiles_of_program(sizes, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
     """Return first key, batch, key head, first query and number of query tiles. The first key tile is the heaviest."""
-    num_key_tiles = gl.cdiv(sizes.keys, K_TILE_SIZE)
-    program = gl.program_id(0)
-    k_start = program % num_key_tiles * K_TILE_SIZE
-    batch_head = program // num_key_tiles
+    tile, batch_head = in_order(gl.program_id(0), gl.cdiv(sizes.keys, K_TILE_SIZE), sizes)
+    k_start = tile * K_TILE_SIZE
     q_start = k_start * 0
     if IS_CAUSAL:
         q_start = k_start // Q_TILE_SIZE * Q_TILE_SIZE

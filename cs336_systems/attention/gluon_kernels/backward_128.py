@@ -133,10 +133,10 @@ def compute(CONSUMER: gl.constexpr, task):
     )
 
 
-@gluon.jit(do_not_specialize=["NUM_KV_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_KV_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_128_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, L_ptr, Delta_ptr,
-    N_QUERIES, N_KEYS, NUM_KV_HEADS, scale, scale_log2,
+    N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, Q_TILE_SIZE: gl.constexpr,
     STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, EVEN_QUERIES: gl.constexpr,
     EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
@@ -147,11 +147,13 @@ def flash_bwd_hopper_128_kernel(
     )  # fmt: skip
     specialize(
         (
-            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS),
+            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
         ),
         Task(
-            dq_desc, dk_desc, dv_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS), scale, scale_log2,
+            dq_desc, dk_desc, dv_desc, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
         ),
         REGISTERS,

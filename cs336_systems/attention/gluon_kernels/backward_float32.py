@@ -201,11 +201,11 @@ def add_dq(task, ptr, phase, row, k, FIRST_COLUMN: gl.constexpr, COLUMNS: gl.con
     gl.atomic_add(ptr + offsets, dq * task.scale, mask=exist, sem="relaxed")
 
 
-@gluon.jit(do_not_specialize=["NUM_KV_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_KV_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_float32_kernel(
     q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, dQ_ptr, dK_ptr, dV_ptr,
     stride_dqb, stride_dqh, stride_dqq, stride_dkb, stride_dkh, stride_dkk, stride_dvb, stride_dvh, stride_dvk,
-    N_QUERIES, N_KEYS, NUM_KV_HEADS, scale, scale_log2,
+    N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
     IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr,
     REGISTERS: gl.constexpr,
@@ -218,12 +218,14 @@ def flash_bwd_hopper_float32_kernel(
     memory = allocate(q_desc, k_desc, v_desc, do_desc, STAGES, PIECES)
     specialize(
         (
-            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS),
+            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD), PIECES,
         ),
         Task(
             Rows(dQ_ptr, stride_dqb, stride_dqh, stride_dqq), Rows(dK_ptr, stride_dkb, stride_dkh, stride_dkk),
-            Rows(dV_ptr, stride_dvb, stride_dvh, stride_dvk), memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS),
+            Rows(dV_ptr, stride_dvb, stride_dvh, stride_dvk), memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             scale, scale_log2,
             Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD), PIECES,
         ),

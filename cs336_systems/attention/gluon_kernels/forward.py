@@ -26,6 +26,7 @@ from cs336_systems.attention.gluon_kernels.scaffold import (
     add_products,
     async_store,
     columns_of,
+    in_order,
     matrix,
     mma,
     operand,
@@ -73,16 +74,6 @@ class Config(NamedTuple):
     HEADS_PER_KV_HEAD: Any
 
 
-class Schedule(NamedTuple):
-    """Order of the tiles of q, which programs take in turn: all tiles of some heads, then those of the next heads."""
-
-    heads: Any
-    """Heads of all batch elements."""
-
-    heads_at_once: Any
-    """Heads whose k and v fit in the L2 cache together."""
-
-
 class Task(NamedTuple):
     """Arguments of a consumer of a forward."""
 
@@ -90,7 +81,6 @@ class Task(NamedTuple):
     lse_ptr: Any
     memory: Any
     sizes: Any
-    schedule: Any
     scale_log2: Any
     config: Any
 
@@ -109,9 +99,9 @@ def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexp
 
 
 @gluon.jit
-def turns_of(sizes, schedule, Q_TILE_SIZE: gl.constexpr):
+def turns_of(sizes, Q_TILE_SIZE: gl.constexpr):
     """Return how many tiles this program takes."""
-    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE) * schedule.heads
+    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE) * sizes.all_heads
     turns = num_tiles // gl.num_programs(0)
     place = gl.program_id(0)
     if turns % 2 == 1:
@@ -120,7 +110,7 @@ def turns_of(sizes, schedule, Q_TILE_SIZE: gl.constexpr):
 
 
 @gluon.jit
-def tile_at(turn, sizes, schedule, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+def tile_at(turn, sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
     """Return first query, batch and head of the tile that this program takes in a turn.
 
     The heaviest tiles come first, the last ones of their heads if causal. Every other turn goes through the programs
@@ -130,11 +120,7 @@ def tile_at(turn, sizes, schedule, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.cons
     if turn % 2 == 1:
         position = (turn + 1) * gl.num_programs(0) - 1 - gl.program_id(0)
     num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
-    first_head = position // (num_tiles * schedule.heads_at_once) * schedule.heads_at_once
-    heads = gl.minimum(schedule.heads_at_once, schedule.heads - first_head)
-    rank = position - first_head * num_tiles
-    tile = rank // heads
-    batch_head = first_head + rank % heads
+    tile, batch_head = in_order(position, num_tiles, sizes)
     if IS_CAUSAL:
         tile = num_tiles - 1 - tile
     return tile * Q_TILE_SIZE, batch_head // sizes.heads, batch_head % sizes.heads
@@ -150,12 +136,12 @@ def last_key_tile(first_row, NUM_ROWS: gl.constexpr, N_KEYS, K_TILE_SIZE: gl.con
 
 
 @gluon.jit
-def load_tiles(q_desc, k_desc, v_desc, memory, sizes, schedule, config):
+def load_tiles(q_desc, k_desc, v_desc, memory, sizes, config):
     """Load q of each tile, then its k and v through their rings, from the last tile of keys to the first."""
     BLOCK_ROWS: gl.constexpr = ROWS * config.CONSUMERS
     visited = 0  # tiles of keys before
-    for turn in range(0, turns_of(sizes, schedule, BLOCK_ROWS)):
-        q_start, batch, head = tile_at(turn, sizes, schedule, BLOCK_ROWS, config.IS_CAUSAL)
+    for turn in range(0, turns_of(sizes, BLOCK_ROWS)):
+        q_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, config.IS_CAUSAL)
         kv_head = head // config.HEADS_PER_KV_HEAD
         for c in gl.static_range(config.CONSUMERS):
             slot = turn % config.Q_STAGES * config.CONSUMERS + c
@@ -191,7 +177,7 @@ def attend(CONSUMER: gl.constexpr, task):
     """Compute ROWS rows of out and lse of each tile in one consumer."""
     BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
     visited = 0  # tiles of keys before
-    for turn in range(0, turns_of(task.sizes, task.schedule, BLOCK_ROWS)):
+    for turn in range(0, turns_of(task.sizes, BLOCK_ROWS)):
         visited = attend_tile(CONSUMER, task, turn, visited)
     tma.store_wait(0)
 
@@ -210,7 +196,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_at(turn, sizes, task.schedule, BLOCK_ROWS, task.config.IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
@@ -307,12 +293,12 @@ def flash_fwd_hopper_kernel(
     memory = allocate(q_desc, k_desc, v_desc, STAGES, Q_STAGES, CONSUMERS, 1)
     specialize(
         (
-            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), Schedule(ALL_HEADS, HEADS_AT_ONCE),
+            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         Task(
-            TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            Schedule(ALL_HEADS, HEADS_AT_ONCE), scale_log2,
+            TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         CONSUMERS, REGISTERS,

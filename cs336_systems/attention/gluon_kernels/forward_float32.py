@@ -12,7 +12,6 @@ from cs336_systems.attention.constants import WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.forward import (
     MIN_FLOAT32,
     Config,
-    Schedule,
     Task,
     allocate,
     last_key_tile,
@@ -39,7 +38,7 @@ KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 def attend(CONSUMER: gl.constexpr, task):
     """Compute ROWS rows of out and lse of each tile in one consumer."""
     visited = 0  # tiles of keys before
-    for turn in range(0, turns_of(task.sizes, task.schedule, 2 * ROWS)):
+    for turn in range(0, turns_of(task.sizes, 2 * ROWS)):
         visited = attend_tile(CONSUMER, task, turn, visited)
 
 
@@ -57,7 +56,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_at(turn, sizes, task.schedule, 2 * ROWS, IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, 2 * ROWS, IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, 2 * ROWS, sizes.keys, KEYS, IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, KEYS, IS_CAUSAL)
@@ -118,12 +117,12 @@ def flash_fwd_hopper_float32_kernel(
     memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, 2, PIECES)
     specialize(
         (
-            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), Schedule(ALL_HEADS, HEADS_AT_ONCE),
+            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         Task(
-            Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            Schedule(ALL_HEADS, HEADS_AT_ONCE), scale_log2,
+            Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
             Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         REGISTERS,

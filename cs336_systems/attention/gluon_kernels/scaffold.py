@@ -38,11 +38,16 @@ class Filled(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sequence lengths, and the heads of one batch element: of q in a forward, of k and v in a backward."""
+    """Sequence lengths, and heads: of q in a forward, of k and v in a backward."""
 
     queries: Any
     keys: Any
     heads: Any
+    """Heads of one batch element."""
+
+    all_heads: Any
+    heads_at_once: Any
+    """Heads whose tiles are visited together, as many as the L2 cache holds."""
 
 
 class Rows(NamedTuple):
@@ -109,6 +114,19 @@ def two_rings(a_tiles, b_tiles, STAGES: gl.constexpr, FILLS: gl.constexpr, READE
         mbarrier.init(a_empty.index(s), count=READERS)
         mbarrier.init(b_empty.index(s), count=READERS)
     return Ring(a_tiles, a_full, a_empty), Ring(b_tiles, b_full, b_empty)
+
+
+@gluon.jit
+def in_order(position, num_tiles, sizes):
+    """Return tile and head, over the batch, at a position: all first tiles of some heads, all second ones, and so on.
+
+    After the last tiles come those of the next `heads_at_once`. So programs that are given tiles in this order, the
+    heaviest first, end at about the same time.
+    """
+    first_head = position // (num_tiles * sizes.heads_at_once) * sizes.heads_at_once
+    heads = gl.minimum(sizes.heads_at_once, sizes.all_heads - first_head)
+    rank = position - first_head * num_tiles
+    return rank // heads, first_head + rank % heads
 
 
 @gluon.jit
