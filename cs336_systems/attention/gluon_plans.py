@@ -175,8 +175,13 @@ class Pieces:
 
 
 def programs_of(q: Tensor, rows: int) -> int:
-    """Return the programs of a forward, one a multiprocessor; each takes tiles of so many rows of q in turn."""
-    return min(num_tiles(q, rows), multiprocessors(q.device) or MAX_PROGRAMS)
+    """Return the programs of a forward, which take tiles of so many rows of q in turn.
+
+    They are as many as multiprocessors, or nearly, if then each gets the same number of tiles.
+    """
+    tiles, most = num_tiles(q, rows), multiprocessors(q.device) or MAX_PROGRAMS
+    nearly_all = range(most, most - most // 32 - 1, -1)
+    return min(tiles, next((programs for programs in nearly_all if tiles % programs == 0), most))
 
 
 def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:

@@ -130,6 +130,10 @@ FEW_ROWS_TILES = {32: Tiles(16, 128, 4, 2), 64: Tiles(16, 128, 4, 2), 128: Tiles
 """Tiles of a float32 forward with few rows, by padded head dimension: one head of 1024 takes 0.72 to 0.82 of the time
 of the Gluon kernel, which takes 128 rows a program (H200)."""
 
+FEW_KEYS_TILES = {32: Tiles(64, 16, 4, 2)}
+"""Tiles of a float32 backward's pass over few keys: with them one head of 1024 to 4096 takes 0.4 of the time (H200).
+From d = 64 on the Gluon kernel is faster."""
+
 
 def has_few_rows(q: Tensor) -> bool:
     """Whether tiles of FEW_ROWS_TILES are at most two a multiprocessor."""
@@ -142,6 +146,14 @@ def has_few_rows(q: Tensor) -> bool:
 def forward_tiles(q: Tensor) -> Tiles:
     """Return the tiles of a forward in one launch."""
     return FEW_ROWS_TILES[padded_head_dim(q)] if has_few_rows(q) else tiles_for(q, FORWARD_TILES)
+
+
+def backward_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
+    """Return the tiles of a backward's passes over keys and over queries."""
+    few = FEW_KEYS_TILES.get(padded_head_dim(q))
+    if few and q.dtype == torch.float32 and num_tiles(k, few.k) <= 4 * multiprocessors(q.device):
+        return few, FEW_ROWS_TILES[padded_head_dim(q)]
+    return tiles_for(q, DKDV_TILES), tiles_for(q, DQ_TILES)
 
 
 AT_ONCE_TILES = Tiles(64, 64, 4, 3)

@@ -21,17 +21,15 @@ from cs336_systems.attention.launch import (
 )
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import (
-    DKDV_TILES,
-    DQ_TILES,
     SPLIT_TILES,
     Tiles,
+    backward_tiles,
     fitting,
     forward_tiles,
     in_one_loop,
     padded_head_dim,
     shared_bytes,
     tiles_at_once,
-    tiles_for,
 )
 from cs336_systems.attention.triton_kernels.backward import (
     flash_bwd_at_once_kernel,
@@ -99,8 +97,9 @@ def plain_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tenso
         return run_at_once
 
     delta_of = delta_launch(out, do)
-    over_keys = dkdv_launch(request, q, k, v, do, tiles_for(q, DKDV_TILES))
-    over_queries = dq_launch(request, q, k, v, do, tiles_for(q, DQ_TILES))
+    keys_tiles, queries_tiles = backward_tiles(q, k)
+    over_keys = dkdv_launch(request, q, k, v, do, keys_tiles)
+    over_queries = dq_launch(request, q, k, v, do, queries_tiles)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
