@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from perf.studies.attention.cells import AXES, GROUPS, MASKS
+from perf.studies.attention.cells import AXES, MASKS
+from perf.studies.attention.groups import GROUPS
 from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
 from perf.studies.speedups import best, figure, geometric_mean, known, milliseconds, speedup_of
 from perf.units import digits
