@@ -27,7 +27,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
 
 @click.command(
-    help=f"""Compare our attention with all others in PyTorch. Minutes on a GPU.
+    help=f"""Compare our attention with all others in PyTorch. Minutes a group on a GPU, "random" far more.
 
     \b
     python -m perf study attention --group leaderboard --out FOLDER
@@ -47,7 +47,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
     NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, ... An attention of your
     own, module:function, is called as f(q, k, v, is_causal) and returns out, all (batch, heads, seq_len, d), for
-    autograd to differentiate. Without a GPU tiny cells run, in half a minute.
+    autograd to differentiate; in "gqa" k and v have fewer heads. Without a GPU tiny cells run, in half a minute.
     """
 )
 @tiny_option
