@@ -252,11 +252,14 @@ HOPPER_ROWS = 128
 
 HOPPER_MANY = 2
 
+HOPPER_FORWARD_SHARE = 0.75
+"""Minimum tiles a multiprocessor of a 16-bit forward. With fewer the Triton kernel splits the keys."""
+
 HOPPER_MIN_KEYS = 1024
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
 
 WIDE_HEAD_DIM = 96
-"""The largest head dimension for which the Gluon kernels compute 64 columns and a rest."""
+"""The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
 
 HOPPER_FLOAT32_MIN_VISITED = 128
 """Minimum rows that a float32 program visits, whatever the number of programs."""
@@ -273,8 +276,8 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     if many and num_tiles(q, many.rows) >= HOPPER_MANY * multiprocessors(q.device):
         return many
     choice = HOPPER_FORWARD[d]
-    waves = 1 if k.shape[2] >= HOPPER_MIN_KEYS else 2
-    return choice if num_tiles(q, choice.rows) >= waves * _nearly_all(q.device) else None
+    enough = HOPPER_FORWARD_SHARE if k.shape[2] >= HOPPER_MIN_KEYS else 2
+    return choice if num_tiles(q, choice.rows) >= enough * _nearly_all(q.device) else None
 
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:
@@ -283,10 +286,9 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
         return None
     if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
         return None
-    # Programs for half the multiprocessors are enough where the Triton kernels multiply with more zeros, or have two
-    # launches for the one of tiles_at_once.
-    needed = _nearly_all(q.device) // (1 if q.shape[-1] > WIDE_HEAD_DIM else 2)
-    return HOPPER_BACKWARD[padded_head_dim(q)] if num_tiles(k, HOPPER_ROWS) >= needed else None
+    d = q.shape[-1]
+    multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
+    return HOPPER_BACKWARD[padded_head_dim(q)] if multiplies_less or not tiles_at_once(q, k) else None
 
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
