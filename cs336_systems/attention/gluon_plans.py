@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cs336_systems.attention.constants import DQ_COLUMNS, WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel
@@ -14,7 +15,15 @@ from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopp
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
 from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import HopperBackward, HopperFloat32, HopperForward, suits_tma
+from cs336_systems.attention.tiles import (
+    HopperBackward,
+    HopperFloat32,
+    HopperForward,
+    l2_bytes,
+    multiprocessors,
+    padded_head_dim,
+    suits_tma,
+)
 from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
 from cs336_systems.attention.triton_plans import delta_launch
@@ -22,16 +31,22 @@ from cs336_systems.attention.triton_plans import delta_launch
 CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
+MAX_PROGRAMS = 132  # where there is no GPU to ask
 
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
     """Plan a 16-bit forward."""
     constants = _constants(request, q, k, choice.stages, choice.registers)
-    constants |= {"K_TILE_SIZE": choice.k_tile, "CONSUMERS": choice.consumers}
-    scalars = q.shape[2], k.shape[2], q.shape[1], request.scale_log2
-    launch = Launch(flash_fwd_hopper_kernel, num_tiles(q, choice.rows), scalars, constants)
-    q_tiles, out_tiles = describes(q, WGMMA_ROWS), describes(torch.empty_like(q), WGMMA_ROWS)
-    k_tiles, v_tiles = describes(k, choice.k_tile), describes(v, choice.k_tile)
+    constants |= {
+        "K_TILE_SIZE": choice.k_tile,
+        "Q_STAGES": choice.q_stages,
+        "CONSUMERS": choice.consumers,
+    }
+    scalars = *_forward_sizes(request, q, k), request.scale_log2
+    launch = Launch(flash_fwd_hopper_kernel, programs_of(q, choice.rows), scalars, constants)
+    columns = padded_head_dim(q)
+    q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
+    k_tiles, v_tiles = (describes(x, choice.k_tile, columns) for x in (k, v))
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = torch.empty_like(q), new_lse(q)
@@ -55,10 +70,10 @@ def gluon_backward(
         "EVEN_KEYS": k.shape[2] % program_keys == 0,
     }
     kernel: Any = flash_bwd_hopper_128_kernel
-    if q.shape[-1] == 64:
+    if padded_head_dim(q) == 64:
         kernel = flash_bwd_hopper_64_kernel
         constants["DQ_REGISTERS"] = choice.dq_registers
-    scalars = q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2
+    scalars = *_backward_sizes(request, q, k), request.scale, request.scale_log2
     launch = Launch(kernel, num_tiles(k, program_keys), scalars, constants)
     delta_of = delta_launch(out, do)
     round_dq = Launch(
@@ -67,9 +82,11 @@ def gluon_backward(
         (q.numel(), request.scale),
         {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
     )
-    q_tiles, do_tiles = describes(q, choice.q_tile), describes(do, choice.q_tile)
-    k_tiles, v_tiles = describes(k, WGMMA_ROWS), describes(v, WGMMA_ROWS)
-    dk_tiles, dv_tiles = (describes(torch.empty_like(x), WGMMA_ROWS) for x in (k, v))
+    columns = padded_head_dim(q)
+    q_tiles, do_tiles = (describes(x, choice.q_tile, columns) for x in (q, do))
+    k_tiles, v_tiles, dk_tiles, dv_tiles = (
+        describes(x, WGMMA_ROWS, columns) for x in (k, v, torch.empty_like(k), torch.empty_like(v))
+    )
     sums_tiles = describes(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
 
     def run(
@@ -91,13 +108,13 @@ def gluon_backward(
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
     """Plan a float32 forward over pieces, which take 4 or 6 bytes an element of q, k and v."""
     constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
-    scalars = *strides(like(q)), q.shape[2], k.shape[2], q.shape[1], request.scale_log2
-    launch = Launch(flash_fwd_hopper_float32_kernel, num_tiles(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
-    q_pieces, k_pieces, v_pieces = (Pieces(x, choice.pieces) for x in (q, k, v))
+    scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
+    launch = Launch(flash_fwd_hopper_float32_kernel, programs_of(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
+    split = Pieces(choice.pieces, q, k, v)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = like(q), new_lse(q)
-        launch(q_pieces(q), k_pieces(k), v_pieces(v), out, lse)
+        launch(*split(q, k, v), out, lse)
         return out, lse
 
     return run
@@ -110,7 +127,7 @@ def pieces_backward(
     launch = Launch(
         flash_bwd_hopper_float32_kernel,
         num_tiles(k, WGMMA_ROWS),
-        (*strides(like(q), like(k), like(v)), q.shape[2], k.shape[2], k.shape[1], request.scale, request.scale_log2),
+        (*strides(like(q), like(k), like(v)), *_backward_sizes(request, q, k), request.scale, request.scale_log2),
         _constants(request, q, k, choice.stages, choice.registers)
         | {
             "PIECES": choice.pieces,
@@ -119,44 +136,81 @@ def pieces_backward(
         },
     )
     delta_of = delta_launch(out, do)
-    q_pieces, k_pieces, v_pieces, do_pieces = (Pieces(x, choice.pieces) for x in (q, k, v, do))
+    split = Pieces(choice.pieces, q, k, v, do)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         delta = delta_of(out, do, lse)
         dq, dk, dv = like(q).zero_(), like(k), like(v)
-        launch(q_pieces(q), k_pieces(k), v_pieces(v), do_pieces(do), lse, delta, dq, dk, dv)
+        launch(*split(q, k, v, do), lse, delta, dq, dk, dv)
         return dq, dk, dv
 
     return run
 
 
 class Pieces:
-    """Split tensors laid out as `x` into bfloat16 pieces, and describe these in tiles."""
+    """Split q, k, v and, in a backward, do into bfloat16 pieces, and describe these in tiles."""
 
-    def __init__(self, x: Tensor, pieces: int):
-        batch, num_heads, seq_len, d = x.shape
-        self._shape = batch, num_heads, seq_len, pieces * d
+    def __init__(self, pieces: int, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None):
+        columns = padded_head_dim(q)
+        given = (q, k, v) if do is None else (q, k, v, do)
+        self._shapes = [(*x.shape[:-1], pieces * columns) for x in given]
         self._launch = Launch(
             split_kernel,
-            num_tiles(x, SPLIT_ROWS),
-            (*strides(x), num_heads, seq_len),
-            {"D": d, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
+            sum(num_tiles(x, SPLIT_ROWS) for x in given),
+            (*strides(q, k, v, q if do is None else do), *q.shape[:2], k.shape[1], q.shape[2], k.shape[2]),
+            {"HEAD_DIM": q.shape[-1], "D": columns, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
         )
-        self._tiles = describes(torch.empty(self._shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, d)
+        self._tiles = [
+            describes(torch.empty(shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, columns)
+            for shape in self._shapes
+        ]
 
-    def __call__(self, x: Tensor) -> object:
-        """Split x and return the descriptor of its pieces."""
-        pieces = torch.empty(self._shape, dtype=torch.bfloat16, device=x.device)
-        self._launch(x, pieces)
-        return self._tiles(pieces)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None) -> list[TensorDescriptor]:
+        """Split the tensors and return the descriptors of their pieces."""
+        pieces = [torch.empty(shape, dtype=torch.bfloat16, device=q.device) for shape in self._shapes]
+        self._launch(q, k, v, do, *pieces, *([None] if do is None else []))
+        return [tiles(x) for tiles, x in zip(self._tiles, pieces, strict=True)]
+
+
+def programs_of(q: Tensor, rows: int) -> int:
+    """Return the programs of a forward, which take tiles of so many rows of q in turn.
+
+    They are as many as multiprocessors, or nearly, if then each gets the same number of tiles.
+    """
+    tiles, most = num_tiles(q, rows), multiprocessors(q.device) or MAX_PROGRAMS
+    nearly_all = range(most, most - most // 32 - 1, -1)
+    return min(tiles, next((programs for programs in nearly_all if tiles % programs == 0), most))
+
+
+def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """Return queries, keys, heads, all heads, and the heads of which k and v stay in the cache."""
+    bytes_of_head = 2 * k[0, 0].numel() * k.element_size() * k.shape[1] // q.shape[1]
+    return q.shape[2], k.shape[2], *_heads(request, q, bytes_of_head)
+
+
+def _backward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """Return queries, keys, key heads, all key heads, and those of which q, do and the sums of dq stay in the cache."""
+    bytes_of_head = (2 * q.element_size() + 4) * q[0, 0].numel() * q.shape[1] // k.shape[1]
+    return q.shape[2], k.shape[2], *_heads(request, k, bytes_of_head)
+
+
+def _heads(request: Request, x: Tensor, bytes_of_head: int) -> tuple[int, int, int]:
+    """Return x's heads, all of the batch, and how many of these are visited together.
+
+    The tiles of a causal head differ in work, and the more heads share one order the better it is balanced.
+    """
+    batch, heads = x.shape[:2]
+    fitting = l2_bytes(x.device) // 2 // bytes_of_head if request.is_causal else 1
+    return heads, batch * heads, min(batch * heads, max(1, fitting))
 
 
 def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:
     return {
         "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
-        "D": q.shape[-1],
+        "HEAD_DIM": q.shape[-1],
+        "D": padded_head_dim(q),
         "STAGES": stages,
         "IS_CAUSAL": request.is_causal,
         "REGISTERS": registers,

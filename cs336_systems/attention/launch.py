@@ -5,6 +5,7 @@ contiguous head vectors, and so are outputs.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -123,8 +124,19 @@ def new_lse(q: Tensor) -> Tensor:
 
 
 def strides(*tensors: Tensor) -> tuple[int, ...]:
-    """Return the strides of batch, heads and seq_len of each tensor; that of d is 1."""
-    return tuple(stride for x in tensors for stride in x.stride()[:-1])
+    """Return the strides of batch, heads and seq_len of each tensor; that of d is 1. No size of 1 is stepped over."""
+    return tuple(
+        stride if size > 1 else 0 for x in tensors for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    )
+
+
+def stride_unit(*tensors: Tensor) -> int:
+    """Return what a kernel is to know of the strides of tensors of one dtype: a power of two that divides them all.
+
+    It is at most 16 bytes, as much as a thread loads at once, and 1 where Triton sees for itself that 16 divides all.
+    """
+    divisor = math.gcd(16, *strides(*tensors))
+    return 1 if divisor == 16 else min(divisor, 16 // tensors[0].element_size())
 
 
 def num_tiles(x: Tensor, rows: int) -> int:

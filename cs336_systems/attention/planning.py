@@ -70,7 +70,7 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.gluon_forward(request, q4, k4, v4, choice)
-    elif in_pieces := tiles.hopper_float32(request, q4, k4):
+    elif in_pieces := tiles.hopper_float32_forward(request, q4, k4):
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.pieces_forward(request, q4, k4, v4, in_pieces)

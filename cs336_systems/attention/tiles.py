@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from cs336_systems.attention.constants import WGMMA_ROWS
-from cs336_systems.attention.launch import cdiv
+from cs336_systems.attention.launch import cdiv, num_tiles
 from cs336_systems.attention.private import constant_to_compiler, warn_once
 from cs336_systems.attention.request import Request
 
@@ -107,6 +107,12 @@ def _shared_bytes_of_gpu(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", MIN_SHARED_BYTES_MEDIUM))
 
 
+@constant_to_compiler
+def l2_bytes(device: torch.device) -> int:
+    """Return the size of a GPU's L2 cache; 0 on the CPU."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
+
+
 def padded_head_dim(q: Tensor) -> int:
     """Return the head dimension of tiles: the next power of two, at least 16."""
     padded = 16
@@ -118,6 +124,36 @@ def padded_head_dim(q: Tensor) -> int:
 def in_one_loop(q: Tensor) -> bool:
     """Whether the backward visits full and masked tiles in one loop, which compiles in half the time."""
     return q.dtype == torch.float32 and padded_head_dim(q) == 128
+
+
+FEW_ROWS_TILES = {32: Tiles(16, 128, 4, 2), 64: Tiles(16, 128, 4, 2), 128: Tiles(16, 64, 4, 2)}
+"""Tiles of a float32 forward with few rows, by padded head dimension: one head of 1024 takes 0.72 to 0.82 of the time
+of the Gluon kernel, which takes 128 rows a program (H200)."""
+
+FEW_KEYS_TILES = {32: Tiles(64, 16, 4, 2)}
+"""Tiles of a float32 backward's pass over few keys: with them one head of 1024 to 4096 takes 0.4 of the time (H200).
+From d = 64 on the Gluon kernel is faster."""
+
+
+def has_few_rows(q: Tensor) -> bool:
+    """Whether tiles of FEW_ROWS_TILES are at most two a multiprocessor."""
+    tiles = FEW_ROWS_TILES.get(padded_head_dim(q))
+    if q.dtype != torch.float32 or tiles is None:
+        return False
+    return num_tiles(q, tiles.q) <= 2 * multiprocessors(q.device)
+
+
+def forward_tiles(q: Tensor) -> Tiles:
+    """Return the tiles of a forward in one launch."""
+    return FEW_ROWS_TILES[padded_head_dim(q)] if has_few_rows(q) else tiles_for(q, FORWARD_TILES)
+
+
+def backward_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
+    """Return the tiles of a backward's passes over keys and over queries."""
+    few = FEW_KEYS_TILES.get(padded_head_dim(q))
+    if few and q.dtype == torch.float32 and num_tiles(k, few.k) <= 4 * multiprocessors(q.device):
+        return few, FEW_ROWS_TILES[padded_head_dim(q)]
+    return tiles_for(q, DKDV_TILES), tiles_for(q, DQ_TILES)
 
 
 AT_ONCE_TILES = Tiles(64, 64, 4, 3)
@@ -166,14 +202,13 @@ class HopperForward(NamedTuple):
 
     k_tile: int
     stages: int
+    q_stages: int
     consumers: int
     registers: int
-    min_keys: int
-    """Minimum number of keys; with fewer the Triton kernel is faster."""
 
     @property
     def rows(self) -> int:
-        """Rows of q in a program."""
+        """Rows of q in a tile of a program."""
         return WGMMA_ROWS * self.consumers
 
 
@@ -196,10 +231,11 @@ class HopperFloat32(NamedTuple):
     registers: int
 
 
-# By head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills but some
-# 30 registers in the causal backward of d = 128, before its loop. At d = 64 the Triton forward takes 0.78 of the Gluon
-# forward's time at 1024 keys, and 1.09 at 4096.
-HOPPER_FORWARD = {64: HopperForward(128, 2, 3, 160, 4096), 128: HopperForward(128, 2, 2, 240, 1024)}
+# By padded head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills
+# but some 30 registers in the causal backward of d = 128, before its loop.
+HOPPER_FORWARD = {64: HopperForward(128, 2, 2, 2, 240), 128: HopperForward(128, 2, 1, 2, 240)}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112)}
+"""Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240)}
 HOPPER_FLOAT32 = {
     (64, 2): HopperFloat32(2, 2, 216),
@@ -211,37 +247,53 @@ HOPPER_FLOAT32 = {
 PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
 """Pieces by the request's products. Two pieces hold more bits than TF32, 16 instead of 10, and take less time."""
 
-HOPPER_MIN_ROWS = 128
-"""Minimum rows of q and of k."""
+HOPPER_ROWS = 128
+"""Rows of q or k in most programs, and the minimum of both."""
 
-HOPPER_MIN_TILES = 2
-"""Minimum tiles of 64 rows for each multiprocessor, unless each program visits HOPPER_LONG rows."""
+HOPPER_MANY = 2
 
-HOPPER_LONG = 4096
-"""Visited rows from which a program for nearly each multiprocessor is enough. On an H200, 4 heads of 4096 take 0.78 of
-the Triton kernels' time forward (d = 128; at 64, whose programs have 192 rows, they are 88 programs and take 1.09), and
-0.77 and 0.80 backward."""
+HOPPER_FORWARD_SHARE = 0.75
+"""Minimum tiles a multiprocessor of a 16-bit forward. With fewer the Triton kernel splits the keys."""
 
-HOPPER_FLOAT32_LONG = 2048
-"""Visited rows from which float32 needs no minimum of tiles: one head of 8192 takes 0.30 (d = 128) and 0.40 (64) of the
-Triton kernels' time, one of 2048 0.51 and 1.00; 16 heads of 512 take 1.41 and 2.03 (H200)."""
+HOPPER_MIN_KEYS = 1024
+"""Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
+
+WIDE_HEAD_DIM = 96
+"""The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
+
+HOPPER_FLOAT32_MIN_VISITED = 128
+"""Minimum rows that a float32 program visits, whatever the number of programs."""
 
 
 def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperForward | None:
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if q.dtype == torch.float32 or not hopper_takes(request, q) or request.scale is None or request.scale <= 0:
         return None
-    choice = HOPPER_FORWARD[q.shape[-1]]
-    is_large = k.shape[2] >= choice.min_keys and _fills_a_gpu(q, k, choice.rows)
-    return choice if is_large and all(map(suits_tma, (q, k, v))) else None
+    if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
+        return None
+    d = padded_head_dim(q)
+    many = HOPPER_FORWARD_MANY.get(d)
+    if many and num_tiles(q, many.rows) >= HOPPER_MANY * multiprocessors(q.device):
+        return many
+    choice = HOPPER_FORWARD[d]
+    enough = HOPPER_FORWARD_SHARE if k.shape[2] >= HOPPER_MIN_KEYS else 2
+    return choice if num_tiles(q, choice.rows) >= enough * _nearly_all(q.device) else None
 
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:
     """Return choices of the 16-bit backward in Gluon, which sums dq in any order, or None."""
     if q.dtype == torch.float32 or not hopper_takes(request, q) or request.deterministic:
         return None
-    is_large = _fills_a_gpu(q, k) and _fills_a_gpu(k, q)
-    return HOPPER_BACKWARD[q.shape[-1]] if is_large and all(map(suits_tma, (q, k, v))) else None
+    if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
+        return None
+    d = q.shape[-1]
+    multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
+    return HOPPER_BACKWARD[padded_head_dim(q)] if multiplies_less or not tiles_at_once(q, k) else None
+
+
+def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
+    """Return choices of the float32 forward in Gluon, or None."""
+    return None if has_few_rows(q) else hopper_float32(request, q, k)
 
 
 def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFloat32 | None:
@@ -250,14 +302,15 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
     A program holds some of the `rows`, q forward and k backward, and loops over the `visited`, k and q. The backward
     sums dq in any order. Pieces of all inputs are allocated until the kernels end.
     """
-    takes = rows.dtype == torch.float32 and hopper_takes(request, rows) and rows.shape[2] >= HOPPER_MIN_ROWS
-    is_large = visited.shape[2] >= HOPPER_FLOAT32_LONG or _fills_a_gpu(rows, visited)
-    return HOPPER_FLOAT32[rows.shape[-1], PIECES[request.products]] if takes and is_large else None
+    if rows.dtype != torch.float32 or not hopper_takes(request, rows) or rows.shape[2] < HOPPER_ROWS:
+        return None
+    is_worth_it = visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED
+    return HOPPER_FLOAT32[padded_head_dim(rows), PIECES[request.products]] if is_worth_it else None
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:
     """Whether a Gluon kernel may take such a q at all: the part of the choice that is known while a graph is traced."""
-    return q.shape[-1] in HOPPER_BACKWARD and not request.dropout and runs_gluon(q.device)
+    return padded_head_dim(q) in HOPPER_BACKWARD and not request.dropout and runs_gluon(q.device)
 
 
 def suits_tma(x: Tensor) -> bool:
@@ -269,17 +322,9 @@ def suits_tma(x: Tensor) -> bool:
     )
 
 
-def _fills_a_gpu(x: Tensor, visited: Tensor, rows: int = 128) -> bool:
-    """Whether programs of so many `rows` of x, each of which loops over the `visited`, keep a GPU busy."""
-    batch, num_heads, seq_len, _ = x.shape
-    if seq_len < HOPPER_MIN_ROWS:
-        return False
-    multiprocessor_count = multiprocessors(x.device)
-    programs = batch * num_heads * cdiv(seq_len, rows)
-    nearly_all = multiprocessor_count - multiprocessor_count // 32  # 128 of an H200's 132
-    if visited.shape[2] >= HOPPER_LONG and programs >= nearly_all:
-        return True
-    return batch * num_heads * cdiv(seq_len, WGMMA_ROWS) >= HOPPER_MIN_TILES * multiprocessor_count
+def _nearly_all(device: torch.device) -> int:
+    """Return a number of programs that keeps a GPU busy: 128 of an H200's 132 multiprocessors."""
+    return multiprocessors(device) - multiprocessors(device) // 32
 
 
 @constant_to_compiler

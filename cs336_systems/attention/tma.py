@@ -10,9 +10,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from cs336_systems.attention.private import descriptors_like
 
 
-def describes(like: Tensor, rows: int, columns: int | None = None) -> Callable[[Tensor], TensorDescriptor]:
-    """Return a function that describes tensors laid out as `like` in tiles of rows x columns (None: all)."""
-    columns = columns or like.shape[-1]
+def describes(like: Tensor, rows: int, columns: int) -> Callable[[Tensor], TensorDescriptor]:
+    """Return a function that describes tensors laid out as `like` in tiles of rows x columns.
+
+    What of a tile lies beyond the tensor is loaded as zeros and not stored.
+    """
     bits = like.element_size() * 8
     layout = gl.NVMMASharedLayout(swizzle_byte_width=min(128, columns * bits // 8), element_bitwidth=bits, rank=4)
     # A dimension of size 1 may have any stride, and the copy engine's must be multiples of 16 bytes.

@@ -16,21 +16,20 @@ from cs336_systems.attention.launch import (
     like,
     new_lse,
     num_tiles,
+    stride_unit,
     strides,
 )
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import (
-    DKDV_TILES,
-    DQ_TILES,
-    FORWARD_TILES,
     SPLIT_TILES,
     Tiles,
+    backward_tiles,
     fitting,
+    forward_tiles,
     in_one_loop,
     padded_head_dim,
     shared_bytes,
     tiles_at_once,
-    tiles_for,
 )
 from cs336_systems.attention.triton_kernels.backward import (
     flash_bwd_at_once_kernel,
@@ -46,9 +45,9 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do per thread: enough loads in
 
 
 def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> Forward:
-    """Plan a forward in one launch, with `tiles` or those of FORWARD_TILES."""
-    tiles = tiles or tiles_for(q, FORWARD_TILES)
-    constants = _constants(request, q, k, tiles)
+    """Plan a forward in one launch, with `tiles` or those that `tiles` has for q."""
+    tiles = tiles or forward_tiles(q)
+    constants = _constants(request, q, k, tiles) | {"STRIDE_UNIT": stride_unit(q, k, v, like(q))}
     scalars = *strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)
     launch = Launch(flash_fwd_kernel, num_tiles(q, tiles.q), scalars, constants)
 
@@ -64,7 +63,8 @@ def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int,
     """Plan a forward without dropout over chunks of keys, whose float32 parts a second launch adds."""
     tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
     constants = _constants(request, q, k, tiles) | {"CHUNK_KEYS": chunk}
-    shared = {name: constants[name] for name in ("D", "D_PADDED", "CHUNK_KEYS", "IS_CAUSAL")}
+    constants["STRIDE_UNIT"] = stride_unit(q, k, v, like(q))
+    shared = {name: constants[name] for name in ("D", "D_PADDED", "STRIDE_UNIT", "CHUNK_KEYS", "IS_CAUSAL")}
     num_chunks = cdiv(k.shape[2], chunk)
     scalars = *strides(q, k, v), *_sizes(q, k), request.scale_log2
     attend = Launch(flash_fwd_split_kernel, num_chunks * num_tiles(q, tiles.q), scalars, constants)
@@ -97,8 +97,9 @@ def plain_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tenso
         return run_at_once
 
     delta_of = delta_launch(out, do)
-    over_keys = dkdv_launch(request, q, k, v, do, tiles_for(q, DKDV_TILES))
-    over_queries = dq_launch(request, q, k, v, do, tiles_for(q, DQ_TILES))
+    keys_tiles, queries_tiles = backward_tiles(q, k)
+    over_keys = dkdv_launch(request, q, k, v, do, keys_tiles)
+    over_queries = dq_launch(request, q, k, v, do, queries_tiles)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
@@ -117,31 +118,40 @@ def plain_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tenso
 
 def dkdv_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, do: Tensor, tiles: Tiles) -> Launch:
     """Return the backward's pass over keys, to be called with q, k, v, do, lse, delta, dk, dv, seed."""
+    rows = q, k, v, do, like(k), like(v)
     return Launch(
         flash_bwd_dkdv_kernel,
         num_tiles(k, tiles.k),
-        (*strides(q, k, v, do, like(k), like(v)), *_backward_scalars(request, q, k)),
-        _constants(request, q, k, tiles) | {"ONE_LOOP": in_one_loop(q), "EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        (*strides(*rows), *_backward_scalars(request, q, k)),
+        _constants(request, q, k, tiles)
+        | {
+            "STRIDE_UNIT": stride_unit(*rows),
+            "ONE_LOOP": in_one_loop(q),
+            "EVEN_QUERIES": q.shape[2] % tiles.q == 0,
+        },
     )
 
 
 def dq_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, do: Tensor, tiles: Tiles) -> Launch:
     """Return the backward's pass over queries, to be called with q, k, v, do, lse, delta, dq, seed."""
+    rows = q, k, v, do, like(q)
     return Launch(
         flash_bwd_dq_kernel,
         num_tiles(q, tiles.q),
-        (*strides(q, k, v, do, like(q)), *_backward_scalars(request, q, k)),
-        _constants(request, q, k, tiles) | {"ONE_LOOP": in_one_loop(q)},
+        (*strides(*rows), *_backward_scalars(request, q, k)),
+        _constants(request, q, k, tiles) | {"STRIDE_UNIT": stride_unit(*rows), "ONE_LOOP": in_one_loop(q)},
     )
 
 
 def at_once_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, tiles: Tiles) -> Launch:
     """Return both passes side by side, to be called with q, k, v, out, do, lse, dq, dk, dv, seed."""
+    rows = q, k, v, out, do, like(q), like(k), like(v)
     return Launch(
         flash_bwd_at_once_kernel,
         num_tiles(k, tiles.k) + num_tiles(q, tiles.q),
-        (*strides(q, k, v, out, do, like(q), like(k), like(v)), *_backward_scalars(request, q, k)),
-        _constants(request, q, k, tiles) | {"EVEN_QUERIES": q.shape[2] % tiles.q == 0},
+        (*strides(*rows), *_backward_scalars(request, q, k)),
+        _constants(request, q, k, tiles)
+        | {"STRIDE_UNIT": stride_unit(*rows), "EVEN_QUERIES": q.shape[2] % tiles.q == 0},
     )
 
 
@@ -152,7 +162,12 @@ def delta_launch(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], 
         flash_bwd_delta_kernel,
         num_tiles(out, rows),
         (*strides(out, do), out.shape[1], out.shape[2]),
-        {"D": out.shape[-1], "D_PADDED": padded_head_dim(out), "Q_TILE_SIZE": rows},
+        {
+            "D": out.shape[-1],
+            "D_PADDED": padded_head_dim(out),
+            "STRIDE_UNIT": stride_unit(out, do),
+            "Q_TILE_SIZE": rows,
+        },
     )
 
     def run(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:

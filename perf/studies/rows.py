@@ -101,6 +101,7 @@ class ArmRow(StatusRow):
     group: str
     batch: int
     num_heads: int
+    kv_heads: NotRequired[int]  # absent from older rows, where it is num_heads
     seq_len: int
     d: int
     dtype: str

@@ -81,12 +81,14 @@ def problem_of(params: dict[str, Any]) -> AttentionProblem:
     """Return the problem of a case's axes.
 
     The axes are seq_len, d and dtype; is_causal (default True); and either `batch` (default 1) or, as in the papers,
-    `tokens` and `d_model`, which give the numbers of sequences and of heads.
+    `tokens` and `d_model`, which give the numbers of sequences and of heads, then optionally `kv_heads`.
     """
     seq_len, d = params["seq_len"], params["d"]
     if "tokens" in params:
         leading = (_parts("tokens", params["tokens"], "seq_len", seq_len), _parts("d_model", params["d_model"], "d", d))
-        return AttentionProblem(leading, seq_len, d, params["dtype"], params["is_causal"])
+        return AttentionProblem(
+            leading, seq_len, d, params["dtype"], params["is_causal"], kv_heads=params.get("kv_heads")
+        )
     return AttentionProblem((params.get("batch", 1),), seq_len, d, params["dtype"], params.get("is_causal", True))
 
 

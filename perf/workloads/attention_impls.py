@@ -12,7 +12,7 @@ TF32 = ("triton_tf32",)
 """Implementations whose float32 products may be TF32's."""
 
 Attend = Callable[[Any, Any, Any], Any]
-"""(q, k, v) -> out, all (..., seq_len, d) of one shape."""
+"""(q, k, v) -> out, all (..., seq_len, d) of one shape, or k and v with fewer heads (`AttentionProblem.kv_heads`)."""
 
 BACKENDS = {
     "sdpa_flash": "FLASH_ATTENTION",
@@ -26,7 +26,7 @@ def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
     """Return the function of q, k, v of `problem`. Raises `Unavailable` if this commit does not have it.
 
     `impl` is one of `IMPLS`, or module:function, a user's own f(q, k, v, is_causal) -> out, all of the same shape,
-    (batch, heads, seq_len, d).
+    (batch, heads, seq_len, d), unless the problem is grouped.
     """
     if ":" in impl:
         function = imported(impl)
@@ -93,18 +93,18 @@ def _triton_forward_compiled_backward(problem: AttentionProblem, device: str) ->
             saved = (tensor.detach() for tensor in ctx.saved_tensors)
             return compiled_backward()(*saved, grad_out, problem.is_causal, scale)
 
-    return TritonForwardCompiledBackward.apply
+    return _with_all_heads(TritonForwardCompiledBackward.apply, problem)
 
 
 def _pytorch(problem: AttentionProblem, device: str) -> Attend:
     function = measured("attention.flash_pytorch", "FlashAttentionPyTorch")
-    return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
+    return _with_all_heads(lambda q, k, v: function.apply(q, k, v, problem.is_causal), problem)
 
 
 def _pytorch_compiled_backward(problem: AttentionProblem, device: str) -> Attend:
     function = measured("attention.flash_pytorch", "FlashAttentionCompiledBackward")
     _prepare_to_compile()
-    return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
+    return _with_all_heads(lambda q, k, v: function.apply(q, k, v, problem.is_causal), problem)
 
 
 def _reference(problem: AttentionProblem, device: str) -> Attend:
@@ -122,7 +122,8 @@ def _sdpa(problem: AttentionProblem, device: str) -> Attend:
     import torch.nn.functional as F
 
     # SDPA uses its slow math backend for three dimensions.
-    return _with_heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal))
+    options: dict[str, Any] = {"is_causal": problem.is_causal, "enable_gqa": problem.is_grouped}
+    return _with_heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options))
 
 
 def _sdpa_backend(impl: str) -> Callable[[AttentionProblem, str], Attend]:
@@ -131,10 +132,11 @@ def _sdpa_backend(impl: str) -> Callable[[AttentionProblem, str], Attend]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         backend = getattr(SDPBackend, BACKENDS[impl])
+        options: dict[str, Any] = {"is_causal": problem.is_causal, "enable_gqa": problem.is_grouped}
 
         def call(q: Any, k: Any, v: Any) -> Any:
             with sdpa_kernel([backend]):  # the backward uses the forward's backend
-                return F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal)
+                return F.scaled_dot_product_attention(q, k, v, **options)
 
         def attend(q: Any, k: Any, v: Any) -> Any:
             try:
@@ -155,7 +157,7 @@ def _flex(problem: AttentionProblem, device: str) -> Attend:
     n = problem.seq_len
     mask = create_block_mask(_sees, None, None, n, n, device=device) if problem.is_causal else None
     fused = compiled(flex_attention)
-    return _with_heads(lambda q, k, v: fused(q, k, v, block_mask=mask))
+    return _with_heads(lambda q, k, v: fused(q, k, v, block_mask=mask, enable_gqa=problem.is_grouped))
 
 
 IMPLS: dict[str, Callable[[AttentionProblem, str], Attend]] = {
@@ -182,6 +184,14 @@ def _with_heads(attend: Attend) -> Attend:
         return attend(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)).squeeze(0)
 
     return wrapped
+
+
+def _with_all_heads(attend: Attend, problem: AttentionProblem) -> Attend:
+    """Repeat the heads of k and v for a function that takes as many as q has."""
+    if not problem.is_grouped:
+        return attend
+    repeat_heads = measured("attention.reference", "repeat_heads")
+    return lambda q, k, v: attend(q, *repeat_heads(q, k, v))
 
 
 def _sees(batch: Any, head: Any, query: Any, key: Any) -> Any:

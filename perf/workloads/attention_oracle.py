@@ -1,6 +1,7 @@
 """The exact answer of an attention problem in float64, and the error of eager attention in the problem's own dtype."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ class ExactAttention:
     """The reference of an implementation's answer."""
 
     answer: Answer
-    """float64, each of the problem's shape."""
+    """float64, out and dq of q's shape, dk and dv of k's."""
 
     eager_rms: Answer
     """RMS of the rows' errors (`row_errors`) of each tensor of eager attention, by head; empty if not requested."""
@@ -35,24 +36,25 @@ def oracle(problem: AttentionProblem, device: str, precision: str | None = None)
     """
     import torch
 
-    heads = [tensor.detach().flatten(0, -3) for tensor in inputs(problem, device)]
-    answer = {name: torch.zeros(heads[0].shape, dtype=torch.float64, device=device) for name in NAMES}
+    # By group: the heads of q that share a head of k and v, one each unless the problem is grouped.
+    q, k, v, grad_out = (_by_kv_head(tensor.detach(), problem) for tensor in inputs(problem, device))
+    shapes = zip(NAMES, (problem.shape,) * 2 + (problem.kv_shape,) * 2, strict=True)
+    answer = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes}
+    grouped = {name: _by_kv_head(tensor, problem) for name, tensor in answer.items()}
     rms: dict[str, list[Any]] = {name: [] for name in NAMES if precision}
-    for head in range(len(heads[0])):
-        tensors = [tensor[head] for tensor in heads]
-        exact = {name: answer[name][head] for name in NAMES}
+    for group in range(len(k)):
+        exact = {name: tensor[group] for name, tensor in grouped.items()}
         eager = {name: torch.zeros_like(exact[name]) for name in rms}
-        for start in range(0, problem.seq_len, _rows_at_once(problem)):
-            rows = slice(start, start + _rows_at_once(problem))
-            _add(exact, rows, [tensor.double() for tensor in tensors], problem, _exact_product)
-            if precision:
-                _add(eager, rows, tensors, problem, PRODUCTS.get(precision, _exact_product))
-        for name, by_head in rms.items():
-            by_head.append(row_errors(eager[name], exact[name]).square().mean().sqrt())
-    return ExactAttention(
-        {name: tensor.view(problem.shape) for name, tensor in answer.items()},
-        {name: torch.stack(by_head) for name, by_head in rms.items()},
-    )
+        for head in range(q.shape[1]):
+            tensors = [q[group, head], k[group, 0], v[group, 0], grad_out[group, head]]
+            for start in range(0, problem.seq_len, _rows_at_once(problem)):
+                rows = slice(start, start + _rows_at_once(problem))
+                _add(_of(exact, head), rows, [tensor.double() for tensor in tensors], problem, _exact_product)
+                if precision:
+                    _add(_of(eager, head), rows, tensors, problem, PRODUCTS.get(precision, _exact_product))
+        for name, by_group in rms.items():
+            by_group.append(row_errors(eager[name], exact[name]).square().mean(-1).sqrt())
+    return ExactAttention(answer, {name: torch.cat(by_group) for name, by_group in rms.items()})
 
 
 def row_errors(actual: Any, exact: Any) -> Any:
@@ -64,6 +66,16 @@ def row_scales(exact: Any) -> Any:
     """Return the norm of each row, but at least the RMS norm of its head's rows: (..., seq_len)."""
     norms = exact.norm(dim=-1)
     return norms.maximum(norms.square().mean(-1, keepdim=True).sqrt())
+
+
+def _by_kv_head(tensor: Any, problem: AttentionProblem) -> Any:
+    """View as (batch and heads of k, heads of `tensor` for each, seq_len, d)."""
+    return tensor.reshape(math.prod(problem.kv_shape[:-2]), -1, *problem.shape[-2:])
+
+
+def _of(answer: Answer, head: int) -> Answer:
+    """Return a head of out and dq, and the group's head of dk and dv, to which all of its heads add."""
+    return {name: answer[name][head if name in ("out", "dq") else 0] for name in answer}
 
 
 def _rows_at_once(problem: AttentionProblem) -> int:

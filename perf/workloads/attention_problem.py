@@ -27,6 +27,9 @@ class AttentionProblem:
     keys: str = "random"
     """random, or ends: the last key of each part of the sequence dominates its rows (`_with_ends`)."""
 
+    kv_heads: int | None = None
+    """Heads of k and v, each for as many consecutive heads of q; None for as many as q has."""
+
     def __post_init__(self):
         if self.dtype not in BYTES:
             raise ValueError(f"dtype={self.dtype!r} was given; allowed: {', '.join(BYTES)}")
@@ -37,11 +40,23 @@ class AttentionProblem:
         for value in (*self.leading, self.seq_len, self.d):
             if value < 1:
                 raise ValueError(f"a dimension of {value} was given; allowed: 1 and more")
+        if self.kv_heads is not None and (self.kv_heads < 1 or self.leading[-1] % self.kv_heads):
+            raise ValueError(f"kv_heads={self.kv_heads} was given; allowed: divisors of the {self.leading[-1]} heads")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of q, k, v and out."""
+        """Return the shape of q and out."""
         return (*self.leading, self.seq_len, self.d)
+
+    @property
+    def kv_shape(self) -> tuple[int, ...]:
+        """Return the shape of k and v."""
+        return (*self.leading[:-1], self.kv_heads, self.seq_len, self.d) if self.kv_heads else self.shape
+
+    @property
+    def is_grouped(self) -> bool:
+        """Return whether k and v have fewer heads than q."""
+        return self.kv_shape != self.shape
 
 
 def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
@@ -50,7 +65,8 @@ def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
 
     generator = torch.Generator(device).manual_seed(0)
     kind = getattr(torch, problem.dtype)
-    tensors = [torch.randn(*problem.shape, device=device, generator=generator).to(kind) for _ in range(4)]
+    shapes = (problem.shape, problem.kv_shape, problem.kv_shape, problem.shape)
+    tensors = [torch.randn(*shape, device=device, generator=generator).to(kind) for shape in shapes]
     if problem.keys == "ends":
         _with_ends(tensors[0], tensors[1], problem)
     if problem.grad_out == "ones":
@@ -65,15 +81,15 @@ def floor(problem: AttentionProblem, mode: str) -> Floor:
     """
     n = problem.seq_len
     pairs = math.prod(problem.leading) * (n * (n + 1) / 2 if problem.is_causal else n * n)
-    tensor = math.prod(problem.shape) * BYTES[problem.dtype]
+    q, kv = (math.prod(shape) * BYTES[problem.dtype] for shape in (problem.shape, problem.kv_shape))
     matmuls = {"forward": 2, "backward": 5, "forward_backward": 7}[mode]
-    read = 3 if mode == "forward" else 4
-    written = 1 if mode == "forward" else 3
+    read = 2 * kv + (q if mode == "forward" else 2 * q)
+    written = q if mode == "forward" else q + 2 * kv
     return Floor(
         flops=matmuls * 2 * problem.d * pairs,
         matmul_dtype=problem.dtype,
-        bytes_read=read * tensor,
-        bytes_written=written * tensor,
+        bytes_read=read,
+        bytes_written=written,
     )
 
 

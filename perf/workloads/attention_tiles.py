@@ -91,20 +91,27 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
         return cell, str(int(_is_in_gluon(tables, kernel, request, q)))
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
-    entry, numbers = _of_hopper(tables, kernel, problem.d)
+    entry, numbers = _of_hopper(kernel, request, q)
     return entry, _joined(numbers)
 
 
-def _of_hopper(tables: Any, kernel: str, d: int) -> tuple[str, tuple[int, ...]]:
+def _of_hopper(kernel: str, request: Any, q: Any) -> tuple[str, tuple[int, ...]]:
+    """Return the entry of the Gluon kernel's table for q, and its numbers, also where the plain kernels are chosen."""
+    tables = _tables()
+    d = tables.padded_head_dim(q)
     if kernel.startswith("float32"):
         return f"HOPPER_FLOAT32[{d}, 3]", tables.HOPPER_FLOAT32[d, 3][1:]
-    table = "HOPPER_FORWARD" if kernel == "hopper-forward" else "HOPPER_BACKWARD"
-    return f"{table}[{d}]", getattr(tables, table)[d][:3]
+    if kernel == "hopper-backward":
+        return f"HOPPER_BACKWARD[{d}]", tables.HOPPER_BACKWARD[d][:3]
+    taken = tables.hopper_forward(request, q, q, q) or tables.HOPPER_FORWARD[d]
+    table = "HOPPER_FORWARD" if taken == tables.HOPPER_FORWARD[d] else "HOPPER_FORWARD_MANY"
+    return f"{table}[{d}]", taken[:4]
 
 
 def _is_in_gluon(tables: Any, kernel: str, request: Any, q: Any) -> bool:
-    half = tables.hopper_forward if kernel == "gluon-forward" else tables.hopper_backward
-    return bool(half(request, q, q, q) or tables.hopper_float32(request, q, q))
+    if kernel == "gluon-forward":
+        return bool(tables.hopper_forward(request, q, q, q) or tables.hopper_float32_forward(request, q, q))
+    return bool(tables.hopper_backward(request, q, q, q) or tables.hopper_float32(request, q, q))
 
 
 TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
@@ -230,9 +237,9 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    k_tile, stages, consumers = numbers
-    registers = {2: 240, 3: 160}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = _tables().HopperForward(k_tile, stages, consumers, registers, min_keys=0)
+    k_tile, stages, q_stages, consumers = numbers
+    registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
+    how = _tables().HopperForward(k_tile, stages, q_stages, consumers, registers)
     plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
@@ -240,7 +247,11 @@ def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
 def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward, with the table's registers for the head dimension."""
     q_tile, stages, ds_stages = numbers
-    how = _tables().HOPPER_BACKWARD[problem.d]._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
+    how = (
+        _tables()
+        .HOPPER_BACKWARD[_tables().padded_head_dim(on.q)]
+        ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
+    )
     plan = _gluon().gluon_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
 
@@ -259,7 +270,7 @@ def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int
 
 def _in_gluon(mode: str, problem: AttentionProblem, on: Tensors) -> Run:
     kernel = f"{'float32' if problem.dtype == 'float32' else 'hopper'}-{mode}"
-    _, numbers = _of_hopper(_tables(), kernel, problem.d)
+    _, numbers = _of_hopper(kernel, _request(problem), on.q)
     return KERNELS[kernel].make(problem, on, numbers)
 
 

@@ -53,10 +53,13 @@ def main() -> None:
     at_once(tiles.AT_ONCE_TILES), split(64)
     names |= launched(203, 64, torch.bfloat16)
     if runs_gluon(torch.device("cuda", torch.cuda.current_device())):
-        tiles.HOPPER_MIN_TILES = 0
-        for d, choice in HOPPER_FORWARD.items():
-            HOPPER_FORWARD[d] = choice._replace(min_keys=1)
+        tiles._nearly_all = lambda device: 0
+        tiles.has_few_rows = lambda q: False
+        tiles.HOPPER_FLOAT32_MIN_VISITED = 0
+        for d in (80, *HOPPER_FORWARD):
             names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
+        tiles.HOPPER_MANY = 0
+        names |= launched(203, 64, torch.bfloat16)
     print(*sorted(names), sep="\n")
 
 

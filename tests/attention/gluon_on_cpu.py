@@ -39,7 +39,7 @@ class Shared:
     layout = None
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.dtype = tensor, tensor.dtype
+        self.tensor, self.dtype, self.shape = tensor, tensor.dtype, tensor.shape
 
     def index(self, i: Any) -> "Shared":
         return Shared(self.tensor[int(i)])
@@ -113,8 +113,8 @@ class TensorDescriptor:
 class Program:
     """One program's mbarriers, and what went wrong in it."""
 
-    def __init__(self, program_id: int) -> None:
-        self.program_id = torch.tensor(program_id)
+    def __init__(self, program_id: int, num_programs: int) -> None:
+        self.program_id, self.num_programs = torch.tensor(program_id), num_programs
         self.barriers: dict[int, dict[str, int]] = {}
         self.changed = threading.Condition()
         self.errors: list[BaseException] = []
@@ -229,7 +229,7 @@ class _Kernel:
             told = [Pointer(x) if isinstance(x, Tensor) else torch.tensor(x) if isinstance(x, int) else x
                     for x in arguments]  # fmt: skip
             for program_id in range(grid[0]):
-                CURRENT.program = Program(program_id)
+                CURRENT.program = Program(program_id, grid[0])
                 self.function(*told, **constants)
 
         return launch
@@ -243,7 +243,9 @@ _GL = {
     "constexpr": lambda x: x,
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
+    "int32": torch.int32,
     "int64": torch.int64,
+    "tuple": tuple,
     "NVMMADistributedLayout": _nothing,
     "DotOperandLayout": _nothing,
     "SliceLayout": _nothing,
@@ -251,6 +253,7 @@ _GL = {
     "SwizzledSharedLayout": _nothing,
     "static_range": range,
     "program_id": lambda axis: CURRENT.program.program_id,
+    "num_programs": lambda axis: CURRENT.program.num_programs,
     "cdiv": lambda a, b: (a + b - 1) // b,
     "minimum": lambda a, b: torch.minimum(torch.as_tensor(a), torch.as_tensor(b)),
     "maximum": lambda a, b: torch.maximum(torch.as_tensor(a), torch.as_tensor(b)),

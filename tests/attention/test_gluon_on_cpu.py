@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD, suits_tma
+from cs336_systems.attention.tiles import (
+    HOPPER_BACKWARD,
+    HOPPER_FLOAT32,
+    HOPPER_FORWARD,
+    HOPPER_FORWARD_MANY,
+    padded_head_dim,
+    suits_tma,
+)
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs
 from tests.attention.gluon_on_cpu import launchers_on_cpu
 
@@ -22,9 +29,10 @@ SHAPES = (
     Shape((1, 1), 70, 201, 128),
     Shape((1, 1), 201, 70, 128),
     Shape((1, 1), 130, 333, 128),
-    Shape((1, 1), 333, 200, 128),
-    Shape((1, 4), 150, 100, 64, heads_per_kv_head=2),
-    Shape((2, 2), 130, 130, 128, "heads_inside"),
+    Shape((1, 1), 333, 200, 80),
+    Shape((1, 4), 150, 100, 96, heads_per_kv_head=2),
+    Shape((2, 1), 140, 140, 40),
+    Shape((2, 2), 130, 130, 112, "heads_inside"),
     Shape((1, 2), 130, 257, 128, "heads_inside", heads_per_kv_head=2),
 )
 MORE_SHAPES = (
@@ -75,8 +83,8 @@ def run(
     grad_out: Tensor,
     is_causal: bool,
 ) -> dict[str, Tensor]:
-    d = q.shape[-1]
-    request, (plan_forward, plan_backward) = Request(is_causal, d**-0.5), plans
+    d = padded_head_dim(q)
+    request, (plan_forward, plan_backward) = Request(is_causal, q.shape[-1] ** -0.5), plans
     assert all(map(suits_tma, (q, k, v)))
     with torch.no_grad():
         out, lse = plan_forward(request, q, k, v, forward_choices[d])(q, k, v, None)
@@ -94,6 +102,23 @@ def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_caus
     q, k, v, grad_out = make_inputs(shape, torch.float32)
     exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
     assert_within_gate(of_either(q, k, v, grad_out, is_causal), exact, eager, torch.float32)
+
+
+@pytest.mark.parametrize("choices", [HOPPER_FORWARD, HOPPER_FORWARD_MANY], ids=["few", "many"])
+@pytest.mark.parametrize("programs", [1, 4, 5])
+def test_programs_share_the_tiles_of_all_heads(
+    launchers: Any, programs: int, choices: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two heads at once of six, and of tiles no multiple of the programs."""
+    monkeypatch.setattr(launchers, "MAX_PROGRAMS", programs)
+    q, k, v, grad_out = make_inputs(Shape((2, 3), 330, 330, 64), torch.float32)
+    monkeypatch.setattr(launchers, "l2_bytes", lambda device: 8 * k[0, 0].numel() * k.element_size())
+    exact, eager = exact_and_eager(q, k, v, grad_out, True)
+    request = Request(is_causal=True, scale=64**-0.5)
+    with torch.no_grad():
+        out, lse = launchers.gluon_forward(request, q, k, v, choices[64])(q, k, v, None)
+    exact, eager = ({name: values[name] for name in ("out", "lse")} for values in (exact, eager))
+    assert_within_gate({"out": out, "lse": lse}, exact, eager, torch.float32)
 
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])

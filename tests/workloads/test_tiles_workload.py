@@ -116,19 +116,21 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("split", problem(1, 1, 4096, 16), "meta") == ("SPLIT_TILES", "64x64x4x3x8")
     assert choice("split", problem(1, 1, 1024, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x1")
     assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
-    assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") == ("HOPPER_FORWARD[64]", "128x2x3")
+    assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") == ("HOPPER_FORWARD_MANY[64]", "64x4x2x4")
     assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
     one_head = problem(1, 16, 4096, 128, "float32")
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
     assert choice("hopper-backward", one_head, "meta") is None
     for mode in ("forward", "backward"):
-        for cell, is_in_gluon in ((problem(1, 16, 512, 64), "0"), (problem(1, 32, 4096, 64), "1")):
+        for cell, is_in_gluon in ((problem(1, 4, 512, 64), "0"), (problem(1, 32, 4096, 64), "1")):
             entry = f"gluon-{mode} 1x{cell.shape[1]}x{cell.seq_len}x64 bfloat16"
             assert choice(f"gluon-{mode}", cell, "meta") == (entry, is_in_gluon)
-        for cell, is_in_gluon in ((problem(1, 1, 1024, 64, "float32"), "0"), (problem(1, 1, 2048, 64, "float32"), "1")):
+        for cell, is_in_gluon in ((problem(1, 16, 64, 64, "float32"), "0"), (problem(1, 16, 2048, 64, "float32"), "1")):
             assert choice(f"gluon-{mode}", cell, "meta")[1] == is_in_gluon
-    assert choice("gluon-forward", problem(1, 32, 2048, 64), "meta")[1] == "0"  # the plain one is faster there
-    assert choice("gluon-backward", problem(1, 32, 2048, 64), "meta")[1] == "1"
+    assert choice("gluon-forward", problem(1, 8, 1024, 80), "meta")[1] == "0"  # the plain one is faster there
+    assert choice("gluon-backward", problem(1, 8, 1024, 80), "meta")[1] == "1"
+    few_rows = problem(1, 1, 2048, 64, "float32")
+    assert choice("gluon-forward", few_rows, "meta")[1] == "0" and choice("gluon-backward", few_rows, "meta")[1] == "1"
     assert choice("float32-forward", problem(1, 16, 4096, 128), "meta") is None
 
 

@@ -16,6 +16,7 @@ TINY = {"seq_len": 48, "d": 16, "dtype": "float32"}
 ONE_HEAD = TINY
 BATCH = TINY | {"batch": 2, "is_causal": False}
 HEADS = TINY | {"tokens": 96, "d_model": 32}
+GROUPED = TINY | {"tokens": 96, "d_model": 64, "kv_heads": 2}
 LEADERBOARD = TINY | {"num_heads": 2}
 HERE = ("pytorch", "reference", "sdpa", "sdpa_math", "sdpa_flash")
 
@@ -37,6 +38,8 @@ def plain(problem):
     """The exact answer by the formula, all of it at once."""
     q, k, v, grad_out = (tensor.detach().double() for tensor in attention_problem.inputs(problem, "cpu"))
     leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    if problem.is_grouped:
+        k, v = (tensor.repeat_interleave(problem.leading[-1] // problem.kv_heads, -3) for tensor in (k, v))
     scores = q @ k.mT / math.sqrt(problem.d)
     if problem.is_causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))
@@ -47,10 +50,10 @@ def plain(problem):
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("leading", [(1,), (3,), (2, 3)])
+@pytest.mark.parametrize(("leading", "kv_heads"), [((1,), None), ((3,), None), ((2, 3), None), ((2, 6), 2)])
 @pytest.mark.parametrize("grad_out", ["random", "ones"])
-def test_the_blocked_oracle_is_plain_attention_in_float64(monkeypatch, leading, is_causal, grad_out):
-    problem = AttentionProblem(leading, 50, 16, "float32", is_causal, grad_out)
+def test_the_blocked_oracle_is_plain_attention_in_float64(monkeypatch, leading, kv_heads, is_causal, grad_out):
+    problem = AttentionProblem(leading, 50, 16, "float32", is_causal, grad_out, kv_heads=kv_heads)
     monkeypatch.setattr(attention_oracle, "BLOCK", 50 * 12)  # 12 queries at a time, and 2 in the last block
     attention_oracle.oracle.cache_clear()
     exact, expected = attention_oracle.oracle(problem, "cpu").answer, plain(problem)
@@ -61,7 +64,10 @@ def test_the_blocked_oracle_is_plain_attention_in_float64(monkeypatch, leading, 
 
 
 @pytest.mark.parametrize("mode", attention.MODES)
-@pytest.mark.parametrize("shape", [ONE_HEAD, BATCH, HEADS | {"is_causal": True}, HEADS | {"is_causal": False}])
+@pytest.mark.parametrize(
+    "shape",
+    [ONE_HEAD, BATCH, HEADS | {"is_causal": True}, HEADS | {"is_causal": False}, GROUPED | {"is_causal": True}],
+)
 @pytest.mark.parametrize("impl", HERE)
 def test_what_runs_on_a_cpu_is_right(impl, shape, mode):
     work = build("attention", shape | {"mode": mode, "impl": impl}, "cpu")
@@ -71,7 +77,7 @@ def test_what_runs_on_a_cpu_is_right(impl, shape, mode):
 
 @without_gpu
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-@pytest.mark.parametrize("shape", [ONE_HEAD, HEADS | {"is_causal": False}])
+@pytest.mark.parametrize("shape", [ONE_HEAD, HEADS | {"is_causal": False}, GROUPED | {"is_causal": True}])
 def test_triton_is_right(shape, mode):
     assert 0 < build("attention", shape | {"mode": mode, "impl": "triton"}, "cpu").check() <= TOLERANCES["float32"].row
 
@@ -290,6 +296,10 @@ def test_floors_on_a_worked_example():
     assert backward.flops == 6 * (5 * 2 * 8 * 10)
     assert (backward.bytes_read, backward.bytes_written) == (4 * 6 * 32 * 2, 3 * 6 * 32 * 2)
     assert attention_problem.floor(causal, "forward_backward").flops == 6 * (7 * 2 * 8 * 10)
+    grouped = AttentionProblem((2, 3), 4, 8, "bfloat16", is_causal=True, kv_heads=1)  # k and v are a third
+    floor = attention_problem.floor(grouped, "backward")
+    assert floor.flops == backward.flops
+    assert (floor.bytes_read, floor.bytes_written) == ((2 * 6 + 2 * 2) * 32 * 2, (6 + 2 * 2) * 32 * 2)
     board = build("attention_leaderboard", LEADERBOARD | {"impl": "pytorch"}, "cpu").floor
     assert board.flops == 2 * (7 * 2 * 16 * 48 * 49 / 2)
     assert (board.bytes_read, board.bytes_written) == (2 * 3 * 2 * 48 * 16 * 4, 3 * 2 * 48 * 16 * 4)
@@ -300,6 +310,8 @@ def test_axes_become_a_problem():
     assert attention.problem_of(grid) == AttentionProblem((64, 32), 512, 64, "bfloat16", is_causal=False)
     assert attention.problem_of(ONE_HEAD) == AttentionProblem((1,), 48, 16, "float32", is_causal=True)
     assert attention.problem_of(BATCH).shape == (2, 48, 16)
+    grouped = attention.problem_of(GROUPED | {"is_causal": True})
+    assert (grouped.shape, grouped.kv_shape) == ((2, 4, 48, 16), (2, 2, 48, 16))
 
 
 @pytest.mark.parametrize(
@@ -310,6 +322,7 @@ def test_axes_become_a_problem():
         ({"dtype": "int8"}, "dtype='int8' was given; allowed: float32, "),
         ({"tokens": 100, "d_model": 32, "is_causal": True}, "tokens=100 was given; allowed: multiples of seq_len=48"),
         ({"tokens": 96, "d_model": 40, "is_causal": True}, "d_model=40 was given; allowed: multiples of d=16"),
+        (GROUPED | {"kv_heads": 3, "is_causal": True}, "kv_heads=3 was given; allowed: divisors of the 4 heads"),
         ({"batch": 0}, "a dimension of 0 was given; allowed: 1 and more"),
     ],
 )

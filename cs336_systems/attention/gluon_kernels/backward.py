@@ -21,8 +21,12 @@ from cs336_systems.attention.gluon_kernels.scaffold import (
     async_load,
     async_store,
     barriers,
+    columns_of,
+    in_order,
     ring_barriers,
+    start_of,
     tiles_like,
+    width_of,
 )
 
 LOG2_E = gl.constexpr(constants.LOG2_E)
@@ -46,6 +50,7 @@ class Memory(NamedTuple):
 class Config(NamedTuple):
     """Compile-time choices of a backward."""
 
+    HEAD_DIM: Any
     D: Any
     Q_TILE_SIZE: Any
     STAGES: Any
@@ -102,10 +107,8 @@ def allocate(
 @gluon.jit
 def tiles_of_program(sizes, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
     """Return first key, batch, key head, first query and number of query tiles. The first key tile is the heaviest."""
-    num_key_tiles = gl.cdiv(sizes.keys, K_TILE_SIZE)
-    program = gl.program_id(0)
-    k_start = program % num_key_tiles * K_TILE_SIZE
-    batch_head = program // num_key_tiles
+    tile, batch_head = in_order(gl.program_id(0), gl.cdiv(sizes.keys, K_TILE_SIZE), sizes)
+    k_start = tile * K_TILE_SIZE
     q_start = k_start * 0
     if IS_CAUSAL:
         q_start = k_start // Q_TILE_SIZE * Q_TILE_SIZE
@@ -181,13 +184,15 @@ def masked(s, keys, tile, q_start, full_from, num_tiles, sizes, config, row_layo
 
 
 @gluon.jit
-def store_dkdv(dk_desc, dv_desc, dk, dv, v, v_tile, scale, coord):
-    """Store dk and dv through the tile of v, which is not read again; that of k is still read for dq."""
-    v.store(dv.to(dv_desc.dtype))
+def store_dkdv(dk_desc, dv_desc, dk, dv, parts: gl.constexpr, v, v_tile, scale, coord):
+    """Store dk and dv, in parts of columns, through the tile of v, which is not read again; for dq k still is."""
+    for i in gl.static_range(len(parts)):
+        columns_of(v, start_of(parts, i), width_of(parts, i)).store(dv[i].to(dv_desc.dtype))
     fence_async_shared()
     async_store(dv_desc, coord, v_tile)
     tma.store_wait(0)
-    v.store((dk * scale).to(dk_desc.dtype))
+    for i in gl.static_range(len(parts)):
+        columns_of(v, start_of(parts, i), width_of(parts, i)).store((dk[i] * scale).to(dk_desc.dtype))
     fence_async_shared()
     async_store(dk_desc, coord, v_tile)
     tma.store_wait(0)

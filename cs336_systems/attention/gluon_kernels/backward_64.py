@@ -26,7 +26,7 @@ from cs336_systems.attention.gluon_kernels.backward import (
     tiles_of_program,
     visited,
 )
-from cs336_systems.attention.gluon_kernels.scaffold import Sizes, async_add, matrix, mma, operand
+from cs336_systems.attention.gluon_kernels.scaffold import Sizes, async_add, matrix, mma, operand, parts_of
 
 
 @gluon.jit
@@ -90,7 +90,17 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
         next_s = warpgroup_mma(k, q_ahead.permute((1, 0)), zeros, use_acc=False, is_async=True)
         dv, dk, next_s = warpgroup_mma_wait(0, deps=(dv, dk, next_s))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-    store_dkdv(task.dk, task.dv, dk, dv, v, memory.v_tiles.index(CONSUMER), task.scale, [batch, kv_head, k_start, 0])
+    store_dkdv(
+        task.dk,
+        task.dv,
+        (dk,),
+        (dv,),
+        parts_of(D),
+        v,
+        memory.v_tiles.index(CONSUMER),
+        task.scale,
+        [batch, kv_head, k_start, 0],
+    )
 
 
 @gluon.jit
@@ -125,13 +135,13 @@ def reduce_dq(task):
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["NUM_KV_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_KV_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_64_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, L_ptr, Delta_ptr,
-    N_QUERIES, N_KEYS, NUM_KV_HEADS, scale, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, Q_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr,
-    DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr,
-    REGISTERS: gl.constexpr, DQ_REGISTERS: gl.constexpr,
+    N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, Q_TILE_SIZE: gl.constexpr,
+    STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, EVEN_QUERIES: gl.constexpr,
+    EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr, DQ_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of 128 keys of one head of one batch element, and add their part of dq.
 
@@ -145,12 +155,14 @@ def flash_bwd_hopper_64_kernel(
     )  # fmt: skip
     specialize(
         (
-            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS),
-            Config(D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
+            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
+            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
         ),
         Task(
-            dq_desc, dk_desc, dv_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS), scale, scale_log2,
-            Config(D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
+            dq_desc, dk_desc, dv_desc, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
+            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
         ),
         REGISTERS, DQ_REGISTERS,
     )  # fmt: skip

@@ -139,7 +139,7 @@ def compute_dv(task):
         dv += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(memory.do.empty.index(slot), count=1)
         add_dq(task, at_head(task.dq, batch, head), i % 2, q_start + tile * QUERIES, k, 0, D // 2)
-    store_rows(at_head(task.dv, batch, kv_head), dv, task.dv.stride, k_start, sizes.keys, D)
+    store_rows(at_head(task.dv, batch, kv_head), dv, task.dv.stride, k_start, sizes.keys, task.config.HEAD_DIM, D)
 
 
 @gluon.jit
@@ -179,7 +179,9 @@ def compute_dk(task):
         dk += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
         add_dq(task, at_head(task.dq, batch, head), i % 2, q_start + tile * QUERIES, k, D // 2, D // 2)
-    store_rows(at_head(task.dk, batch, kv_head), dk * task.scale, task.dk.stride, k_start, sizes.keys, D)
+    store_rows(
+        at_head(task.dk, batch, kv_head), dk * task.scale, task.dk.stride, k_start, sizes.keys, task.config.HEAD_DIM, D
+    )
 
 
 @gluon.jit
@@ -195,17 +197,18 @@ def add_dq(task, ptr, phase, row, k, FIRST_COLUMN: gl.constexpr, COLUMNS: gl.con
     rows = row + gl.arange(0, QUERIES, layout=gl.SliceLayout(1, layout))
     columns = FIRST_COLUMN + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
     offsets = rows.to(gl.int64)[:, None] * task.dq.stride + columns[None, :]
-    exist = (rows < task.sizes.queries)[:, None] & (columns >= 0)[None, :]
+    exist = (rows < task.sizes.queries)[:, None] & (columns < task.config.HEAD_DIM)[None, :]
     gl.atomic_add(ptr + offsets, dq * task.scale, mask=exist, sem="relaxed")
 
 
-@gluon.jit(do_not_specialize=["NUM_KV_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_KV_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_float32_kernel(
     q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, dQ_ptr, dK_ptr, dV_ptr,
     stride_dqb, stride_dqh, stride_dqq, stride_dkb, stride_dkh, stride_dkk, stride_dvb, stride_dvh, stride_dvk,
-    N_QUERIES, N_KEYS, NUM_KV_HEADS, scale, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
+    N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of 64 keys of one head of one batch element, and add their part of dq.
 
@@ -215,14 +218,16 @@ def flash_bwd_hopper_float32_kernel(
     memory = allocate(q_desc, k_desc, v_desc, do_desc, STAGES, PIECES)
     specialize(
         (
-            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS),
-            Config(D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD), PIECES,
+            q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
+            Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD), PIECES,
         ),
         Task(
             Rows(dQ_ptr, stride_dqb, stride_dqh, stride_dqq), Rows(dK_ptr, stride_dkb, stride_dkh, stride_dkk),
-            Rows(dV_ptr, stride_dvb, stride_dvh, stride_dvk), memory, Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS),
+            Rows(dV_ptr, stride_dvb, stride_dvh, stride_dvk), memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             scale, scale_log2,
-            Config(D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD), PIECES,
+            Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD), PIECES,
         ),
         REGISTERS,
     )  # fmt: skip

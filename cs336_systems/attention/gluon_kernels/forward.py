@@ -14,7 +14,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -22,14 +21,24 @@ from cs336_systems.attention import constants
 from cs336_systems.attention.gluon_kernels.pieces import load_pieces
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
+    Ring,
     Sizes,
+    add_products,
     async_store,
-    barriers,
+    columns_of,
+    in_order,
     matrix,
     mma,
     operand,
+    products_over,
+    result_parts,
+    ring_barriers,
+    start_of,
     tiles_like,
     two_rings,
+    wait_for,
+    width_of,
+    zeros_of,
 )
 
 LN_2 = gl.constexpr(constants.LN_2)
@@ -37,20 +46,28 @@ MIN_FLOAT32 = gl.constexpr(constants.MIN_FLOAT32)
 
 
 class Memory(NamedTuple):
-    """Shared memory of a forward: a tile of q for each consumer, and rings of k and v."""
+    """Shared memory of a forward: rings of q, with a tile for each consumer in a slot, and of k and v."""
 
-    q_tiles: Any
-    q_full: Any
+    q: Any
     k: Any
     v: Any
+
+
+class TiledOut(NamedTuple):
+    """out's descriptor, and a tile in shared memory for each consumer."""
+
+    desc: Any
+    tiles: Any
 
 
 class Config(NamedTuple):
     """Compile-time choices of a forward."""
 
+    HEAD_DIM: Any
     D: Any
     K_TILE_SIZE: Any
     STAGES: Any
+    Q_STAGES: Any
     CONSUMERS: Any
     IS_CAUSAL: Any
     PIECES: Any
@@ -69,28 +86,43 @@ class Task(NamedTuple):
 
 
 @gluon.jit
-def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, PIECES: gl.constexpr):
+def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
+             PIECES: gl.constexpr):  # fmt: skip
     """Allocate the shared memory of a forward and initialize its barriers."""
-    q_tiles = tiles_like(q_desc, CONSUMERS * PIECES)
+    q_tiles = tiles_like(q_desc, Q_STAGES * CONSUMERS * PIECES)
     k_tiles = tiles_like(k_desc, STAGES * PIECES)
     v_tiles = tiles_like(v_desc, STAGES * PIECES)
-    q_full = barriers(CONSUMERS)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
+    q_full, q_empty = ring_barriers(Q_STAGES * CONSUMERS, 1, 1)
     k_ring, v_ring = two_rings(k_tiles, v_tiles, STAGES, 1, CONSUMERS)
     fence_async_shared()
-    return Memory(q_tiles, q_full, k_ring, v_ring)
+    return Memory(Ring(q_tiles, q_full, q_empty), k_ring, v_ring)
 
 
 @gluon.jit
-def tile_of_program(sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return first query, batch and head of this program. A head's last tile, the heaviest if causal, comes first."""
+def turns_of(sizes, Q_TILE_SIZE: gl.constexpr):
+    """Return how many tiles this program takes."""
+    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE) * sizes.all_heads
+    turns = num_tiles // gl.num_programs(0)
+    place = gl.program_id(0)
+    if turns % 2 == 1:
+        place = gl.num_programs(0) - 1 - place
+    return turns + (place < num_tiles % gl.num_programs(0)).to(gl.int32)
+
+
+@gluon.jit
+def tile_at(turn, sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+    """Return first query, batch and head of the tile that this program takes in a turn.
+
+    The heaviest tiles come first, the last ones of their heads if causal. Every other turn goes through the programs
+    backward, so that each gets about the same work.
+    """
+    position = turn * gl.num_programs(0) + gl.program_id(0)
+    if turn % 2 == 1:
+        position = (turn + 1) * gl.num_programs(0) - 1 - gl.program_id(0)
     num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
-    program = gl.program_id(0)
-    tile = program % num_tiles
+    tile, batch_head = in_order(position, num_tiles, sizes)
     if IS_CAUSAL:
         tile = num_tiles - 1 - tile
-    batch_head = program // num_tiles
     return tile * Q_TILE_SIZE, batch_head // sizes.heads, batch_head % sizes.heads
 
 
@@ -105,27 +137,35 @@ def last_key_tile(first_row, NUM_ROWS: gl.constexpr, N_KEYS, K_TILE_SIZE: gl.con
 
 @gluon.jit
 def load_tiles(q_desc, k_desc, v_desc, memory, sizes, config):
-    """Load q once, then k and v through their rings, from the last tile to the first."""
-    q_start, batch, head = tile_of_program(sizes, ROWS * config.CONSUMERS, config.IS_CAUSAL)
-    kv_head = head // config.HEADS_PER_KV_HEAD
-    for c in gl.static_range(config.CONSUMERS):
-        load_pieces(q_desc, batch, head, q_start + c * ROWS, memory.q_full.index(c), memory.q_tiles, c, config.PIECES)
-    last = last_key_tile(q_start, ROWS * config.CONSUMERS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
-    k_ring, v_ring = memory.k, memory.v
-    for i in range(0, last + 1):
-        slot = i % config.STAGES
-        free = (i // config.STAGES) % 2 ^ 1  # a new barrier counts as passed in phase 1
-        row = (last - i) * config.K_TILE_SIZE
-        mbarrier.wait(k_ring.empty.index(slot), free)
-        load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
-        mbarrier.wait(v_ring.empty.index(slot), free)
-        load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
+    """Load q of each tile, then its k and v through their rings, from the last tile of keys to the first."""
+    BLOCK_ROWS: gl.constexpr = ROWS * config.CONSUMERS
+    visited = 0  # tiles of keys before
+    for turn in range(0, turns_of(sizes, BLOCK_ROWS)):
+        q_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, config.IS_CAUSAL)
+        kv_head = head // config.HEADS_PER_KV_HEAD
+        for c in gl.static_range(config.CONSUMERS):
+            slot = turn % config.Q_STAGES * config.CONSUMERS + c
+            free = turn // config.Q_STAGES % 2 ^ 1  # a new barrier counts as passed in phase 1
+            mbarrier.wait(memory.q.empty.index(slot), free)
+            full = memory.q.full.index(slot)
+            load_pieces(q_desc, batch, head, q_start + c * ROWS, full, memory.q.tiles, slot, config.PIECES)
+        last = last_key_tile(q_start, BLOCK_ROWS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
+        k_ring, v_ring = memory.k, memory.v
+        for i in range(visited, visited + last + 1):
+            slot = i % config.STAGES
+            free = (i // config.STAGES) % 2 ^ 1
+            row = (visited + last - i) * config.K_TILE_SIZE
+            mbarrier.wait(k_ring.empty.index(slot), free)
+            load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
+            mbarrier.wait(v_ring.empty.index(slot), free)
+            load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
+        visited += last + 1
 
 
 @gluon.jit
-def skip_tiles(skipped, k_ring, v_ring, STAGES: gl.constexpr):
-    """Release the first tiles of the rings, which only consumers of later rows see."""
-    for i in range(0, skipped):
+def skip_tiles(start, end, k_ring, v_ring, STAGES: gl.constexpr):
+    """Release tiles of the rings that only consumers of later rows see."""
+    for i in range(start, end):
         mbarrier.wait(k_ring.full.index(i % STAGES), (i // STAGES) % 2)
         mbarrier.arrive(k_ring.empty.index(i % STAGES), count=1)
         mbarrier.wait(v_ring.full.index(i % STAGES), (i // STAGES) % 2)
@@ -134,36 +174,45 @@ def skip_tiles(skipped, k_ring, v_ring, STAGES: gl.constexpr):
 
 @gluon.jit
 def attend(CONSUMER: gl.constexpr, task):
-    """Compute ROWS rows of out and lse in one consumer."""
+    """Compute ROWS rows of out and lse of each tile in one consumer."""
+    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
+    visited = 0  # tiles of keys before
+    for turn in range(0, turns_of(task.sizes, BLOCK_ROWS)):
+        visited = attend_tile(CONSUMER, task, turn, visited)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
+    """Compute ROWS rows of out and lse; return the tiles of keys that the rings have held until then."""
     memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
-    dtype: gl.constexpr = task.out.dtype
+    dtype: gl.constexpr = task.out.desc.dtype
     D: gl.constexpr = task.config.D
     K_TILE_SIZE: gl.constexpr = task.config.K_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
     s_layout: gl.constexpr = mma(K_TILE_SIZE)
-    o_layout: gl.constexpr = mma(D)
-    p_layout: gl.constexpr = operand(D)
-    o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
+    HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
+    parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_of_program(sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
-    q = matrix(memory.q_tiles, CONSUMER, ROWS, D)
+    q_slot = turn % task.config.Q_STAGES * task.config.CONSUMERS + CONSUMER
+    q = matrix(memory.q.tiles, q_slot, ROWS, D)
 
-    skipped = block_last - last
-    skip_tiles(skipped, k_ring, v_ring, STAGES)
+    first = visited + block_last - last
+    end = visited + block_last + 1
+    skip_tiles(visited, first, k_ring, v_ring, STAGES)
 
     # The first tile, with the diagonal and the end of the keys.
-    slot = skipped % STAGES
-    mbarrier.wait(memory.q_full.index(CONSUMER), 0)
-    mbarrier.wait(k_ring.full.index(slot), (skipped // STAGES) % 2)
-    zeros = gl.zeros([ROWS, K_TILE_SIZE], gl.float32, layout=s_layout)
-    k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
-    scores = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    slot = first % STAGES
+    mbarrier.wait(memory.q.full.index(q_slot), turn // task.config.Q_STAGES % 2)
+    mbarrier.wait(k_ring.full.index(slot), (first // STAGES) % 2)
+    scores = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
     scores = warpgroup_mma_wait(0, deps=(scores,))
     mbarrier.arrive(k_ring.empty.index(slot), count=1)
     keys = last * K_TILE_SIZE + gl.arange(0, K_TILE_SIZE, layout=gl.SliceLayout(0, s_layout))
@@ -174,19 +223,17 @@ def attend(CONSUMER: gl.constexpr, task):
     row_max = gl.maximum(gl.max(scores, 1) * scale_log2, MIN_FLOAT32)
     p32 = gl.exp2(scores * scale_log2 - row_max[:, None])
     row_sum = gl.sum(p32, 1)
-    p = gl.convert_layout(p32.to(dtype), p_layout)
-    acc = gl.zeros([ROWS, D], gl.float32, layout=o_layout)
+    p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
+    acc = zeros_of(parts)
 
-    for i in range(skipped + 1, block_last + 1):
+    for i in range(first + 1, end):
         slot = i % STAGES
         before = (i - 1) % STAGES
         mbarrier.wait(k_ring.full.index(slot), (i // STAGES) % 2)
-        s = gl.zeros([ROWS, K_TILE_SIZE], gl.float32, layout=s_layout)
-        k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
-        s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=False, is_async=True)
+        s = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
         mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
-        acc = warpgroup_mma(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, is_async=True)
-        s = warpgroup_mma_wait(1, deps=(s,))
+        acc = add_products(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, parts)
+        s = warpgroup_mma_wait(len(parts), deps=(s,))
         mbarrier.arrive(k_ring.empty.index(slot), count=1)
         # Lines 9 and 10, while p v of the previous tile runs.
         new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
@@ -194,21 +241,34 @@ def attend(CONSUMER: gl.constexpr, task):
         rescale = gl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + gl.sum(p32, 1)
         row_max = new_max
-        acc = warpgroup_mma_wait(0, deps=(acc,))
+        acc = wait_for(acc, 0)
         mbarrier.arrive(v_ring.empty.index(before), count=1)
-        p = gl.convert_layout(p32.to(dtype), p_layout)
-        acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None]
+        p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
+        acc = scaled_rows(acc, rescale, parts)
 
-    slot = block_last % STAGES
-    mbarrier.wait(v_ring.full.index(slot), (block_last // STAGES) % 2)
-    acc = warpgroup_mma(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
-    out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
-    q.store(out.to(dtype))  # q is not read again
+    mbarrier.arrive(memory.q.empty.index(q_slot), count=1)
+    slot = (end - 1) % STAGES
+    mbarrier.wait(v_ring.full.index(slot), ((end - 1) // STAGES) % 2)
+    acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts), 0)
+    mbarrier.arrive(v_ring.empty.index(slot), count=1)
+    tma.store_wait(0)  # the last tile of out has been read
+    out_tile = matrix(task.out.tiles, CONSUMER, ROWS, D)
+    for i in gl.static_range(len(parts)):
+        out = acc[i] / gl.convert_layout(row_sum, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None]
+        columns_of(out_tile, start_of(parts, i), width_of(parts, i)).store(out.to(dtype))
     fence_async_shared()
-    async_store(task.out, [batch, head, q_start, 0], memory.q_tiles.index(CONSUMER))
+    async_store(task.out.desc, [batch, head, q_start, 0], task.out.tiles.index(CONSUMER))
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
-    tma.store_wait(0)
+    return end
+
+
+@gluon.jit
+def scaled_rows(acc, factors, parts: gl.constexpr):
+    """Multiply the rows of parts of columns."""
+    out = ()
+    for i in gl.static_range(len(parts)):
+        out = out + (acc[i] * gl.convert_layout(factors, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None],)
+    return out
 
 
 @gluon.jit
@@ -218,26 +278,28 @@ def store_lse(L_ptr, row_max, row_sum, batch, head, rows, sizes):
     gl.store(L_ptr + (batch * sizes.heads + head).to(gl.int64) * sizes.queries + rows, lse, mask=rows < sizes.queries)
 
 
-@gluon.jit(do_not_specialize=["NUM_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_fwd_hopper_kernel(
-    q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, REGISTERS: gl.constexpr,
+    q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Compute 64 * CONSUMERS rows of out and lse (float32, natural) for one head of one batch element.
+    """Compute out and lse (float32, natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
-    CONSUMERS is 2 or 3, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
+    CONSUMERS is 2, 3 or 4, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
     softmax_scale * log2(e), is positive: the maximum is taken of unscaled scores.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, CONSUMERS, 1)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, Q_STAGES, CONSUMERS, 1)
     specialize(
         (
-            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            Config(D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         Task(
-            o_desc, L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS), scale_log2,
-            Config(D, K_TILE_SIZE, STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip
@@ -245,10 +307,16 @@ def flash_fwd_hopper_kernel(
 
 @gluon.jit
 def specialize(load, task, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr):
-    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 2 or 3 others."""
+    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 2 to 4 others."""
     if CONSUMERS == 2:
         gl.warp_specialize(
             [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
+        )
+    elif CONSUMERS == 4:
+        gl.warp_specialize(
+            [(load_tiles, load), (attend, (0, task)), (attend, (1, task)), (attend, (2, task)), (attend, (3, task))],
+            [4, 4, 4, 4],
+            [REGISTERS, REGISTERS, REGISTERS, REGISTERS],
         )
     else:
         gl.warp_specialize(

@@ -18,7 +18,8 @@ from cs336_systems.attention.gluon_kernels.forward import (
     load_tiles,
     skip_tiles,
     store_lse,
-    tile_of_program,
+    tile_at,
+    turns_of,
 )
 from cs336_systems.attention.gluon_kernels.pieces import (
     matrices,
@@ -35,7 +36,15 @@ KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 
 @gluon.jit
 def attend(CONSUMER: gl.constexpr, task):
-    """Compute ROWS rows of out and lse in one consumer."""
+    """Compute ROWS rows of out and lse of each tile in one consumer."""
+    visited = 0  # tiles of keys before
+    for turn in range(0, turns_of(task.sizes, 2 * ROWS)):
+        visited = attend_tile(CONSUMER, task, turn, visited)
+
+
+@gluon.jit
+def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
+    """Compute ROWS rows of out and lse; return the tiles of keys that the rings have held until then."""
     memory, sizes = task.memory, task.sizes
     D: gl.constexpr = task.config.D
     STAGES: gl.constexpr = task.config.STAGES
@@ -47,7 +56,7 @@ def attend(CONSUMER: gl.constexpr, task):
     o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_of_program(sizes, 2 * ROWS, IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, 2 * ROWS, IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, 2 * ROWS, sizes.keys, KEYS, IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, KEYS, IS_CAUSAL)
@@ -55,19 +64,20 @@ def attend(CONSUMER: gl.constexpr, task):
     row_sum = gl.zeros([ROWS], gl.float32, layout=row_layout)
     row_max = gl.full([ROWS], MIN_FLOAT32, gl.float32, layout=row_layout)
     acc = gl.zeros([ROWS, D], gl.float32, layout=o_layout)
-    q = matrices(memory.q_tiles, CONSUMER, D, PIECES)
+    q = matrices(memory.q.tiles, CONSUMER, D, PIECES)
 
-    skipped = block_last - last
-    skip_tiles(skipped, k_ring, v_ring, STAGES)
+    first = visited + block_last - last
+    end = visited + block_last + 1
+    skip_tiles(visited, first, k_ring, v_ring, STAGES)
 
-    mbarrier.wait(memory.q_full.index(CONSUMER), 0)
-    for i in range(skipped, block_last + 1):
+    mbarrier.wait(memory.q.full.index(CONSUMER), turn % 2)
+    for i in range(first, end):
         slot = i % STAGES
         phase = (i // STAGES) % 2
         mbarrier.wait(k_ring.full.index(slot), phase)
         scores = scores_of(q, transposed(matrices(k_ring.tiles, slot, D, PIECES)), KEYS) * task.scale_log2
         mbarrier.arrive(k_ring.empty.index(slot), count=1)
-        if i == skipped:  # the diagonal and the end of the keys
+        if i == first:  # the diagonal and the end of the keys
             keys = last * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(0, s_layout))
             seen = (keys < sizes.keys)[None, :]
             if IS_CAUSAL:
@@ -85,32 +95,35 @@ def attend(CONSUMER: gl.constexpr, task):
         mbarrier.arrive(v_ring.empty.index(slot), count=1)
         acc = acc * gl.convert_layout(rescale, o_row_layout)[:, None] + part
 
+    mbarrier.arrive(memory.q.empty.index(CONSUMER), count=1)
     out = acc / gl.convert_layout(row_sum, o_row_layout)[:, None]
-    store_rows(at_head(task.out, batch, head), out, task.out.stride, q_start, sizes.queries, D)
+    store_rows(at_head(task.out, batch, head), out, task.out.stride, q_start, sizes.queries, task.config.HEAD_DIM, D)
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
+    return end
 
 
-@gluon.jit(do_not_specialize=["NUM_HEADS"])
+@gluon.jit(do_not_specialize=["NUM_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_fwd_hopper_float32_kernel(
-    q_desc, k_desc, v_desc, O_ptr, L_ptr, stride_ob, stride_oh, stride_oq, N_QUERIES, N_KEYS, NUM_HEADS, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    PIECES: gl.constexpr, REGISTERS: gl.constexpr,
+    q_desc, k_desc, v_desc, O_ptr, L_ptr, stride_ob, stride_oh, stride_oq,
+    N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Compute 128 rows of out and lse (natural) for one head of one batch element.
+    """Compute out and lse (natural) in tiles of 128 rows of a head, as many at once as programs.
 
     Descriptors are of pieces, in tiles of 64 x D. STAGES tiles of k and of v are in flight; REGISTERS are those of a
     consumer's thread.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, 2, PIECES)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, 2, PIECES)
     specialize(
         (
-            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            Config(D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
+            q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         Task(
-            Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS),
-            scale_log2,
-            Config(D, KEYS, STAGES, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
+            Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory,
+            Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD),
         ),
         REGISTERS,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from cs336_systems.attention.gluon_kernels.scaffold import async_load, matrix, mma, operand
+from cs336_systems.attention.gluon_kernels.scaffold import Rows, async_load, at_head, matrix, mma, operand
 
 
 @gluon.jit
@@ -101,23 +101,49 @@ def scores_of(a, b, COLUMNS: gl.constexpr):
     return large + finite(small)
 
 
-@gluon.jit(do_not_specialize=["NUM_HEADS"])
-def split_kernel(
-    X_ptr, Pieces_ptr, stride_xb, stride_xh, stride_xn, NUM_HEADS, SEQ_LEN,
-    D: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
-):  # fmt: skip
-    """Split ROWS rows of one head of X, float32, into Pieces, (batch, heads, SEQ_LEN, PIECES, D)."""
+@gluon.jit
+def split_tile(x, pieces_ptr, tile, NUM_HEADS, SEQ_LEN, HEAD_DIM: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr,
+               PIECES: gl.constexpr):  # fmt: skip
+    """Split ROWS rows of one head of x, float32, into pieces, (batch, heads, SEQ_LEN, PIECES, D).
+
+    D is HEAD_DIM or more; what is beyond HEAD_DIM is zero.
+    """
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [32 * 4 // D, D // 4], [4, 1], [1, 0])
     num_tiles = gl.cdiv(SEQ_LEN, ROWS)
-    tile = gl.program_id(0) % num_tiles
-    batch_head = (gl.program_id(0) // num_tiles).to(gl.int64)
-    rows = tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    batch_head = (tile // num_tiles).to(gl.int64)
+    rows = tile % num_tiles * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
     exist = (rows < SEQ_LEN)[:, None] & (dims >= 0)[None, :]
-    X_ptr += batch_head // NUM_HEADS * stride_xb + batch_head % NUM_HEADS * stride_xh
-    Pieces_ptr += batch_head * SEQ_LEN * (PIECES * D)
-    x = gl.load(X_ptr + (rows.to(gl.int64)[:, None] * stride_xn + dims[None, :]), mask=exist, other=0.0)
-    pieces = pieces_of(x, PIECES)
+    filled = (rows < SEQ_LEN)[:, None] & (dims < HEAD_DIM)[None, :]
+    x_ptr = at_head(x, batch_head // NUM_HEADS, batch_head % NUM_HEADS)
+    pieces_ptr += batch_head * SEQ_LEN * (PIECES * D)
+    values = gl.load(x_ptr + (rows.to(gl.int64)[:, None] * x.stride + dims[None, :]), mask=filled, other=0.0)
+    pieces = pieces_of(values, PIECES)
     offsets = rows.to(gl.int64)[:, None] * (PIECES * D) + dims[None, :]
     for piece in gl.static_range(PIECES):
-        gl.store(Pieces_ptr + (offsets + piece * D), pieces[piece], mask=exist)
+        gl.store(pieces_ptr + (offsets + piece * D), pieces[piece], mask=exist)
+
+
+@gluon.jit(do_not_specialize=["NUM_HEADS", "NUM_KV_HEADS", "BATCH"])
+def split_kernel(
+    Q_ptr, K_ptr, V_ptr, dO_ptr, QPieces_ptr, KPieces_ptr, VPieces_ptr, dOPieces_ptr,
+    stride_qb, stride_qh, stride_qq, stride_kb, stride_kh, stride_kk, stride_vb, stride_vh, stride_vk,
+    stride_dob, stride_doh, stride_doq, BATCH, NUM_HEADS, NUM_KV_HEADS, N_QUERIES, N_KEYS,
+    HEAD_DIM: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+):  # fmt: skip
+    """Split q, k, v and, unless it is None, do; each program ROWS rows of one of them."""
+    q_tiles = gl.cdiv(N_QUERIES, ROWS) * BATCH * NUM_HEADS
+    k_tiles = gl.cdiv(N_KEYS, ROWS) * BATCH * NUM_KV_HEADS
+    tile = gl.program_id(0)
+    if tile < q_tiles:
+        rows = Rows(Q_ptr, stride_qb, stride_qh, stride_qq)
+        split_tile(rows, QPieces_ptr, tile, NUM_HEADS, N_QUERIES, HEAD_DIM, D, ROWS, PIECES)
+    elif tile < q_tiles + k_tiles:
+        rows = Rows(K_ptr, stride_kb, stride_kh, stride_kk)
+        split_tile(rows, KPieces_ptr, tile - q_tiles, NUM_KV_HEADS, N_KEYS, HEAD_DIM, D, ROWS, PIECES)
+    elif tile < q_tiles + 2 * k_tiles:
+        rows = Rows(V_ptr, stride_vb, stride_vh, stride_vk)
+        split_tile(rows, VPieces_ptr, tile - q_tiles - k_tiles, NUM_KV_HEADS, N_KEYS, HEAD_DIM, D, ROWS, PIECES)
+    elif dO_ptr is not None:
+        rows = Rows(dO_ptr, stride_dob, stride_doh, stride_doq)
+        split_tile(rows, dOPieces_ptr, tile - q_tiles - 2 * k_tiles, NUM_HEADS, N_QUERIES, HEAD_DIM, D, ROWS, PIECES)

@@ -19,7 +19,9 @@ from cs336_systems.attention.triton_kernels.common import (
     Rows,
     Scale,
     delta_of_rows,
+    head_of,
     load_rows,
+    rows_at,
     tile_of_program,
 )
 
@@ -39,6 +41,7 @@ def flash_bwd_delta_kernel(
     N_QUERIES,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
 ):
     """Compute delta of Q_TILE_SIZE rows, for both passes."""
@@ -49,10 +52,10 @@ def flash_bwd_delta_kernel(
     dims = tl.arange(0, D_PADDED)
     in_range = rows < N_QUERIES
     row_offsets = rows.to(tl.int64)[:, None]
-    O_ptr += batch * stride_ob + head * stride_oh
-    dO_ptr += batch * stride_dob + head * stride_doh
-    out = load_rows(O_ptr + row_offsets * stride_oq + dims[None, :], in_range, dims, D, True)
-    do = load_rows(dO_ptr + row_offsets * stride_doq + dims[None, :], in_range, dims, D, True)
+    o_rows = rows_at(O_ptr, batch * stride_ob + head * stride_oh, stride_oh, stride_oq, STRIDE_UNIT)
+    do_rows = rows_at(dO_ptr, batch * stride_dob + head * stride_doh, stride_doh, stride_doq, STRIDE_UNIT)
+    out = load_rows(o_rows.ptr + row_offsets * o_rows.stride + dims[None, :], in_range, dims, D, True)
+    do = load_rows(do_rows.ptr + row_offsets * do_rows.stride + dims[None, :], in_range, dims, D, True)
     tl.store(Delta_ptr + batch_head * N_QUERIES + rows, delta_of_rows(out, do), mask=in_range)
 
 
@@ -95,6 +98,7 @@ def flash_bwd_dkdv_kernel(
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
@@ -112,12 +116,13 @@ def flash_bwd_dkdv_kernel(
     batch, kv_head = batch_head // num_kv_heads, batch_head % num_kv_heads
     first_head = kv_head * HEADS_PER_KV_HEAD
     dk_dv_of_tile(
-        Rows(Q_ptr + batch * stride_qb + first_head * stride_qh, stride_qh, stride_qq),
-        Rows(K_ptr + batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk),
-        Rows(V_ptr + batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk), Rows(None, 0, 0),
-        Rows(dO_ptr + batch * stride_dob + first_head * stride_doh, stride_doh, stride_doq), L_ptr, Delta_ptr,
-        Rows(dK_ptr + batch * stride_dkb + kv_head * stride_dkh, stride_dkh, stride_dkk),
-        Rows(dV_ptr + batch * stride_dvb + kv_head * stride_dvh, stride_dvh, stride_dvk),
+        rows_at(Q_ptr, batch * stride_qb + first_head * stride_qh, stride_qh, stride_qq, STRIDE_UNIT),
+        rows_at(K_ptr, batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk, STRIDE_UNIT),
+        rows_at(V_ptr, batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk, STRIDE_UNIT), Rows(None, 0, 0),
+        rows_at(dO_ptr, batch * stride_dob + first_head * stride_doh, stride_doh, stride_doq, STRIDE_UNIT),
+        L_ptr, Delta_ptr,
+        rows_at(dK_ptr, batch * stride_dkb + kv_head * stride_dkh, stride_dkh, stride_dkk, STRIDE_UNIT),
+        rows_at(dV_ptr, batch * stride_dvb + kv_head * stride_dvh, stride_dvh, stride_dvk, STRIDE_UNIT),
         N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
         batch_head * HEADS_PER_KV_HEAD, tile * K_TILE_SIZE,
         Config(
@@ -162,6 +167,7 @@ def flash_bwd_dq_kernel(
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
@@ -176,11 +182,11 @@ def flash_bwd_dq_kernel(
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
     kv_head = head // HEADS_PER_KV_HEAD
     dq_of_tile(
-        Rows(Q_ptr + batch * stride_qb + head * stride_qh, stride_qh, stride_qq),
-        Rows(K_ptr + batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk),
-        Rows(V_ptr + batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk), Rows(None, 0, 0),
-        Rows(dO_ptr + batch * stride_dob + head * stride_doh, stride_doh, stride_doq), L_ptr, Delta_ptr,
-        Rows(dQ_ptr + batch * stride_dqb + head * stride_dqh, stride_dqh, stride_dqq),
+        rows_at(Q_ptr, batch * stride_qb + head * stride_qh, stride_qh, stride_qq, STRIDE_UNIT),
+        rows_at(K_ptr, batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk, STRIDE_UNIT),
+        rows_at(V_ptr, batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk, STRIDE_UNIT), Rows(None, 0, 0),
+        rows_at(dO_ptr, batch * stride_dob + head * stride_doh, stride_doh, stride_doq, STRIDE_UNIT), L_ptr, Delta_ptr,
+        rows_at(dQ_ptr, batch * stride_dqb + head * stride_dqh, stride_dqh, stride_dqq, STRIDE_UNIT),
         N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
         batch_head, tile * Q_TILE_SIZE,
         Config(
@@ -236,6 +242,7 @@ def flash_bwd_at_once_kernel(
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
@@ -256,19 +263,17 @@ def flash_bwd_at_once_kernel(
     batch, kv_head = kv_batch_head // num_kv_heads, kv_batch_head % num_kv_heads
     first_head = kv_head * HEADS_PER_KV_HEAD
     first_q_head = kv_batch_head * HEADS_PER_KV_HEAD
-    Q_ptr += batch * stride_qb + first_head * stride_qh
-    O_ptr += batch * stride_ob + first_head * stride_oh
-    dO_ptr += batch * stride_dob + first_head * stride_doh
-    K_ptr += batch * stride_kb + kv_head * stride_kh
-    V_ptr += batch * stride_vb + kv_head * stride_vh
-    dQ_ptr += batch * stride_dqb + first_head * stride_dqh
-    dK_ptr += batch * stride_dkb + kv_head * stride_dkh
-    dV_ptr += batch * stride_dvb + kv_head * stride_dvh
+    q_rows = rows_at(Q_ptr, batch * stride_qb + first_head * stride_qh, stride_qh, stride_qq, STRIDE_UNIT)
+    o_rows = rows_at(O_ptr, batch * stride_ob + first_head * stride_oh, stride_oh, stride_oq, STRIDE_UNIT)
+    do_rows = rows_at(dO_ptr, batch * stride_dob + first_head * stride_doh, stride_doh, stride_doq, STRIDE_UNIT)
+    k_rows = rows_at(K_ptr, batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk, STRIDE_UNIT)
+    v_rows = rows_at(V_ptr, batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk, STRIDE_UNIT)
+    dq_rows = rows_at(dQ_ptr, batch * stride_dqb + first_head * stride_dqh, stride_dqh, stride_dqq, STRIDE_UNIT)
+    dk_rows = rows_at(dK_ptr, batch * stride_dkb + kv_head * stride_dkh, stride_dkh, stride_dkk, STRIDE_UNIT)
+    dv_rows = rows_at(dV_ptr, batch * stride_dvb + kv_head * stride_dvh, stride_dvh, stride_dvk, STRIDE_UNIT)
     if tile < num_k_tiles:  # the first one is the heaviest: all queries see it
         dk_dv_of_tile(
-            Rows(Q_ptr, stride_qh, stride_qq), Rows(K_ptr, stride_kh, stride_kk), Rows(V_ptr, stride_vh, stride_vk),
-            Rows(O_ptr, stride_oh, stride_oq), Rows(dO_ptr, stride_doh, stride_doq), L_ptr, None,
-            Rows(dK_ptr, stride_dkh, stride_dkk), Rows(dV_ptr, stride_dvh, stride_dvk),
+            q_rows, k_rows, v_rows, o_rows, do_rows, L_ptr, None, dk_rows, dv_rows,
             N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
             first_q_head, tile * K_TILE_SIZE,
             Config(
@@ -282,10 +287,8 @@ def flash_bwd_at_once_kernel(
         if IS_CAUSAL:
             q_tile = num_q_tiles - 1 - q_tile  # the last one is the heaviest
         dq_of_tile(
-            Rows(Q_ptr + group * stride_qh, stride_qh, stride_qq), Rows(K_ptr, stride_kh, stride_kk),
-            Rows(V_ptr, stride_vh, stride_vk), Rows(O_ptr + group * stride_oh, stride_oh, stride_oq),
-            Rows(dO_ptr + group * stride_doh, stride_doh, stride_doq), L_ptr, None,
-            Rows(dQ_ptr + group * stride_dqh, stride_dqh, stride_dqq),
+            head_of(q_rows, group), k_rows, v_rows, head_of(o_rows, group), head_of(do_rows, group), L_ptr, None,
+            head_of(dq_rows, group),
             N_QUERIES, N_KEYS, Scale(scale, scale_log2), Dropout(Seed_ptr, drop_below, keep_probability),
             first_q_head + group, q_tile * Q_TILE_SIZE,
             Config(

@@ -88,6 +88,25 @@ def tile_of_program(num_tiles, LAST_FIRST: tl.constexpr):
 
 
 @triton.jit
+def rows_at(ptr, offset, head_stride, stride, STRIDE_UNIT: tl.constexpr):
+    """Return Rows at an offset, as multiples of STRIDE_UNIT if it is not 1.
+
+    Triton knows of integer arguments only that 16 divides them. A row of 88 elements would be loaded one by one.
+    """
+    if STRIDE_UNIT > 1:
+        offset = offset // STRIDE_UNIT * STRIDE_UNIT
+        head_stride = head_stride // STRIDE_UNIT * STRIDE_UNIT
+        stride = stride // STRIDE_UNIT * STRIDE_UNIT
+    return Rows(ptr + offset, head_stride, stride)
+
+
+@triton.jit
+def head_of(rows, head):
+    """Return Rows of the head that many heads further."""
+    return Rows(rows.ptr + head * rows.head_stride, rows.head_stride, rows.stride)
+
+
+@triton.jit
 def load_rows(ptrs, in_range, dims, D: tl.constexpr, MASK_ROWS: tl.constexpr):
     """Load rows of head vectors, zeros where a row is not `in_range` (if MASK_ROWS) and beyond head dimension D."""
     if MASK_ROWS:

@@ -10,6 +10,7 @@ from cs336_systems.attention.triton_kernels.common import (
     Place,
     Stream,
     load_rows,
+    rows_at,
     tile_of_program,
 )
 from cs336_systems.attention.triton_kernels.dropout import keep_tile
@@ -44,6 +45,7 @@ def flash_fwd_kernel(
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
@@ -65,20 +67,22 @@ def flash_fwd_kernel(
     dims = tl.arange(0, D_PADDED)
     row_offsets = rows.to(tl.int64)[:, None]
 
-    Q_ptr += batch * stride_qb + head * stride_qh
-    K_ptr += batch * stride_kb + head // HEADS_PER_KV_HEAD * stride_kh
-    V_ptr += batch * stride_vb + head // HEADS_PER_KV_HEAD * stride_vh
-    O_ptr += batch * stride_ob + head * stride_oh
+    kv_head = head // HEADS_PER_KV_HEAD
+    q_rows = rows_at(Q_ptr, batch * stride_qb + head * stride_qh, stride_qh, stride_qq, STRIDE_UNIT)
+    k_rows = rows_at(K_ptr, batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk, STRIDE_UNIT)
+    v_rows = rows_at(V_ptr, batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk, STRIDE_UNIT)
+    o_rows = rows_at(O_ptr, batch * stride_ob + head * stride_oh, stride_oh, stride_oq, STRIDE_UNIT)
+    K_ptr, V_ptr = k_rows.ptr, v_rows.ptr
     L_ptr += batch_head * N_QUERIES
 
     row_mask = (rows < N_QUERIES)[:, None] & (dims < D)[None, :]
-    q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :], mask=row_mask, other=0.0)
+    q = tl.load(q_rows.ptr + row_offsets * q_rows.stride + dims[None, :], mask=row_mask, other=0.0)
     acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
     row_max = tl.full((Q_TILE_SIZE,), MIN_FLOAT32, dtype=tl.float32)
 
-    k_offsets = columns[:, None] * stride_kk + dims[None, :]
-    v_offsets = columns[:, None] * stride_vk + dims[None, :]
+    k_offsets = columns[:, None] * k_rows.stride + dims[None, :]
+    v_offsets = columns[:, None] * v_rows.stride + dims[None, :]
 
     # Full tiles first: all their keys exist and are seen by all rows, so their code holds no mask. Edge tiles
     # follow: those on the diagonal, and the last one if the keys do not fill it.
@@ -89,13 +93,15 @@ def flash_fwd_kernel(
         k_end = tl.minimum(k_end, q_start + Q_TILE_SIZE)
     place = Place(q_start, rows, columns, dims, batch_head)
     acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-        (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q, place,
+        (acc, row_sum, row_max),
+        Stream(K_ptr, k_offsets, k_rows.stride), Stream(V_ptr, v_offsets, v_rows.stride), q, place,
         (0, k_full), N_KEYS, scale_log2, Dropout(Seed_ptr, drop_below, keep_probability),
         D, K_TILE_SIZE, MASK_CAUSAL=False, EVEN_KEYS=True, INPUT_PRECISION=INPUT_PRECISION,
     )  # fmt: skip
     if IS_CAUSAL or not EVEN_KEYS:
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-            (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q, place,
+            (acc, row_sum, row_max),
+            Stream(K_ptr, k_offsets, k_rows.stride), Stream(V_ptr, v_offsets, v_rows.stride), q, place,
             (k_full, k_end), N_KEYS, scale_log2, Dropout(Seed_ptr, drop_below, keep_probability),
             D, K_TILE_SIZE, MASK_CAUSAL=IS_CAUSAL, EVEN_KEYS=EVEN_KEYS, INPUT_PRECISION=INPUT_PRECISION,
         )  # fmt: skip
@@ -104,7 +110,7 @@ def flash_fwd_kernel(
     if Seed_ptr is not None:
         kept_sum = row_sum * tl.cast(keep_probability, tl.float32)
     out = (acc / kept_sum[:, None]).to(O_ptr.dtype.element_ty)
-    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :], out, mask=row_mask)
+    tl.store(o_rows.ptr + row_offsets * o_rows.stride + dims[None, :], out, mask=row_mask)
     # Base 2 inside, natural outside: lse = ln(2) * log2(sum of 2^scores).
     tl.store(L_ptr + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=rows < N_QUERIES)
 

@@ -7,7 +7,7 @@ sum (Flash-Decoding, Dao et al. 2023), in the order of their keys: the result re
 import triton
 import triton.language as tl
 
-from cs336_systems.attention.triton_kernels.common import LN_2, MIN_FLOAT32, Dropout, Place, Stream
+from cs336_systems.attention.triton_kernels.common import LN_2, MIN_FLOAT32, Dropout, Place, Stream, rows_at
 from cs336_systems.attention.triton_kernels.forward import visit_keys
 
 
@@ -34,6 +34,7 @@ def flash_fwd_split_kernel(
     HEADS_PER_KV_HEAD: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
     K_TILE_SIZE: tl.constexpr,
     CHUNK_KEYS: tl.constexpr,
@@ -70,25 +71,30 @@ def flash_fwd_split_kernel(
         row_offsets = rows.to(tl.int64)[:, None]
         row_mask = (rows < N_QUERIES)[:, None] & (dims < D)[None, :]
         first_key = k_begin.to(tl.int64)
-        Q_ptr += batch * stride_qb + head * stride_qh
-        K_ptr += batch * stride_kb + head // HEADS_PER_KV_HEAD * stride_kh + first_key * stride_kk
-        V_ptr += batch * stride_vb + head // HEADS_PER_KV_HEAD * stride_vh + first_key * stride_vk
-        q = tl.load(Q_ptr + row_offsets * stride_qq + dims[None, :], mask=row_mask, other=0.0)
+        kv_head = head // HEADS_PER_KV_HEAD
+        q_rows = rows_at(Q_ptr, batch * stride_qb + head * stride_qh, stride_qh, stride_qq, STRIDE_UNIT)
+        k_rows = rows_at(K_ptr, batch * stride_kb + kv_head * stride_kh, stride_kh, stride_kk, STRIDE_UNIT)
+        v_rows = rows_at(V_ptr, batch * stride_vb + kv_head * stride_vh, stride_vh, stride_vk, STRIDE_UNIT)
+        K_ptr = k_rows.ptr + first_key * k_rows.stride
+        V_ptr = v_rows.ptr + first_key * v_rows.stride
+        q = tl.load(q_rows.ptr + row_offsets * q_rows.stride + dims[None, :], mask=row_mask, other=0.0)
         acc = tl.zeros((Q_TILE_SIZE, D_PADDED), dtype=tl.float32)
         row_sum = tl.zeros((Q_TILE_SIZE,), dtype=tl.float32)
         row_max = tl.full((Q_TILE_SIZE,), MIN_FLOAT32, dtype=tl.float32)
-        k_offsets = columns[:, None] * stride_kk + dims[None, :]
-        v_offsets = columns[:, None] * stride_vk + dims[None, :]
+        k_offsets = columns[:, None] * k_rows.stride + dims[None, :]
+        v_offsets = columns[:, None] * v_rows.stride + dims[None, :]
         place = Place(q_start, rows, columns, dims, batch_head)
         acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-            (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q, place,
+            (acc, row_sum, row_max),
+            Stream(K_ptr, k_offsets, k_rows.stride), Stream(V_ptr, v_offsets, v_rows.stride), q, place,
             (k_begin, k_full), N_KEYS, scale_log2, Dropout(None, None, None),
             D, K_TILE_SIZE, MASK_CAUSAL=False, EVEN_KEYS=True, INPUT_PRECISION=INPUT_PRECISION,
         )  # fmt: skip
         if IS_CAUSAL or not EVEN_KEYS:
             acc, row_sum, row_max, K_ptr, V_ptr = visit_keys(
-                (acc, row_sum, row_max), Stream(K_ptr, k_offsets, stride_kk), Stream(V_ptr, v_offsets, stride_vk), q,
-                place, (k_full, k_end), N_KEYS, scale_log2, Dropout(None, None, None),
+                (acc, row_sum, row_max),
+                Stream(K_ptr, k_offsets, k_rows.stride), Stream(V_ptr, v_offsets, v_rows.stride), q, place,
+                (k_full, k_end), N_KEYS, scale_log2, Dropout(None, None, None),
                 D, K_TILE_SIZE, MASK_CAUSAL=IS_CAUSAL, EVEN_KEYS=EVEN_KEYS, INPUT_PRECISION=INPUT_PRECISION,
             )  # fmt: skip
         part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
@@ -111,6 +117,7 @@ def flash_fwd_combine_kernel(
     N_KEYS,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     CHUNK_KEYS: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
@@ -146,8 +153,8 @@ def flash_fwd_combine_kernel(
         acc = acc * rescale[:, None] + weighted
         row_max = new_max
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
-    O_ptr += batch * stride_ob + head * stride_oh
+    o_rows = rows_at(O_ptr, batch * stride_ob + head * stride_oh, stride_oh, stride_oq, STRIDE_UNIT)
     out = (acc / row_sum[:, None]).to(O_ptr.dtype.element_ty)
     row_offsets = rows.to(tl.int64)[:, None]
-    tl.store(O_ptr + row_offsets * stride_oq + dims[None, :], out, mask=row_mask)
+    tl.store(o_rows.ptr + row_offsets * o_rows.stride + dims[None, :], out, mask=row_mask)
     tl.store(L_ptr + batch_head * N_QUERIES + rows, (row_max + tl.log2(row_sum)) * LN_2, mask=mask)

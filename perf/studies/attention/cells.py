@@ -1,45 +1,27 @@
-"""The cells of the attention study, in groups that answer one question each, and the arms of each cell."""
+"""The cells of the attention study, and the arms of each cell."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from perf.harness.case import Cache, Case, ClockName
+from perf.studies.attention.groups import GROUPS, CellGroup
 from perf.workloads.attention_problem import BYTES
 
-MODES = ("forward", "backward", "forward_backward")
 MASKS = {True: "causal", False: "full"}
 CLOCKS: dict[ClockName, Cache] = {"cuda_events": "cold", "cuda_graph": "warm", "gpu_wall": "warm"}
 """Clocks of a GPU; L2 is flushed before a sample only if the clock allows it and the host does not count."""
 
 HALVES_ONLY = ("sdpa_flash", "sdpa_cudnn")
-EAGER = {"reference": 4, "reference_compiled": 2}
+EAGER = {"reference": 4, "reference_compiled": 2, "sdpa_math": 2}
 """Score matrices alive at once in a backward, at least: the probabilities, their gradient; eager also that of the
 scores and the scaled one. A forward takes half as many."""
 
+FLOAT32_SCORES = ("sdpa_math",)
+"""Eager implementations that compute half precision in float32."""
+
 SCORES_BYTES = 4 * 2**30  # with so many eager takes 36 ms forward and backward on an H200, cuDNN 4
-
-
-@dataclass(frozen=True)
-class CellGroup:
-    """Cells that answer one question: all combinations of these axes."""
-
-    asks: str
-    seq_lens: tuple[int, ...]
-    heads: tuple[tuple[int, int], ...]
-    """Number of heads, d."""
-
-    modes: tuple[str, ...] = ("forward_backward",)
-    is_causal: tuple[bool, ...] = (True,)
-
-    dtype: str = "bfloat16"
-    tokens: int | None = None
-    """Total of tokens, which sets the batch; None for one sequence."""
-
-    workload: str = "attention"
-    clock: ClockName = "cuda_events"
-    ours: tuple[str, ...] = ("triton",)
 
 
 @dataclass(frozen=True)
@@ -56,6 +38,11 @@ class Cell:
     mode: str
     clock: ClockName
     cache: Cache
+    kv_heads: int = field(default=0, kw_only=True)
+    """Heads of k and v; as many as of q unless given."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.num_heads)
 
     @property
     def mask(self) -> str:
@@ -71,6 +58,7 @@ class Cell:
         else:  # q is (batch, heads, seq_len, d), a layout that every implementation takes as it is
             whole = {"tokens": self.batch * self.seq_len, "d_model": self.num_heads * self.d}
             params = shape | whole | {"is_causal": self.is_causal, "mode": self.mode}
+            params |= {"kv_heads": self.kv_heads} if self.kv_heads != self.num_heads else {}
         return Case("study", workload, params, device, self.clock, self.cache)
 
     def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
@@ -85,68 +73,13 @@ class Cell:
 C = TypeVar("C", bound=Cell)
 AXES = tuple(field.name for field in fields(Cell))
 
-GROUPS = {
-    "grid": CellGroup(
-        "32768 tokens, 16 heads x 128 and 32 x 64, causal and full, bfloat16: the papers' grid",
-        seq_lens=(1024, 2048, 4096, 8192, 16384),
-        heads=((16, 128), (32, 64)),
-        modes=MODES,
-        is_causal=(True, False),
-        tokens=32768,
-    ),
-    "leaderboard": CellGroup(
-        "the timed call of the CS336 leaderboard: 16 heads, 16384 x 64, causal, sum and gradients included",
-        seq_lens=(16384,),
-        heads=((16, 64),),
-        workload="attention_leaderboard",
-    ),
-    "long": CellGroup(
-        "one head of 65536, causal, bfloat16, d 16 to 128: batch and heads alone fill no GPU",
-        seq_lens=(65536,),
-        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
-        modes=("forward", "backward"),
-    ),
-    "short": CellGroup(
-        "one head of 128 to 1024, causal, bfloat16, by the wall clock: launches and Python count",
-        seq_lens=(128, 256, 512, 1024),
-        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
-        clock="gpu_wall",
-    ),
-    "float32": CellGroup(
-        "16 heads of 4096, causal, d 64 and 128, float32; ours with TF32 allowed too",
-        seq_lens=(4096,),
-        heads=((16, 64), (16, 128)),
-        dtype="float32",
-        ours=("triton", "triton_tf32"),
-    ),
-}
-
-_TINY: dict[str, dict[str, Any]] = {
-    "grid": {"seq_lens": (64, 128), "heads": ((2, 16),), "tokens": 256},
-    "leaderboard": {"seq_lens": (64,), "heads": ((2, 16),)},
-    "long": {"seq_lens": (512,), "heads": ((1, 16),)},
-    "short": {"seq_lens": (16, 32), "heads": ((1, 16),)},
-    "float32": {"seq_lens": (64,), "heads": ((2, 16),)},
-}
-
-
-def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
-    """Return `GROUPS`; if tiny, and on a CPU, with cells that all together take seconds."""
-    on_gpu = device == "cuda"
-    if on_gpu and not tiny:
-        return GROUPS
-    here: dict[str, Any] = {} if on_gpu else {"dtype": "float32", "clock": "wall", "ours": ("pytorch",)}
-    return {name: replace(group, **here, **_TINY[name]) for name, group in GROUPS.items()}
-
 
 def cells_of(groups: Mapping[str, CellGroup], clock: ClockName | None = None) -> Iterator[Cell]:
     """Yield the cells of each group; modes of one problem are neighbours, since they share its oracle."""
     for name, group in groups.items():
         by = clock or group.clock
-        axes = itertools.product(group.seq_lens, group.heads, group.is_causal, group.modes)
-        for seq_len, (num_heads, d), is_causal, mode in axes:
-            batch = (group.tokens or seq_len) // seq_len
-            yield Cell(name, batch, num_heads, seq_len, d, group.dtype, is_causal, mode, by, CLOCKS.get(by, "warm"))
+        for problem, mode in itertools.product(group.problems(), group.modes):
+            yield Cell(group=name, mode=mode, clock=by, cache=CLOCKS.get(by, "warm"), **problem._asdict())
 
 
 def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
@@ -165,26 +98,26 @@ def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
 
 
 def peers_of(cell: Cell, device: str) -> tuple[str, ...]:
-    """Return PyTorch's implementations that take the cell's dtype; eager ones only up to `SCORES_BYTES` of scores.
+    """Return the group's peers that take the cell's dtype; eager ones only up to `SCORES_BYTES` of scores.
 
     On the wall clock also `sdpa`: torch's own choice, without the context manager that selects a backend.
     """
     if device == "cpu":
         return ("sdpa_flash", "reference")
-    peers: Iterable[str] = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
-    if cell.clock == "gpu_wall":
-        peers = ("sdpa", *peers)
-    if cell.dtype == "float32":
-        peers = (impl for impl in peers if impl not in HALVES_ONLY)
-    return (*peers, *(EAGER if scores_bytes(cell) <= SCORES_BYTES else ()))
+    refused = HALVES_ONLY if cell.dtype == "float32" else ()
+    peers = (*(("sdpa",) if cell.clock == "gpu_wall" else ()), *GROUPS[cell.group].peers)
+    return tuple(impl for impl in peers if impl not in refused and scores_bytes(cell, impl) <= SCORES_BYTES)
 
 
-def scores_bytes(cell: Cell) -> int:
-    """Return the bytes of one matrix of scores, all heads."""
-    return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[cell.dtype]
+def scores_bytes(cell: Cell, impl: str) -> int:
+    """Return the bytes of the scores of all heads in one matrix of `impl`; 0 if it never stores them."""
+    if impl not in EAGER:
+        return 0
+    dtype = "float32" if impl in FLOAT32_SCORES else cell.dtype
+    return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[dtype]
 
 
 def min_bytes(cell: Cell, impl: str) -> int:
     """Return a lower bound on the bytes that `impl` needs; 0 if it never stores all scores."""
     matrices = EAGER.get(impl, 0)
-    return scores_bytes(cell) * (matrices // 2 if cell.mode == "forward" else matrices)
+    return scores_bytes(cell, impl) * (matrices // 2 if cell.mode == "forward" else matrices)

@@ -8,7 +8,9 @@ from typing import Any
 
 from perf.harness.status import Status, describe
 from perf.studies import speedup_figure
+from perf.studies.attention import sample_figure
 from perf.studies.attention.cells import AXES, MASKS
+from perf.studies.attention.groups import EVERY_D
 from perf.studies.document import text_table
 from perf.studies.rows import Row
 from perf.studies.speedups import (
@@ -30,10 +32,21 @@ NOT_MEASURED: Status = "not_measured"
 FLASH_PEERS = ("sdpa_flash", "flex")
 """Arms for which the worst of all cells is named."""
 
+OVER_CUDNN = (("grid", "forward_backward"), ("gqa", "forward"), ("gqa", "backward"))
+"""Groups and modes for which the mean over cuDNN is named."""
+
+ROWS_OF_D = {
+    "every d": tuple(EVERY_D),
+    "d 16, 32, 64, 128": (16, 32, 64, 128),
+    "d 48, 80, 96, 112": (48, 80, 96, 112),
+    "d in odd multiples of 8": tuple(d for d in EVERY_D if d % 16),
+}
+"""Head dimensions over which the random sample has a mean each."""
+
 
 def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     """Yield each arm of ours with each other arm of its cell; its status is ok if both are."""
-    for axes, arms in itertools.groupby(rows, key=lambda row: {axis: row[axis] for axis in AXES}):
+    for axes, arms in itertools.groupby(rows, key=axes_of):
         mine = list(arms)
         ours, others = ([row for row in mine if row["role"] == role] for role in ("ours", "against"))
         for our, other in itertools.product(ours, others):
@@ -45,6 +58,11 @@ def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
                 "against_s": other["samples_s"],
                 "flops": our.get("flops"),
             }
+
+
+def axes_of(row: Row) -> dict[str, Any]:
+    """Return the axes of a row's cell; rows of older files have no kv_heads, which was num_heads."""
+    return {axis: row.get(axis, row["num_heads"]) if axis == "kv_heads" else row[axis] for axis in AXES}
 
 
 def timed(rows: Iterable[Row]) -> list[Pair]:
@@ -74,13 +92,19 @@ def shown(rows: list[Row]) -> Iterator[str]:
 
 
 def where(row: Row) -> str:
-    """Format the cell within its group: batch x heads x seq_len x d, mask, mode."""
-    return f"{shape(row)}, {MASKS[row['is_causal']]}, {row['mode']}"
+    """Format the cell within its group: batch x heads x seq_len x d, dtype, mask, mode."""
+    return f"{_within_mode(row)}, {row['mode']}"
+
+
+def _within_mode(row: Row) -> str:
+    return f"{shape(row)} {row['dtype']}, {MASKS[row['is_causal']]}"
 
 
 def shape(row: Row) -> str:
-    """Format the shape of q: batch x heads x seq_len x d."""
-    return "x".join(str(row[axis]) for axis in ("batch", "num_heads", "seq_len", "d"))
+    """Format the shape of q: batch x heads x seq_len x d; heads are 64/8 if 64 of q share 8 of k."""
+    heads, kv_heads = row["num_heads"], row["kv_heads"]
+    each = f"{heads}/{kv_heads}" if heads != kv_heads else heads
+    return f"{row['batch']}x{each}x{row['seq_len']}x{row['d']}"
 
 
 def tflops(row: Row, ms: float) -> float:
@@ -95,7 +119,7 @@ def _cell(row: Row, pairs: list[Pair]) -> dict[str, str]:
         return cells | {"ms": "-"}
     ms = milliseconds({"ours_s": row["samples_s"]}, "ours")
     cells |= {"ms": digits(ms, 4), "TFLOP/s": digits(tflops(row, ms))}
-    if mine := [pair for pair in pairs if all(pair[axis] == row[axis] for axis in AXES)]:
+    if mine := [pair for pair in pairs if axes_of(pair) == axes_of(row)]:
         speedup, half, name = best(mine, speedup_of)
         cells |= {"speed-up": known(speedup, half), "best of the others": name}
     return cells
@@ -116,17 +140,19 @@ def _others(pairs: list[Pair]) -> Iterator[Row]:
 
 
 def answers(rows: list[Row], half_width: float) -> Iterator[str]:
-    """Yield for each of ours the worst cells, cuDNN over the grid, the leaderboard, and wide intervals."""
+    """Yield for each of ours the worst cells, means over cuDNN and the sample, the leaderboard, and wide intervals."""
     for (ours,), every in grouped(timed(rows), "ours"):
         for against in FLASH_PEERS:
             if mine := [pair for pair in every if pair["against"] == against]:
                 speedup, half, worst = _worst(mine)
                 cell = f"{worst['group']} {where(worst)}"
                 yield f"{ours} over {against}, worst of {len(mine)} cells, {cell}: {known(speedup, half)} as fast."
-        both = [pair for pair in every if (pair["group"], pair["mode"]) == ("grid", "forward_backward")]
-        if mine := [pair for pair in both if pair["against"] == "sdpa_cudnn"]:
-            which = f"grid, forward_backward, geometric mean of {len(mine)} cells"
-            yield f"{ours} over sdpa_cudnn, {which}: {known(*geometric_mean(mine))} as fast."
+        cudnn = [pair for pair in every if pair["against"] == "sdpa_cudnn"]
+        for group, mode in OVER_CUDNN:
+            if mine := [pair for pair in cudnn if (pair["group"], pair["mode"]) == (group, mode)]:
+                which = f"{group}, {mode}, geometric mean of {len(mine)} cells"
+                yield f"{ours} over sdpa_cudnn, {which}: {known(*geometric_mean(mine))} as fast."
+        yield from _sampled(ours, nearest(pair for pair in every if pair["group"] == "random"))
         if mine := [pair for pair in every if pair["group"] == "leaderboard"]:
             speedup, half, name = best(mine, speedup_of)
             ms = milliseconds(mine[0], "ours")
@@ -139,13 +165,36 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
             yield f"{ours}: {unknown}, least of all {which}; raise --processes."
 
 
+def nearest(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return for each cell and each of ours the pair with the fastest of the others."""
+    cells = grouped(pairs, *AXES, "ours")
+    return [min(mine, key=lambda pair: speedup_of(pair)[0]) for _, mine in cells]
+
+
+def _sampled(ours: str, pairs: list[Pair]) -> Iterator[str]:
+    """Yield the mean and the worst cell of the random sample for each mode and row of head dimensions."""
+    for (mode,), cells in grouped(pairs, "mode"):
+        for name, dims in ROWS_OF_D.items():
+            if mine := [pair for pair in cells if pair["d"] in dims]:
+                speedup, half, worst = _worst(mine)
+                yield (
+                    f"{ours} over the best of the others, random, {mode}, {name}, geometric mean of {len(mine)} cells: "
+                    f"{known(*geometric_mean(mine))} as fast; worst in {_within_mode(worst)}: {known(speedup, half)}, "
+                    f"{worst['against']}."
+                )
+
+
 def draw(rows: list[Row], folder: Path, title: str) -> None:
-    """Draw attention-GROUP-MODE.png: the speed-up of each cell over each other arm."""
+    """Draw attention-GROUP-MODE.png: the speed-up of each cell over each other arm, of the sample over the best."""
     every = timed(rows)
     for (group, mode), mine in grouped(sorted(every, key=lambda pair: (pair["group"], pair["mode"])), "group", "mode"):
+        path, title_of_group = folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}"
+        if group == "random":
+            sample_figure.draw(nearest(mine), path, title_of_group)
+            continue
         several = len({pair["ours"] for pair in mine}) > 1
         label = partial(_arm, several=several)
-        speedup_figure.draw(mine, label, folder / f"attention-{group}-{mode}.png", f"{group}, {mode}\n{title}")
+        speedup_figure.draw(mine, label, path, title_of_group)
 
 
 def _arm(pair: Pair, *, several: bool) -> str:

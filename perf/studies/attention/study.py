@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from perf.harness.comparison import Pilot, compare
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
 from perf.studies.attention.arms import Device, Process
-from perf.studies.attention.cells import CLOCKS, GROUPS, MASKS, MODES, C, Cell, cells_of, groups_of, narrowed, peers_of
+from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
+from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, groups_of
 from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import conclude, document, heading, out_option, write
 from perf.studies.lm import device_kind, tiny_option
@@ -25,12 +27,13 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
 
 @click.command(
-    help=f"""Compare our attention with all others in PyTorch. Minutes on a GPU.
+    help=f"""Compare our attention with all others in PyTorch. Minutes a group on a GPU, "random" far more.
 
     \b
     python -m perf study attention --group leaderboard --out FOLDER
     python -m perf study attention --group grid --mode forward --mask full --against sdpa_cudnn
     python -m perf study attention --impl my_package.kernels:attend --group float32
+    python -m perf study attention --group random --seed 1
 
     \b
 {_GROUPS}
@@ -44,11 +47,13 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 
     NAME is an implementation of the benchmarks: triton, triton_compiled, pytorch, sdpa_cudnn, ... An attention of your
     own, module:function, is called as f(q, k, v, is_causal) and returns out, all (batch, heads, seq_len, d), for
-    autograd to differentiate. Without a GPU tiny cells run, in half a minute.
+    autograd to differentiate; in "gqa" k and v have fewer heads. Without a GPU tiny cells run, in half a minute.
     """
 )
 @tiny_option
 @click.option("--group", "groups", multiple=True, type=click.Choice(tuple(GROUPS)), help="Default: all of them.")
+@click.option("--seed", type=int, help="Of the group random. Default: 0.")
+@click.option("--count", type=click.IntRange(1), help="Problems of the group random. Default: 150; 8 if tiny.")
 @click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Only these of the groups' own.")
 @click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="The same.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="The same.")
@@ -65,6 +70,8 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 def command(
     size: str | None,
     groups: tuple[str, ...],
+    seed: int | None,
+    count: int | None,
     seq_lens: tuple[int, ...],
     dims: tuple[int, ...],
     modes: tuple[str, ...],
@@ -80,12 +87,14 @@ def command(
     if clock and device == "cpu":
         raise click.ClickException(f"--clock {clock} was given; allowed without a GPU: none, it is the wall clock")
     allowed = groups_of(device, tiny=bool(size))
+    wanted = {name: allowed[name] for name in dict.fromkeys(groups or allowed)}
     try:
+        wanted = drawn(wanted, seed=seed, count=count)
         for impl in (*impls, *against):
             check_impl(impl)
-        cells = list(cells_of({name: allowed[name] for name in dict.fromkeys(groups or allowed)}, clock))
+        cells = list(cells_of(wanted, clock))
         cells = narrowed(cells, seq_len=seq_lens, d=dims, mode=modes, mask=masks)
-        plan = {cell: rows_of(cell, impls or allowed[cell.group].ours, against, device) for cell in cells}
+        plan = {cell: rows_of(cell, impls or wanted[cell.group].ours, against, device) for cell in cells}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     rows = list(itertools.chain.from_iterable(plan.values()))
@@ -98,6 +107,16 @@ def command(
     draw(rows, out, heading(whole))
     if not timed(rows):
         raise click.ClickException("nothing was compared; the reasons are above")
+
+
+def drawn(groups: dict[str, CellGroup], **given: int | None) -> dict[str, CellGroup]:
+    """Return the groups, the drawn ones with the given parameters. Raises `ValueError` if none is drawn."""
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    samples = {name: replace(group, **changes) for name, group in groups.items() if isinstance(group, Drawn)}
+    if changes and not samples:
+        name, value = next(iter(changes.items()))
+        raise ValueError(f"--{name} {value} was given; allowed: with --group random")
+    return groups | samples
 
 
 def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device: Device) -> list[Row]:

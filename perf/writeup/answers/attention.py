@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from perf.studies.attention.cells import AXES, GROUPS, MASKS
+from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
 from perf.studies.speedups import best, figure, geometric_mean, known, milliseconds, speedup_of
 from perf.units import digits
@@ -34,6 +34,9 @@ FRONT: tuple[dict[str, Any], ...] = (
     {"group": "short", "seq_len": 1024, "d": 64},
 )
 """The causal cells of README.md: a line each."""
+
+SHOWN = ("grid", "leaderboard", "long", "short", "float32")
+"""The groups of the study that have a table of their own."""
 
 FRONT_COLUMNS = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
 """The other implementations that have a column there."""
@@ -169,6 +172,6 @@ def _spaced(pair: Pair) -> str:
 
 
 TABLES: dict[str, Callable[[Documents], list[Row]]] = {
-    **{f"attention-{group}": partial(beside, group) for group in GROUPS},
+    **{f"attention-{group}": partial(beside, group) for group in SHOWN},
     **{f"attention-front-{language}": partial(front, language) for language in HEADS},
 }

@@ -13,19 +13,12 @@ from perf.__main__ import main
 from perf.harness.comparison import Comparer
 from perf.harness.status import describe
 from perf.studies.attention import arms, results, study
-from perf.studies.attention.cells import (
-    GROUPS,
-    Cell,
-    cells_of,
-    groups_of,
-    min_bytes,
-    narrowed,
-    peers_of,
-    scores_bytes,
-)
+from perf.studies.attention.cells import SCORES_BYTES, Cell, cells_of, min_bytes, narrowed, peers_of, scores_bytes
+from perf.studies.attention.groups import GROUPS, groups_of
 from perf.studies.speedups import FEWEST, Effort
 from perf.workloads import attention_impls, build
 from perf.workloads.attention import problem_of
+from perf.workloads.attention_check import TOLERANCES
 
 GIB = 2**30
 TINY = Cell("grid", 4, 2, 64, 16, "float32", True, "forward", "wall", "warm")
@@ -87,7 +80,9 @@ def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
     assert {row["group"] for row in rows} == set(GROUPS)
     assert {row["impl"] for row in rows} == {"pytorch", "sdpa_flash", "reference"}
     assert {row["status"] for row in rows} == {"ok"}
-    assert all(0 < row["error"] <= 1e-4 for row in rows)
+    assert all(0 < row["error"] <= TOLERANCES[row["dtype"]].row for row in rows)
+    assert {row["dtype"] for row in rows if row["group"] == "random"} == {"bfloat16", "float32"}
+    assert {(row["num_heads"], row["kv_heads"]) for row in rows if row["group"] == "gqa"} == {(4, 2)}
     assert {tuple(map(len, row["samples_s"])) for row in rows} == {(2, 2)}
     pictures = {path.stem for path in tmp_path.glob("*.png")}
     assert pictures == {f"attention-{name}-{mode}" for name, group in GROUPS.items() for mode in group.modes}
@@ -126,6 +121,7 @@ def test_a_cell_is_a_case_of_its_workload(name):
         if name != "leaderboard":
             problem = problem_of(case.params)
             assert problem.shape == (cell.batch, cell.num_heads, cell.seq_len, cell.d)
+            assert problem.kv_shape == (cell.batch, cell.kv_heads, cell.seq_len, cell.d)
             assert (problem.dtype, problem.is_causal) == (cell.dtype, cell.is_causal)
     for cell in cells_of({name: groups_of("cpu")[name]}):
         build(cell.case("pytorch", "cpu").workload, cell.case("pytorch", "cpu").params, "cpu").run()
@@ -146,13 +142,18 @@ def test_who_is_asked_by_default():
     (small,) = on_gpu("grid", seq_len=(2048,), d=(64,), mode=("forward",), mask=("full",))
     flash = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
     eager = ("reference", "reference_compiled")
-    assert scores_bytes(small) == 4 * GIB
+    assert scores_bytes(small, "reference") == 4 * GIB
     assert peers_of(small, "cuda") == (*flash, *eager)
     (large,) = on_gpu("grid", seq_len=(4096,), d=(64,), mode=("forward",), mask=("full",))
     assert peers_of(large, "cuda") == flash
     assert peers_of(on_gpu("leaderboard")[0], "cuda") == flash
     assert peers_of(on_gpu("float32")[0], "cuda") == ("sdpa_efficient", "flex", *eager)
     assert peers_of(on_gpu("short")[0], "cuda") == ("sdpa", *flash, *eager)
+    assert {peers_of(cell, "cuda") for cell in on_gpu("gqa")} == {("sdpa_flash", "sdpa_cudnn")}
+    for cell in on_gpu("random"):
+        fused = ("sdpa_efficient",) if cell.dtype == "float32" else ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient")
+        is_short = 4 * cell.batch * cell.num_heads * cell.seq_len**2 <= SCORES_BYTES
+        assert peers_of(cell, "cuda") == (*fused, *(["sdpa_math"] if is_short else []))
     for device in ("cuda", "cpu"):
         assert {impl for cell in on_gpu(*GROUPS) for impl in peers_of(cell, device)} <= set(attention_impls.IMPLS)
 
@@ -318,6 +319,12 @@ def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():
     assert (pairs[2]["ours_s"], pairs[2]["against_s"]) == ([[2.0]], [[3.0]])
 
 
+def test_rows_of_a_file_without_kv_heads_are_of_as_many_as_q_has():
+    rows = compared(1.0, 2.0)
+    older = [{name: value for name, value in row.items() if name != "kv_heads"} for row in rows]
+    assert list(results.pairs(older)) == list(results.pairs(rows))
+
+
 @pytest.mark.gpu
 def test_ours_beside_the_others_on_a_gpu(tmp_path):
     cell = ["--group", "short", "--seq-len", "256", "--d", "64"]
@@ -335,7 +342,7 @@ def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log):
             assert first_s.keys() == {"a", "b"} and min(first_s.values()) > 0
             return {"b": "slow"}
 
-    cell = Race(*TINY.axes().values())
+    cell = Race(**TINY.axes())
     replies = arms.compared(worker, "cpu", cell, ["a", "b"], ["b"], 2)
     assert "error" not in replies["a"], "it was checked in another process"
     assert len(replies["a"]["samples_s"]) == 2
@@ -352,6 +359,8 @@ def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log):
         (["--impl", "sdpa", "--against", "sdpa"], "'sdpa' was given as --impl and as --against"),
         (["--seq-len", "3"], "--seq-len 3 was given; allowed here: "),
         (["--group", "short", "--group", "grid", "--mode", "forward", "--seq-len", "16"], "no cell is left: "),
+        (["--group", "grid", "--seed", "0"], "--seed 0 was given; allowed: with --group random"),
+        (["--group", "grid", "--count", "7"], "--count 7 was given; allowed: with --group random"),
         (["--clock", "cuda_graph"], "--clock cuda_graph was given; "),
     ],
 )
@@ -370,12 +379,12 @@ def test_the_best_of_the_others_and_the_means_are_those_of_the_pairs():
     for cell, cudnn_s, flash_s in zip([*grid, board], (1.0, 4.0, 0.8), (2.0, 0.5, 3.0), strict=True):
         rows += [*compared(1.0, cudnn_s, cell=cell), arm("sdpa_flash", *[[flash_s] * 2] * 3, cell=cell)]
     worst, mean, leaderboard = results.answers(rows, 0.02)
-    assert "grid 16x32x2048x64, full, forward_backward: 0.500\u00d7" in worst
+    assert "grid 16x32x2048x64 bfloat16, full, forward_backward: 0.500\u00d7" in worst
     assert "geometric mean of 2 cells: 2.000\u00d7" in mean
     assert "0.800\u00d7" in leaderboard and "sdpa_cudnn" in leaderboard
     assert list(results.answers(compared(1.0, 2.0), 0.02)) == [], "other modes are not in the mean over the grid"
     scattered = [*compared(1.0, 2.0), arm("flex", [1.0, 1.0], [1.02, 1.02], [1.05, 1.05])]
-    assert "flex in grid 4x2x64x16, causal, forward" in list(results.answers(scattered, 0.02))[-1]
+    assert "flex in grid 4x2x64x16 float32, causal, forward" in list(results.answers(scattered, 0.02))[-1]
 
 
 def test_the_tables_have_the_best_of_the_others_and_each_failure_once():
@@ -387,7 +396,7 @@ def test_the_tables_have_the_best_of_the_others_and_each_failure_once():
     text = [" ".join(line.split()) for line in "\n".join(results.shown(rows)).splitlines()]
     assert [line.rpartition(" ")[2] for line in text if line.startswith("4x2x64x16 causal")] == ["flex", "flex"]
     (failure,) = (line for line in text if "sdpa_flash" in line)
-    assert failure.startswith("sdpa_flash has no time in grid 4x2x64x16, causal, forward and 1 more")
+    assert failure.startswith("sdpa_flash has no time in grid 4x2x64x16 float32, causal, forward and 1 more")
 
 
 def test_a_lost_device_is_another_process_and_the_others_go_on():

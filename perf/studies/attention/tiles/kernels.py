@@ -108,8 +108,8 @@ KERNELS = {
         dtypes=("bfloat16",),
     ),
     "hopper-forward": TunedKernel(
-        "HOPPER_FORWARD, but for registers and min_keys",
-        {"k": (64, 128), "stages": (2, 3), "consumers": (2, 3)},
+        "HOPPER_FORWARD and HOPPER_FORWARD_MANY, but for registers",
+        {"k": (64, 128), "stages": (2, 3, 4), "q stages": (1, 2), "consumers": (2, 3, 4)},
         MANY,
         mode="forward",
         dims=(64, 128),
@@ -138,11 +138,11 @@ KERNELS = {
     },
     **{
         f"gluon-{mode}": TunedKernel(
-            "HOPPER_MIN_TILES, HOPPER_LONG, HOPPER_FLOAT32_LONG and min_keys; 1: those in Gluon, 0: the plain ones",
+            "HOPPER_MIN_KEYS, HOPPER_FLOAT32_MIN_VISITED and programs; 1: the kernels in Gluon, 0: the plain ones",
             {"gluon": (0, 1)},
             shapes=FEW,
             mode=mode,
-            dims=(64, 128),
+            dims=(64, 80, 128),
             others_hang=True,
         )
         for mode in ("forward", "backward")

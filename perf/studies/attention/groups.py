@@ -1,0 +1,199 @@
+"""The groups of the attention study: problems that answer one question each, with their modes, clock and arms."""
+
+import itertools
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+from perf.harness.case import ClockName
+from perf.workloads.attention_problem import BYTES
+
+MODES = ("forward", "backward", "forward_backward")
+FUSED = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient")
+EVERY_D = range(16, 129, 8)
+
+T = TypeVar("T")
+
+
+class Problem(NamedTuple):
+    """The axes of a cell that set its tensors and its answer."""
+
+    batch: int
+    num_heads: int
+    kv_heads: int
+    seq_len: int
+    d: int
+    dtype: str
+    is_causal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellGroup(ABC):
+    """Problems that answer one question, and how they are compared."""
+
+    asks: str
+    modes: tuple[str, ...] = ("forward_backward",)
+    dtypes: tuple[str, ...] = ("bfloat16",)
+    workload: str = "attention"
+    clock: ClockName = "cuda_events"
+    ours: tuple[str, ...] = ("triton",)
+
+    peers: tuple[str, ...] = (*FUSED, "flex", "reference", "reference_compiled")
+    """PyTorch's implementations with which ours are compared, where they take the cell."""
+
+    @abstractmethod
+    def problems(self) -> Iterator[Problem]:
+        """Yield each problem once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(CellGroup):
+    """All combinations of these axes."""
+
+    seq_lens: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    """Number of heads, d."""
+
+    kv_heads: int | None = None
+    """Heads of k and v; None for as many as q has."""
+
+    is_causal: tuple[bool, ...] = (True,)
+    tokens: int | None = None
+    """Total of tokens, which sets the batch; None for one sequence."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield all combinations."""
+        axes = itertools.product(self.seq_lens, self.heads, self.dtypes, self.is_causal)
+        for seq_len, (num_heads, d), dtype, is_causal in axes:
+            batch = (self.tokens or seq_len) // seq_len
+            yield Problem(batch, num_heads, self.kv_heads or num_heads, seq_len, d, dtype, is_causal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(CellGroup):
+    """A random sample, the same for the same seed on every machine; a larger `count` appends to it."""
+
+    dtypes: tuple[str, ...] = ("bfloat16", "float16", "float32")
+    count: int = 150
+    seed: int = 0
+    batches: tuple[int, int] = (1, 32)
+    heads: tuple[int, int] = (1, 39)
+    seq_lens: tuple[int, int] = (128, 20000)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield `count` problems: log-uniform batches, heads and lengths; uniform d, dtype and mask."""
+        uniform = random.Random(self.seed).random  # of its methods, the one that no version of Python changes
+        ranges = (self.batches, self.heads, self.seq_lens)
+        for _ in range(self.count):
+            batch, heads, seq_len = (_log_uniform(*ends, uniform()) for ends in ranges)
+            d, dtype = _one_of(EVERY_D, uniform()), _one_of(self.dtypes, uniform())
+            yield _shrunk(Problem(batch, heads, heads, seq_len, d, dtype, is_causal=uniform() < 0.5))
+
+
+def _one_of(values: Sequence[T], u: float) -> T:
+    return values[int(u * len(values))]
+
+
+def _log_uniform(low: int, high: int, u: float) -> int:
+    """Return the integer of `low` to `high` at the quantile `u` in [0, 1)."""
+    return min(high, int(low * ((high + 1) / low) ** u))
+
+
+MAX_FLOPS = {"bfloat16": 4e12, "float16": 4e12, "float32": 5e11}
+"""Maximum forward of a drawn problem. On an H200 SDPA's flash then takes 47 ms forward and backward in half precision,
+and SDPA's efficient 60 ms in float32."""
+
+MIN_D = 64  # with fewer columns the exponentials limit, so the time does not shrink with d
+MAX_ELEMENTS = 2**27
+"""Maximum of a drawn problem's q. The oracle's tensors of two problems take 64 bytes an element, the arms' inputs up to
+48: 14 GiB."""
+
+
+def fits(problem: Problem) -> bool:
+    """Return whether a drawn problem is fast and small enough."""
+    rows = problem.batch * problem.num_heads * problem.seq_len
+    flops = 4 * rows * problem.seq_len * max(problem.d, MIN_D) / (2 if problem.is_causal else 1)
+    return flops <= MAX_FLOPS[problem.dtype] and rows * problem.d <= MAX_ELEMENTS
+
+
+def _shrunk(problem: Problem) -> Problem:
+    """Halve the batch, then the heads, until the problem fits."""
+    while not fits(problem):
+        if problem.batch > 1:
+            problem = problem._replace(batch=problem.batch // 2)
+        else:
+            half = problem.num_heads // 2
+            problem = problem._replace(num_heads=half, kv_heads=half)
+    return problem
+
+
+GROUPS = {
+    "grid": Grid(
+        asks="32768 tokens, 16 heads x 128 and 32 x 64, causal and full, bfloat16: the papers' grid",
+        seq_lens=(1024, 2048, 4096, 8192, 16384),
+        heads=((16, 128), (32, 64)),
+        modes=MODES,
+        is_causal=(True, False),
+        tokens=32768,
+    ),
+    "leaderboard": Grid(
+        asks="the timed call of the CS336 leaderboard: 16 heads, 16384 x 64, causal, sum and gradients included",
+        seq_lens=(16384,),
+        heads=((16, 64),),
+        workload="attention_leaderboard",
+    ),
+    "long": Grid(
+        asks="one head of 65536, causal, bfloat16, d 16 to 128: batch and heads alone fill no GPU",
+        seq_lens=(65536,),
+        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
+        modes=("forward", "backward"),
+    ),
+    "short": Grid(
+        asks="one head of 128 to 1024, causal, bfloat16, by the wall clock: launches and Python count",
+        seq_lens=(128, 256, 512, 1024),
+        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
+        clock="gpu_wall",
+    ),
+    "float32": Grid(
+        asks="16 heads of 4096, causal, d 64 and 128, float32; ours with TF32 allowed too",
+        seq_lens=(4096,),
+        heads=((16, 64), (16, 128)),
+        dtypes=("float32",),
+        ours=("triton", "triton_tf32"),
+    ),
+    "gqa": Grid(
+        asks="64 heads of queries and 8 of keys, d 128, one sequence, causal and full, bfloat16: grouped heads",
+        seq_lens=(2048, 4096, 8192, 16384, 32768),
+        heads=((64, 128),),
+        kv_heads=8,
+        modes=("forward", "backward"),
+        is_causal=(True, False),
+        peers=("sdpa_flash", "sdpa_cudnn"),
+    ),
+    "random": Drawn(
+        asks="150 problems drawn by --seed: any length, batch, heads, d and dtype; nobody tuned for them",
+        modes=("forward", "forward_backward"),
+        peers=(*FUSED, "sdpa_math"),  # what compiles would compile for every shape
+    ),
+}
+
+_TINY: dict[str, dict[str, Any]] = {
+    "grid": {"seq_lens": (64, 128), "heads": ((2, 16),), "tokens": 256},
+    "leaderboard": {"seq_lens": (64,), "heads": ((2, 16),)},
+    "long": {"seq_lens": (512,), "heads": ((1, 16),)},
+    "short": {"seq_lens": (16, 32), "heads": ((1, 16),)},
+    "float32": {"seq_lens": (64,), "heads": ((2, 16),)},
+    "gqa": {"seq_lens": (64,), "heads": ((4, 16),), "kv_heads": 2},
+    "random": {"count": 8, "batches": (1, 2), "heads": (1, 3), "seq_lens": (16, 128), "dtypes": tuple(BYTES)},
+}
+
+
+def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
+    """Return `GROUPS`; if tiny, and on a CPU, with cells that all together take seconds."""
+    on_gpu = device == "cuda"
+    if on_gpu and not tiny:
+        return GROUPS
+    here: dict[str, Any] = {} if on_gpu else {"dtypes": ("float32",), "clock": "wall", "ours": ("pytorch",)}
+    return {name: replace(group, **here | _TINY[name]) for name, group in GROUPS.items()}
