@@ -12,4 +12,4 @@ WGMMA_ROWS = 64
 """Rows of one wgmma, and so of q or k in a consumer warp group."""
 
 DQ_COLUMNS = 64
-"""Columns of a tile of dq in the 16-bit Gluon backward: all of head dimension 64, half of 128."""
+"""Columns of a tile of dq in the 16-bit Gluon backward: all of 64, half of 128."""

@@ -16,6 +16,7 @@ from cs336_systems.attention.gluon_kernels.pieces import split_kernel
 from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import (
+    HOPPER_ROWS,
     HopperBackward,
     HopperFloat32,
     HopperForward,
@@ -32,6 +33,8 @@ CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
 MAX_PROGRAMS = 132  # where there is no GPU to ask
+FEW_PROGRAMS = 20  # a multiprocessor
+SHARING = 12
 
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
@@ -187,23 +190,29 @@ def programs_of(q: Tensor, rows: int) -> int:
 def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
     """Return queries, keys, heads, all heads, and the heads of which k and v stay in the cache."""
     bytes_of_head = 2 * k[0, 0].numel() * k.element_size() * k.shape[1] // q.shape[1]
-    return q.shape[2], k.shape[2], *_heads(request, q, bytes_of_head)
+    return q.shape[2], k.shape[2], *_heads(request, q, l2_bytes(q.device) // 2 // bytes_of_head)
 
 
 def _backward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
-    """Return queries, keys, key heads, all key heads, and those of which q, do and the sums of dq stay in the cache."""
+    """Return queries, keys, key heads, all key heads, and those of which q, do and the sums of dq stay in the cache.
+
+    Where programs are few, a long one that starts late costs more than the cache saves: then they are at least as many
+    as leave each head SHARING programs, which read the same queries at about the same time.
+    """
     bytes_of_head = (2 * q.element_size() + 4) * q[0, 0].numel() * q.shape[1] // k.shape[1]
-    return q.shape[2], k.shape[2], *_heads(request, k, bytes_of_head)
+    fitting, processors = l2_bytes(q.device) // 2 // bytes_of_head, multiprocessors(q.device)
+    if num_tiles(k, HOPPER_ROWS) < FEW_PROGRAMS * processors:
+        fitting = max(fitting, processors // SHARING)
+    return q.shape[2], k.shape[2], *_heads(request, k, fitting)
 
 
-def _heads(request: Request, x: Tensor, bytes_of_head: int) -> tuple[int, int, int]:
-    """Return x's heads, all of the batch, and how many of these are visited together.
+def _heads(request: Request, x: Tensor, fitting: int) -> tuple[int, int, int]:
+    """Return x's heads, all of the batch, and how many of these are visited together: if causal, as many as fit.
 
     The tiles of a causal head differ in work, and the more heads share one order the better it is balanced.
     """
     batch, heads = x.shape[:2]
-    fitting = l2_bytes(x.device) // 2 // bytes_of_head if request.is_causal else 1
-    return heads, batch * heads, min(batch * heads, max(1, fitting))
+    return heads, batch * heads, min(batch * heads, max(1, fitting)) if request.is_causal else 1
 
 
 def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:

@@ -220,7 +220,7 @@ class HopperBackward(NamedTuple):
     ds_stages: int
     registers: int
     dq_registers: int = 0
-    """Registers of a thread of dq's warp group, which only the kernel for head dimension 64 has."""
+    """Registers of a thread of dq's warp group, which only the kernel for up to 64 columns has."""
 
 
 class HopperFloat32(NamedTuple):

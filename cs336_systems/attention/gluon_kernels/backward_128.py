@@ -1,4 +1,4 @@
-"""The 16-bit backward for head dimension 128, in three warp groups (as in FlashAttention-3).
+"""The 16-bit backward for head dimensions of 65 to 128, in three warp groups (as in FlashAttention-3).
 
 One group loads, two compute s, p, dp, ds, dv and dk of 64 keys each. Each consumer stores its ds in shared memory.
 While dk is computed from registers, it multiplies the ds of both consumers with 64 columns of k, for dq.

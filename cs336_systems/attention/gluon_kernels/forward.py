@@ -1,9 +1,10 @@
 """FlashAttention-2's forward, Algorithm 1 of Dao (2023), with FlashAttention-3's schedule (Shah et al. 2024).
 
-One warp group loads; each consumer computes 64 rows of out. Keys are visited from the last tile to the first: 64 rows
-cross one tile of keys, so only the first tile visited holds a mask (the diagonal, or the end of the keys). The scores
-of a tile are issued before p v of the previous tile, and the softmax runs while that product does (FlashAttention-3,
-section 3.2).
+Each program takes tiles of q in turn. One warp group loads, ahead of the others; each consumer computes 64 rows of out.
+Keys are visited from the last tile to the first: 64 rows cross one tile of keys, so only the first tile visited holds a
+mask (the diagonal, or the end of the keys). The scores of a tile are issued before p v of the previous tile, and the
+softmax runs while that product does (FlashAttention-3, section 3.2). Head vectors lie in tiles of D columns, which are
+zero beyond HEAD_DIM and mostly left out of the products.
 """
 
 from typing import Any, NamedTuple
@@ -241,7 +242,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
         rescale = gl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + gl.sum(p32, 1)
         row_max = new_max
-        acc = wait_for(acc, 0)
+        acc = wait_for(acc)
         mbarrier.arrive(v_ring.empty.index(before), count=1)
         p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
         acc = scaled_rows(acc, rescale, parts)
@@ -249,7 +250,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     mbarrier.arrive(memory.q.empty.index(q_slot), count=1)
     slot = (end - 1) % STAGES
     mbarrier.wait(v_ring.full.index(slot), ((end - 1) // STAGES) % 2)
-    acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts), 0)
+    acc = wait_for(add_products(p, matrix(v_ring.tiles, slot, K_TILE_SIZE, D), acc, parts))
     mbarrier.arrive(v_ring.empty.index(slot), count=1)
     tma.store_wait(0)  # the last tile of out has been read
     out_tile = matrix(task.out.tiles, CONSUMER, ROWS, D)

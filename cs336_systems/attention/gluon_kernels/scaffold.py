@@ -216,9 +216,9 @@ def add_products(a, b, acc, parts: gl.constexpr):
 
 
 @gluon.jit
-def wait_for(acc, PENDING: gl.constexpr):
-    """Wait until at most PENDING products are under way; the results of others are in the parts of acc."""
-    acc = warpgroup_mma_wait(PENDING, deps=acc)
+def wait_for(acc):
+    """Wait for all products, of which acc has some in parts of columns."""
+    acc = warpgroup_mma_wait(0, deps=acc)
     if not isinstance(acc, gl.tuple):
         acc = (acc,)
     return acc
