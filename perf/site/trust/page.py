@@ -14,7 +14,7 @@ from perf.site.changes.rates import COMMITS, Rates
 from perf.site.trust import rates, visible
 from perf.site.trust.rates import Pooled
 from perf.site.trust.records import SelfTest
-from perf.site.trust.visible import Negligible, Row, Spread
+from perf.site.trust.visible import IdenticalRow, Negligible, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
@@ -41,7 +41,7 @@ TERMS = (
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineSelfTests:
     """A machine and its self-tests, oldest first."""
 
     name: str
@@ -55,7 +55,7 @@ class Machine:
 
 def render(
     project: str,
-    machines: Iterable[Machine],
+    machines: Iterable[MachineSelfTests],
     negligible: Negligible,
     finder: Rates,
     show_commit_url: str,
@@ -112,7 +112,7 @@ def _unbroken(text: str) -> str:
     return text.replace(" %", "\u00a0%")
 
 
-def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
+def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
     pooled = rates.pool(one.tests)
     return {
         "id": pages.ident(one.name),
@@ -211,7 +211,7 @@ def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: IdenticalRow) -> dict[str, Any]:
     one = row.verdict
     benchmark, _, params = one.key.partition("(")
     return {

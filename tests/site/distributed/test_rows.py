@@ -8,7 +8,7 @@ import pytest
 
 from perf.site.distributed import rows
 from perf.site.distributed.rows import COLLECTIVES, SHARDING, STRATEGIES, SWEEPS
-from perf.site.newest import Cell, cells_of
+from perf.site.newest import NewestCell, cells_of
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
 from tests.site.synthetic import H200
@@ -16,7 +16,7 @@ from tests.site.synthetic import H200
 GIB = 2**30
 
 
-def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[Cell]]:
+def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[NewestCell]]:
     steps.write_records(directory, cases)
     return cells_of(directory, H200, [steps.COMMIT.hash])
 

@@ -10,7 +10,7 @@ import pytest
 from perf.gate import report as reports
 from perf.site import gates
 from perf.site.changes.rows import changes_of
-from perf.site.overview.page import Machine, Measured, render
+from perf.site.overview.page import MachineOverview, Measured, render
 from perf.site.overview.rows import Class, classes_of
 from perf.site.pages import Commit
 from tests.gate.reports import memory, report, verdict
@@ -33,7 +33,7 @@ def graph(name, points, machine="h200"):
 
 
 def page_of(found=(), skipped=(), measured=(), changed=()):
-    machine = Machine("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
+    machine = MachineOverview("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
     return render("demo", [machine], "https://code.example/commit/")
 
 

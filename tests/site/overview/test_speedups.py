@@ -1,7 +1,7 @@
 """The overview's picture: ratios over the fastest peer, and what their intervals leave."""
 
 from perf.site.attention.collected import Measured
-from perf.site.overview.page import Machine, render
+from perf.site.overview.page import MachineOverview, render
 from perf.site.overview.speedups import BENCHMARK, picture
 from perf.site.pages import Commit
 from tests.site.cases import case
@@ -58,7 +58,7 @@ def test_the_distance_to_cudnn_is_that_of_the_longest_sequence() -> None:
     found = picture(measured(*GRID))
     assert found["cudnn"]["longest"] == 1024
     assert found["cudnn"]["cells"] == [("forward, d 64", "0.80\u00d7 (0.80 to 0.80)")]
-    page = render("demo", [Machine("h200", "", (), (), (), machine_of((), "h200"), speedups=found)], "#")
+    page = render("demo", [MachineOverview("h200", "", (), (), (), machine_of((), "h200"), speedups=found)], "#")
     assert "1024 keys: forward, d 64 0.80\u00d7" in text_of(page)
 
 

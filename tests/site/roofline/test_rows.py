@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from perf.site.newest import Cell
+from perf.site.newest import NewestCell
 from perf.site.roofline import rows
 from tests.site.cases import case
 
 COMMIT = "a" * 40
 
 
-def cell(seconds: float = 1.0, **changes: Any) -> Cell:
+def cell(seconds: float = 1.0, **changes: Any) -> NewestCell:
     """5e11 FLOPs and 1e8 bytes on a device of 1e12 FLOP/s and 1e9 bytes/s: half a second at the ceiling."""
-    return Cell(case(visits=((seconds,) * 4,) * 3, **changes), COMMIT)
+    return NewestCell(case(visits=((seconds,) * 4,) * 3, **changes), COMMIT)
 
 
 def test_a_row_is_the_least_time_over_the_time_taken() -> None:
@@ -45,7 +45,7 @@ def test_whose_code_a_case_runs(benchmark: str, params: dict[str, Any], whose: s
 
 def test_a_class_speaks_of_ours_and_the_lowest_comes_first() -> None:
     flash = [cell(seconds) for seconds in (1.0, 2.0, 5.0)]  # 0.5, 0.25, 0.1
-    peer = Cell(case("sdpa", visits=((0.5,) * 4,) * 3), COMMIT)
+    peer = NewestCell(case("sdpa", visits=((0.5,) * 4,) * 3), COMMIT)
     step = cell(0.625, benchmark="transformer.Transformer")  # 0.8
     copy = cell(10.0, benchmark="controls.Controls")  # 0.05
     failed = cell(status="error", reason="no", benchmark="attention.Leaderboard")
@@ -79,11 +79,11 @@ def graph(points: dict[int, list[Any]], **params: str) -> tuple[str, Any]:
     )
 
 
-def of_grid(seq_len: int, impl: str = "triton") -> Cell:
+def of_grid(seq_len: int, impl: str = "triton") -> NewestCell:
     result = case(visits=((1.0,) * 4,) * 3)
     result.params.clear()
     result.params.update(seq_len=seq_len, impl=impl)
-    return Cell(result, COMMIT)
+    return NewestCell(result, COMMIT)
 
 
 def test_a_history_compares_the_same_cases_at_every_commit() -> None:
