@@ -136,7 +136,7 @@ def test_a_speed_up_above_1_means_that_ours_is_faster():
     assert speedups.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
     assert speedups.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
     assert speedups.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
-    assert speedups.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
+    assert speedups.with_interval(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
 
 
 def test_one_process_far_off_widens_no_interval_from_five_on():

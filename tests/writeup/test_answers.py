@@ -9,7 +9,7 @@ import pytest
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.studies.on_file import loaded
-from perf.studies.speedups import figure, speedup_of
+from perf.studies.speedups import factor, speedup_of
 from perf.writeup.answered import TABLES, measured_with
 from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, NAMES, Beside, front
 from perf.writeup.answers.memory import Memory, block_parts
@@ -79,13 +79,13 @@ def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(docum
     assert head[3:] == [NAMES[name] for name in FRONT_COLUMNS]
     assert len(found) == len(FRONT)
     for line, wanted in zip(found, FRONT, strict=True):
-        mine = {pair["against"]: figure(speedup_of(pair)[0]) for pair in select(documents, **wanted)}
+        mine = {pair["against"]: factor(speedup_of(pair)[0]) for pair in select(documents, **wanted)}
         assert line[3:] == [mine.get(name, "-") for name in FRONT_COLUMNS]
         assert line[2].strip("*").split()[0] == min(mine.values(), key=lambda one: float(one[:-1]))
 
 
 @pytest.mark.parametrize(
-    ("factor", "ours", "others"),
+    ("scale", "ours", "others"),
     [
         (lambda number: 1.0, True, False),
         (lambda number: 2.0, False, True),
@@ -94,12 +94,12 @@ def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(docum
     ],
     ids=["faster", "slower", "perhaps slower", "perhaps faster"],
 )
-def test_bold_is_whoever_is_faster_beyond_the_interval(factor, ours, others, documents):
+def test_bold_is_whoever_is_faster_beyond_the_interval(scale, ours, others, documents):
     changed = {"attention": copy.deepcopy(documents["attention"])}
     for one in changed["attention"]["rows"]:
         if one["role"] == "ours" and one["group"] == "leaderboard":
             one["samples_s"] = [
-                [sample * factor(number) for sample in samples] for number, samples in enumerate(one["samples_s"])
+                [sample * scale(number) for sample in samples] for number, samples in enumerate(one["samples_s"])
             ]
     line = lines(changed)[2]
     assert [cell.startswith("**") and cell.endswith("**") for cell in line] == [False, ours, others] + [False] * 4
