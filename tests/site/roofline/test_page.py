@@ -19,8 +19,8 @@ SERIES = frozenset({f"{FLASH}.track_time"})
 
 def machine(*cells: NewestCell, **more: Any) -> MachineRoofline:
     by_class: dict[str, list[NewestCell]] = {}
-    for one in cells:
-        by_class.setdefault(one.result.benchmark, []).append(one)
+    for each in cells:
+        by_class.setdefault(each.result.benchmark, []).append(each)
     return MachineRoofline(
         "gpu", by_class, more.get("histories", {}), more.get("moments", {}), {NEWEST.hash: NEWEST}, SERIES
     )
@@ -31,9 +31,9 @@ def page_of(*cells: NewestCell, **more: Any) -> str:
 
 
 def test_marks_and_cases_open_their_history() -> None:
-    one = cell(2.0)
-    page = page_of(one)
-    href = permalink(f"{FLASH}.track_time", "gpu", one.result.params).replace("&", "&amp;")
+    measured = cell(2.0)
+    page = page_of(measured)
+    href = permalink(f"{FLASH}.track_time", "gpu", measured.result.params).replace("&", "&amp;")
     assert page.count(f'href="{href}"') == 5, "the sentence, the mark, the worst and the best of the class, and the row"
     assert f'href="history.html#{FLASH}.track_time"' in page
     assert "history.html#controls" not in page_of(cell(benchmark="controls.Controls")), "no graph, no link"
