@@ -70,7 +70,7 @@ def times(ratio: float) -> str:
     return f"{ratio:.{decimals}f}\u00d7"
 
 
-def visible(fraction: float, written: Callable[[float], str]) -> str:
+def minimum_detectable(fraction: float, written: Callable[[float], str]) -> str:
     """Format the minimum detectable slow-down; "over 100 %" where there were too few visits to tell."""
     return written(fraction) if fraction <= 1 else "over 100 %"
 

@@ -109,7 +109,9 @@ class OverviewSite(Pages, OutputPublisher):
             newer = None if last is None else site.newer.get(site.hashes[last])
             hardware = site.hardware(name)
             picture = speedups.picture(attention.collect(site, name).measured)
-            machines.append(overview_page.Machine(name, hardware, measured, reports, skipped, changed, newer, picture))
+            machines.append(
+                overview_page.MachineOverview(name, hardware, measured, reports, skipped, changed, newer, picture)
+            )
         machines.sort(key=lambda machine: -machine.cells)
         changes = [machine.changed for machine in machines]
         return {
@@ -163,7 +165,7 @@ class TrustSite(Pages, OutputPublisher):
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
         """Render the self-tests and the simulated error rates of the step detection."""
         machines = [
-            trust_page.Machine(
+            trust_page.MachineSelfTests(
                 name, *trust_records.read(site.directory, name), trust_records.drawn(site.directory, name)
             )
             for name in site.machines

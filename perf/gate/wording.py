@@ -117,7 +117,7 @@ def detectable(verdict: Verdict) -> str:
     """Format the minimum detectable slow-down."""
     if verdict.smallest_visible is None:
         return "-"
-    return units.visible(verdict.smallest_visible, lambda share: f"{100 * share:.1f} %")
+    return units.minimum_detectable(verdict.smallest_visible, lambda share: f"{100 * share:.1f} %")
 
 
 def commit(arm: dict[str, str]) -> str:

@@ -26,7 +26,7 @@ DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, 
 
 
 @dataclass(frozen=True)
-class Cell:
+class NewestCell:
     """A case and the newest commit with its result."""
 
     result: CaseResult
@@ -94,7 +94,7 @@ class Site:
             if any(is_number(one) for values in points for one in values)
         }
 
-    def cells(self, machine: str) -> dict[str, list[Cell]]:
+    def cells(self, machine: str) -> dict[str, list[NewestCell]]:
         """Return every case at its newest commit with records, by class."""
         return cells_of(self.directory, machine, self.commits(machine))
 
@@ -128,12 +128,12 @@ def is_number(value: float | None) -> bool:
     return value is not None and value == value
 
 
-def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str, list[Cell]]:
+def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str, list[NewestCell]]:
     """Return every case at the first of these commits with its result, by class."""
-    found: dict[str, dict[tuple[Any, ...], Cell]] = {}
+    found: dict[str, dict[tuple[Any, ...], NewestCell]] = {}
     for commit in commits:
         for result in read_commit(directory, machine, commit):
-            found.setdefault(result.benchmark, {}).setdefault(tuple(result.params.values()), Cell(result, commit))
+            found.setdefault(result.benchmark, {}).setdefault(tuple(result.params.values()), NewestCell(result, commit))
     return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
 
 

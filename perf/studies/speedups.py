@@ -161,12 +161,12 @@ def _over_processes(logs: list[float]) -> tuple[float, float]:
     return math.exp(mean.value), math.expm1(mean.half)
 
 
-def known(speedup: float, half: float) -> str:
+def with_interval(speedup: float, half: float) -> str:
     """Format a speed-up with the half-width of its 95 % interval: 1.175× ± 0.3 %."""
-    return f"{figure(speedup)} ± {100 * half:.1f} %"
+    return f"{factor(speedup)} ± {100 * half:.1f} %"
 
 
-def figure(speedup: float) -> str:
+def factor(speedup: float) -> str:
     """Format a speed-up: 1.175×."""
     return f"{speedup:.3f}\u00d7" if speedup < 10 else f"{speedup:.2f}\u00d7"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from perf.studies.on_file import NotOnFile, some
+from perf.studies.rows import Row
 from perf.writeup.answers import attention, compiled, kernels, memory, precision, steps, train_step
 from perf.writeup.markdown import Markup, code, plain, table
-from perf.writeup.source import STUDIES, Row, Source
+from perf.writeup.source import STUDIES, Source
 from perf.writeup.templating import DoesNotHold, render, without_sentences
 
 TABLES = (

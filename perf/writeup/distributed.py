@@ -7,9 +7,10 @@ from types import ModuleType
 from typing import Any
 
 from perf.studies.on_file import NotOnFile
+from perf.studies.rows import Row
 from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.problems import PLACE
-from perf.writeup.source import Row, Source, Study
+from perf.writeup.source import Source, Study
 from perf.writeup.templating import render
 
 Keep = Callable[[Row], bool]

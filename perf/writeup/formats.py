@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from perf.studies.speedups import figure, known
+from perf.studies.speedups import factor, with_interval
 from perf.units import GIB, MIB, digits, times
 
 SCALES = {
@@ -38,7 +38,7 @@ def speedups(values: Iterable[float], decimals: int = 3, to: str = " to ") -> st
 
 def speedup(value: tuple[float, float]) -> str:
     """1.175× ± 0.3 %: a speed-up with the relative half-width of its interval."""
-    return known(*value[:2])
+    return with_interval(*value[:2])
 
 
 def scientific(value: float) -> str:
@@ -91,7 +91,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "span": span,
     "speedup": speedup,
     "speedups": speedups,
-    "figure": figure,
+    "factor": factor,
     "times": times,
     "scientific": scientific,
     "digits": digits,

@@ -11,11 +11,11 @@ import click
 
 from perf.site.loading import load
 from perf.studies.on_file import OnFile, loaded
+from perf.studies.rows import Row
 
 if TYPE_CHECKING:
     import pandas
 
-Row = dict[str, Any]
 STUDIES = Path("studies") / "results"
 
 

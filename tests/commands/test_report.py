@@ -73,10 +73,10 @@ def test_it_writes_every_form_and_says_what_is_missing(made):
 
 def test_the_page_needs_no_other_file_and_runs_nothing(made):
     page = (made[0] / "writeup.html").read_text(encoding="utf-8")
-    found = Tags(page)
-    assert found.tags.count("img") == 4
-    assert all(value.startswith("data:image/png;base64,") for value in found.asked if value is not None)
-    assert "script" not in found.tags
+    parsed = Tags(page)
+    assert parsed.tags.count("img") == 4
+    assert all(value.startswith("data:image/png;base64,") for value in parsed.asked if value is not None)
+    assert "script" not in parsed.tags
     assert "&lt;script&gt;alert(1)" in page
     assert "prefers-color-scheme: dark" in page
 
@@ -127,8 +127,10 @@ def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, widt
         driver.get((made[0] / "writeup.html").as_uri())
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
         assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
-        found = [one for one in Axe().run(driver)["violations"] if one["impact"] in ("serious", "critical")]
-        assert not found, [(one["id"], one["nodes"][0]["html"]) for one in found]
+        violations = [
+            violation for violation in Axe().run(driver)["violations"] if violation["impact"] in ("serious", "critical")
+        ]
+        assert not violations, [(violation["id"], violation["nodes"][0]["html"]) for violation in violations]
 
 
 def test_what_is_wrong_is_one_line(tmp_path):
@@ -230,7 +232,7 @@ def test_the_courses_script_is_the_command(tmp_path):
     fake = tmp_path / "python"
     fake.write_text('#!/bin/sh\necho "$PWD $@"\n')
     fake.chmod(0o755)
-    found = subprocess.run(
+    done = subprocess.run(
         [ROOT / "test_and_make_submission.sh", "--out", "x"],
         cwd=tmp_path,
         env=os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
@@ -238,7 +240,7 @@ def test_the_courses_script_is_the_command(tmp_path):
         text=True,
         check=True,
     )
-    assert found.stdout == f"{ROOT} -m perf report --bundle --out x\n"
+    assert done.stdout == f"{ROOT} -m perf report --bundle --out x\n"
 
 
 def test_the_machine_of_which_most_is_on_file_is_the_default(committed_source, monkeypatch):

@@ -14,7 +14,7 @@ def controls(count=6, **options):
 def test_controls_have_no_verdict_and_hold():
     judgement = judge([*rows(), *controls()])
     assert judgement.contaminated == ""
-    assert not any("control" in one.key for one in judgement.verdicts)
+    assert not any("control" in verdict.key for verdict in judgement.verdicts)
 
 
 def test_a_control_that_moved_voids_the_report():
@@ -62,11 +62,13 @@ def test_rows_of_the_same_code_that_move_void_the_report():
 
 def test_what_was_planted_around_the_same_code_voids_nothing():
     planted = [same_code(f"planted {i}", 0.03) for i in range(14)]
-    for one in planted:
-        one.planted = True
+    for row in planted:
+        row.planted = True
     judgement = judge([*planted, *controls()])
     assert judgement.contaminated == ""
-    assert {(one.word, one.same_code) for one in judgement.verdicts if one.quantity == "time"} == {("SLOWER", False)}
+    assert {(verdict.word, verdict.same_code) for verdict in judgement.verdicts if verdict.quantity == "time"} == {
+        ("SLOWER", False)
+    }
 
 
 @pytest.mark.parametrize("options", [{"clock": "gpu_wall"}, {"kernel_us": 100.0}])

@@ -22,22 +22,22 @@ def visits(change: float, *, sd: float = 0.0005, processes: int = 4, seed: int =
     return [(process, float(change + sd * rng.normal())) for process in range(processes) for _ in range(6)]
 
 
-def kept(folder: Path, name: str, one: Report) -> None:
+def kept(folder: Path, name: str, judged: Report) -> None:
     path = folder / MACHINE / "gate" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(reports.to_json(one))
+    path.write_text(reports.to_json(judged))
 
 
 def of_identical(of: list[tuple[int, float]], **changes: Any) -> Report:
-    one = report(verdict("SAME"), visits={KEY: of}, **changes)
-    return replace(one, base=one.head)
+    judged = report(verdict("SAME"), visits={KEY: of}, **changes)
+    return replace(judged, base=judged.head)
 
 
 def test_a_margin_is_the_far_end_of_what_identical_code_moved_by(tmp_path: Path) -> None:
     kept(tmp_path, "20260101T000000Z", of_identical(visits(0.001, sd=0.01, processes=12)))
     (run,) = identical.aa_runs(MACHINE, tmp_path)
     (margin,) = identical.margins([run]).values()
-    means = [np.mean(one) for one in run.processes(KEY)]
+    means = [np.mean(process) for process in run.processes(KEY)]
     furthest = abs(np.mean(means)) + 2.201 * np.std(means, ddof=1) / 12**0.5
     assert margin == pytest.approx(2 * furthest, rel=0.01)
 
@@ -51,7 +51,7 @@ def test_identical_code_that_moved_widens_the_margin(tmp_path: Path) -> None:
     kept(tmp_path, "20260101T000000Z", of_identical(visits(0.0)))
     kept(tmp_path, "20260102T000000Z", of_identical(visits(0.02)))
     runs = identical.aa_runs(MACHINE, tmp_path)
-    assert [one.when for one in runs] == ["20260101T000000Z", "20260102T000000Z"]
+    assert [run.when for run in runs] == ["20260101T000000Z", "20260102T000000Z"]
     assert identical.margins(runs)[KEY] > 0.015
 
 
@@ -65,7 +65,7 @@ def test_only_identical_code_whose_controls_held_counts(tmp_path: Path) -> None:
     kept(tmp_path, "20260102T000000Z", of_identical(visits(0.0), contaminated="the controls moved"))
     kept(tmp_path, "20260103T000000Z", of_identical(visits(0.0), head_software={"torch": "2.13.0"}))
     kept(tmp_path, "20260104T000000Z", of_identical([]))
-    assert [one.visits[KEY] for one in identical.aa_runs(MACHINE, tmp_path)] == [[]]
+    assert [run.visits[KEY] for run in identical.aa_runs(MACHINE, tmp_path)] == [[]]
     assert identical.margins(identical.aa_runs(MACHINE, tmp_path)) == {}
 
 
@@ -81,9 +81,9 @@ def test_a_self_test_counts_by_its_identical_part(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_passed_by(tmp_path: Path, text: str) -> None:
     self_tests.write(tmp_path, MACHINE, "20260101T000000Z", text)
     kept(tmp_path, "20260102T000000Z", of_identical(visits(0.0)))
-    assert [one.when for one in identical.aa_runs(MACHINE, tmp_path)] == ["20260102T000000Z"]
+    assert [run.when for run in identical.aa_runs(MACHINE, tmp_path)] == ["20260102T000000Z"]
 
 
 def test_the_report_keeps_the_visits_that_its_words_were_drawn_from() -> None:
     document = json.loads(reports.to_json(of_identical(visits(0.0))))
-    assert document["visits"][KEY] == [list(one) for one in visits(0.0)]
+    assert document["visits"][KEY] == [list(visit) for visit in visits(0.0)]

@@ -48,7 +48,7 @@ def test_a_row_that_was_drawn_is_measured_on_and_judged_by_all_its_processes():
     row = evidence("later", processes=3, is_drawn=True)
     same = rows()
     assert word_of(judge([*same, row]), "later").word == "SAME"
-    assert [one is row for one in open_rows([*same, row])] == [True]
+    assert [opened is row for opened in open_rows([*same, row])] == [True]
     later = evidence("later", 0.1, processes=12).visits[3 * 6 :]
     row.visits += [PairedVisit(v.process, v.visit, v.base_s, v.head_s) for v in later]
     row.visits[: 3 * 6] = evidence("later", 0.05, processes=3).visits
@@ -89,15 +89,15 @@ def test_a_margin_is_for_long_kernels_alone_and_never_more_than_the_class_allows
     assert word_of(judge([*rows(), evidence("b", **slow, margin=0.05)]), "b").negligible == pytest.approx(0.01)
     short = evidence("c", **slow, margin=0.003)
     short.visits = [
-        replace(one, base_s=tuple(s / 100 for s in one.base_s), head_s=tuple(s / 100 for s in one.head_s))
-        for one in short.visits
+        replace(visit, base_s=tuple(s / 100 for s in visit.base_s), head_s=tuple(s / 100 for s in visit.head_s))
+        for visit in short.visits
     ]
     assert word_of(judge([*rows(), short]), "c").word == "SAME"
 
 
 def test_two_calls_in_five_that_are_slower_are_a_slower_row():
     row = evidence("now and then", processes=12)
-    row.visits = [replace(one, base_s=(1e-3,) * 10, head_s=(1e-3,) * 6 + (1.5e-3,) * 4) for one in row.visits]
+    row.visits = [replace(visit, base_s=(1e-3,) * 10, head_s=(1e-3,) * 6 + (1.5e-3,) * 4) for visit in row.visits]
     got = word_of(judge([*rows(), row]), "now and then")
     assert (got.word, got.change) == ("SLOWER", pytest.approx(1.5 ** (3 / 8) - 1))
 
@@ -127,7 +127,11 @@ def test_a_process_that_tosses_a_coin_is_not_confirmed():
             PairedVisit(v.process, v.visit, v.base_s, tuple(s * by[v.process] for s in v.head_s)) for v in row.visits
         ]
         tossed.append(row)
-    words = {one.word for one in judge([*rows(), *tossed]).verdicts if "tossed" in one.key and one.quantity == "time"}
+    words = {
+        verdict.word
+        for verdict in judge([*rows(), *tossed]).verdicts
+        if "tossed" in verdict.key and verdict.quantity == "time"
+    }
     assert words == {"AMBIGUOUS"}
 
 
@@ -152,9 +156,9 @@ def a_difference(name, change, *, scatter=0.7, processes=12, whole_s=10e-3):
 def test_a_difference_that_scatters_through_zero_is_no_change(scatter):
     many = [a_difference(f"exposed {number}", 0.0, scatter=scatter) for number in range(30)]
     judgement = judge([*rows(), *many])
-    times = [one for one in judgement.verdicts if one.quantity == "time" and "exposed" in one.key]
-    assert {one.word for one in times} <= {"SAME", "AMBIGUOUS"}
-    assert np.mean([one.change for one in times]) == pytest.approx(0.0, abs=0.01)
+    times = [verdict for verdict in judgement.verdicts if verdict.quantity == "time" and "exposed" in verdict.key]
+    assert {verdict.word for verdict in times} <= {"SAME", "AMBIGUOUS"}
+    assert np.mean([verdict.change for verdict in times]) == pytest.approx(0.0, abs=0.01)
 
 
 def test_a_difference_is_judged_in_shares_of_what_it_is_a_part_of():

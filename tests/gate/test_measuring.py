@@ -41,18 +41,18 @@ def measured(places: tuple[Path, Path], **changes: Any) -> tuple[Measuring, Evid
     return run, *rows
 
 
-def statuses(one: Evidence) -> tuple[str, str]:
-    return one.outcomes["base"].status, one.outcomes["head"].status
+def statuses(evidence: Evidence) -> tuple[str, str]:
+    return evidence.outcomes["base"].status, evidence.outcomes["head"].status
 
 
 def test_every_row_has_its_visits_in_every_process(places: Any) -> None:
     run, row, control = measured(places(GOOD, GOOD))
-    for one in (row, control):
-        assert statuses(one) == ("ok", "ok")
-        assert [(visit.process, visit.visit) for visit in one.visits] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        assert all(len(visit.base_s) == len(visit.head_s) >= 2 for visit in one.visits)
-        assert one.is_timed
-        assert not one.trouble
+    for evidence in (row, control):
+        assert statuses(evidence) == ("ok", "ok")
+        assert [(visit.process, visit.visit) for visit in evidence.visits] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert all(len(visit.base_s) == len(visit.head_s) >= 2 for visit in evidence.visits)
+        assert evidence.is_timed
+        assert not evidence.trouble
     assert run.processes == 2
     assert run.greeting["software"]["torch"]
     assert {"build", "check", "warm_up", "sample"} <= {what for what, seconds in run.spent_s.items() if seconds > 0}
@@ -125,7 +125,7 @@ def test_a_budget_for_some_of_the_open_rows_confirms_the_first_of_them(places: A
     control = Evidence(CONTROL, (0.1, 1e-4), True)
     run = Measuring([*rows, control], places(GOOD, GOOD), budget_s=1000.0, looks=(3, 12), is_open=list)
     run.processes, run._start_s = 3, 10.0
-    run._row_s.update({one.case.key: 40.0 for one in rows} | {control.case.key: 10.0})
+    run._row_s.update({row.case.key: 40.0 for row in rows} | {control.case.key: 10.0})
     assert run._affordable([rows[2], rows[0], rows[1], control]) == [rows[2], rows[0], control]
     run._row_s[rows[2].case.key] = 1000.0
     assert run._affordable([rows[2], rows[0], control]) == [rows[2], control], "one at least"

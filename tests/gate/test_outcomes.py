@@ -126,7 +126,7 @@ def test_visits_that_were_throttled_throughout_count_for_nothing():
 def test_times_of_which_none_was_judged_are_no_green():
     many = [evidence(f"noisy {number}", sd=0.2) for number in range(20)]
     judgement = judge(many)
-    assert {one.word for one in judgement.verdicts if one.quantity == "peak_memory"} == {"SAME"}
+    assert {verdict.word for verdict in judgement.verdicts if verdict.quantity == "peak_memory"} == {"SAME"}
     assert judgement.exit_status == 2
 
 
@@ -144,5 +144,5 @@ def test_no_number_is_written_that_nobody_can_read():
     assert got.smallest_visible is None or got.smallest_visible < 1000
     assert got.reason
     endless = evidence("endless", processes=3)
-    endless.visits = [replace(one, head_s=tuple(1e9 * s for s in one.head_s)) for one in endless.visits]
+    endless.visits = [replace(visit, head_s=tuple(1e9 * s for s in visit.head_s)) for visit in endless.visits]
     assert word_of(judge([*rows(), endless]), "endless").change is None

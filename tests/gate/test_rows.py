@@ -14,30 +14,30 @@ from perf.selection import SETS, asv_classes
 
 
 def test_the_controls_of_the_devices_come_along() -> None:
-    found = rows(r"smoke\.SmokeAttention.*\(128.*'forward'")
-    assert {one.case.benchmark for one in found if one.is_control} == {"smoke.SmokeControls"}
-    assert {one.case.benchmark for one in found if not one.is_control} == {"smoke.SmokeAttention"}
+    measured = rows(r"smoke\.SmokeAttention.*\(128.*'forward'")
+    assert {row.case.benchmark for row in measured if row.is_control} == {"smoke.SmokeControls"}
+    assert {row.case.benchmark for row in measured if not row.is_control} == {"smoke.SmokeAttention"}
 
 
 def test_the_whole_set_judges_no_row_that_runs_no_project_code() -> None:
-    found = rows(SETS["gpu"])
-    controls = {one.case.benchmark for one in found if one.is_control}
+    measured = rows(SETS["gpu"])
+    controls = {row.case.benchmark for row in measured if row.is_control}
     assert controls == {name for name, cls, _ in asv_classes() if cls.workload == "controls"}
-    assert not [one for one in found if one.case.workload == "controls" and not one.is_control]
-    assert len({one.case.key for one in found}) == len(found), "each once"
+    assert not [row for row in measured if row.case.workload == "controls" and not row.is_control]
+    assert len({row.case.key for row in measured}) == len(measured), "each once"
 
 
 def test_a_control_that_no_gate_needs_is_measured_where_it_is_selected() -> None:
-    assert "controls.Clocks" not in {one.case.benchmark for one in rows(SETS["pr"])}
+    assert "controls.Clocks" not in {row.case.benchmark for row in rows(SETS["pr"])}
     assert rows("controls.Clocks") == [], "there is nothing to judge"
 
 
 @pytest.mark.parametrize(("gpus", "sizes"), [(None, {2, 4}), (2, {2}), (4, {4}), (1, set()), (8, set())])
 def test_cases_on_several_gpus_use_all_that_the_gate_was_given(gpus: int | None, sizes: set[int]) -> None:
-    found = rows(r"data_parallel\.DataParallel|leaderboard|Leaderboard\.track_time", gpus)
-    ranked = {one.case.params["world_size"] for one in found if "world_size" in one.case.params}
+    measured = rows(r"data_parallel\.DataParallel|leaderboard|Leaderboard\.track_time", gpus)
+    ranked = {row.case.params["world_size"] for row in measured if "world_size" in row.case.params}
     assert ranked == sizes
-    assert any("Leaderboard" in one.case.benchmark for one in found), "on one GPU as ever"
+    assert any("Leaderboard" in row.case.benchmark for row in measured), "on one GPU as ever"
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,14 @@ def test_a_row_is_judged_as_the_only_one_that_was_slowed() -> None:
     """Three rows of 1.1 %, each noisy enough to need the help of the other two."""
     identical = rows(10)
     planted = [evidence(f"row {i}", 0.03, sd=0.03, effect=0.014, seed=i) for i in range(10)]
-    together = [one.word for one in judge(planted).verdicts if one.quantity == "time"]
+    together = [verdict.word for verdict in judge(planted).verdicts if verdict.quantity == "time"]
     one_at_a_time = self_test.OneAtATime(identical)
-    apart = [one.word for one in one_at_a_time.judge(planted).verdicts if one.quantity == "time"]
+    apart = [verdict.word for verdict in one_at_a_time.judge(planted).verdicts if verdict.quantity == "time"]
     alone = [
         next(
-            one.word
-            for one in judge([row, *(other for other in identical if other.case.key != row.case.key)]).verdicts
-            if one.key == row.case.key and one.quantity == "time"
+            verdict.word
+            for verdict in judge([row, *(other for other in identical if other.case.key != row.case.key)]).verdicts
+            if verdict.key == row.case.key and verdict.quantity == "time"
         )
         for row in planted
     ]
@@ -94,8 +94,8 @@ def test_a_row_is_judged_as_the_only_one_that_was_slowed() -> None:
 def test_rows_that_are_open_in_their_own_report_are_measured_on() -> None:
     identical = rows(10)
     planted = [*rows(9), evidence("row 9", 0.05, processes=3), evidence("control", is_control=True)]
-    found = self_test.OneAtATime(identical).open_rows(planted)
-    assert found == planted[9:]
+    still_open = self_test.OneAtATime(identical).open_rows(planted)
+    assert still_open == planted[9:]
     assert not self_test.OneAtATime(identical).open_rows([*rows(10), planted[-1]])
 
 

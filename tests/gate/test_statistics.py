@@ -166,8 +166,8 @@ def test_same_is_said_where_the_interval_lies_inside_the_floor():
 def test_a_change_at_the_floor_is_hardly_ever_called_the_same_or_slower():
     rng = np.random.default_rng(13)
     said = [decide(estimate(summarize(rows_of(rng, 200, 5, 6, change=0.01))), 0.01, ONE_LOOK) for _ in range(50)]
-    assert np.mean([one.same for one in said]) < 0.035  # 2.5 % in truth
-    assert np.mean([one.slower.any() for one in said]) < 0.1
+    assert np.mean([decision.same for decision in said]) < 0.035  # 2.5 % in truth
+    assert np.mean([decision.slower.any() for decision in said]) < 0.1
 
 
 def test_both_directions_are_found_and_told_apart():

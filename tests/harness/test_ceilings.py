@@ -47,15 +47,15 @@ def rates(flops_per_s: float) -> dict:
 @pytest.fixture
 def device(monkeypatch):
     """A fake device: the next measured rates, the measured kinds, and the rests before them."""
-    found = SimpleNamespace(flops_per_s=[], kinds=[], rests_s=[])
+    fake = SimpleNamespace(flops_per_s=[], kinds=[], rests_s=[])
 
     def measure(clock, kinds=None):
-        found.kinds.append(kinds)
-        return {"matmul_flops_per_s": {"float32": found.flops_per_s.pop(0)}}
+        fake.kinds.append(kinds)
+        return {"matmul_flops_per_s": {"float32": fake.flops_per_s.pop(0)}}
 
     monkeypatch.setattr(ceilings, "measure", measure)
-    monkeypatch.setattr("perf.harness.measure.time.sleep", found.rests_s.append)
-    return found
+    monkeypatch.setattr("perf.harness.measure.time.sleep", fake.rests_s.append)
+    return fake
 
 
 class NoCheckouts(PairWorker):
@@ -70,42 +70,42 @@ class NoCheckouts(PairWorker):
     held: Workload
 
 
-def of_a_case(found: Workload) -> Worker:
+def of_a_case(workload: Workload) -> Worker:
     worker = slow(Worker("cpu", ROOT))
-    worker._sample(CASE, Constant(), found, Stop(max_samples=3))
+    worker._sample(CASE, Constant(), workload, Stop(max_samples=3))
     return worker
 
 
-def of_a_pair(found: Workload) -> Worker:
+def of_a_pair(workload: Workload) -> Worker:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
-    worker.held = found
+    worker.held = workload
     worker._take_turns(CASE, ["base", "head"], Rounds(most=4), None, Spent())
     return worker
 
 
-def of_a_pair_one_after_the_other(found: Workload) -> Worker:
+def of_a_pair_one_after_the_other(workload: Workload) -> Worker:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
-    worker.held = found
+    worker.held = workload
     worker._one_after_the_other(CASE, ["base", "head"], Rounds(most=4), None, Spent())
     return worker
 
 
-def of_a_study(found: Workload) -> Worker:
+def of_a_study(workload: Workload) -> Worker:
     bench = slow(Bench("cpu"))
-    bench.check(found)
-    bench.batch(Constant(), found, "warm", 3)
+    bench.check(workload)
+    bench.batch(Constant(), workload, "warm", 3)
     return bench
 
 
-def of_laps(found: Workload) -> Worker:
+def of_laps(workload: Workload) -> Worker:
     bench = slow(Bench("cpu"))
-    bench.hold([1.0], found.floor, "warm")
+    bench.hold([1.0], workload.floor, "warm")
     return bench
 
 
-def of_a_comparison(found: Workload) -> Worker:
+def of_a_comparison(workload: Workload) -> Worker:
     worker = slow(Comparer("cpu", ROOT))
-    worker._sample_in_turn({"a": (Constant(), found), "b": (Constant(), found)}, "warm", 2)
+    worker._sample_in_turn({"a": (Constant(), workload), "b": (Constant(), workload)}, "warm", 2)
     return worker
 
 
@@ -167,11 +167,11 @@ def test_what_makes_a_time_impossible(cache, sample_s, kinds):
 
 
 def test_one_kind_is_measured_alone():
-    found = ceilings.measure(WallClock(), {"float32"})
-    assert found["matmul_flops_per_s"].keys() == {"float32"} and "copy_bytes_per_s" not in found
-    assert found["matmul_flops_per_s"]["float32"] > 0
-    both = best_ceilings([{"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 5.0}, found])
-    assert both == found | {"copy_bytes_per_s": 5.0}
+    alone = ceilings.measure(WallClock(), {"float32"})
+    assert alone["matmul_flops_per_s"].keys() == {"float32"} and "copy_bytes_per_s" not in alone
+    assert alone["matmul_flops_per_s"]["float32"] > 0
+    both = best_ceilings([{"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 5.0}, alone])
+    assert both == alone | {"copy_bytes_per_s": 5.0}
     copied = ceilings.measure(WallClock(), {COPY})
     assert copied["matmul_flops_per_s"] == {} and copied["copy_bytes_per_s"] > 0
 
@@ -185,9 +185,9 @@ def test_a_kind_that_is_measured_again_is_sampled_in_a_row_and_one_by_one(monkey
             return [0.5 if count == 1 else 1.0] * count
 
     monkeypatch.setattr(ceilings.time, "sleep", lambda seconds: log.append("rest"))
-    found = ceilings.measure(Logged(), {"float32"})
+    again = ceilings.measure(Logged(), {"float32"})
     assert log[-4:] == ["rest", 1, "rest", 1]
-    assert found["matmul_flops_per_s"]["float32"] == 2 * 512**3 / 0.5, "the best of both"
+    assert again["matmul_flops_per_s"]["float32"] == 2 * 512**3 / 0.5, "the best of both"
     log.clear()
     ceilings.measure(Logged())
     assert "rest" not in log

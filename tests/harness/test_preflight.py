@@ -125,10 +125,10 @@ def test_others_on_the_gpu_are_named(driver: Any) -> None:
     other = waiting("-c", WAIT, "train the net")
     try:
         driver([os.getpid(), other.pid])
-        (found,) = preflight.busy_or_broken_gpus()
-        assert found.startswith(f"process {other.pid} ({Path(sys.executable).name} -c ")
-        assert " train the net) " in found and "GPU 0" in found
-        assert doctor._trouble("trouble").found == found
+        (reason,) = preflight.busy_or_broken_gpus()
+        assert reason.startswith(f"process {other.pid} ({Path(sys.executable).name} -c ")
+        assert " train the net) " in reason and "GPU 0" in reason
+        assert doctor._trouble("trouble").found == reason
     finally:
         other.communicate(b"\n")
 
@@ -140,10 +140,10 @@ def test_a_long_command_is_known_by_its_program_and_its_end(driver: Any, tmp_pat
     other = waiting(str(script), "--lr", "0.1")
     try:
         driver([other.pid])
-        (found,) = preflight.busy_or_broken_gpus()
-        assert found.startswith(f"process {other.pid} ({Path(sys.executable).name} ")
-        assert "/train.py --lr 0.1) " in found and "GPU 0" in found
-        assert len(found) < 200
+        (reason,) = preflight.busy_or_broken_gpus()
+        assert reason.startswith(f"process {other.pid} ({Path(sys.executable).name} ")
+        assert "/train.py --lr 0.1) " in reason and "GPU 0" in reason
+        assert len(reason) < 200
     finally:
         other.communicate(b"\n")
 
@@ -155,24 +155,24 @@ def test_a_rank_that_was_left_behind_is_known_as_one(driver: Any, tmp_path: Path
     rank = waiting(str(script))
     try:
         driver([rank.pid])
-        (found,) = preflight.busy_or_broken_gpus()
-        assert "left behind" in found
-        assert "/rank.py)" in found
+        (reason,) = preflight.busy_or_broken_gpus()
+        assert "left behind" in reason
+        assert "/rank.py)" in reason
     finally:
         rank.communicate(b"\n")
 
 
 def test_a_process_of_another_container_has_its_number_only(driver: Any) -> None:
     driver([2**22 + 1])  # above the kernel's largest
-    (found,) = preflight.busy_or_broken_gpus()
-    assert found.startswith(f"process {2**22 + 1} ") and "(" not in found
+    (reason,) = preflight.busy_or_broken_gpus()
+    assert reason.startswith(f"process {2**22 + 1} ") and "(" not in reason
 
 
 @pytest.mark.parametrize(("ecc", "action", "named"), [(3, 0, "3 memory errors"), (0, 1, "Xid")])
 def test_a_gpu_that_is_broken_is_told(driver: Any, ecc: int, action: int, named: str) -> None:
     driver([], ecc, action)
-    (found,) = preflight.busy_or_broken_gpus()
-    assert found.startswith("GPU 0 ") and named in found
+    (reason,) = preflight.busy_or_broken_gpus()
+    assert reason.startswith("GPU 0 ") and named in reason
 
 
 def test_an_objection_is_one_line_and_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_holds_stays(tempo
     (temporary / "perf-x-link").symlink_to(other)
     with holder(temporary) as living, holder(temporary) as killed:
         assert living.stdout and killed.stdout and living.stdin
-        held, left = (Path(one.stdout.readline().strip()) for one in (living, killed))
+        held, left = (Path(process.stdout.readline().strip()) for process in (living, killed))
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         assert held.is_dir() and left.is_dir()
@@ -101,7 +101,7 @@ def test_a_full_disk_is_one_line_leaves_nothing_and_keeps_what_was_there(tmp_pat
     done = on_a_small_disk(call, path, size)
     assert done.stderr.startswith(f"ClickException: {path} cannot be written: ")
     assert done.stderr.count("\n") == 1
-    assert [one.name for one in tmp_path.iterdir()] == ["report.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
     assert path.read_text() == "old"
 
 
@@ -129,7 +129,7 @@ def test_of_many_writers_of_one_file_each_writes_a_whole_one(tmp_path: Path) -> 
         for _ in range(20):
             list(pool.map(lambda content: replace_file(path, content), contents))
             assert path.read_bytes() in contents
-    assert [one.name for one in tmp_path.iterdir()] == ["report.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
 def test_a_link_beside_is_not_followed(tmp_path: Path) -> None:

@@ -13,15 +13,21 @@ RESULTS = Path(__file__).resolve().parents[2] / "perf" / "results"
 
 
 def results(value: Any = 1.0, **changed: Any) -> dict[str, Any]:
-    found = {"commit_hash": "a" * 40, "env_name": "linked", "date": 1, "params": {"machine": "m"}, "python": "3.12"}
-    found |= {"requirements": {}, "env_vars": {}, "result_columns": ["result", "params"], "durations": {}, "version": 2}
-    found["results"] = {"a.B.track_time": [[value, 2.0], [["1", "'exposed'"]], "1", 1, 0.1]}
-    return found | changed
+    document = {"commit_hash": "a" * 40, "env_name": "linked", "date": 1, "params": {"machine": "m"}, "python": "3.12"}
+    document |= {
+        "requirements": {},
+        "env_vars": {},
+        "result_columns": ["result", "params"],
+        "durations": {},
+        "version": 2,
+    }
+    document["results"] = {"a.B.track_time": [[value, 2.0], [["1", "'exposed'"]], "1", 1, 0.1]}
+    return document | changed
 
 
 def benchmark(**changed: Any) -> dict[str, Any]:
-    found = {"name": "a.B.track_time", "unit": "seconds", "param_names": ["n"], "params": [["1"]], "code": "x < 1"}
-    return found | changed
+    document = {"name": "a.B.track_time", "unit": "seconds", "param_names": ["n"], "params": [["1"]], "code": "x < 1"}
+    return document | changed
 
 
 def test_everything_on_file_passes() -> None:
@@ -30,7 +36,9 @@ def test_everything_on_file_passes() -> None:
     assert {path.name: wrong for path in files if (wrong := problem_of_results(json.loads(path.read_text())))} == {}
     known = json.loads((RESULTS / "benchmarks.json").read_text())
     del known["version"]
-    assert {name: wrong for name, one in known.items() if (wrong := problem_of_benchmark(name, one))} == {}
+    assert {
+        name: wrong for name, definition in known.items() if (wrong := problem_of_benchmark(name, definition))
+    } == {}
 
 
 @pytest.mark.parametrize("value", [1.0, 3, None, math.nan])
@@ -44,9 +52,9 @@ def test_what_nothing_measures_is_no_result(value: Any) -> None:
 
 
 def test_a_difference_may_be_negative() -> None:
-    found = results()
-    found["results"]["a.B.track_time"][0] = [1.0, -2.0]
-    assert problem_of_results(found) == ""
+    document = results()
+    document["results"]["a.B.track_time"][0] = [1.0, -2.0]
+    assert problem_of_results(document) == ""
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ SUBJECTS = ["First kernels", "Tile sizes per head size", "Skip masked tiles", "E
 def asv_publish(directory: Path, html_dir: Path) -> str:
     """`asv publish` with the asv.conf.json of `directory`; returns what it printed. Fails the test if asv fails."""
     command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--html-dir", str(html_dir)]
-    found = subprocess.run(
+    done = subprocess.run(
         command,
         cwd=directory,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -27,8 +27,8 @@ def asv_publish(directory: Path, html_dir: Path) -> str:
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def publish_project(folder: Path) -> tuple[Path, list[str]]:
@@ -71,9 +71,9 @@ def make_project(directory: Path, suites: tuple[synthetic.Suite, ...] = syntheti
     parts = [*parallel.everything(), parallel.strategy("<img src=x onerror=alert(1)>", "step", 500.0)]
     steps.write_records(directory / "perf" / "records", parts, hashes[-2])
     for number, commit in enumerate(hashes[:2]):
-        found = self_tests.document(rows=30, commit=commit, contaminated=("5 % on the host",) if number else ())
-        found["parts"][0]["verdicts"][8] |= {"key": f"a.B({self_tests.HOSTILE})", "reason": self_tests.HOSTILE}
-        self_tests.write(directory / "perf" / "records", synthetic.H200, f"{number}", found)
+        document = self_tests.document(rows=30, commit=commit, contaminated=("5 % on the host",) if number else ())
+        document["parts"][0]["verdicts"][8] |= {"key": f"a.B({self_tests.HOSTILE})", "reason": self_tests.HOSTILE}
+        self_tests.write(directory / "perf" / "records", synthetic.H200, f"{number}", document)
     self_tests.write(directory / "perf" / "records", synthetic.H200, "<img src=x>", '{"version": 1, "star')
     gate = directory / "perf" / "records" / synthetic.H200 / "gate" / "20260105T060000Z.json"
     gate.parent.mkdir()

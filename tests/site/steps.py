@@ -10,7 +10,7 @@ from typing import Any
 
 from perf.harness.records import Journal, read_commit
 from perf.site.pages import Commit
-from perf.site.step.rows import PHASES, VARIANTS, Cell
+from perf.site.step.rows import PHASES, VARIANTS, NewestCell
 from tests.site.synthetic import H200
 
 COMMIT = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
@@ -83,7 +83,7 @@ def write_results(results: Path, sizes: Iterable[str], commit: str) -> dict[str,
     return {name: benchmark}
 
 
-def cells(directory: Path, cases: Iterable[dict[str, Any]], commit: str = COMMIT.hash) -> list[Cell]:
+def cells(directory: Path, cases: Iterable[dict[str, Any]], commit: str = COMMIT.hash) -> list[NewestCell]:
     """What the publisher finds of them."""
     write_records(directory, cases, commit)
-    return [Cell(result, commit) for result in read_commit(directory, H200, commit)]
+    return [NewestCell(result, commit) for result in read_commit(directory, H200, commit)]

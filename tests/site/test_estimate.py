@@ -5,31 +5,31 @@ from tests.site.cases import case
 
 
 def test_the_interval_comes_from_the_spread_between_visits() -> None:
-    found = estimate(case(visits=((1.0,) * 4, (1.1,) * 4, (1.2,) * 4)))
-    assert found is not None
-    assert found.median == pytest.approx(1.1)
-    assert found.high - found.median == pytest.approx(4.302653 * 0.1 / 3**0.5)
-    assert found.low == pytest.approx(2 * found.median - found.high)
+    time = estimate(case(visits=((1.0,) * 4, (1.1,) * 4, (1.2,) * 4)))
+    assert time is not None
+    assert time.median == pytest.approx(1.1)
+    assert time.high - time.median == pytest.approx(4.302653 * 0.1 / 3**0.5)
+    assert time.low == pytest.approx(2 * time.median - time.high)
 
 
 def test_two_visits_fall_back_to_the_samples() -> None:
-    found = estimate(case(visits=((1.0, 1.1), (1.2, 1.3))))
-    assert found is not None
-    assert found.median == pytest.approx(1.15)
-    assert found.low < found.median < found.high
+    time = estimate(case(visits=((1.0, 1.1), (1.2, 1.3))))
+    assert time is not None
+    assert time.median == pytest.approx(1.15)
+    assert time.low < time.median < time.high
 
 
 @pytest.mark.parametrize("samples", [(1.0,), (1.0, 2.0)])
 def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
-    found = estimate(case(visits=(samples,)))
-    assert found is not None
-    assert found.low >= min(samples)
+    time = estimate(case(visits=(samples,)))
+    assert time is not None
+    assert time.low >= min(samples)
 
 
 def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:
-    found = estimate(case(visits=((-1.0,) * 4, (-1.1,) * 4, (-1.2,) * 4)))
-    assert found is not None
-    assert found.low == pytest.approx(-1.1 - 4.302653 * 0.1 / 3**0.5)
+    difference = estimate(case(visits=((-1.0,) * 4, (-1.1,) * 4, (-1.2,) * 4)))
+    assert difference is not None
+    assert difference.low == pytest.approx(-1.1 - 4.302653 * 0.1 / 3**0.5)
     wide = estimate(case(visits=((0.1,) * 4, (1.0,) * 4, (9.0,) * 4)))
     assert wide is not None
     assert wide.low == 0.0

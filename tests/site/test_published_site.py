@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.browser, browser.needs_browser]
 
 
 def _skip_without_history() -> None:
-    found = subprocess.run(
+    done = subprocess.run(
         ["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if found.stdout.strip() != "false":
+    if done.stdout.strip() != "false":
         pytest.skip("needs the full git history: this is a shallow clone, or no clone at all")
     measured = {
         machine.name: len(list(machine.glob("[0-9a-f]*-*.json")))
@@ -36,9 +36,9 @@ def _configuration_of_head(folder: Path) -> Path:
     """This repository's, of the commit that is checked out: a clone of a branch or a pull request has no main."""
     from asv import util
 
-    found = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
-    changed = {"branches": ["HEAD"], "repo": str(ROOT), "results_dir": str(ROOT / found["results_dir"])}
-    (folder / "asv.conf.json").write_text(json.dumps(found | changed))
+    configuration = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
+    changed = {"branches": ["HEAD"], "repo": str(ROOT), "results_dir": str(ROOT / configuration["results_dir"])}
+    (folder / "asv.conf.json").write_text(json.dumps(configuration | changed))
     return folder
 
 
@@ -62,7 +62,7 @@ def test_the_committed_results_make_a_history_and_our_page(tmp_path: Path, drive
         browser.open_page(driver, "step")
         bars = driver.find_elements("css selector", "table.cases .parts")
         assert bars, "no step of a model"
-        assert all(abs(sum(one.rect["width"] for one in _parts(bar)) - bar.rect["width"]) < 4 for bar in bars[:8])
+        assert all(abs(sum(part.rect["width"] for part in _parts(bar)) - bar.rect["width"]) < 4 for bar in bars[:8])
         driver.find_element("css selector", "table.cases a[href*='transformer.Transformer.track_time']").click()
         browser.plotted_points(driver, at_least=1)
         browser.open_page(driver, "roofline")

@@ -41,13 +41,13 @@ def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
     driver.get(f"{site}attention.html")
 
     def visible(selector: str) -> list[Any]:
-        return [one for one in driver.find_elements("css selector", selector) if one.is_displayed()]
+        return [element for element in driver.find_elements("css selector", selector) if element.is_displayed()]
 
     gpu, heads = "#nvidia-h200-attention-flashattention", "#nvidia-h200-attention-multiheadattention"
-    assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["fastest"]
+    assert [element.get_attribute("data-peer") for element in visible(f"{gpu} .maps")] == ["fastest"]
     driver.find_element("css selector", f"{gpu} input[value='reference']").click()
-    assert [one.get_attribute("data-peer") for one in visible(f"{gpu} .maps")] == ["reference"]
-    assert [one.get_attribute("data-peer") for one in visible(f"{heads} .maps")] == ["fastest"], "as it was"
+    assert [element.get_attribute("data-peer") for element in visible(f"{gpu} .maps")] == ["reference"]
+    assert [element.get_attribute("data-peer") for element in visible(f"{heads} .maps")] == ["fastest"], "as it was"
 
     driver.find_element("css selector", f"{gpu} .filters select option[value='bfloat16']").click()
     rows = visible(f"{gpu} table.cases tbody tr")
@@ -55,7 +55,7 @@ def test_peers_filters_and_sorting(site: str, driver: Any) -> None:
     assert {row.find_elements("css selector", "td")[1].text for row in rows} == {"bfloat16"}
     assert f"{len(rows)} of " in driver.find_element("css selector", f"{gpu} [role=status]").text
 
-    head = next(one for one in visible(f"{gpu} table.cases thead th") if one.text.startswith("time"))
+    head = next(heading for heading in visible(f"{gpu} table.cases thead th") if heading.text.startswith("time"))
     head.find_element("css selector", "button").click()
     assert head.get_attribute("aria-sort") == "ascending"
     shown = [
@@ -73,7 +73,7 @@ def test_the_trust_page_shows_every_row_and_runs_nothing_of_strangers(site: str,
     assert "<img src=x>.json" in driver.find_element("css selector", "table.left-out").text
 
     marks = driver.find_elements("css selector", ".chart g")
-    places = sorted((mark.find_element("css selector", ".dot").rect for mark in marks), key=lambda one: one["x"])
+    places = sorted((mark.find_element("css selector", ".dot").rect for mark in marks), key=lambda place: place["x"])
     assert len(marks) == len(driver.find_elements("css selector", "table.rows tbody tr")) == 30
     assert all(left["x"] < right["x"] for left, right in itertools.pairwise(places)), "side by side"
     assert all(left["y"] >= right["y"] for left, right in itertools.pairwise(places)), "sorted, more is higher"
@@ -136,7 +136,7 @@ def test_axe_finds_no_violation(site: str, driver: Any, scheme: str, width: int)
         driver.get(f"{site}{page}.html")
         driver.execute_script(FEWER_ROWS)
         findings = Axe().run(driver, options={"resultTypes": ["violations"]})["violations"]
-        assert not findings, [(page, one["id"], one["nodes"][0]["html"]) for one in findings]
+        assert not findings, [(page, finding["id"], finding["nodes"][0]["html"]) for finding in findings]
 
 
 def test_a_phone_scrolls_tables_not_the_page_and_no_request_leaves(site: str, driver: Any) -> None:
@@ -221,10 +221,12 @@ def test_the_bucket_sweep_is_drawn_and_its_tables_are_sorted_by_keyboard(site: s
     assert all(mark.rect["y"] <= curve["y"] + curve["height"] for mark in marks), "no mark lies below the curve's least"
 
     table = driver.find_element("css selector", "#nvidia-h200-strategies ~ .scroll table")
-    exposed = next(one for one in table.find_elements("css selector", "thead th") if one.text.startswith("exposed"))
+    exposed = next(
+        heading for heading in table.find_elements("css selector", "thead th") if heading.text.startswith("exposed")
+    )
     exposed.find_element("css selector", "button").send_keys(Keys.ENTER)
     assert exposed.get_attribute("aria-sort") == "ascending"
-    names = [one.text for one in table.find_elements("css selector", "tbody th")]
+    names = [heading.text for heading in table.find_elements("css selector", "tbody th")]
     assert names == ["torch", "bucketed", "overlapped", "flat", "naive", "<img src=x onerror=alert(1)>"]
 
     reason = driver.find_element("css selector", "#nvidia-h200 table.failures details")

@@ -36,8 +36,8 @@ def test_what_does_not_compile_is_a_row_with_its_reason():
 
         step = forward
 
-    found = study.measure_model(Broken(), Setting("tiny", 16, 2, "fp32", "compiled", "reference"))
-    assert describe(found) == "error: RuntimeError: no compiler found"
+    measured = study.measure_model(Broken(), Setting("tiny", 16, 2, "fp32", "compiled", "reference"))
+    assert describe(measured) == "error: RuntimeError: no compiler found"
 
 
 def panels_of(figure):

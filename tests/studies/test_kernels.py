@@ -65,8 +65,8 @@ GPU_EVENTS = [
 ]
 
 
-def names(found):
-    return [kernel.name for kernel in found]
+def names(kernels):
+    return [kernel.name for kernel in kernels]
 
 
 def test_a_kernel_belongs_to_the_ranges_that_were_open_when_it_was_launched():
@@ -133,8 +133,8 @@ def test_a_name_has_no_parameters(name, plain):
 def test_kernels_that_share_a_thousandth_of_the_time_are_not_written_and_their_sum_is():
     times = [600.0, 399.5, 0.3, 0.2]
     part = {"busy_s": 1.0, "kernels_s": [[str(index), "other", 1, seconds] for index, seconds in enumerate(times)]}
-    found = profiling.shortened(part)
-    assert found == part | {"kernels_s": part["kernels_s"][:2], "left_out_s": 0.5}
+    shortened = profiling.shortened(part)
+    assert shortened == part | {"kernels_s": part["kernels_s"][:2], "left_out_s": 0.5}
     (only,) = profiling.shortened(part | {"kernels_s": [["mm", "matmul", 1, 0.1 + 0.2]]})["kernels_s"]
     assert only == ["mm", "matmul", 1, 0.3]  # nanoseconds, which is all that a profiler knows
 
@@ -142,11 +142,11 @@ def test_kernels_that_share_a_thousandth_of_the_time_are_not_written_and_their_s
 def test_kinds_add_up_and_the_optimizers_are_those_launched_in_it():
     sgemm = "void sgemm<32>(float const*)"
     step = [Kernel(sgemm, 1.0, 0.0, 3.0), Kernel(sgemm, 2.0, 3.0, 1.0), Kernel("gemm_like_adam", 3.0, 4.0, 2.0)]
-    found = summary(step, step[2:], on_gpu=True)
-    assert found["kinds_s"]["matmul"] == 4.0
-    assert found["kinds_s"]["optimizer"] == 2.0
-    assert found["kernels_s"] == [["void sgemm<32>", "matmul", 2, 4.0], ["gemm_like_adam", "optimizer", 1, 2.0]]
-    assert sum(found["kinds_s"].values()) == found["busy_s"] == 6.0
+    parts = summary(step, step[2:], on_gpu=True)
+    assert parts["kinds_s"]["matmul"] == 4.0
+    assert parts["kinds_s"]["optimizer"] == 2.0
+    assert parts["kernels_s"] == [["void sgemm<32>", "matmul", 2, 4.0], ["gemm_like_adam", "optimizer", 1, 2.0]]
+    assert sum(parts["kinds_s"].values()) == parts["busy_s"] == 6.0
 
 
 @pytest.mark.parametrize("is_causal", [True, False])

@@ -127,8 +127,8 @@ def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
     models = lm.Models({"precision": ("bf16",)}, on_a_gpu=lm.ON_A_GPU | {"context": (128, 256)})
     for device, sizes, contexts in (("cuda", lm.SIZES[1:6], [128, 256]), ("cpu", ("tiny",), [64])):
         monkeypatch.setattr(lm, "device_kind", lambda device=device: device)
-        found = [(one.size, one.context_length, one.precision) for one in models.settings()]
-        assert found == [(size, context, "bf16") for size in sizes for context in contexts]
+        settings = [(setting.size, setting.context_length, setting.precision) for setting in models.settings()]
+        assert settings == [(size, context, "bf16") for size in sizes for context in contexts]
 
 
 STUDIES = {

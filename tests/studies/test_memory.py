@@ -54,20 +54,20 @@ TRACE = Recording(
 
 
 def test_a_trace_is_replayed_from_what_was_there_before_it():
-    found = timeline.summary(TRACE, {1: "gradient of a weight"})
-    assert [phase["bytes"] for phase in found["phases"]] == [
+    summary = timeline.summary(TRACE, {1: "gradient of a weight"})
+    assert [phase["bytes"] for phase in summary["phases"]] == [
         [1000, 700],
         [700, 800, 900, 950, 900],
         [900, 1200, 1600, 1200, 1100, 1000],
         [1000],
     ]
-    assert (found["peak_phase"], found["requested_peak_bytes"]) == ("backward", 1600)
-    assert (found["before_bytes"], found["peak_bytes"]) == (1024, 2048)
+    assert (summary["peak_phase"], summary["requested_peak_bytes"]) == ("backward", 1600)
+    assert (summary["before_bytes"], summary["peak_bytes"]) == (1024, 2048)
 
 
 def test_the_largest_allocations_are_grouped_and_say_who_made_them_and_when():
-    found = timeline.summary(TRACE, {1: "gradient of a weight", 4: "a gradient that took a freed address"})
-    assert [(group["bytes"], group["count"], group["phase"], group["where"]) for group in found["largest"]] == [
+    summary = timeline.summary(TRACE, {1: "gradient of a weight", 4: "a gradient that took a freed address"})
+    assert [(group["bytes"], group["count"], group["phase"], group["where"]) for group in summary["largest"]] == [
         (400, 1, "backward", "a gradient that took a freed address"),  # nothing later lies at its address
         (300, 1, "backward", "gradient of a weight"),
         (100, 2, "forward", "b/model.py:1 f"),
@@ -99,8 +99,8 @@ def test_rows_pictures_and_answers(tmp_path):
         alone, training = row["forward"]["phases"][0], row["step"]["phases"][1]
         kept, needed = training["end_bytes"] - training["start_bytes"], alone["peak_bytes"] - alone["start_bytes"]
         assert needed < kept  # a forward that keeps its activations needs them and its temporaries
-        for one in (row["forward"], row["step"]):
-            assert one["phases"][-1]["end_bytes"] == pytest.approx(one["requested_before_bytes"], abs=1024)
+        for part in (row["forward"], row["step"]):
+            assert part["phases"][-1]["end_bytes"] == pytest.approx(part["requested_before_bytes"], abs=1024)
     if not torch.cuda.is_available():
         assert lm.ON_A_CPU in done.output
         assert not list(tmp_path.glob("*.pickle"))
@@ -138,9 +138,9 @@ def test_what_a_foreign_model_holds_besides_its_parameters_is_no_allocation_of_a
     with torch.device(lm.device_kind()):
         model, ids = Model(), torch.zeros(2, 4, dtype=torch.int64)
     train = study.measured("training", "make_train_step")(model, ids, ids)
-    found = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
-    assert found["requested_before_bytes"] >= 1000 * 8 * 4
-    assert max(group["bytes"] for group in found["largest"]) < 1000
+    summary = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})
+    assert summary["requested_before_bytes"] >= 1000 * 8 * 4
+    assert max(group["bytes"] for group in summary["largest"]) < 1000
 
 
 @pytest.mark.gpu

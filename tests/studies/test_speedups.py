@@ -61,8 +61,8 @@ def held(drawn: np.ndarray, wanted: np.ndarray, truth: float = 0.0) -> float:
 @pytest.mark.parametrize("number", [3, 5, 6, 12])
 def test_the_simulation_has_the_studies_own_intervals(number):
     drawn = logs(1.0, number)[:5]
-    for one, middle, half in zip(drawn.tolist(), *intervals(drawn), strict=True):
-        assert speedups._over_processes(one) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
+    for processes, middle, half in zip(drawn.tolist(), *intervals(drawn), strict=True):
+        assert speedups._over_processes(processes) == (pytest.approx(math.exp(middle)), pytest.approx(math.expm1(half)))
 
 
 @pytest.mark.parametrize("most", [6, 12])
@@ -88,9 +88,9 @@ def test_bounds_hold_as_often_too(bound, scatter):
 def row(of_processes: list[float], busy: tuple[float, ...] = (), against: str = "b") -> dict:
     return {
         "against": against,
-        "ours_s": [[one] for one in of_processes],
+        "ours_s": [[seconds] for seconds in of_processes],
         "against_s": [[1.0]] * len(of_processes),
-        "against_busy_s": [[one] for one in busy],
+        "against_busy_s": [[seconds] for seconds in busy],
     }
 
 
@@ -99,7 +99,7 @@ def wanted(*rows: dict) -> int:
 
 
 def test_the_number_is_fixed_by_the_pilot_and_grows_with_its_scatter():
-    calm, some, much = ([math.exp(scatter * one) for one in (-1, 0, 1)] for scatter in (0.005, 0.01, 0.05))
+    calm, some, much = ([math.exp(scatter * deviation) for deviation in (-1, 0, 1)] for scatter in (0.005, 0.01, 0.05))
     assert wanted(row(calm)) == FEWEST
     assert FEWEST < wanted(row(some)) < 12
     assert wanted(row(much)) == 12
@@ -128,15 +128,15 @@ def test_the_best_of_the_others_counts_and_a_bound_only_above_1():
 
 def test_a_speed_up_above_1_means_that_ours_is_faster():
     beside = [row([1.0] * 3, (1.5,) * 3, against="slower"), row([1.0] * 3, (0.7,) * 3, against="faster")]
-    for one, seconds in zip(beside, (2.0, 0.8), strict=True):
-        one["against_s"] = [[seconds]] * 3
+    for measured, seconds in zip(beside, (2.0, 0.8), strict=True):
+        measured["against_s"] = [[seconds]] * 3
     slower, faster = beside
     assert speedup_of(slower)[0] == pytest.approx(2.0) and bound_of(slower)[0] == pytest.approx(1.5)
     assert speedup_of(faster)[0] == pytest.approx(0.8) and bound_of(faster)[0] == pytest.approx(0.7)
     assert speedups.best(beside, speedup_of)[0::2] == (pytest.approx(0.8), "faster")
     assert speedups.best(beside, bound_of)[0::2] == (pytest.approx(0.7), "faster")
     assert speedups.geometric_mean(beside)[0] == pytest.approx(1.6**0.5)
-    assert speedups.known(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
+    assert speedups.with_interval(*speedup_of(slower)) == "2.000\u00d7 ± 0.0 %"
 
 
 def test_one_process_far_off_widens_no_interval_from_five_on():

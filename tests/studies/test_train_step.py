@@ -47,11 +47,11 @@ def spoilt(**wrong):
         step = peer(config, weights, wrong.get("ids", ids), targets)
         model = next(cell.cell_contents for cell in step.__closure__ if isinstance(cell.cell_contents, TransformerLM))
         if "scaled" in wrong:
-            for one in model.layers[-1].parameters():
-                one.data *= wrong["scaled"]
+            for parameter in model.layers[-1].parameters():
+                parameter.data *= wrong["scaled"]
         if "frozen" in wrong:
-            for one in model.parameters():
-                one.register_hook(torch.zeros_like)
+            for parameter in model.parameters():
+                parameter.register_hook(torch.zeros_like)
         return (lambda: print(step())) if "silent" in wrong else step
 
     return build

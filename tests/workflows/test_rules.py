@@ -15,7 +15,9 @@ from tests.workflows.scripts import ROOT, SCRIPTS
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
-JOBS = {f"{name}:{job}": found for name, workflow in WORKFLOWS.items() for job, found in workflow["jobs"].items()}
+JOBS = {
+    f"{name}:{job}": definition for name, workflow in WORKFLOWS.items() for job, definition in workflow["jobs"].items()
+}
 STEPS = [(job, step) for job, definition in JOBS.items() for step in definition.get("steps", [])]
 OURS = {job: definition for job, definition in JOBS.items() if "self-hosted" in str(definition.get("runs-on"))}
 
@@ -26,7 +28,8 @@ def triggers(name):
 
 def step(job, text):
     """Return the position and the step of a job whose action or command contains `text`."""
-    return next((i, one) for i, one in enumerate(JOBS[job]["steps"]) if text in one.get("uses", one.get("run", "")))
+    steps = enumerate(JOBS[job]["steps"])
+    return next((number, step) for number, step in steps if text in step.get("uses", step.get("run", "")))
 
 
 CHECKS = {
@@ -46,19 +49,20 @@ def test_the_tools_find_nothing(check):
 
 
 def test_every_action_is_githubs_own_pinned_by_one_hash():
-    used = {one["uses"] for _, one in STEPS if "uses" in one}
+    used = {step["uses"] for _, step in STEPS if "uses" in step}
     assert all(re.fullmatch("actions/[a-z-]+@[0-9a-f]{40}", action) for action in used), used
     assert len({action.partition("@")[0] for action in used}) == len(used)
 
 
 def test_no_script_holds_an_expression():
-    assert not [job for job, one in STEPS if "${{" in one.get("run", "")]
+    assert not [job for job, step in STEPS if "${{" in step.get("run", "")]
 
 
 def test_no_job_has_more_rights_than_these():
     assert all(workflow["permissions"] == {} for workflow in WORKFLOWS.values())
-    rights = {job: {name for name, level in one["permissions"].items() if level != "read"} for job, one in JOBS.items()}
-    assert {job: write for job, write in rights.items() if write} == {
+    rights = {job: definition["permissions"].items() for job, definition in JOBS.items()}
+    write = {job: {name for name, level in granted if level != "read"} for job, granted in rights.items()}
+    assert {job: names for job, names in write.items() if names} == {
         "perf.yml:store": {"contents"},
         "perf.yml:issue": {"issues"},
         "perf.yml:site": {"pages", "id-token"},
@@ -68,14 +72,14 @@ def test_no_job_has_more_rights_than_these():
 
 
 def test_only_the_job_that_pushes_keeps_credentials():
-    kept = {job for job, one in STEPS if one.get("with", {}).get("persist-credentials") is True}
-    refused = {job for job, one in STEPS if one.get("with", {}).get("persist-credentials") is False}
+    kept = {job for job, step in STEPS if step.get("with", {}).get("persist-credentials") is True}
+    refused = {job for job, step in STEPS if step.get("with", {}).get("persist-credentials") is False}
     assert kept == {"perf.yml:store"}
-    assert refused | kept == {job for job, one in STEPS if "actions/checkout" in one.get("uses", "")}
+    assert refused | kept == {job for job, step in STEPS if "actions/checkout" in step.get("uses", "")}
 
 
 def test_every_job_ends_in_time():
-    assert [job for job, one in JOBS.items() if "timeout-minutes" not in one and "uses" not in one] == []
+    assert [job for job, definition in JOBS.items() if not {"timeout-minutes", "uses"} & definition.keys()] == []
 
 
 def test_our_machine_has_no_right_and_no_secret():
@@ -107,7 +111,7 @@ def test_no_event_of_a_stranger_starts_a_job_with_rights():
         "github.event.workflow_run.head_branch == 'main'",
         "github.event.workflow_run.head_repository.full_name == github.repository",
     }
-    assert not [one for job, one in STEPS if job == "perf-comment.yml:comment" and "ref" in one.get("with", {})]
+    assert not [step for job, step in STEPS if job == "perf-comment.yml:comment" and "ref" in step.get("with", {})]
 
 
 def test_one_job_at_a_time_is_on_the_gpu_and_none_that_waits_is_dropped():
@@ -128,13 +132,13 @@ def test_a_push_of_results_does_not_start_the_measurement_that_made_them():
 
 
 def test_main_is_measured_after_its_tests_and_a_failed_part_costs_no_other():
-    tests, found = step("perf.yml:measure", "pytest")
-    assert (found["id"], "if" in found) == ("tests", False)
+    tests, step_of_tests = step("perf.yml:measure", "pytest")
+    assert (step_of_tests["id"], "if" in step_of_tests) == ("tests", False)
     measuring = [step("perf.yml:measure", f"measure.py {part}") for part in ("history", "gate", "self-test", "newest")]
     assert all(number > tests for number, _ in measuring)
     assert "if" not in measuring[0][1]
     night = "steps.tests.outcome == 'success' && (github.event_name == 'schedule' || inputs.full)"
-    assert {one["if"] for _, one in measuring[1:]} == {f"${{{{ !cancelled() && {night} }}}}"}
+    assert {step["if"] for _, step in measuring[1:]} == {f"${{{{ !cancelled() && {night} }}}}"}
 
 
 def test_the_finished_results_are_stored_and_published_even_if_a_part_failed():
@@ -161,12 +165,12 @@ def test_every_verdict_is_kept():
 
 def test_a_script_gets_every_variable_that_it_reads():
     ran = set()
-    for job, one in STEPS:
-        for name in re.findall(r"\.github/scripts/(\w+)\.py", one.get("run", "")):
+    for job, step in STEPS:
+        for name in re.findall(r"\.github/scripts/(\w+)\.py", step.get("run", "")):
             text = (SCRIPTS / f"{name}.py").read_text()
             text += (SCRIPTS / "github.py").read_text() if re.search("import.* (api|pull_request)", text) else ""
             read = set(re.findall(r'os\.environ\["(\w+)"\]', text.replace("'", '"'))) - {"GITHUB_API_URL"}
-            assert read <= set(one.get("env", {})), (job, name)
+            assert read <= set(step.get("env", {})), (job, name)
             ran.add(name)
     assert ran == {"check_request", "gate_pull_request", "measure", "open_issue", "post_comment", "results"}
 
@@ -179,13 +183,13 @@ def test_the_run_names_itself_as_the_comment_reads_it():
 
 
 def test_the_gate_knows_the_sets_that_the_workflow_offers():
-    (sets,) = (one for one in perf.get_command(click.Context(perf), "gate").params if "--set" in one.opts)
+    (sets,) = (option for option in perf.get_command(click.Context(perf), "gate").params if "--set" in option.opts)
     assert set(triggers("perf-pr.yml")["workflow_dispatch"]["inputs"]["set"]["options"]) <= set(sets.type.choices)
 
 
 def test_the_runner_page_names_every_setting():
     page = (ROOT / "docs" / "runner.md").read_text()
     named = set(re.findall(r"\b(?:vars|secrets)\.([A-Z]\w+)", "".join(path.read_text() for path in FOLDER.glob("*"))))
-    environments = [one["environment"] for one in JOBS.values() if "environment" in one]
-    named |= {one if isinstance(one, str) else one["name"] for one in environments}
+    environments = [definition["environment"] for definition in JOBS.values() if "environment" in definition]
+    named |= {environment if isinstance(environment, str) else environment["name"] for environment in environments}
     assert [name for name in named if name not in page] == []

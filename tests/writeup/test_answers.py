@@ -9,7 +9,7 @@ import pytest
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.studies.on_file import loaded
-from perf.studies.speedups import figure, speedup_of
+from perf.studies.speedups import factor, speedup_of
 from perf.writeup.answered import TABLES, measured_with
 from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, NAMES, Beside, front
 from perf.writeup.answers.memory import Memory, block_parts
@@ -31,25 +31,25 @@ def row(**values):
 
 
 def test_steps_are_means_and_ratios_of_their_samples():
-    half = {name: [one / 2 for one in row()[name]] for name in ("forward_s", "backward_s", "optimizer_s")}
+    half = {name: [seconds / 2 for seconds in row()[name]] for name in ("forward_s", "backward_s", "optimizer_s")}
     near = {"peak_bytes": 104, "predicted_bytes": 100}
     far = {"peak_bytes": 10**12, "predicted_bytes": 10**11}
-    found = Steps({"end-to-end": {"rows": [row(**near), row(precision="bf16", **half, **far)]}})
-    assert found.mean_s("forward", "small") == 0.5
-    assert found.samples_s("step", "small") == [1.75, 2.25]
-    assert found.gain("step", "small") == 2.0 and found.gains() == [2.0]
-    assert [one["precision"] for one in found.peaks_within(0.05)] == ["fp32"]
-    assert found.underestimate(found.peaks_beyond(0.05)) == 9 * 10**11
-    assert found.mostly_activations(found.peaks_beyond(0.05)) == 1
+    steps = Steps({"end-to-end": {"rows": [row(**near), row(precision="bf16", **half, **far)]}})
+    assert steps.mean_s("forward", "small") == 0.5
+    assert steps.samples_s("step", "small") == [1.75, 2.25]
+    assert steps.gain("step", "small") == 2.0 and steps.gains() == [2.0]
+    assert [peak["precision"] for peak in steps.peaks_within(0.05)] == ["fp32"]
+    assert steps.underestimate(steps.peaks_beyond(0.05)) == 9 * 10**11
+    assert steps.mostly_activations(steps.peaks_beyond(0.05)) == 1
 
 
 def test_warm_up_is_the_first_step_beside_the_settled_ones():
     times = {name: [4.0, *[1.0] * 15] for name in ("forward_s", "backward_s", "optimizer_s")}
-    found = WarmUp({"warm-up": {"rows": [row(**times)]}})
-    assert found.first_over_settled("small") == 4.0
-    assert found.excess_s() == [3.0] and found.first_forward_excess_s("small") == 3.0
-    assert (found.mean_s("small", 0), found.mean_s("small", 1)) == (1.3, 1.0)
-    assert found.error_after(1) == 0.0 and found.deviation_s("small", 1) == 0.0
+    warm_up = WarmUp({"warm-up": {"rows": [row(**times)]}})
+    assert warm_up.first_over_settled("small") == 4.0
+    assert warm_up.excess_s() == [3.0] and warm_up.first_forward_excess_s("small") == 3.0
+    assert (warm_up.mean_s("small", 0), warm_up.mean_s("small", 1)) == (1.3, 1.0)
+    assert warm_up.error_after(1) == 0.0 and warm_up.deviation_s("small", 1) == 0.0
 
 
 def test_two_rows_of_one_setting_are_refused():
@@ -75,17 +75,17 @@ def lines(documents, language="en"):
 
 
 def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(documents):
-    head, _, *found = lines(documents)
+    head, _, *body = lines(documents)
     assert head[3:] == [NAMES[name] for name in FRONT_COLUMNS]
-    assert len(found) == len(FRONT)
-    for line, wanted in zip(found, FRONT, strict=True):
-        mine = {pair["against"]: figure(speedup_of(pair)[0]) for pair in select(documents, **wanted)}
+    assert len(body) == len(FRONT)
+    for line, wanted in zip(body, FRONT, strict=True):
+        mine = {pair["against"]: factor(speedup_of(pair)[0]) for pair in select(documents, **wanted)}
         assert line[3:] == [mine.get(name, "-") for name in FRONT_COLUMNS]
-        assert line[2].strip("*").split()[0] == min(mine.values(), key=lambda one: float(one[:-1]))
+        assert line[2].strip("*").split()[0] == min(mine.values(), key=lambda speedup: float(speedup[:-1]))
 
 
 @pytest.mark.parametrize(
-    ("factor", "ours", "others"),
+    ("scale", "ours", "others"),
     [
         (lambda number: 1.0, True, False),
         (lambda number: 2.0, False, True),
@@ -94,12 +94,12 @@ def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(docum
     ],
     ids=["faster", "slower", "perhaps slower", "perhaps faster"],
 )
-def test_bold_is_whoever_is_faster_beyond_the_interval(factor, ours, others, documents):
+def test_bold_is_whoever_is_faster_beyond_the_interval(scale, ours, others, documents):
     changed = {"attention": copy.deepcopy(documents["attention"])}
-    for one in changed["attention"]["rows"]:
-        if one["role"] == "ours" and one["group"] == "leaderboard":
-            one["samples_s"] = [
-                [sample * factor(number) for sample in samples] for number, samples in enumerate(one["samples_s"])
+    for measured in changed["attention"]["rows"]:
+        if measured["role"] == "ours" and measured["group"] == "leaderboard":
+            measured["samples_s"] = [
+                [sample * scale(number) for sample in samples] for number, samples in enumerate(measured["samples_s"])
             ]
     line = lines(changed)[2]
     assert [cell.startswith("**") and cell.endswith("**") for cell in line] == [False, ours, others] + [False] * 4

@@ -8,7 +8,7 @@ from perf import units
 from perf.harness.records import CaseResult
 from perf.harness.status import Status
 from perf.site.attention.catalogue import Section
-from perf.site.attention.rows import Row, Speedup, figure
+from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
 from perf.site.wording import FASTEST, label, reading_order, status, value_text, words
 
@@ -40,9 +40,9 @@ def extent(configs: Sequence[dict[str, Any]], axes: Iterable[str]) -> str:
     return ", ".join(said)
 
 
-def maps(rows: Sequence[Row], peer: str, section: Section, axes: Sequence[str]) -> list[dict[str, Any]]:
+def maps(rows: Sequence[AttentionRow], peer: str, section: Section, axes: Sequence[str]) -> list[dict[str, Any]]:
     """One heat map of seq_len by d for each combination of the other axes."""
-    groups: dict[str, dict[tuple[Any, Any], Row]] = {}
+    groups: dict[str, dict[tuple[Any, Any], AttentionRow]] = {}
     for row in rows:
         config = dict(row.config)
         caption = sentence(config, [axis for axis in reversed(axes) if axis not in ("seq_len", "d")])
@@ -61,7 +61,7 @@ def maps(rows: Sequence[Row], peer: str, section: Section, axes: Sequence[str]) 
 
 
 def ladders(
-    rows: Sequence[Row], peers: Sequence[str], section: Section, axes: Sequence[str], link: Link
+    rows: Sequence[AttentionRow], peers: Sequence[str], section: Section, axes: Sequence[str], link: Link
 ) -> list[dict[str, Any]]:
     """Return a table of all implementations for each case, in reading order."""
     impls = sorted({section.ours, *peers} - {FASTEST}, key=reading_order)
@@ -72,7 +72,9 @@ def ladders(
     return [one | {"shown": shown} for one in found]
 
 
-def _ladder(row: Row, impls: Sequence[str], section: Section, axes: Sequence[str], link: Link) -> dict[str, Any]:
+def _ladder(
+    row: AttentionRow, impls: Sequence[str], section: Section, axes: Sequence[str], link: Link
+) -> dict[str, Any]:
     config = dict(row.config)
     found = {impl: row.ours if impl == section.ours else row.speedups[impl].peer for impl in impls}
     numbers = {impl: figure(result, section.quantity) for impl, result in found.items()}
@@ -119,7 +121,7 @@ def _text(section: Section) -> Callable[[float], str]:
     return units.seconds if section.quantity == "time" else units.memory
 
 
-def _heat(row: Row | None, peer: str, section: Section) -> dict[str, Any]:
+def _heat(row: AttentionRow | None, peer: str, section: Section) -> dict[str, Any]:
     if row is None:
         return _empty("not measured")
     if row.ours is not None and row.ours.status != "ok":
@@ -154,7 +156,7 @@ def _empty(title: str, text: str = _NOTHING) -> dict[str, Any]:
     return {"text": text, "kind": "none", "tint": 0, "title": title}
 
 
-def table_row(row: Row, section: Section, axes: Sequence[str], scale: float, link: Link) -> dict[str, Any]:
+def table_row(row: AttentionRow, section: Section, axes: Sequence[str], scale: float, link: Link) -> dict[str, Any]:
     """One case of ours; `scale` is that of the column of rates."""
     config = dict(row.config)
     params = config | {"impl": section.ours}

@@ -33,7 +33,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineAttention:
     """Attention benchmarks of one machine."""
 
     name: str
@@ -42,7 +42,7 @@ class Machine:
     """Why there is nothing to show."""
 
 
-def collect(site: Site, machine: str) -> Machine:
+def collect(site: Site, machine: str) -> MachineAttention:
     """Return the newest published grid of each benchmark, in the page's order."""
     commits = site.commits(machine)
     known = list(SECTIONS)
@@ -59,12 +59,12 @@ def collect(site: Site, machine: str) -> Machine:
         for benchmark, commit, results, newer in _newest(site, machine, commits)
     ]
     if measured:
-        return Machine(machine, sorted(measured, key=lambda one: known.index(one.benchmark)))
+        return MachineAttention(machine, sorted(measured, key=lambda one: known.index(one.benchmark)))
     if commits:
-        return Machine(machine, [], "has records, but none of attention.")
+        return MachineAttention(machine, [], "has records, but none of attention.")
     recorded = records.commits(site.directory, machine)
     why = "has records, but none of a commit that this site publishes." if recorded else "has no records yet."
-    return Machine(machine, [], why)
+    return MachineAttention(machine, [], why)
 
 
 def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult], int]]:

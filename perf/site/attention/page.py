@@ -8,8 +8,8 @@ from perf import units
 from perf.site import conditions, history, pages
 from perf.site.attention import cells
 from perf.site.attention.catalogue import SECTIONS, Section
-from perf.site.attention.collected import Machine, Measured, collect
-from perf.site.attention.rows import Overview, Row, build_rows, overview
+from perf.site.attention.collected import MachineAttention, Measured, collect
+from perf.site.attention.rows import AttentionRow, Overview, build_rows, overview
 from perf.site.history import Series
 from perf.site.wording import FASTEST, label, varying
 
@@ -21,7 +21,7 @@ MAX_LADDERS = 8
 _HEADLINE = ("reference", "sdpa", "sdpa_flash", "sdpa_cudnn", FASTEST)
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineAttention], show_commit_url: str) -> str:
     """Render the page; machines in the order of their first sections."""
     every, known = list(machines), list(SECTIONS)
     shown = sorted((one for one in every if one.measured), key=lambda one: known.index(one.measured[0].benchmark))
@@ -86,7 +86,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _grid(
-    one: Measured, section: Section, rows: list[Row], overviews: dict[str, Overview | None], axes: list[str]
+    one: Measured, section: Section, rows: list[AttentionRow], overviews: dict[str, Overview | None], axes: list[str]
 ) -> dict[str, Any]:
     """Many cases: each peer's overview and heat maps, and a table of every case of ours."""
     done = [row for row in rows if row.figure]

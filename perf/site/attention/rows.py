@@ -29,7 +29,7 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class Row:
+class AttentionRow:
     """One case of ours beside its peers."""
 
     config: Config
@@ -70,7 +70,9 @@ def figure(result: CaseResult | None, quantity: Quantity) -> Estimate | None:
     return Estimate(*[float(result.peak_bytes)] * 3)
 
 
-def build_rows(results: Iterable[CaseResult], ours: str, quantity: Quantity = "time") -> tuple[list[Row], list[str]]:
+def build_rows(
+    results: Iterable[CaseResult], ours: str, quantity: Quantity = "time"
+) -> tuple[list[AttentionRow], list[str]]:
     """Rows by the other axes, then d, then seq_len; and the peers, the fastest of each case first among them."""
     by_config: dict[Config, dict[str, CaseResult]] = {}
     for result in results:
@@ -81,7 +83,7 @@ def build_rows(results: Iterable[CaseResult], ours: str, quantity: Quantity = "t
     return rows, [FASTEST, *impls] if len(impls) > 1 else impls
 
 
-def overview(rows: Sequence[Row], peer: str) -> Overview | None:
+def overview(rows: Sequence[AttentionRow], peer: str) -> Overview | None:
     """One peer over all rows in which both have a time."""
     found = [row.speedups[peer] for row in rows]
     ratios = [one.ratio for one in found if one.ratio is not None]
@@ -98,14 +100,16 @@ def overview(rows: Sequence[Row], peer: str) -> Overview | None:
     )
 
 
-def _row(config: Config, found: dict[str, CaseResult], ours: str, impls: Sequence[str], quantity: Quantity) -> Row:
+def _row(
+    config: Config, found: dict[str, CaseResult], ours: str, impls: Sequence[str], quantity: Quantity
+) -> AttentionRow:
     mine = found.get(ours)
     number = figure(mine, quantity)
     speedups = {impl: _speedup(number, found.get(impl), quantity) for impl in impls}
     if len(impls) > 1:
         speedups[FASTEST] = min(speedups.values(), key=lambda one: math.inf if one.ratio is None else one.ratio)
     seconds = number.median if number and quantity == "time" else None
-    return Row(
+    return AttentionRow(
         config=config,
         ours=mine,
         figure=number,

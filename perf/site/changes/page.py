@@ -33,7 +33,7 @@ STEPS = 8
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineChanges:
     """Changes on one machine, newest first."""
 
     name: str
@@ -130,14 +130,14 @@ def collect(
     negligible: Negligible,
     accepted: Sequence[Acceptance],
     comparable: Container[str] = frozenset(),
-) -> Machine:
+) -> MachineChanges:
     """Collect a machine's data from what asv publishes."""
     harness_of = functools.cache(lambda revision: newest.harness_of(site.directory, machine, site.hashes[revision]))
     sitting_of = functools.cache(lambda revision: newest.sitting_of(site.directory, machine, site.hashes[revision]))
     series = list(series_of(site.graphs, site.benchmarks, machine, harness_of, sitting_of))
     changes, drifting = judge(series, negligible)
     ends = {arm["commit"] for gate in gates for arm in (gate.report.base, gate.report.head)}
-    return Machine(
+    return MachineChanges(
         machine,
         changes,
         len(site.measured(machine)),
@@ -152,7 +152,7 @@ def collect(
     )
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineChanges], show_commit_url: str) -> str:
     """Render the page."""
     return pages.render(
         "changes",
@@ -163,12 +163,12 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def anchor(one: Machine, change: Change) -> str:
+def anchor(one: MachineChanges, change: Change) -> str:
     """Return the id of the section of a change's range."""
     return pages.ident(f"{one.name}-{span(one, change)}")
 
 
-def span(one: Machine, change: Change) -> str:
+def span(one: MachineChanges, change: Change) -> str:
     """Return the commits in question for a change: a hash, or a range in git's syntax."""
     before, after = (one.described(at).hash[:8] for at in (change.last_before, change.revision))
     return after if change.revision == change.last_before + 1 else f"{before}..{after}"
@@ -181,7 +181,7 @@ def counted(changes: Iterable[Change]) -> str:
     return ", ".join(said + [f"{words['']} between sessions"] * bool(words[""]))
 
 
-def _machine(one: Machine) -> dict[str, Any]:
+def _machine(one: MachineChanges) -> dict[str, Any]:
     by_range = one.by_range
     return {
         "id": pages.ident(one.name),
@@ -198,7 +198,7 @@ def _machine(one: Machine) -> dict[str, Any]:
     }
 
 
-def _range(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
+def _range(one: MachineChanges, changes: Sequence[Change]) -> dict[str, Any]:
     before, commit = one.described(changes[0].last_before), one.described(changes[0].revision)
     ordered = sorted(changes, key=lambda each: ORDER.index(each.verdict.word))  # stable: the greatest first
     rows = [_row(one, each) for each in ordered[:MOST_ROWS]]
@@ -223,7 +223,7 @@ def _range(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def _row(one: Machine, each: Change) -> dict[str, Any]:
+def _row(one: MachineChanges, each: Change) -> dict[str, Any]:
     verdict = each.verdict
     before, after = values(verdict)
     return {
@@ -248,7 +248,7 @@ def _row(one: Machine, each: Change) -> dict[str, Any]:
     }
 
 
-def _cause(one: Machine, each: Change) -> str:
+def _cause(one: MachineChanges, each: Change) -> str:
     """Name the kernel or allocation that moved most; "" without records of both commits."""
     if each.step.border or not (arms := one.arms(each)):
         return ""
@@ -281,7 +281,7 @@ def _drifting(machine: str, each: Drifting) -> dict[str, Any]:
     }
 
 
-def _gate_word(one: Machine, each: Change, verdict: Verdict) -> str:
+def _gate_word(one: MachineChanges, each: Change, verdict: Verdict) -> str:
     """Return the verdict of the newest gate that spans the change; "" without one."""
     for gate in one.gates:
         base, head = (one.revisions.get(arm["commit"]) for arm in (gate.report.base, gate.report.head))

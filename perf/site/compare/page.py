@@ -11,7 +11,7 @@ from perf.site.newest import Site
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineCommits:
     """A machine and its comparable commits."""
 
     name: str
@@ -22,14 +22,14 @@ class Machine:
     """Number of measured commits that are omitted as too old."""
 
 
-def collect(site: Site, machine: str, html_dir: Path) -> Machine:
+def collect(site: Site, machine: str, html_dir: Path) -> MachineCommits:
     """Collect a machine's commits and write the file of each; see `rows.write`."""
     written = rows.write(site, machine, html_dir)
     older = max(0, len(rows.recorded(site, machine)) - rows.MOST)
-    return Machine(machine, [site.describe(one) for one in written], older)
+    return MachineCommits(machine, [site.describe(one) for one in written], older)
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineCommits], show_commit_url: str) -> str:
     """Render the page; the machine with the most commits comes first."""
     every = sorted(machines, key=lambda one: -len(one.commits))
     return pages.render(

@@ -28,7 +28,7 @@ from perf.site.distributed.rows import (
 )
 from perf.site.estimate import Estimate
 from perf.site.failures import by_reason, with_class
-from perf.site.newest import Cell, Site
+from perf.site.newest import NewestCell, Site
 from perf.site.wording import status, varying
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
@@ -36,11 +36,11 @@ _OF_A_CEILING = ("Ceilings", "Of ceiling")
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineDistributed:
     """Multi-rank measurements of one machine."""
 
     name: str
-    cells: Mapping[str, Sequence[Cell]]
+    cells: Mapping[str, Sequence[NewestCell]]
     """Cells by class."""
 
     commits: Mapping[str, pages.Commit]
@@ -53,20 +53,20 @@ class Machine:
         """Return asv's graph of a case; "" if there is none."""
         return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params) if result else ""
 
-    def of(self, *classes: str) -> Iterator[Cell]:
+    def of(self, *classes: str) -> Iterator[NewestCell]:
         """Cells of these classes."""
         for benchmark in classes:
             yield from self.cells.get(benchmark, ())
 
 
-def collect(site: Site, machine: str) -> Machine:
+def collect(site: Site, machine: str) -> MachineDistributed:
     """Collect a machine's data from what asv publishes."""
     cells = {benchmark: found for benchmark, found in site.cells(machine).items() if benchmark in CLASSES}
     commits = dict.fromkeys(cell.commit for of_class in cells.values() for cell in of_class)
-    return Machine(machine, cells, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks))
+    return MachineDistributed(machine, cells, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks))
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineDistributed], show_commit_url: str) -> str:
     """Render the page."""
     every = list(machines)
     return pages.render(
@@ -78,7 +78,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def _machine(one: Machine) -> dict[str, Any]:
+def _machine(one: MachineDistributed) -> dict[str, Any]:
     results = [cell.result for cell in one.of(*CLASSES)]
     groups, sweeps = groups_of(one.of(*STRATEGIES)), groups_of(one.of(*SWEEPS))
     timed, collectives = [group for group in groups if group.fastest], collectives_of(one.cells)
@@ -187,7 +187,7 @@ def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[
     }
 
 
-def _strategy(one: Machine, group: Group, row: Strategy) -> dict[str, Any]:
+def _strategy(one: MachineDistributed, group: Group, row: Strategy) -> dict[str, Any]:
     step, exposed = row.result("step"), row.result("exposed")
     peak, sent, calls, share = row.peak_bytes, row.fact("bytes"), row.fact("calls"), row.share
     hidden = min(max(share, 0.0), 1.0) if share is not None else None
@@ -215,7 +215,7 @@ def _strategy(one: Machine, group: Group, row: Strategy) -> dict[str, Any]:
     }
 
 
-def _sweep(one: Machine, sweep: Group) -> dict[str, Any]:
+def _sweep(one: MachineDistributed, sweep: Group) -> dict[str, Any]:
     model = model_of(sweep)
     ours = [(row.exposed.median, row) for row in sweep.strategies if row.name == OURS_SWEPT and row.exposed]
     least = min(ours, key=lambda each: each[0]) if ours else None
@@ -248,7 +248,7 @@ def _sweep(one: Machine, sweep: Group) -> dict[str, Any]:
     }
 
 
-def _collective(one: Machine, row: Collective) -> dict[str, Any]:
+def _collective(one: MachineDistributed, row: Collective) -> dict[str, Any]:
     return {
         "backend": row.backend,
         "world_size": row.world_size,
@@ -262,7 +262,7 @@ def _collective(one: Machine, row: Collective) -> dict[str, Any]:
     }
 
 
-def _shard(one: Machine, group: Sequence[Shard], row: Shard) -> dict[str, Any]:
+def _shard(one: MachineDistributed, group: Sequence[Shard], row: Shard) -> dict[str, Any]:
     facts = row.result.facts
     whole = next((shard.time for shard in group if shard.name == "none" and shard.time), None)
     held, formula = facts.get("optimizer_bytes"), row.predicted("optimizer_bytes")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from perf.harness.records import CaseResult
 from perf.site.estimate import Estimate, estimate
-from perf.site.newest import Cell
+from perf.site.newest import NewestCell
 from perf.workloads import closed_forms
 from perf.workloads.workload import Unavailable
 
@@ -46,7 +46,7 @@ class Strategy:
 
     name: str
     bucket_size_mb: float
-    cells: dict[str, Cell] = field(default_factory=dict)
+    cells: dict[str, NewestCell] = field(default_factory=dict)
     """Cells by mode (step, exposed)."""
 
     def result(self, mode: str) -> CaseResult | None:
@@ -138,7 +138,7 @@ class Model:
 class Collective:
     """An all-reduce of one size."""
 
-    cell: Cell
+    cell: NewestCell
     backend: str
     world_size: int
     megabytes: int
@@ -154,7 +154,7 @@ class Shard:
 
     where: Where
     name: str
-    cell: Cell
+    cell: NewestCell
     time: Estimate | None
 
     @property
@@ -179,7 +179,7 @@ class Shard:
         return 4 * parameters if point == "after_init_bytes" else states
 
 
-def groups_of(cells: Iterable[Cell]) -> list[Group]:
+def groups_of(cells: Iterable[NewestCell]) -> list[Group]:
     """Group cells of `STRATEGIES` or `SWEEPS` by model and number of ranks, in the grid's order."""
     groups: dict[Where, dict[tuple[str, float], Strategy]] = {}
     for cell in cells:
@@ -202,7 +202,7 @@ def model_of(sweep: Group) -> Model | None:
     return Model(points[0][0], *fit, (min(sizes), max(sizes))) if fit else None
 
 
-def collectives_of(cells: Mapping[str, Sequence[Cell]]) -> list[Collective]:
+def collectives_of(cells: Mapping[str, Sequence[NewestCell]]) -> list[Collective]:
     """Return the collectives with a time, in the grid's order."""
     found = []
     for benchmark, backend in COLLECTIVES.items():
@@ -214,7 +214,7 @@ def collectives_of(cells: Mapping[str, Sequence[Cell]]) -> list[Collective]:
     return found
 
 
-def shards_of(cells: Iterable[Cell]) -> list[list[Shard]]:
+def shards_of(cells: Iterable[NewestCell]) -> list[list[Shard]]:
     """Ways to shard of each model and number of ranks, side by side."""
     groups: dict[Where, list[Shard]] = {}
     for cell in cells:

@@ -33,7 +33,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineOverview:
     """A machine, its hardware and its gates, newest first."""
 
     name: str
@@ -43,7 +43,7 @@ class Machine:
     skipped: Sequence[tuple[str, str]]
     """Files of gates and results that are omitted, each with the reason."""
 
-    changed: change_page.Machine
+    changed: change_page.MachineChanges
     newer: int | None = None
     """Number of commits after the newest measured commit; None if that is on no published branch."""
 
@@ -61,7 +61,7 @@ class Machine:
         return sum(one.row.cells for one in self.measured)
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineOverview], show_commit_url: str) -> str:
     """Render the page."""
     return pages.render(
         "overview",
@@ -71,7 +71,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def _machine(one: Machine) -> dict[str, Any]:
+def _machine(one: MachineOverview) -> dict[str, Any]:
     gates = [gate for gate in one.gates if not gate.is_of_identical_code]  # those are for the trust page
     return {
         "id": pages.ident(one.name),
@@ -92,7 +92,7 @@ def _machine(one: Machine) -> dict[str, Any]:
     }
 
 
-def _open(one: Machine, each: Change) -> dict[str, Any]:
+def _open(one: MachineOverview, each: Change) -> dict[str, Any]:
     verdict, commit = each.verdict, one.changed.described(each.revision)
     return {
         "name": name(verdict.key, verdict.quantity),
@@ -107,7 +107,7 @@ def _open(one: Machine, each: Change) -> dict[str, Any]:
     }
 
 
-def _changed(one: Machine, changes: Sequence[Change]) -> dict[str, Any]:
+def _changed(one: MachineOverview, changes: Sequence[Change]) -> dict[str, Any]:
     return {
         "counts": change_page.counted(changes),
         "span": change_page.span(one.changed, changes[0]),

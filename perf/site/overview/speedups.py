@@ -6,7 +6,7 @@ from typing import Any
 
 from perf import units
 from perf.site.attention.collected import Measured
-from perf.site.attention.rows import Row, build_rows, figure
+from perf.site.attention.rows import AttentionRow, build_rows, figure
 from perf.site.axes import LinearAxis
 from perf.site.wording import FASTEST, label
 
@@ -19,7 +19,7 @@ HEADS = {"is_causal": True, "dtype": "bfloat16"}
 class Speedup:
     """Ratio of a peer's time to ours, with the interval from both 95 % intervals."""
 
-    row: Row
+    row: AttentionRow
     ratio: float
     low: float
     high: float
@@ -33,7 +33,7 @@ class Speedup:
         return dict(self.row.config)[axis]
 
 
-def speedups(rows: Iterable[Row], peer: str) -> list[Speedup]:
+def speedups(rows: Iterable[AttentionRow], peer: str) -> list[Speedup]:
     """Draw the causal bfloat16 cases measured for ours and a peer."""
     found = []
     for row in rows:
@@ -95,7 +95,7 @@ def _peer(one: Speedup) -> str:
     return label(peer.params["impl"]) if peer else ""
 
 
-def _against_cudnn(rows: Sequence[Row], longest: int) -> dict[str, Any] | None:
+def _against_cudnn(rows: Sequence[AttentionRow], longest: int) -> dict[str, Any] | None:
     """At the longest sequence: the mode, the head dimension and the speed-up in words."""
     found = [one for one in speedups(rows, CUDNN) if one["seq_len"] == longest]
     cells = [(f"{one['mode']}, d {one['d']}", one.words) for one in found]

@@ -11,10 +11,10 @@ from perf.harness.records import CaseResult
 from perf.site import conditions, history, newest, pages
 from perf.site.failures import by_reason, with_class
 from perf.site.history import Series
-from perf.site.newest import Cell, Site
+from perf.site.newest import NewestCell, Site
 from perf.site.roofline import rows
 from perf.site.roofline.picture import picture
-from perf.site.roofline.rows import Class, History, Row, classes_of
+from perf.site.roofline.rows import Class, History, RooflineRow, classes_of
 from perf.site.wording import label, value_text, words
 
 MIN_POINTS = history.MIN_POINTS
@@ -29,11 +29,11 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineRoofline:
     """Measurements of one machine."""
 
     name: str
-    cells: Mapping[str, Sequence[Cell]]
+    cells: Mapping[str, Sequence[NewestCell]]
     """Cells by class."""
 
     histories: Mapping[str, History]
@@ -48,12 +48,12 @@ class Machine:
     series: frozenset[str]
     """Names of asv's benchmarks with a graph."""
 
-    def link(self, row: Row) -> str:
+    def link(self, row: RooflineRow) -> str:
         """Return asv's graph of a case; "" if there is none."""
         return pages.known_link(self.series, f"{row.result.benchmark}.track_time", self.name, row.result.params)
 
 
-def collect(site: Site, machine: str) -> Machine:
+def collect(site: Site, machine: str) -> MachineRoofline:
     """Collect a machine's data from what asv publishes."""
     cells = site.cells(machine)
     classes = classes_of(cells)
@@ -67,12 +67,12 @@ def collect(site: Site, machine: str) -> Machine:
         for commit in [site.hashes[revision]]
     }
     commits = {row.cell.commit for one in classes for row in one.rows}
-    return Machine(
+    return MachineRoofline(
         machine, cells, histories, moments, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks)
     )
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineRoofline], show_commit_url: str) -> str:
     """Render the page."""
     shown = [(one.name, _machine(one) if classes_of(one.cells) else None) for one in machines]
     return pages.render(
@@ -86,7 +86,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def _machine(one: Machine) -> dict[str, Any]:
+def _machine(one: MachineRoofline) -> dict[str, Any]:
     classes = classes_of(one.cells)
     rows = [row for each in classes for row in each.rows]
     ours = sorted((row for row in rows if row.whose == "ours"), key=lambda row: row.fraction)
@@ -110,7 +110,7 @@ def _machine(one: Machine) -> dict[str, Any]:
     }
 
 
-def _summary(one: Machine, ours: Sequence[Row]) -> dict[str, Any] | None:
+def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any] | None:
     """Summarize the project's own cases, which are sorted by fraction."""
     if not ours:
         return None
@@ -124,7 +124,7 @@ def _summary(one: Machine, ours: Sequence[Row]) -> dict[str, Any] | None:
     }
 
 
-def _named(one: Machine, row: Row) -> dict[str, str]:
+def _named(one: MachineRoofline, row: RooflineRow) -> dict[str, str]:
     return {
         "text": share(row.fraction),
         "name": name_of(row.result),
@@ -141,7 +141,7 @@ def name_of(result: CaseResult) -> str:
     )
 
 
-def _title(row: Row) -> str:
+def _title(row: RooflineRow) -> str:
     speed = (
         f", {units.rate(row.flops_per_s)} at {units.digits(row.intensity)} FLOP/byte"
         if row.flops_per_s and row.intensity
@@ -150,7 +150,7 @@ def _title(row: Row) -> str:
     return f"{row.result.benchmark}, {name_of(row.result)}: {share(row.fraction)} of the ceiling{speed}"
 
 
-def _class(one: Machine, each: Class) -> dict[str, Any]:
+def _class(one: MachineRoofline, each: Class) -> dict[str, Any]:
     ours = each.ours
     commit = max((row.cell.commit for row in ours), key=[row.cell.commit for row in ours].count)
     series = f"{each.benchmark}.track_time"
@@ -173,7 +173,7 @@ def _class(one: Machine, each: Class) -> dict[str, Any]:
     }
 
 
-def _row(one: Machine, row: Row, scale: float) -> dict[str, Any]:
+def _row(one: MachineRoofline, row: RooflineRow, scale: float) -> dict[str, Any]:
     result = row.result
     return {
         "benchmark": result.benchmark,
@@ -198,7 +198,7 @@ def _row(one: Machine, row: Row, scale: float) -> dict[str, Any]:
     }
 
 
-def _history(one: Machine, each: Class) -> dict[str, Any] | None:
+def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
     found = one.histories.get(each.benchmark)
     if found is None or len(found.points) < MIN_POINTS:
         return None

@@ -7,7 +7,7 @@ from perf import units
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.axes import LogAxis
 from perf.site.conditions import dtype_label
-from perf.site.roofline.rows import Row
+from perf.site.roofline.rows import RooflineRow
 
 FAMILIES = {
     "peer": "peers, PyTorch's own",
@@ -19,7 +19,7 @@ FAMILIES = {
 """Families of marks in drawing order: ours last, on top."""
 
 
-def picture(rows: Sequence[Row], describe: Callable[[Row], tuple[str, str]]) -> dict[str, Any] | None:
+def picture(rows: Sequence[RooflineRow], describe: Callable[[RooflineRow], tuple[str, str]]) -> dict[str, Any] | None:
     """Marks, roofs and ticks in a square of 100, y downwards; None where no row has an intensity.
 
     `describe` gives a mark's title and its link. Peers are a crowd without either, in one path: they are as many again.
@@ -81,7 +81,7 @@ def _power(tick: float) -> str:
     return f"{units.digits(tick / 1000, 1)}k" if tick >= 10_000 else units.digits(tick, 1)
 
 
-def family(row: Row) -> str:
+def family(row: RooflineRow) -> str:
     """Return the key in `FAMILIES`."""
     if row.whose != "ours":
         return row.whose

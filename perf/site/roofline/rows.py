@@ -11,7 +11,7 @@ from perf.site import pages
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.ceiling import Least, intensity, least, rate
 from perf.site.estimate import Estimate, estimate
-from perf.site.newest import Cell, is_number
+from perf.site.newest import NewestCell, is_number
 
 MOST_POINTS = 30
 """Commits of a history; asv's own graph has them all."""
@@ -23,10 +23,10 @@ Whose = Literal["ours", "peer", "control"]
 
 
 @dataclass(frozen=True)
-class Row:
+class RooflineRow:
     """One case with a time and a ceiling."""
 
-    cell: Cell
+    cell: NewestCell
     time: Estimate
     least: Least
 
@@ -66,10 +66,10 @@ class Class:
     """One asv class: its rows by fraction, worst first."""
 
     benchmark: str
-    rows: Sequence[Row]
+    rows: Sequence[RooflineRow]
 
     @property
-    def ours(self) -> Sequence[Row]:
+    def ours(self) -> Sequence[RooflineRow]:
         """Rows that represent the class: its controls if it has no others."""
         return [row for row in self.rows if row.whose != "peer"] or self.rows
 
@@ -117,17 +117,17 @@ def whose(result: CaseResult) -> Whose:
     return "peer" if str(params.get("strategy", params.get("sharding", ""))).startswith("torch") else "ours"
 
 
-def rows_of(cells: Iterable[Cell]) -> list[Row]:
+def rows_of(cells: Iterable[NewestCell]) -> list[RooflineRow]:
     """Return a row of every case with a time and a ceiling."""
     found = []
     for cell in cells:
         time, bound = estimate(cell.result), least(cell.result)
         if time and bound and time.median > 0:
-            found.append(Row(cell, time, bound))
+            found.append(RooflineRow(cell, time, bound))
     return found
 
 
-def classes_of(cells: Mapping[str, Sequence[Cell]]) -> list[Class]:
+def classes_of(cells: Mapping[str, Sequence[NewestCell]]) -> list[Class]:
     """Return classes with rows: the project's own, lowest median first, then controls."""
     found = [
         Class(benchmark, sorted(rows, key=lambda row: row.fraction))

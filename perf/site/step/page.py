@@ -9,7 +9,7 @@ from perf.harness.records import CaseResult
 from perf.site import conditions, pages
 from perf.site.failures import by_reason
 from perf.site.newest import Site
-from perf.site.step.rows import MODES, PHASES, VARIANTS, Cell, Phases, Ways, phases_of, ways_of
+from perf.site.step.rows import MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, ways_of
 from perf.site.wording import status
 
 BASELINE = ("bf16", "eager", "sdpa")
@@ -17,12 +17,12 @@ BASELINE = ("bf16", "eager", "sdpa")
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineSteps:
     """Training steps of one machine."""
 
     name: str
-    phases: Sequence[Cell]
-    variants: Sequence[Cell]
+    phases: Sequence[NewestCell]
+    variants: Sequence[NewestCell]
     commits: Sequence[pages.Commit]
     """Commits of the cells."""
 
@@ -34,15 +34,15 @@ class Machine:
         return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params)
 
 
-def collect(site: Site, machine: str) -> Machine:
+def collect(site: Site, machine: str) -> MachineSteps:
     """Collect a machine's data from what asv publishes."""
     cells = site.cells(machine)
     phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
     commits = dict.fromkeys(cell.commit for cell in (*phases, *variants))
-    return Machine(machine, phases, variants, [site.describe(one) for one in commits], frozenset(site.benchmarks))
+    return MachineSteps(machine, phases, variants, [site.describe(one) for one in commits], frozenset(site.benchmarks))
 
 
-def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> str:
+def render(project: str, machines: Iterable[MachineSteps], show_commit_url: str) -> str:
     """Render the page."""
     every = list(machines)
     return pages.render(
@@ -55,7 +55,7 @@ def render(project: str, machines: Iterable[Machine], show_commit_url: str) -> s
     )
 
 
-def _machine(one: Machine) -> dict[str, Any]:
+def _machine(one: MachineSteps) -> dict[str, Any]:
     phases, ways = phases_of(one.phases), ways_of(one.variants)
     scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
     results = [cell.result for cell in (*one.phases, *one.variants)]
@@ -73,7 +73,7 @@ def _machine(one: Machine) -> dict[str, Any]:
     }
 
 
-def _phases(one: Machine, row: Phases, scale: float) -> dict[str, Any]:
+def _phases(one: MachineSteps, row: Phases, scale: float) -> dict[str, Any]:
     step, rate = row.wall.get("step"), row.flops_per_s
     peaks = {
         mode: result.peak_bytes for mode, result in row.wall.items() if result.status == "ok" and result.peak_bytes
@@ -108,7 +108,7 @@ def _off(found: int | None, predicted: int | None) -> str:
     return f"{100 * (found / predicted - 1):+.1f}\u00a0%" if found and predicted else ""
 
 
-def _time(one: Machine, result: CaseResult | None, seconds: float | None) -> dict[str, Any]:
+def _time(one: MachineSteps, result: CaseResult | None, seconds: float | None) -> dict[str, Any]:
     cell = {"text": "", "value": "", "href": "", "title": "", "status": "", "gain": "", "fastest": False}
     if result is None:
         return cell | {"title": "not measured"}
@@ -117,7 +117,7 @@ def _time(one: Machine, result: CaseResult | None, seconds: float | None) -> dic
     return cell | {"text": units.seconds(seconds), "value": seconds, "href": one.link(result, "track_time")}
 
 
-def _ways(one: Machine, row: Ways, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _ways(one: MachineSteps, row: Ways, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Return a row per precision and attention of one model, with a cell per variant."""
     baseline, fastest = row.time(BASELINE), row.fastest
     for precision, attention in dict.fromkeys((precision, attention) for precision, _, attention in row.cells):

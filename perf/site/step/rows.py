@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.harness.records import CaseResult
 from perf.site.estimate import Estimate, estimate
-from perf.site.newest import Cell
+from perf.site.newest import NewestCell
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import BATCH, SIZES
 from perf.workloads.workload import Unavailable
@@ -84,7 +84,7 @@ class Ways:
 
     size: str
     context_length: int
-    cells: dict[tuple[str, str, str], Cell]
+    cells: dict[tuple[str, str, str], NewestCell]
     """Cells by precision, variant and attention."""
 
     def time(self, way: tuple[str, str, str]) -> Estimate | None:
@@ -98,7 +98,7 @@ class Ways:
         return min(timed, key=timed.__getitem__) if timed else None
 
 
-def phases_of(cells: Iterable[Cell]) -> list[Phases]:
+def phases_of(cells: Iterable[NewestCell]) -> list[Phases]:
     """Return a row for each model and precision of `PHASES`, small models first.
 
     Cells of other commits than the first's of a row are left out: what stands side by side was measured together.
@@ -113,7 +113,7 @@ def phases_of(cells: Iterable[Cell]) -> list[Phases]:
     return [rows[key] for key in sorted(rows, key=_small_first)]
 
 
-def ways_of(cells: Iterable[Cell]) -> list[Ways]:
+def ways_of(cells: Iterable[NewestCell]) -> list[Ways]:
     """Return a row per model of `VARIANTS`, small models first."""
     rows: dict[tuple[Any, ...], Ways] = {}
     for cell in cells:

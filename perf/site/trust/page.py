@@ -14,7 +14,7 @@ from perf.site.changes.rates import COMMITS, Rates
 from perf.site.trust import rates, visible
 from perf.site.trust.rates import Pooled
 from perf.site.trust.records import SelfTest
-from perf.site.trust.visible import Negligible, Row, Spread
+from perf.site.trust.visible import IdenticalRow, Negligible, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
@@ -41,7 +41,7 @@ TERMS = (
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineSelfTests:
     """A machine and its self-tests, oldest first."""
 
     name: str
@@ -55,7 +55,7 @@ class Machine:
 
 def render(
     project: str,
-    machines: Iterable[Machine],
+    machines: Iterable[MachineSelfTests],
     negligible: Negligible,
     finder: Rates,
     show_commit_url: str,
@@ -112,7 +112,7 @@ def _unbroken(text: str) -> str:
     return text.replace(" %", "\u00a0%")
 
 
-def _machine(one: Machine, negligible: Negligible) -> dict[str, Any]:
+def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
     pooled = rates.pool(one.tests)
     return {
         "id": pages.ident(one.name),
@@ -202,22 +202,22 @@ def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any
         "date": f"{test.started_at:%Y-%m-%d}",
         "rows": [_row(row) for row in rows],
         "seen": len(seen),
-        "best": units.visible(seen[0], percent) if seen else "",
-        "middle": units.visible(seen[len(seen) // 2], percent) if seen else "",
-        "worst": units.visible(seen[-1], percent) if seen else "",
+        "best": units.minimum_detectable(seen[0], percent) if seen else "",
+        "middle": units.minimum_detectable(seen[len(seen) // 2], percent) if seen else "",
+        "worst": units.minimum_detectable(seen[-1], percent) if seen else "",
         "width": drawn["width"],
         "ticks": [(units.digits(100 * tick, 1), at) for tick, at in drawn["ticks"]],
         "marks": [mark | {"row": _row(mark["row"])} for mark in drawn["marks"]],
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: IdenticalRow) -> dict[str, Any]:
     one = row.verdict
     benchmark, _, params = one.key.partition("(")
     return {
         "benchmark": benchmark,
         "params": params.removesuffix(")").replace("'", "") or benchmark,
-        "visible": "" if one.smallest_visible is None else units.visible(one.smallest_visible, percent),
+        "visible": "" if one.smallest_visible is None else units.minimum_detectable(one.smallest_visible, percent),
         "visible_value": one.smallest_visible,
         "floor": "" if row.floor is None else percent(row.floor),
         "floor_value": row.floor,

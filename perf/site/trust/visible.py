@@ -21,7 +21,7 @@ _MOST_VISIBLE = 1.0
 
 
 @dataclass(frozen=True)
-class Row:
+class IdenticalRow:
     """A row of identical code."""
 
     verdict: Verdict
@@ -50,9 +50,9 @@ def newest(tests: Sequence[SelfTest]) -> tuple[SelfTest, Ended] | None:
     return found[-1] if found else None
 
 
-def rows(part: Ended, negligible: Negligible) -> list[Row]:
+def rows(part: Ended, negligible: Negligible) -> list[IdenticalRow]:
     """Return rows by minimum detectable slow-down, those without one last."""
-    found = [Row(one, _floor(one, negligible)) for one in part.verdicts if one.quantity == "time"]
+    found = [IdenticalRow(one, _floor(one, negligible)) for one in part.verdicts if one.quantity == "time"]
     return sorted(found, key=lambda row: (row.verdict.smallest_visible or math.inf, row.verdict.key))
 
 
@@ -80,7 +80,7 @@ def axis_of(shares: Iterable[float]) -> LogAxis:
     return LogAxis([_clamped(share) for share in shares] or [0.01, 0.1])
 
 
-def picture(shown: Sequence[Row]) -> dict[str, Any]:
+def picture(shown: Sequence[IdenticalRow]) -> dict[str, Any]:
     """Return each row's mark and floor in a square of 100, y downwards, and the axis' ticks."""
     seen = [(row, row.verdict.smallest_visible) for row in shown]
     marked = [(row, min(visible, _MOST_VISIBLE)) for row, visible in seen if visible is not None]

@@ -18,10 +18,10 @@ from perf.studies.speedups import (
     Effort,
     best,
     geometric_mean,
-    known,
     milliseconds,
     processes_for_speedup,
     speedup_of,
+    with_interval,
 )
 from perf.units import digits
 
@@ -121,7 +121,7 @@ def _cell(row: Row, pairs: list[Pair]) -> dict[str, str]:
     cells |= {"ms": digits(ms, 4), "TFLOP/s": digits(tflops(row, ms))}
     if mine := [pair for pair in pairs if axes_of(pair) == axes_of(row)]:
         speedup, half, name = best(mine, speedup_of)
-        cells |= {"speed-up": known(speedup, half), "best of the others": name}
+        cells |= {"speed-up": with_interval(speedup, half), "best of the others": name}
     return cells
 
 
@@ -133,8 +133,8 @@ def _others(pairs: list[Pair]) -> Iterator[Row]:
             "mode": mode,
             "against": against,
             "cells": len(mine),
-            "geom. mean": known(*geometric_mean(mine)),
-            "worst": known(least, least_half),
+            "geom. mean": with_interval(*geometric_mean(mine)),
+            "worst": with_interval(least, least_half),
             "in": f"{shape(worst)} {MASKS[worst['is_causal']]}",
         }
 
@@ -146,18 +146,20 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
             if mine := [pair for pair in every if pair["against"] == against]:
                 speedup, half, worst = _worst(mine)
                 cell = f"{worst['group']} {where(worst)}"
-                yield f"{ours} over {against}, worst of {len(mine)} cells, {cell}: {known(speedup, half)} as fast."
+                which = f"{ours} over {against}, worst of {len(mine)} cells, {cell}"
+                yield f"{which}: {with_interval(speedup, half)} as fast."
         cudnn = [pair for pair in every if pair["against"] == "sdpa_cudnn"]
         for group, mode in OVER_CUDNN:
             if mine := [pair for pair in cudnn if (pair["group"], pair["mode"]) == (group, mode)]:
                 which = f"{group}, {mode}, geometric mean of {len(mine)} cells"
-                yield f"{ours} over sdpa_cudnn, {which}: {known(*geometric_mean(mine))} as fast."
+                yield f"{ours} over sdpa_cudnn, {which}: {with_interval(*geometric_mean(mine))} as fast."
         yield from _sampled(ours, nearest(pair for pair in every if pair["group"] == "random"))
         if mine := [pair for pair in every if pair["group"] == "leaderboard"]:
             speedup, half, name = best(mine, speedup_of)
             ms = milliseconds(mine[0], "ours")
             rate = f"{digits(ms, 4)} ms, {digits(tflops(mine[0], ms))} TFLOP/s"
-            yield f"{ours} on the leaderboard: {rate}; {known(speedup, half)} as fast as the best other, {name}."
+            over = f"{with_interval(speedup, half)} as fast as the best other, {name}"
+            yield f"{ours} on the leaderboard: {rate}; {over}."
         if wide := [pair for pair in every if speedup_of(pair)[1] > half_width]:
             most = max(wide, key=lambda pair: speedup_of(pair)[1])
             which = f"{most['against']} in {most['group']} {where(most)}, ± {speedup_of(most)[1]:.1%}"
@@ -179,8 +181,8 @@ def _sampled(ours: str, pairs: list[Pair]) -> Iterator[str]:
                 speedup, half, worst = _worst(mine)
                 yield (
                     f"{ours} over the best of the others, random, {mode}, {name}, geometric mean of {len(mine)} cells: "
-                    f"{known(*geometric_mean(mine))} as fast; worst in {_within_mode(worst)}: {known(speedup, half)}, "
-                    f"{worst['against']}."
+                    f"{with_interval(*geometric_mean(mine))} as fast; worst in {_within_mode(worst)}: "
+                    f"{with_interval(speedup, half)}, {worst['against']}."
                 )
 
 

@@ -14,7 +14,7 @@ from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
 from perf.studies.rows import Row, ShardingRow
-from perf.studies.speedups import figure
+from perf.studies.speedups import factor
 from perf.units import GIB, MIB
 from perf.workloads.closed_forms import state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
@@ -75,7 +75,7 @@ def answers(rows: list[Row]) -> Iterator[str]:
         share = row["facts"]["optimizer_bytes"] / base["facts"]["optimizer_bytes"]
         yield (
             f"{row['size']}, context {row['context_length']}, {row['world_size']} ranks: {row['sharding']} is "
-            f"{figure(speedup)} as fast as a step with the whole state, and holds {share:.1%} of it."
+            f"{factor(speedup)} as fast as a step with the whole state, and holds {share:.1%} of it."
         )
 
 

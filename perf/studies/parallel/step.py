@@ -26,10 +26,10 @@ from perf.studies.speedups import (
     Effort,
     best,
     effort_options,
-    known,
     milliseconds,
     processes_for_speedup,
     speedup_of,
+    with_interval,
 )
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
@@ -176,7 +176,7 @@ def shown(rows: list[ParallelStepRow]) -> list[Row]:
             cells |= {
                 "ours, ms": f"{milliseconds(row, 'ours'):.2f}",
                 "its ms": f"{milliseconds(row, 'against'):.2f}",
-                "speed-up": known(*speedup_of(row)),
+                "speed-up": with_interval(*speedup_of(row)),
                 "processes": len(row["ours_s"]),
                 "busy": share(row["ours_busy"]),
                 "its busy": share(row["against_busy"]),
@@ -204,8 +204,8 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
         host_bound = busy and statistics.median(busy) < BUSY
         host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if host_bound else ""
         if half > half_width:
-            yield f"{where}: {known(speedup, half)} is too wide for a verdict; raise --processes."
+            yield f"{where}: {with_interval(speedup, half)} is too wide for a verdict; raise --processes."
         elif beside_itself:
             yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half:.1%} to the step.{host}"
         else:
-            yield f"{where} is {known(speedup, half)} as fast as the best of the others, {fastest}.{host}"
+            yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}.{host}"

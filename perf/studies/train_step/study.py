@@ -23,10 +23,10 @@ from perf.studies.speedups import (
     best,
     bound_of,
     effort_options,
-    known,
     milliseconds,
     processes_wanted,
     speedup_of,
+    with_interval,
 )
 from perf.studies.train_step import arms
 from perf.studies.train_step.arms import Expected, TrainingCase, check_arm
@@ -143,12 +143,12 @@ def shown(rows: list[TrainStepRow]) -> Iterator[Row]:
             "ours, ms": f"{ours:.2f}",
             "TFLOP/s": f"{tflops(row, ours):.0f}",
             "its ms": f"{milliseconds(row, 'against'):.2f}",
-            "speed-up": known(*speedup_of(row)),
+            "speed-up": with_interval(*speedup_of(row)),
             "processes": len(row["ours_s"]),
         }
         if row["against_busy_s"]:
             cells["its GPU's ms"] = f"{milliseconds(row, 'against_busy'):.2f}"
-            cells["at least"] = known(*bound_of(row))
+            cells["at least"] = with_interval(*bound_of(row))
         yield cells
 
 
@@ -166,14 +166,14 @@ def answers(rows: list[TrainStepRow], half_width: float) -> Iterator[str]:
         where = f"{size}, context {context}: {mine[0]['ours']}"
         (speedup, half, fastest), (bound, bound_half, busiest) = best(mine, speedup_of), best(mine, bound_of)
         if half <= half_width:
-            yield f"{where} is {known(speedup, half)} as fast as the best of the others, {fastest}."
+            yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}."
         elif bound_half <= half_width and bound > 1:
             yield (
-                f"{where} is at least {known(bound, bound_half)} as fast as the best of the others, by the GPU's busy "
-                f"time of {busiest}; {known(speedup, half)} with its waits for this host."
+                f"{where} is at least {with_interval(bound, bound_half)} as fast as the best of the others, by the "
+                f"GPU's busy time of {busiest}; {with_interval(speedup, half)} with its waits for this host."
             )
         else:
-            yield f"{where}: {known(speedup, half)} is too wide for a verdict; raise --processes."
+            yield f"{where}: {with_interval(speedup, half)} is too wide for a verdict; raise --processes."
 
 
 def in_a_fresh_process(

@@ -7,7 +7,7 @@ from typing import Any
 
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
-from perf.studies.speedups import best, figure, geometric_mean, known, milliseconds, speedup_of
+from perf.studies.speedups import best, factor, geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
 from perf.writeup.answers.rows import Answer, Documents, Row
 from perf.writeup.markdown import Markup, plain
@@ -130,7 +130,7 @@ def beside(group: str, documents: Documents) -> list[Row]:
         for axis in axes:
             cells |= {"mask": MASKS[first["is_causal"]]} if axis == "is_causal" else {axis: first[axis]}
         cells |= {"ours, ms": digits(ms, 4), "TFLOP/s": digits(tflops(first, ms))}
-        cells |= {NAMES.get(pair["against"], pair["against"]): known(*speedup_of(pair)) for pair in cell}
+        cells |= {NAMES.get(pair["against"], pair["against"]): with_interval(*speedup_of(pair)) for pair in cell}
         shown.append(cells)
     return shown
 
@@ -143,12 +143,12 @@ def front(language: str, documents: Documents) -> list[Row]:
         mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
         ((_, cell),) = grouped(mine, *AXES, "ours")
         speedup, half, name = best(cell, speedup_of)
-        ms, over = digits(milliseconds(cell[0], "ours"), 4), f"{known(speedup, half)}, {NAMES[name]}"
+        ms, over = digits(milliseconds(cell[0], "ours"), 4), f"{with_interval(speedup, half)}, {NAMES[name]}"
         if all(map(_clear, map(speedup_of, cell))):
             ms = Markup(f"**{plain(ms)}**")
         elif speedup * (1 + half) < 1:
             over = Markup(f"**{plain(over)}**")
-        others = {pair["against"]: figure(speedup_of(pair)[0]) for pair in cell}
+        others = {pair["against"]: factor(speedup_of(pair)[0]) for pair in cell}
         shown.append(
             dict(zip(HEADS[language], (_named(cell[0], WORDS[language]), ms, over), strict=True))
             | {NAMES[name]: others.get(name, "-") for name in FRONT_COLUMNS}

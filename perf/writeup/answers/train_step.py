@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 
 from perf.studies.on_file import some
-from perf.studies.speedups import best, bound_of, known, milliseconds, speedup_of
+from perf.studies.speedups import best, bound_of, milliseconds, speedup_of, with_interval
 from perf.studies.train_step.study import tflops
 from perf.writeup.answers.rows import Answer, Documents, Row
 
@@ -64,9 +64,9 @@ def fastest_step(documents: Documents) -> list[Row]:
                 "ours, ms": f"{ours:.2f}",
                 "TFLOP/s": f"{tflops(rows[name], ours):.0f}",
                 "the best other's, ms": f"{milliseconds(rows[name], 'against'):.2f}",
-                "speed-up": known(speedup, half),
+                "speed-up": with_interval(speedup, half),
                 "its GPU busy, ms": f"{milliseconds(rows[busiest], 'against_busy'):.2f}",
-                "speed-up over that": known(bound, bound_half),
+                "speed-up over that": with_interval(bound, bound_half),
             }
         )
     return shown

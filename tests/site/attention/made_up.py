@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from perf.harness.records import read_commit
-from perf.site.attention.collected import Machine, Measured
+from perf.site.attention.collected import MachineAttention, Measured
 from perf.site.attention.page import render
 from perf.site.pages import Commit
 from tests.site import synthetic
@@ -21,5 +21,5 @@ def measured(suite: synthetic.Suite, directory: Path, commit: Commit = COMMIT, v
 
 def page_of(suite: synthetic.Suite, directory: Path, visits: int = 4) -> str:
     """The page about one suite."""
-    machine = Machine(suite.machine, [measured(suite, directory, visits=visits)])
+    machine = MachineAttention(suite.machine, [measured(suite, directory, visits=visits)])
     return render("demo", [machine], "https://code.example/commit/")

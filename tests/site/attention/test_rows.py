@@ -16,7 +16,7 @@ def test_memory_is_compared_to_the_byte() -> None:
     [row], _ = rows.build_rows(results, "triton", "memory")
     assert row.figure == Estimate(1024, 1024, 1024)
     assert (row.flops_per_s, row.ceiling) == (None, None)
-    assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items() if peer != "fastest"} == {
+    assert {peer: (speedup.ratio, speedup.verdict) for peer, speedup in row.speedups.items() if peer != "fastest"} == {
         "reference": (None, ""),
         "sdpa": (2.0, "better"),
         "flex": (1.0, "even"),
@@ -34,7 +34,7 @@ def test_speedups_and_the_fastest_peer() -> None:
         "triton",
     )
     assert peers == ["fastest", "reference", "sdpa", "flex"]
-    assert {peer: (one.ratio, one.verdict) for peer, one in row.speedups.items()} == {
+    assert {peer: (speedup.ratio, speedup.verdict) for peer, speedup in row.speedups.items()} == {
         "reference": (4.0, "better"),
         "sdpa": (0.8, "worse"),
         "flex": (None, ""),
@@ -54,16 +54,16 @@ def test_the_interval_of_a_speedup_has_both_arms_and_that_of_a_mean_all_cases() 
     [row], _ = rows.build_rows([case(visits=wide), case("sdpa", wide)], "triton")
     mine = row.figure.high / row.figure.median - 1 if row.figure else 0.0
     assert row.speedups["sdpa"].half == pytest.approx(2**0.5 * mine) and mine > 0
-    found = rows.overview([row] * 4, "sdpa")
-    assert found and found.half == pytest.approx(row.speedups["sdpa"].half / 2)
+    mean = rows.overview([row] * 4, "sdpa")
+    assert mean and mean.half == pytest.approx(row.speedups["sdpa"].half / 2)
 
 
 def test_ours_without_a_time_leaves_the_row() -> None:
-    found, _ = rows.build_rows([case(visits=(), status="wrong"), case("sdpa")], "triton")
-    assert found[0].ours is not None
-    assert found[0].figure is None
-    assert found[0].speedups["sdpa"].ratio is None
-    assert rows.overview(found, "sdpa") is None
+    built, _ = rows.build_rows([case(visits=(), status="wrong"), case("sdpa")], "triton")
+    assert built[0].ours is not None
+    assert built[0].figure is None
+    assert built[0].speedups["sdpa"].ratio is None
+    assert rows.overview(built, "sdpa") is None
 
 
 def test_rows_are_in_reading_order_and_the_overview_is_geometric() -> None:
@@ -72,14 +72,14 @@ def test_rows_are_in_reading_order_and_the_overview_is_geometric() -> None:
     for seq_len, mode, slow in shapes:
         params = {"seq_len": seq_len, "mode": mode}
         results += [case(params=params), case("sdpa", ((slow,) * 4,) * 3, params=params)]
-    found, _ = rows.build_rows(results, "triton")
-    assert [(dict(row.config)["mode"], dict(row.config)["seq_len"]) for row in found] == [
+    built, _ = rows.build_rows(results, "triton")
+    assert [(dict(row.config)["mode"], dict(row.config)["seq_len"]) for row in built] == [
         ("forward", 128),
         ("forward", 256),
         ("backward", 128),
         ("backward", 256),
     ]
-    whole = rows.overview(found, "sdpa")
+    whole = rows.overview(built, "sdpa")
     assert whole is not None
     assert (whole.cases, whole.low, whole.high, whole.better) == (4, 2.0, 16.0, 4)
     assert whole.mean == pytest.approx(32**0.5)

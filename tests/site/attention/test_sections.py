@@ -9,7 +9,7 @@ import pytest
 from perf.harness.case import ClockName
 from perf.selection import asv_classes
 from perf.site.attention.catalogue import SECTIONS
-from perf.site.attention.collected import Machine, Measured
+from perf.site.attention.collected import MachineAttention, Measured
 from perf.site.attention.page import _headline, render
 from perf.site.attention.rows import Overview
 from perf.site.conditions import CLOCKS
@@ -78,11 +78,11 @@ def several(tmp_path: Path) -> list[Measured]:
 
 
 def test_several_sections_have_contents_that_say_the_result(several: list[Measured]) -> None:
-    page = render("demo", [Machine(H200, several)], "")
+    page = render("demo", [MachineAttention(H200, several)], "")
     [contents] = re.findall(r'<nav class="contents".*?</nav>', page, flags=re.DOTALL)
     for target in re.findall(r'href="#(.*?)"', contents):
         assert page.count(f'id="{target}"') == 1
     assert "eager PyTorch needs 2.00\u00d7 the memory" in text_of(contents)
     assert "One causal head, every shape 6.51\u00d7 ± " in text_of(contents)
-    assert 'class="contents"' not in render("demo", [Machine(H200, several[:1])], "")
+    assert 'class="contents"' not in render("demo", [MachineAttention(H200, several[:1])], "")
     assert len(set(idents := re.findall(r' id="(.*?)"', page))) == len(idents)

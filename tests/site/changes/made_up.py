@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from perf.site.changes.page import Machine
+from perf.site.changes.page import MachineChanges
 from perf.site.changes.rows import Change, Series
 from perf.site.pages import Commit
 
@@ -22,8 +22,8 @@ def commit(revision: int) -> Commit:
 
 def machine_of(
     changes: Sequence[Change], name: str = "h200", gates=(), accepted=(), drifting=(), outcomes=None
-) -> Machine:
+) -> MachineChanges:
     revisions = {commit(number).hash: number for number in range(100)}
-    return Machine(
+    return MachineChanges(
         name, changes, 12, 3, commit, revisions, gates, accepted, drifting, outcomes=outcomes or (lambda revision: {})
     )

@@ -35,12 +35,12 @@ def test_every_cell_of_every_graph_is_a_series() -> None:
         graph("a.Class.track_rate", [(3, 1.0, None), (4, 1.0, None)]),
         graph("a.Gone.track_time", [(3, 1.0, None), (4, 1.0, None)]),
     ]
-    first, second, memory, one = series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: "3")
+    first, second, memory, only = series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: "3")
     assert (first.name, first.revisions, first.values) == ("a.Class(1, 'x')", (3, 5), (1.0, 1.1))
     assert first.sample_noise == pytest.approx(1 / 200 / 2.576)
     assert (second.revisions, second.values) == ((5, 9), (2.0, 3.0))
     assert (memory.quantity, memory.values, memory.sample_noise) == ("peak_memory", (7, 7), 0.0)
-    assert (one.name, one.params, one.values) == ("a.One()", {}, (1.0, 2.0))
+    assert (only.name, only.params, only.values) == ("a.One()", {}, (1.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_bytes_go_on_over_versions_of_the_harness(harnesses, after, words) -> No
         return {("a.Class", (1, "x")): harnesses[revision], ("a.Class", (2, "x")): "2"}.__getitem__
 
     graphs = [graph("a.Class.track_peak_memory", points)]
-    found = list(series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: harness_of(revision)(case)))
-    assert [(one.params["n"], one.revisions) for one in found] == [(1, (0, 1, 2, 3)), (2, (0, 1, 2, 3))]
-    assert [one.verdict.word for one in changes_of(found, {})] == words
+    drawn = list(series_of(graphs, BENCHMARKS, "h200", lambda revision: lambda *case: harness_of(revision)(case)))
+    assert [(each.params["n"], each.revisions) for each in drawn] == [(1, (0, 1, 2, 3)), (2, (0, 1, 2, 3))]
+    assert [change.verdict.word for change in changes_of(drawn, {})] == words
 
 
 def test_commits_of_one_sitting_are_one_session() -> None:
@@ -89,7 +89,7 @@ def test_a_method_of_its_own_is_part_of_the_name() -> None:
 
 
 def test_changes_come_newest_first_and_the_greatest_of_a_commit_first() -> None:
-    found = changes_of(
+    changes = changes_of(
         [
             series([1.0] * 4 + [1.1] * 8, n=1),
             series([1.0] * 4 + [2.0] * 4 + [1.0] * 4, n=2),
@@ -97,13 +97,13 @@ def test_changes_come_newest_first_and_the_greatest_of_a_commit_first() -> None:
         ],
         {},
     )
-    assert [(one.revision, one.verdict.word, one.back) for one in found] == [
+    assert [(change.revision, change.verdict.word, change.back) for change in changes] == [
         (8, "FASTER", None),
         (6, "SMALLER", None),
         (4, "SLOWER", 8),
         (4, "SLOWER", None),
     ]
-    assert [one.series.params["n"] for one in found[2:]] == [2, 1]
+    assert [change.series.params["n"] for change in changes[2:]] == [2, 1]
 
 
 def test_a_value_that_goes_and_comes_has_not_gone_for_good() -> None:
@@ -112,10 +112,10 @@ def test_a_value_that_goes_and_comes_has_not_gone_for_good() -> None:
 
 
 def test_the_floors_are_those_of_the_class() -> None:
-    one = series([1.0] * 6 + [1.05] * 6)
-    assert changes_of([one], {"a.Class": (0.01, 0.0)})
-    assert not changes_of([one], {"a.Class": (0.1, 0.0)})
-    assert not changes_of([one], {"a.Class": (0.01, 0.2)}), "seconds count where they are more"
+    step = series([1.0] * 6 + [1.05] * 6)
+    assert changes_of([step], {"a.Class": (0.01, 0.0)})
+    assert not changes_of([step], {"a.Class": (0.1, 0.0)})
+    assert not changes_of([step], {"a.Class": (0.01, 0.2)}), "seconds count where they are more"
 
 
 @pytest.mark.parametrize("name", ["controls.Controls", "controls.Clocks", "smoke.SmokeControls"])

@@ -27,7 +27,7 @@ def strategy(
 
 def strategies() -> list[dict[str, Any]]:
     """Four and torch's: the step, and of it what nothing hides; and the same on more ranks than there are GPUs."""
-    found = []
+    cases = []
     for name, step, exposed in (
         ("naive", 130.0, 26.0),
         ("flat", 128.0, 24.0),
@@ -35,9 +35,9 @@ def strategies() -> list[dict[str, Any]]:
         ("bucketed", 105.0, 1.05),
         ("torch", 107.1, -0.5),
     ):
-        found += [strategy(name, "step", step), strategy(name, "exposed", exposed)]
-        found += [strategy(name, mode, 0, params={"world_size": 4}) | NO_GPUS for mode in ("step", "exposed")]
-    return found
+        cases += [strategy(name, "step", step), strategy(name, "exposed", exposed)]
+        cases += [strategy(name, mode, 0, params={"world_size": 4}) | NO_GPUS for mode in ("step", "exposed")]
+    return cases
 
 
 def model_ms(calls: float) -> float:
@@ -47,12 +47,12 @@ def model_ms(calls: float) -> float:
 
 def sweep() -> list[dict[str, Any]]:
     """Bucket sizes of ours, which follow the model, and torch's."""
-    found = []
+    cases = []
     for bucket, calls in CALLS.items():
         for name, exposed in (("bucketed", model_ms(calls)), ("torch", 1.2 * model_ms(calls))):
             for mode, ms in (("exposed", exposed), ("step", 100 + exposed)):
-                found.append(strategy(name, mode, ms, bucket=bucket, benchmark=SWEEPS[0]))
-    return found
+                cases.append(strategy(name, mode, ms, bucket=bucket, benchmark=SWEEPS[0]))
+    return cases
 
 
 def collectives(benchmark: str = "collectives.AllReduce") -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def collectives(benchmark: str = "collectives.AllReduce") -> list[dict[str, Any]
 def sharding() -> list[dict[str, Any]]:
     """Of a model of P parameters, whole and divided by two; peaks above the closed form by two GiB of activations."""
     parameters, activations = 1_998_235_200, 2**31
-    found = []
+    cases = []
     for name, ms, states, moments in (
         ("none", 100.0, 16, 8),
         ("sharded", 120.0, 12, 4),
@@ -86,10 +86,10 @@ def sharding() -> list[dict[str, Any]]:
         facts |= {"after_step_bytes": states * parameters + activations + 2**20}
         facts |= {} if name in ("none", "torch") else {"communicated_bytes": 4 * parameters}
         params = {"sharding": name, **AXES, "context_length": 512}
-        found.append(
+        cases.append(
             {"benchmark": SHARDING[0], "params": params, "clock": "ranks", "ms": ms, "bytes": 1, "facts": facts}
         )
-    return found
+    return cases
 
 
 def everything() -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from perf.site.distributed.page import Machine, render
+from perf.site.distributed.page import MachineDistributed, render
 from perf.site.distributed.rows import STRATEGIES, SWEEPS
 from perf.site.newest import cells_of
 from perf.site.pages import Commit, permalink
@@ -20,10 +20,12 @@ def plain(page: str) -> str:
     return text_of(page).translate({0xD7: "x", 0x2212: "-", 0x2013: "-", 0x2019: "'"})
 
 
-def machine(directory: Path, cases: list[dict[str, Any]], commits: tuple[Commit, ...] = (steps.COMMIT,)) -> Machine:
+def machine(
+    directory: Path, cases: list[dict[str, Any]], commits: tuple[Commit, ...] = (steps.COMMIT,)
+) -> MachineDistributed:
     steps.write_records(directory, cases)
     cells = cells_of(directory, H200, [commit.hash for commit in commits])
-    return Machine(H200, cells, {commit.hash: commit for commit in commits}, SERIES)
+    return MachineDistributed(H200, cells, {commit.hash: commit for commit in commits}, SERIES)
 
 
 def page_of(directory: Path, cases: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from perf.site.distributed import rows
 from perf.site.distributed.rows import COLLECTIVES, SHARDING, STRATEGIES, SWEEPS
-from perf.site.newest import Cell, cells_of
+from perf.site.newest import NewestCell, cells_of
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
 from tests.site.synthetic import H200
@@ -16,7 +16,7 @@ from tests.site.synthetic import H200
 GIB = 2**30
 
 
-def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[Cell]]:
+def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[NewestCell]]:
     steps.write_records(directory, cases)
     return cells_of(directory, H200, [steps.COMMIT.hash])
 
@@ -24,7 +24,7 @@ def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[Cell]]
 def test_a_strategy_is_a_step_and_what_of_it_nothing_hides(tmp_path: Path) -> None:
     two, four = rows.groups_of(cells(tmp_path, parallel.strategies())[STRATEGIES[0]])
     assert two.where == ("xl", 1024, 16, "bf16", "compiled_blocks", 2)
-    assert [one.name for one in two.strategies] == ["naive", "flat", "overlapped", "bucketed", "torch"]
+    assert [strategy.name for strategy in two.strategies] == ["naive", "flat", "overlapped", "bucketed", "torch"]
     naive, torch = two.strategies[0], two.strategies[-1]
     assert naive.step is not None and naive.exposed is not None
     assert (naive.step.median, naive.exposed.median) == (pytest.approx(0.13), pytest.approx(0.026))
@@ -67,29 +67,30 @@ def test_the_model_is_fitted_to_ours_and_finds_its_optimum(tmp_path: Path) -> No
 
 def test_an_all_reduce_has_both_bandwidths(tmp_path: Path) -> None:
     cases = [*parallel.collectives(), *parallel.collectives("smoke.SmokeCollectives")[:1]]
-    found = rows.collectives_of(cells(tmp_path, cases))
-    assert [(one.backend, one.world_size, one.megabytes) for one in found] == [
+    collectives = rows.collectives_of(cells(tmp_path, cases))
+    assert [(collective.backend, collective.world_size, collective.megabytes) for collective in collectives] == [
         ("NCCL", 2, 1),
         ("NCCL", 2, 1000),
         ("NCCL", 4, 1),
         ("NCCL", 4, 1000),
         ("gloo", 2, 1),
     ]
-    assert (found[1].algorithm_bandwidth, found[1].bus_bandwidth) == (pytest.approx(100e9), pytest.approx(100e9))
-    assert (found[3].algorithm_bandwidth, found[3].bus_bandwidth) == (pytest.approx(50e9), pytest.approx(75e9))
+    two, four = collectives[1], collectives[3]
+    assert (two.algorithm_bandwidth, two.bus_bandwidth) == (pytest.approx(100e9), pytest.approx(100e9))
+    assert (four.algorithm_bandwidth, four.bus_bandwidth) == (pytest.approx(50e9), pytest.approx(75e9))
     assert set(COLLECTIVES.values()) == {"NCCL", "gloo"}
 
 
 def test_memory_is_held_against_the_closed_form_at_three_points(tmp_path: Path) -> None:
     (group,) = rows.shards_of(cells(tmp_path, parallel.sharding())[SHARDING[0]])
-    by_name = {one.name: one for one in group}
+    by_name = {shard.name: shard for shard in group}
     parameters = 1_998_235_200
     for name, states, moments in (("none", 16, 8), ("sharded", 12, 4), ("sharded_reducing", 10, 4), ("torch", 12, 4)):
-        one = by_name[name]
-        assert one.predicted("after_init_bytes") == 4 * parameters
-        assert one.predicted("before_step_bytes") == one.predicted("after_step_bytes") == states * parameters
-        assert one.predicted("optimizer_bytes") == moments * parameters
-        assert one.result.facts["before_step_bytes"] - states * parameters == 2 * GIB
+        shard = by_name[name]
+        assert shard.predicted("after_init_bytes") == 4 * parameters
+        assert shard.predicted("before_step_bytes") == shard.predicted("after_step_bytes") == states * parameters
+        assert shard.predicted("optimizer_bytes") == moments * parameters
+        assert shard.result.facts["before_step_bytes"] - states * parameters == 2 * GIB
     other = rows.Shard(by_name["none"].where._replace(precision="bf16_weights"), "none", by_name["none"].cell, None)
     assert other.predicted("after_step_bytes") is None
     unknown = rows.Shard(by_name["none"].where._replace(size="7B"), "none", by_name["none"].cell, None)

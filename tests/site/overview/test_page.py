@@ -10,7 +10,7 @@ import pytest
 from perf.gate import report as reports
 from perf.site import gates
 from perf.site.changes.rows import changes_of
-from perf.site.overview.page import Machine, Measured, render
+from perf.site.overview.page import MachineOverview, Measured, render
 from perf.site.overview.rows import Class, classes_of
 from perf.site.pages import Commit
 from tests.gate.reports import memory, report, verdict
@@ -33,7 +33,7 @@ def graph(name, points, machine="h200"):
 
 
 def page_of(found=(), skipped=(), measured=(), changed=()):
-    machine = Machine("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
+    machine = MachineOverview("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
     return render("demo", [machine], "https://code.example/commit/")
 
 
@@ -88,10 +88,10 @@ def test_gates_are_read_as_they_are_kept_newest_first(tmp_path: Path) -> None:
     keep(tmp_path, "20260102T000000Z.json", reports.to_json(slow))
     accepted = report(verdict("SLOWER", accepted="exact sums"))
     keep(tmp_path, "20251231T000000Z.json", reports.to_json(accepted))
-    found, skipped = gates.read(tmp_path, "h200")
+    on_file, skipped = gates.read(tmp_path, "h200")
     assert skipped == []
-    assert [one.report for one in found] == [slow, report(verdict("SAME")), accepted]
-    page = page_of(found)
+    assert [gate.report for gate in on_file] == [slow, report(verdict("SAME")), accepted]
+    page = page_of(on_file)
     assert "<script>alert" not in page
     text = text_of(page)
     assert "gate, 1a2b3c4d to 5e6f7a8b , 2026-01-02 00:00 UTC: 1 slower, 1 larger" in text
@@ -112,8 +112,8 @@ def test_gates_are_read_as_they_are_kept_newest_first(tmp_path: Path) -> None:
 def test_what_is_no_gate_is_named_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
     keep(tmp_path, "20260101T000000Z.json", text)
     keep(tmp_path, "some.json", reports.to_json(report(verdict("SAME"))))
-    found, skipped = gates.read(tmp_path, "h200")
-    assert found == []
+    on_file, skipped = gates.read(tmp_path, "h200")
+    assert on_file == []
     assert dict(skipped).keys() == {"20260101T000000Z.json", "some.json"}
     assert dict(skipped)["20260101T000000Z.json"].startswith(why)
     assert "some.json is not named by its time" in text_of(page_of(skipped=skipped))

@@ -1,7 +1,7 @@
 """The overview's picture: ratios over the fastest peer, and what their intervals leave."""
 
 from perf.site.attention.collected import Measured
-from perf.site.overview.page import Machine, render
+from perf.site.overview.page import MachineOverview, render
 from perf.site.overview.speedups import BENCHMARK, picture
 from perf.site.pages import Commit
 from tests.site.cases import case
@@ -33,8 +33,8 @@ GRID = [
 
 
 def test_each_point_is_the_fastest_peers_time_over_ours() -> None:
-    found = picture(measured(*GRID))
-    titles = {line["name"]: [point["title"] for point in line["points"]] for line in found["lines"]}
+    drawn = picture(measured(*GRID))
+    titles = {line["name"]: [point["title"] for point in line["points"]] for line in drawn["lines"]}
     assert list(titles) == ["backward, d 64", "forward, d 64"]
     assert titles["backward, d 64"] == ["backward, d 64, 512 keys: 1.25\u00d7 (1.25 to 1.25) as fast as SDPA cuDNN"]
     short, long = titles["forward, d 64"]
@@ -42,23 +42,23 @@ def test_each_point_is_the_fastest_peers_time_over_ours() -> None:
     assert "FlexAttention" in short
     assert "0.80\u00d7" in long
     assert "cuDNN" in long
-    above, below = (point["y"] for point in found["lines"][1]["points"])
-    assert above < found["even"] < below, "up is faster"
+    above, below = (point["y"] for point in drawn["lines"][1]["points"])
+    assert above < drawn["even"] < below, "up is faster"
 
 
 def test_the_interval_holds_what_both_times_leave_open() -> None:
-    found = picture(
+    drawn = picture(
         measured(cell("triton", 1.0, 512, spread=0.1), cell("sdpa_cudnn", 1.0, 512, spread=0.1), cell("flex", 9.0, 512))
     )
-    (point,) = found["lines"][0]["points"]
-    assert point["high"] < point["y"] == found["even"] < point["low"]
+    (point,) = drawn["lines"][0]["points"]
+    assert point["high"] < point["y"] == drawn["even"] < point["low"]
 
 
 def test_the_distance_to_cudnn_is_that_of_the_longest_sequence() -> None:
-    found = picture(measured(*GRID))
-    assert found["cudnn"]["longest"] == 1024
-    assert found["cudnn"]["cells"] == [("forward, d 64", "0.80\u00d7 (0.80 to 0.80)")]
-    page = render("demo", [Machine("h200", "", (), (), (), machine_of((), "h200"), speedups=found)], "#")
+    drawn = picture(measured(*GRID))
+    assert drawn["cudnn"]["longest"] == 1024
+    assert drawn["cudnn"]["cells"] == [("forward, d 64", "0.80\u00d7 (0.80 to 0.80)")]
+    page = render("demo", [MachineOverview("h200", "", (), (), (), machine_of((), "h200"), speedups=drawn)], "#")
     assert "1024 keys: forward, d 64 0.80\u00d7" in text_of(page)
 
 

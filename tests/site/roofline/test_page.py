@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from perf.site.newest import Cell
+from perf.site.newest import NewestCell
 from perf.site.pages import Commit, permalink
-from perf.site.roofline.page import Machine, Moment, changed, render
+from perf.site.roofline.page import MachineRoofline, Moment, changed, render
 from perf.site.roofline.rows import History, Point
 from tests.site.cases import case
 from tests.site.pages import text_of
@@ -17,21 +17,23 @@ FLASH = "attention.FlashAttention"
 SERIES = frozenset({f"{FLASH}.track_time"})
 
 
-def machine(*cells: Cell, **more: Any) -> Machine:
-    by_class: dict[str, list[Cell]] = {}
-    for one in cells:
-        by_class.setdefault(one.result.benchmark, []).append(one)
-    return Machine("gpu", by_class, more.get("histories", {}), more.get("moments", {}), {NEWEST.hash: NEWEST}, SERIES)
+def machine(*cells: NewestCell, **more: Any) -> MachineRoofline:
+    by_class: dict[str, list[NewestCell]] = {}
+    for each in cells:
+        by_class.setdefault(each.result.benchmark, []).append(each)
+    return MachineRoofline(
+        "gpu", by_class, more.get("histories", {}), more.get("moments", {}), {NEWEST.hash: NEWEST}, SERIES
+    )
 
 
-def page_of(*cells: Cell, **more: Any) -> str:
+def page_of(*cells: NewestCell, **more: Any) -> str:
     return render("demo", [machine(*cells, **more)], "https://code.example/commit/")
 
 
 def test_marks_and_cases_open_their_history() -> None:
-    one = cell(2.0)
-    page = page_of(one)
-    href = permalink(f"{FLASH}.track_time", "gpu", one.result.params).replace("&", "&amp;")
+    measured = cell(2.0)
+    page = page_of(measured)
+    href = permalink(f"{FLASH}.track_time", "gpu", measured.result.params).replace("&", "&amp;")
     assert page.count(f'href="{href}"') == 5, "the sentence, the mark, the worst and the best of the class, and the row"
     assert f'href="history.html#{FLASH}.track_time"' in page
     assert "history.html#controls" not in page_of(cell(benchmark="controls.Controls")), "no graph, no link"
@@ -69,8 +71,8 @@ def test_an_environment_changes_by_what_is_known_of_both() -> None:
 def test_a_reason_a_name_and_a_subject_cannot_become_markup() -> None:
     named = cell()
     hostile = dataclasses.replace(named.result, params=named.result.params | {"mode": HOSTILE})
-    failed = Cell(case(status="error", reason=HOSTILE, visits=()), NEWEST.hash)
-    page = page_of(named, Cell(hostile, NEWEST.hash), failed)
+    failed = NewestCell(case(status="error", reason=HOSTILE, visits=()), NEWEST.hash)
+    page = page_of(named, NewestCell(hostile, NEWEST.hash), failed)
     assert "<script>alert" not in page and "<img" not in page
     assert "error <script>alert(1)</script>" in text_of(page)
     assert "Fuse <everything>" in text_of(page)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from perf.site.newest import Cell
+from perf.site.newest import NewestCell
 from perf.site.roofline import rows
 from tests.site.cases import case
 
 COMMIT = "a" * 40
 
 
-def cell(seconds: float = 1.0, **changes: Any) -> Cell:
+def cell(seconds: float = 1.0, **changes: Any) -> NewestCell:
     """5e11 FLOPs and 1e8 bytes on a device of 1e12 FLOP/s and 1e9 bytes/s: half a second at the ceiling."""
-    return Cell(case(visits=((seconds,) * 4,) * 3, **changes), COMMIT)
+    return NewestCell(case(visits=((seconds,) * 4,) * 3, **changes), COMMIT)
 
 
 def test_a_row_is_the_least_time_over_the_time_taken() -> None:
@@ -45,22 +45,22 @@ def test_whose_code_a_case_runs(benchmark: str, params: dict[str, Any], whose: s
 
 def test_a_class_speaks_of_ours_and_the_lowest_comes_first() -> None:
     flash = [cell(seconds) for seconds in (1.0, 2.0, 5.0)]  # 0.5, 0.25, 0.1
-    peer = Cell(case("sdpa", visits=((0.5,) * 4,) * 3), COMMIT)
+    peer = NewestCell(case("sdpa", visits=((0.5,) * 4,) * 3), COMMIT)
     step = cell(0.625, benchmark="transformer.Transformer")  # 0.8
     copy = cell(10.0, benchmark="controls.Controls")  # 0.05
     failed = cell(status="error", reason="no", benchmark="attention.Leaderboard")
-    found = rows.classes_of(
+    classes = rows.classes_of(
         {"controls.Controls": [copy], "transformer.Transformer": [step], "attention.FlashAttention": [*flash, peer]}
         | {"attention.Leaderboard": [failed]}
     )
-    assert [(one.benchmark, one.median) for one in found] == [
+    assert [(entry.benchmark, entry.median) for entry in classes] == [
         ("attention.FlashAttention", 0.25),
         ("transformer.Transformer", pytest.approx(0.8)),
         ("controls.Controls", 0.05),
     ], "controls last, and no class without a row"
-    assert [row.fraction for row in found[0].ours] == [0.1, 0.25, 0.5]
-    assert found[0].peers_median == 1.0
-    assert found[1].peers_median is None
+    assert [row.fraction for row in classes[0].ours] == [0.1, 0.25, 0.5]
+    assert classes[0].peers_median == 1.0
+    assert classes[1].peers_median is None
 
 
 AXES = {"seq_len": [128, 256, 512], "impl": ["triton", "sdpa"]}
@@ -79,15 +79,15 @@ def graph(points: dict[int, list[Any]], **params: str) -> tuple[str, Any]:
     )
 
 
-def of_grid(seq_len: int, impl: str = "triton") -> Cell:
+def of_grid(seq_len: int, impl: str = "triton") -> NewestCell:
     result = case(visits=((1.0,) * 4,) * 3)
     result.params.clear()
     result.params.update(seq_len=seq_len, impl=impl)
-    return Cell(result, COMMIT)
+    return NewestCell(result, COMMIT)
 
 
 def test_a_history_compares_the_same_cases_at_every_commit() -> None:
-    (one,) = rows.classes_of(
+    (flash,) = rows.classes_of(
         {"attention.FlashAttention": [of_grid(n, i) for n in (128, 256, 512) for i in AXES["impl"]]}
     )
     # The cells: 128 triton, 128 sdpa, 256 triton, 256 sdpa, 512 triton, 512 sdpa; half a second at the ceiling.
@@ -96,27 +96,27 @@ def test_a_history_compares_the_same_cases_at_every_commit() -> None:
     )
     new = graph({4: [1.0, None, 1.0, None, None, None]}, torch="2.13.0")
     other = graph({2: [1.0] * 6}, machine="laptop")
-    found = rows.history(one, [old, new, other], BENCHMARK, "m")
-    assert found.cases == 1, "128 was measured four times, 256 three times"
-    assert found.first == {"seq_len": 128, "impl": "triton"}
-    assert [(point.revision, point.fraction) for point in found.points] == [(3, 0.5), (4, 0.5), (5, 0.25), (6, 0.5)]
-    assert [dict(point.versions) for point in found.points[:2]] == [{"torch": "2.11.0"}, {"torch": "2.13.0"}]
+    history = rows.history(flash, [old, new, other], BENCHMARK, "m")
+    assert history.cases == 1, "128 was measured four times, 256 three times"
+    assert history.first == {"seq_len": 128, "impl": "triton"}
+    assert [(point.revision, point.fraction) for point in history.points] == [(3, 0.5), (4, 0.5), (5, 0.25), (6, 0.5)]
+    assert [dict(point.versions) for point in history.points[:2]] == [{"torch": "2.11.0"}, {"torch": "2.13.0"}]
     with_both = graph({3: [1.0, 9.0, 2.0, 9.0, None, 9.0], 5: [2.0, 9.0, 5.0, 9.0, 0.6, 9.0]})
-    found = rows.history(one, [with_both], BENCHMARK, "m")
-    assert [(point.revision, point.fraction) for point in found.points] == [(3, 0.375), (5, 0.175)], "medians of two"
+    history = rows.history(flash, [with_both], BENCHMARK, "m")
+    assert [(point.revision, point.fraction) for point in history.points] == [(3, 0.375), (5, 0.175)], "medians of two"
 
 
 def test_a_commit_that_lacks_one_of_the_cases_is_left_out() -> None:
-    (one,) = rows.classes_of({"attention.FlashAttention": [of_grid(128), of_grid(256)]})
+    (flash,) = rows.classes_of({"attention.FlashAttention": [of_grid(128), of_grid(256)]})
     first, both, last = ([1.0, None, value, None, None, None] for value in (None, 2.0, 2.0))
     last[0] = None
-    found = rows.history(one, [graph({1: first, 2: both, 3: last})], BENCHMARK, "m")
-    assert (found.cases, [point.revision for point in found.points]) == (2, [2])
+    history = rows.history(flash, [graph({1: first, 2: both, 3: last})], BENCHMARK, "m")
+    assert (history.cases, [point.revision for point in history.points]) == (2, [2])
 
 
 def test_a_history_ends_with_the_newest_commits() -> None:
-    (one,) = rows.classes_of({"attention.FlashAttention": [of_grid(128)]})
+    (flash,) = rows.classes_of({"attention.FlashAttention": [of_grid(128)]})
     long = graph({revision: [1.0, None, None, None, None, None] for revision in range(100)})
-    points = rows.history(one, [long], BENCHMARK, "m").points
+    points = rows.history(flash, [long], BENCHMARK, "m").points
     assert [point.revision for point in points] == list(range(100 - rows.MOST_POINTS, 100))
-    assert rows.history(one, [], BENCHMARK, "m").points == []
+    assert rows.history(flash, [], BENCHMARK, "m").points == []

@@ -8,7 +8,7 @@ from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf import units
 from perf.site.pages import permalink
-from perf.site.step.page import Machine, render
+from perf.site.step.page import MachineSteps, render
 from perf.site.step.rows import PHASES, phases_of, ways_of
 from tests.site import steps
 from tests.site.pages import text_of
@@ -19,7 +19,7 @@ SERIES = frozenset({f"{PHASES}.track_time", f"{PHASES}.track_peak_memory"})
 
 def page_of(phases, variants=(), series=SERIES, **more):
     known = [steps.COMMIT, *more.get("commits", ())]
-    return render("demo", [Machine(H200, phases, variants, known, series)], "https://code.example/commit/")
+    return render("demo", [MachineSteps(H200, phases, variants, known, series)], "https://code.example/commit/")
 
 
 def test_a_model_is_one_row_whose_parts_share_the_steps_time(tmp_path: Path) -> None:

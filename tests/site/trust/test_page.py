@@ -11,7 +11,7 @@ from perf.gate.rate import Rate
 from perf.gate.report import to_json
 from perf.site.changes.rates import Found, Rates
 from perf.site.trust import records
-from perf.site.trust.page import Machine, render
+from perf.site.trust.page import MachineSelfTests, render
 from tests.gate.reports import memory, report, verdict
 from tests.site.pages import text_of
 from tests.site.trust import made_up as self_tests
@@ -27,7 +27,7 @@ NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttentio
 def page_of(directory: Path, *documents: dict[str, Any] | str) -> str:
     for number, one in enumerate(documents):
         self_tests.write(directory, "nvidia-h200", str(number), one)
-    machine = Machine("nvidia-h200", *records.read(directory, "nvidia-h200"), Rate(9, 10))
+    machine = MachineSelfTests("nvidia-h200", *records.read(directory, "nvidia-h200"), Rate(9, 10))
     return render("demo", [machine], NEGLIGIBLE, FINDER, "https://code.example/commit/")
 
 
@@ -75,7 +75,9 @@ def test_text_of_strangers_stays_text(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     self_tests.write(folder, "a<b>", "0", found)
     self_tests.write(folder, "a<b>", "1", {"version": text})
-    page = render("demo", [Machine("a<b>", *records.read(folder, "a<b>"), Rate(0, 0))], NEGLIGIBLE, FINDER, "#")
+    page = render(
+        "demo", [MachineSelfTests("a<b>", *records.read(folder, "a<b>"), Rate(0, 0))], NEGLIGIBLE, FINDER, "#"
+    )
     assert "<script>alert" not in page
     assert "<img" not in page
     assert not re.search(r'<[^>]*" onmouseover="', page)

@@ -20,13 +20,13 @@ def made(**changes: Any) -> SelfTest:
 
 
 def by_title(*tests: SelfTest) -> dict[str, Pooled]:
-    return {one.title: one for one in rates.pool(tests)}
+    return {part.title: part for part in rates.pool(tests)}
 
 
 def test_rows_of_all_self_tests_are_pooled_part_by_part() -> None:
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
-    found = by_title(made(rows=18, started_at=early), made(rows=9, started_at=late, commit="b" * 40))
-    assert list(found) == [
+    parts = by_title(made(rows=18, started_at=early), made(rows=9, started_at=late, commit="b" * 40))
+    assert list(parts) == [
         "identical code",
         "0.5 % on the device",
         "1 % on the device",
@@ -35,11 +35,11 @@ def test_rows_of_all_self_tests_are_pooled_part_by_part() -> None:
         "5 % on the host",
         "1 MiB of memory",
     ]
-    identical = found["identical code"]
+    identical = parts["identical code"]
     assert (identical.rate, identical.ambiguous, identical.wrong_tests, identical.tests) == (Rate(0, 27), 3, 0, 2)
-    assert found["1 % on the device"].rate == Rate(9, 27)
-    assert found["2 % on the device"].rate == Rate(25, 27)
-    assert found["1 MiB of memory"].rate == Rate(27, 27)
+    assert parts["1 % on the device"].rate == Rate(9, 27)
+    assert parts["2 % on the device"].rate == Rate(25, 27)
+    assert parts["1 MiB of memory"].rate == Rate(27, 27)
     assert (identical.first, identical.last) == (early, late)
     assert identical.commits == (self_tests.COMMIT, "b" * 40)
 
@@ -53,15 +53,15 @@ def test_a_false_alarm_counts_once_a_row_and_once_a_self_test() -> None:
     def false(number: int, part: str) -> Word:
         return "SLOWER" if number < 2 else "FASTER" if number == 2 else "SAME"
 
-    found = by_title(made(rows=10, say=false), made(rows=10))["identical code"]
-    assert (found.rate, found.faster, found.wrong_tests, found.tests) == (Rate(2, 20), 1, 1, 2)
+    identical = by_title(made(rows=10, say=false), made(rows=10))["identical code"]
+    assert (identical.rate, identical.faster, identical.wrong_tests, identical.tests) == (Rate(2, 20), 1, 1, 2)
 
 
 def test_parts_whose_controls_moved_do_not_count() -> None:
     moved = made(rows=10, contaminated=("identical code", "5 % on the host"))
-    found = by_title(moved, made(rows=10))
-    assert found["identical code"].rate.of == 10
-    assert found["2 % on the device"].rate.of == 20
+    parts = by_title(moved, made(rows=10))
+    assert parts["identical code"].rate.of == 10
+    assert parts["2 % on the device"].rate.of == 20
     assert [part.title for _, part in rates.contaminated([moved])] == ["identical code", "5 % on the host"]
     assert "identical code" not in by_title(moved)
 
@@ -71,9 +71,9 @@ def test_a_row_that_could_not_have_shown_anything_cannot_be_right_about_identica
     for part in document["parts"][:5]:  # no row here shows what is planted on the host
         part["verdicts"][0] |= {"word": "AMBIGUOUS", "smallest_visible": None}
     document["parts"][0]["verdicts"][1] |= {"word": "SLOWER", "smallest_visible": None}
-    found = by_title(parse(json.dumps(document)))
-    assert (found["identical code"].rate, found["identical code"].unmeasured) == (Rate(0, 2), 2)
-    assert found["5 % on the device"].rate == Rate(3, 4), "what was not measured was not found"
+    parts = by_title(parse(json.dumps(document)))
+    assert (parts["identical code"].rate, parts["identical code"].unmeasured) == (Rate(0, 2), 2)
+    assert parts["5 % on the device"].rate == Rate(3, 4), "what was not measured was not found"
 
 
 def test_no_self_tests_have_no_rates() -> None:

@@ -30,12 +30,12 @@ def test_the_prediction_is_what_was_measured_on_the_committed_machine():
     compared = 0
     for machine in records.machines(RECORDS):
         for commit in records.commits(RECORDS, machine):
-            for one in records.read_commit(RECORDS, machine, commit):
-                axes = one.params
-                if not one.benchmark.startswith("attention.PyTorchAttention") or axes["impl"] != "reference":
+            for result in records.read_commit(RECORDS, machine, commit):
+                axes = result.params
+                if not result.benchmark.startswith("attention.PyTorchAttention") or axes["impl"] != "reference":
                     continue
                 name = next(name for name, mode in MODES.items() if mode == axes["mode"])
-                assert one.peak_bytes == predicted(axes["batch"], axes["seq_len"], axes["d"])[name], axes
+                assert result.peak_bytes == predicted(axes["batch"], axes["seq_len"], axes["d"])[name], axes
                 compared += 1
     assert compared >= 60
 
@@ -77,8 +77,8 @@ def test_what_did_not_fit_is_crossed_in_the_figure(tmp_path, drawn, crosses):
     rows = [fitting(256, 16), fitting(256, 64), *[full(65536, d) for d in (16, 64)][:crosses]]
     memory.draw(rows, 8, tmp_path / "figure.png")
     axes = drawn[0].axes[0]
-    black = [one for one in axes.collections if one.get_facecolor().tolist() == [[0, 0, 0, 1]]]
-    assert sum(len(one.get_offsets()) for one in black) == crosses
+    black = [collection for collection in axes.collections if collection.get_facecolor().tolist() == [[0, 0, 0, 1]]]
+    assert sum(len(collection.get_offsets()) for collection in black) == crosses
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert any(label.startswith("out of memory") for label in labels) == bool(crosses)
 

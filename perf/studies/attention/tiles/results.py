@@ -7,7 +7,7 @@ from perf.studies.attention.cells import MASKS
 from perf.studies.attention.results import Pair, grouped, shape, timed
 from perf.studies.document import text_table
 from perf.studies.rows import Row
-from perf.studies.speedups import geometric_mean, known, milliseconds, speedup_of
+from perf.studies.speedups import geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
 
 SHOWN = 5
@@ -45,7 +45,7 @@ def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
             "B x H x n x d": _where(row),
             "tiles": impl + (" (present)" if row["is_present"] else ""),
             "ms": digits(milliseconds(pair, "ours"), 4),
-            "speed-up": "1" if is_against else known(*speedup_of(pair)),
+            "speed-up": "1" if is_against else with_interval(*speedup_of(pair)),
             "registers": str(row.get("registers", "-")),
             "spills": str(row.get("spills", "-")),
             "shared KiB": f"{row['shared_bytes'] / 2**10:.0f}" if "shared_bytes" in row else "-",
@@ -74,7 +74,7 @@ def _verdict(rows: list[Row]) -> str:
     mean, half = means.get(best, (0.0, 0.0))
     if mean <= 1 or best == present:
         return f"the present choice, {present}, is the fastest {over}"
-    speed = f"{best} is {known(mean, half)} as fast"
+    speed = f"{best} is {with_interval(mean, half)} as fast"
     if mean <= 1 + CLOSE:
         return f"the present choice, {present}, is within {CLOSE:.0%} of the fastest: {speed} {over}"
     if mean <= 1 + half:
