@@ -51,7 +51,7 @@ def flash_attention(
 
     Raises:
         ValueError: unknown impl or fp32_precision; dropout_p out of range; mismatched or unsupported
-            shapes, dtypes or devices; head_dim outside 16 to 128 for "pytorch" and "triton".
+            shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")

@@ -60,7 +60,7 @@ class FlashAttentionTriton(_Algorithms):
     dropout_p=0.0, dropout_seed=None, deterministic=False) -> out`.
 
     q is (..., seq_len_q, head_dim), k and v are (..., seq_len_k, head_dim), all float32, bfloat16 or float16, with
-    head_dim from 16 to 128 and any strides; out is shaped like q. k and v may have fewer heads, the dimension before,
+    head_dim from 16 to 256 and any strides; out is shaped like q. k and v may have fewer heads, the dimension before,
     each of which serves as many heads of q. Scores, softmax and sums are float32; float32 products follow
     `flash_attention`'s fp32_precision, forward and backward. The backward drops what the forward dropped, by
     `dropout_seed`, (1,) and int64, or a new seed. Saved for the backward: q, k, v, out, the natural-log log-sum-exp,

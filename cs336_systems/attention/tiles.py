@@ -27,25 +27,29 @@ class Tiles(NamedTuple):
 
 
 # By padded head dimension: (bfloat16 and float16, float32). The fastest tiles measured on an H200 with one head and
-# with many, 1024 to 65536 keys (NOTES.md); float32 was measured at 64 and 128, where bf16x6 and tf32 agree.
+# with many, 1024 to 65536 keys (NOTES.md); float32 was measured at 64 and 128, where bf16x6 and tf32 agree, and 256 was
+# only compiled: these spill least.
 # `python -m perf study tiles` measures them again, on this or another GPU.
 FORWARD_TILES = {
     16: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
     32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
     64: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
     128: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
+    256: (Tiles(128, 32, 8, 2), Tiles(16, 32, 4, 2)),
 }
 DKDV_TILES = {
     16: (Tiles(64, 128, 4, 3), Tiles(32, 64, 4, 2)),
     32: (Tiles(128, 64, 4, 3), Tiles(32, 64, 4, 2)),
     64: (Tiles(64, 64, 4, 3), Tiles(32, 128, 8, 1)),
     128: (Tiles(32, 64, 4, 3), Tiles(32, 128, 8, 1)),
+    256: (Tiles(64, 32, 8, 2), Tiles(16, 16, 8, 1)),
 }
 DQ_TILES = {
     16: (Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
     32: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 2)),
     64: (Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 1)),
     128: (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 1)),
+    256: (Tiles(128, 32, 8, 2), Tiles(16, 16, 8, 1)),
 }
 SHORT_GRID_TILES = {Tiles(128, 64, 8, 3): Tiles(64, 64, 4, 3)}
 """Replacements where programs are fewer than 2 a multiprocessor: dq of 8192 queries takes 0.64 of the time."""
@@ -53,6 +57,7 @@ SHORT_GRID_TILES = {Tiles(128, 64, 8, 3): Tiles(64, 64, 4, 3)}
 # KiB (99 at 8.6, 8.9 and 12.0). Not tuned.
 MEDIUM_TILES = {
     Tiles(128, 64, 8, 2): Tiles(128, 32, 8, 2),
+    Tiles(128, 32, 8, 2): Tiles(64, 32, 8, 2),
     Tiles(128, 32, 8, 1): Tiles(64, 32, 8, 2),
     Tiles(32, 128, 8, 1): Tiles(32, 32, 8, 2),
 }
@@ -61,7 +66,9 @@ SMALLER_TILES = {
     Tiles(128, 64, 8, 3): Tiles(128, 64, 8, 2),
     Tiles(128, 64, 8, 2): Tiles(64, 32, 8, 2),
     Tiles(128, 64, 8, 1): Tiles(64, 32, 8, 2),
+    Tiles(128, 32, 8, 2): Tiles(32, 32, 8, 2),
     Tiles(128, 32, 8, 1): Tiles(32, 32, 8, 2),
+    Tiles(64, 32, 8, 2): Tiles(32, 32, 8, 2),
     Tiles(32, 128, 8, 1): Tiles(32, 32, 8, 2),
 }
 MIN_SHARED_BYTES = 200 * 2**10
@@ -123,7 +130,7 @@ def padded_head_dim(q: Tensor) -> int:
 
 def in_one_loop(q: Tensor) -> bool:
     """Whether the backward visits full and masked tiles in one loop, which compiles in half the time."""
-    return q.dtype == torch.float32 and padded_head_dim(q) == 128
+    return q.dtype == torch.float32 and padded_head_dim(q) >= 128
 
 
 FEW_ROWS_TILES = {32: Tiles(16, 128, 4, 2), 64: Tiles(16, 128, 4, 2), 128: Tiles(16, 64, 4, 2)}
@@ -156,6 +163,9 @@ def backward_tiles(q: Tensor, k: Tensor) -> tuple[Tiles, Tiles]:
     return tiles_for(q, DKDV_TILES), tiles_for(q, DQ_TILES)
 
 
+MAX_PIPELINED_HEAD_DIM = 128
+"""The largest head dimension for AT_ONCE_TILES and SPLIT_TILES, whose three stages of 256 exceed the shared memory."""
+
 AT_ONCE_TILES = Tiles(64, 64, 4, 3)
 AT_ONCE_MIN_SHARED_BYTES = 160 * 2**10
 
@@ -170,7 +180,8 @@ def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
     max_programs = multiprocessors(q.device) * (1 if q.shape[-1] <= 64 else 2)
     fits = shared_bytes(q.device) >= AT_ONCE_MIN_SHARED_BYTES  # its loop over queries holds tiles of out as well
     has_queries = q.shape[2] > 1  # with one query, ptxas of triton 3.6 crashes
-    return tiles if q.dtype != torch.float32 and programs <= max_programs and fits and has_queries else None
+    takes = q.dtype != torch.float32 and q.shape[-1] <= MAX_PIPELINED_HEAD_DIM
+    return tiles if takes and programs <= max_programs and fits and has_queries else None
 
 
 SPLIT_TILES = Tiles(64, 64, 4, 3)
@@ -185,7 +196,7 @@ def split_keys(request: Request, q: Tensor, k: Tensor) -> int | None:
     At one head of 1024 to 8192 keys (H200) this is the best of 256, 512, 1024 and 2048 or within 10 % of it, and takes
     0.55 to 0.9 of the time without a split.
     """
-    if request.dropout or q.dtype == torch.float32:
+    if request.dropout or q.dtype == torch.float32 or q.shape[-1] > MAX_PIPELINED_HEAD_DIM:
         return None
     tiles = q.shape[0] * q.shape[1] * cdiv(q.shape[2], SPLIT_TILES.q)
     seq_len_k = k.shape[2]

@@ -66,6 +66,9 @@ SHAPES = (
     Shape((1,), 256, 256, 128),
     Shape((1,), LONG, LONG, 16),
     Shape((1,), LONG, LONG, 128),
+    # Beyond 128 columns, whose kernels are not tuned.
+    Shape((2,), 67, 33, 136),
+    Shape((1,), 33, 130, 256),
     # Unequal lengths: causal rows without a diagonal, causal keys that no query sees.
     Shape((2,), 1, 113, 16),
     Shape((1,), 7, 1, 40),

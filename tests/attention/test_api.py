@@ -156,7 +156,7 @@ def test_eager_implementations_take_any_head_dim(impl: str) -> None:
         (ones(1, 4, 16).int(), ones(1, 4, 16).int(), ones(1, 4, 16).int(), "auto", "q has dtype torch.int32; allowed"),
         (ones(1, 4, 16), ones(1, 4, 16), ones(1, 4, 16, device="meta"), "auto", "q, k, v are on .*, meta; allowed"),
         (ones(1, 4, 8), ones(1, 4, 8), ones(1, 4, 8), "pytorch", "head_dim is 8; allowed for impl='pytorch': 16 to"),
-        (ones(1, 4, 129), ones(1, 4, 129), ones(1, 4, 129), "triton", "head_dim is 129; allowed for impl='triton'"),
+        (ones(1, 4, 257), ones(1, 4, 257), ones(1, 4, 257), "triton", "head_dim is 257; allowed for impl='triton'"),
     ],
 )
 def test_wrong_inputs_get_one_clear_line(

@@ -42,11 +42,17 @@ def _chosen(most: int) -> Iterator[tuple[str, int, str, Tiles]]:
     for kernel, table in TABLES.items():
         for d, choices in table.items():
             for dtype, tiles in zip(PRODUCTS, choices, strict=True):
-                for one in (tiles, SHORT_GRID_TILES.get(tiles, tiles)):
-                    yield kernel, d, dtype, fitting(one, most)
+                for choice in (tiles, SHORT_GRID_TILES.get(tiles, tiles)):
+                    yield kernel, d, dtype, fitting(choice, most)
+    for d, tiles in tables.FEW_ROWS_TILES.items():
+        yield "forward", d, "fp32", tiles
+    for d, tiles in tables.FEW_KEYS_TILES.items():
+        yield "dkdv", d, "fp32", tiles
+        yield "dq", d, "fp32", tables.FEW_ROWS_TILES[d]
     if most >= tables.AT_ONCE_MIN_SHARED_BYTES:
         for d in tables.FORWARD_TILES:
-            yield "at once", d, "bf16", tables.AT_ONCE_TILES
+            if d <= tables.MAX_PIPELINED_HEAD_DIM:
+                yield "at once", d, "bf16", tables.AT_ONCE_TILES
 
 
 def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, dropout: bool, capability: int) -> Any:
@@ -59,13 +65,14 @@ def _compiled(kernel: Any, d: int, dtype: str, products: str, tiles: Tiles, drop
     constants = {
         "D": d,
         "D_PADDED": d,
+        "STRIDE_UNIT": 1,
         "HEADS_PER_KV_HEAD": 1,
         "Q_TILE_SIZE": tiles.q,
         "K_TILE_SIZE": tiles.k,
         "IS_CAUSAL": True,
         "EVEN_QUERIES": True,
         "EVEN_KEYS": True,
-        "ONE_LOOP": dtype == "fp32" and d == 128,
+        "ONE_LOOP": dtype == "fp32" and d >= 128,
         "INPUT_PRECISION": products,
     }
     types = {"scale": "fp32", "scale_log2": "fp32", "L_ptr": "*fp32", "Delta_ptr": "*fp32"}
