@@ -22,13 +22,8 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(publish
     html, hashes = published
     pages = {path.stem: path.read_text(encoding="utf-8") for path in html.glob("*.html")}
     texts = {name: text_of(page) for name, page in pages.items()}
-    assert [page[0] for page in json.loads((html / "index.json").read_text())["pages"][-5:]] == [
-        "attention",
-        "step",
-        "roofline",
-        "distributed",
-        "trust",
-    ]
+    listed = {page[0] for page in json.loads((html / "index.json").read_text())["pages"]}
+    assert listed >= {"attention", "step", "roofline", "distributed", "trust"}
     assert hashes[-2][:8] in texts["attention"] and SUBJECTS[-2] in texts["attention"]
     assert hashes[-3][:8] not in texts["attention"]
     saved = pages["attention"].partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
