@@ -83,19 +83,30 @@ def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int,
 
 
 def plain_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor) -> Backward:
-    """Plan a backward: in one launch if the grid is small, else in three, for delta, for dk and dv, and for dq."""
+    """Plan a backward: in one launch if the grid is small, else in three."""
     if tiles := tiles_at_once(q, k):
-        at_once = at_once_launch(request, q, k, v, out, do, tiles)
+        return at_once_backward(request, q, k, v, out, do, tiles)
+    return two_pass_backward(request, q, k, v, out, do)
 
-        def run_at_once(
-            q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
-        ) -> tuple[Tensor, Tensor, Tensor]:
-            dq, dk, dv = like(q), like(k), like(v)
-            at_once(q, k, v, out, do, lse, dq, dk, dv, seed)
-            return dq, dk, dv
 
-        return run_at_once
+def at_once_backward(
+    request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, tiles: Tiles
+) -> Backward:
+    """Plan a backward in one launch."""
+    launch = at_once_launch(request, q, k, v, out, do, tiles)
 
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dq, dk, dv = like(q), like(k), like(v)
+        launch(q, k, v, out, do, lse, dq, dk, dv, seed)
+        return dq, dk, dv
+
+    return run
+
+
+def two_pass_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor) -> Backward:
+    """Plan a backward in three launches, for delta, for dk and dv, and for dq."""
     delta_of = delta_launch(out, do)
     keys_tiles, queries_tiles = backward_tiles(q, k)
     over_keys = dkdv_launch(request, q, k, v, do, keys_tiles)

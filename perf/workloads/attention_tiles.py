@@ -84,11 +84,11 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
         tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
+    if kernel in WAYS:
+        way = _forward_way(tables, request, q) if kernel == "forward-choice" else _backward_way(tables, request, q)
+        return f"{kernel} {_joined(problem.shape)} {problem.dtype}", str(WAYS[kernel].index(way))
     if not tables.hopper_takes(request, q):
         return None
-    if kernel.startswith("gluon"):
-        cell = f"{kernel} {_joined(problem.shape)} {problem.dtype}"
-        return cell, str(int(_is_in_gluon(tables, kernel, request, q)))
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
     entry, numbers = _of_hopper(kernel, request, q)
@@ -108,10 +108,26 @@ def _of_hopper(kernel: str, request: Any, q: Any) -> tuple[str, tuple[int, ...]]
     return f"{table}[{d}]", taken[:4]
 
 
-def _is_in_gluon(tables: Any, kernel: str, request: Any, q: Any) -> bool:
-    if kernel == "gluon-forward":
-        return bool(tables.hopper_forward(request, q, q, q) or tables.hopper_float32_forward(request, q, q))
-    return bool(tables.hopper_backward(request, q, q, q) or tables.hopper_float32(request, q, q))
+WAYS = {
+    "forward-choice": ("plain", "split", "gluon", "gluon, many tiles"),
+    "backward-choice": ("two passes", "at once", "gluon"),
+}
+"""Our kernels for the same problem. A candidate's number is an index here."""
+
+
+def _forward_way(tables: Any, request: Any, q: Any) -> str:
+    """Return the kernels that planning takes."""
+    if hopper := tables.hopper_forward(request, q, q, q):
+        return "gluon" if hopper == tables.HOPPER_FORWARD[tables.padded_head_dim(q)] else "gluon, many tiles"
+    if tables.hopper_float32_forward(request, q, q):
+        return "gluon"
+    return "split" if tables.split_keys(request, q, q) else "plain"
+
+
+def _backward_way(tables: Any, request: Any, q: Any) -> str:
+    if tables.hopper_backward(request, q, q, q) or tables.hopper_float32(request, q, q):
+        return "gluon"
+    return "at once" if tables.tiles_at_once(q, q) else "two passes"
 
 
 TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
@@ -268,31 +284,47 @@ def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int
     return _backward_run(plan, on)
 
 
-def _in_gluon(mode: str, problem: AttentionProblem, on: Tensors) -> Run:
-    kernel = f"{'float32' if problem.dtype == 'float32' else 'hopper'}-{mode}"
-    _, numbers = _of_hopper(kernel, _request(problem), on.q)
-    return KERNELS[kernel].make(problem, on, numbers)
+def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan a whole forward in one of its ways, with the tables' tiles."""
+    tables, request, (q, k, v) = _tables(), _request(problem), on[:3]
+    way, d = WAYS["forward-choice"][numbers[0]], tables.padded_head_dim(q)
+    if way == "plain":
+        return _forward_run(_triton().plain_forward(request, q, k, v), on)
+    if way == "split":
+        if problem.dtype == "float32" or problem.d > tables.MAX_PIPELINED_HEAD_DIM:
+            raise Unavailable("keys are split in 16-bit dtypes and head dimensions up to 128")
+        chunk = tables.split_keys(request, q, k) or tables.MIN_CHUNK
+        return _forward_run(_triton().split_forward(request, q, k, v, chunk), on)
+    _require_gluon(tables, request, on)
+    if problem.dtype == "float32":
+        return _float32_forward(problem, on, tables.HOPPER_FLOAT32[d, 3][1:])
+    table = tables.HOPPER_FORWARD if way == "gluon" else tables.HOPPER_FORWARD_MANY
+    if d not in table:
+        raise Unavailable(f"no choice for many tiles of {d} columns")
+    return _forward_run(_gluon().gluon_forward(request, q, k, v, table[d]), on)
 
 
-def _gluon_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """Plan the forward by the tables, with its splitting: of float32 into pieces, or of the keys over programs."""
-    if numbers == (1,):
-        return _in_gluon("forward", problem, on)
-    request = _request(problem)
-    chunk = _tables().split_keys(request, on.q, on.k)
-    if chunk is None:
-        plan = _triton().plain_forward(request, on.q, on.k, on.v)
-    else:
-        plan = _triton().split_forward(request, on.q, on.k, on.v, chunk)
-    return _forward_run(plan, on)
+def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan a whole backward in one of its ways, with the tables' tiles."""
+    tables, request, (q, k, v, do, out) = _tables(), _request(problem), on[:5]
+    way, d = WAYS["backward-choice"][numbers[0]], tables.padded_head_dim(q)
+    if way == "two passes":
+        return _backward_run(_triton().two_pass_backward(request, q, k, v, out, do), on)
+    if way == "at once":
+        if problem.dtype == "float32" or problem.d > tables.MAX_PIPELINED_HEAD_DIM:
+            raise Unavailable("both passes are in one launch in 16-bit dtypes and head dimensions up to 128")
+        return _backward_run(_triton().at_once_backward(request, q, k, v, out, do, tables.AT_ONCE_TILES), on)
+    _require_gluon(tables, request, on)
+    if problem.dtype == "float32":
+        return _float32_backward(problem, on, tables.HOPPER_FLOAT32[d, 3][1:])
+    return _backward_run(_gluon().gluon_backward(request, q, k, v, out, do, tables.HOPPER_BACKWARD[d]), on)
 
 
-def _gluon_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """Plan all launches of the backward by the tables."""
-    if numbers == (1,):
-        return _in_gluon("backward", problem, on)
-    plan = _triton().plain_backward(_request(problem), on.q, on.k, on.v, on.out, on.do)
-    return _backward_run(plan, on)
+def _require_gluon(tables: Any, request: Any, on: Tensors) -> None:
+    if not tables.hopper_takes(request, on.q):
+        raise Unavailable("the kernels in Gluon take head dimensions of 33 to 128 on compute capability 9.0")
+    if on.q.shape[2] < tables.HOPPER_ROWS:
+        raise Unavailable(f"the kernels in Gluon take {tables.HOPPER_ROWS} rows or more")
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:
@@ -309,8 +341,8 @@ KERNELS = {
     "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
     "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
     "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),
-    "gluon-forward": KernelLaunch(_gluon_forward, products=2, read=3, written=1),
-    "gluon-backward": KernelLaunch(_gluon_backward, products=5, read=5, written=3),
+    "forward-choice": KernelLaunch(_forward_choice, products=2, read=3, written=1),
+    "backward-choice": KernelLaunch(_backward_choice, products=5, read=5, written=3),
 }
 
 

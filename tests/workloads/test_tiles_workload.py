@@ -31,16 +31,21 @@ def test_every_plain_kernel_is_right_in_any_tiles(kernel, is_causal):
 
 
 @on_a_cpu
-@pytest.mark.parametrize("chunk", [None, 64])
-def test_beside_those_in_gluon_are_the_plain_kernels_as_the_tables_have_them(chunk, monkeypatch):
-    work_of("forward", tokens=128, seq_len=128)  # the inputs are made by the tables as they are
-    split, split_forward = [], triton_plans.split_forward
-    monkeypatch.setattr(tiles, "split_keys", lambda request, q, k: chunk)
-    monkeypatch.setattr(triton_plans, "split_forward", lambda *args: split.append(args[-1]) or split_forward(*args))
-    forward, backward = (work_of(f"gluon-{mode}", "0", tokens=128, seq_len=128) for mode in ("forward", "backward"))
-    assert split == ([chunk] if chunk else [])
-    assert forward.run().keys() == {"out"} and backward.run().keys() == {"dq", "dk", "dv"}
-    assert 0 < forward.check() < 1e-5 and 0 < backward.check() < 1e-5
+@pytest.mark.parametrize("way", [0, 1])
+@pytest.mark.parametrize(("kernel", "outputs"), [("forward-choice", {"out"}), ("backward-choice", {"dq", "dk", "dv"})])
+def test_every_way_of_the_plain_kernels_is_right(kernel, outputs, way):
+    work = work_of(kernel, str(way), tokens=128, seq_len=128, dtype="float16")
+    assert work.run().keys() == outputs
+    assert 0 < work.check() < 5e-3
+
+
+@on_a_cpu
+@pytest.mark.parametrize(
+    ("kernel", "way"), [("forward-choice", "2"), ("forward-choice", "3"), ("backward-choice", "2")]
+)
+def test_a_way_that_this_machine_does_not_have_is_unavailable(kernel, way):
+    with pytest.raises(Unavailable, match=r"compute capability 9\.0"):
+        work_of(kernel, way)
 
 
 @on_a_cpu
@@ -122,15 +127,20 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
     assert choice("hopper-backward", one_head, "meta") is None
     for mode in ("forward", "backward"):
-        for cell, is_in_gluon in ((problem(1, 4, 512, 64), "0"), (problem(1, 32, 4096, 64), "1")):
-            entry = f"gluon-{mode} 1x{cell.shape[1]}x{cell.seq_len}x64 bfloat16"
-            assert choice(f"gluon-{mode}", cell, "meta") == (entry, is_in_gluon)
-        for cell, is_in_gluon in ((problem(1, 16, 64, 64, "float32"), "0"), (problem(1, 16, 2048, 64, "float32"), "1")):
-            assert choice(f"gluon-{mode}", cell, "meta")[1] == is_in_gluon
-    assert choice("gluon-forward", problem(1, 8, 1024, 80), "meta")[1] == "0"  # the plain one is faster there
-    assert choice("gluon-backward", problem(1, 8, 1024, 80), "meta")[1] == "1"
+        few, many = ("0", "3") if mode == "forward" else ("1", "2")
+        for cell, way in ((problem(1, 4, 512, 64), few), (problem(1, 32, 4096, 64), many)):
+            entry = f"{mode}-choice 1x{cell.shape[1]}x{cell.seq_len}x64 bfloat16"
+            assert choice(f"{mode}-choice", cell, "meta") == (entry, way)
+        for cell, way in ((problem(1, 16, 64, 64, "float32"), "0"), (problem(1, 16, 2048, 64, "float32"), "2")):
+            assert choice(f"{mode}-choice", cell, "meta")[1] == way
+    assert choice("forward-choice", problem(1, 8, 1024, 80), "meta")[1] == "0"  # the plain one is faster there
+    assert choice("forward-choice", problem(1, 1, 4096, 80), "meta")[1] == "1"
+    assert choice("forward-choice", problem(1, 8, 2048, 80), "meta")[1] == "2"
+    assert choice("backward-choice", problem(1, 8, 1024, 80), "meta")[1] == "2"
+    assert choice("backward-choice", problem(1, 16, 4096, 16), "meta")[1] == "0"
     few_rows = problem(1, 1, 2048, 64, "float32")
-    assert choice("gluon-forward", few_rows, "meta")[1] == "0" and choice("gluon-backward", few_rows, "meta")[1] == "1"
+    assert choice("forward-choice", few_rows, "meta")[1] == "0"
+    assert choice("backward-choice", few_rows, "meta")[1] == "2"
     assert choice("float32-forward", problem(1, 16, 4096, 128), "meta") is None
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from perf.harness.case import Case, ClockName
 from perf.studies.attention.cells import CLOCKS, MASKS, Cell
+from perf.studies.attention.groups import Problem
+from perf.workloads.attention_tiles import WAYS
 
 ROWS, WARPS = (32, 64, 128), (4, 8)
 MIN_SIZES = {"q": 16, "k": 16}
@@ -137,15 +139,15 @@ KERNELS = {
         for mode in ("forward", "backward")
     },
     **{
-        f"gluon-{mode}": TunedKernel(
-            "HOPPER_MIN_KEYS, HOPPER_FLOAT32_MIN_VISITED and programs; 1: the kernels in Gluon, 0: the plain ones",
-            {"gluon": (0, 1)},
+        name: TunedKernel(
+            "the choice: " + ", ".join(f"{number} {way}" for number, way in enumerate(ways)),
+            {"way": tuple(range(len(ways)))},
             shapes=FEW,
-            mode=mode,
-            dims=(64, 80, 128),
+            mode=name.removesuffix("-choice"),
+            dims=(16, 32, 64, 80, 128),
             others_hang=True,
         )
-        for mode in ("forward", "backward")
+        for name, ways in WAYS.items()
     },
 }
 
@@ -186,6 +188,19 @@ def shape_of(text: str) -> Shape:
         raise ValueError(f"--cell {text} was given; allowed: batch x heads x seq_len, as 2x16x16384")
     batch, num_heads, seq_len = map(int, words)
     return batch, num_heads, seq_len
+
+
+def drawn_cells(names: Sequence[str], problems: Iterable[Problem], device: str) -> Iterator[TileCell]:
+    """Yield a cell of each kernel for each problem. Raises `ValueError` for a kernel that is no choice of kernels."""
+    for name in names:
+        if name not in WAYS:
+            raise ValueError(f"--kernel {name} was given with --seed; allowed with it: {', '.join(WAYS)}")
+    clock: ClockName = "cuda_events" if device == "cuda" else "wall"
+    how: dict[str, Any] = {"clock": clock, "cache": CLOCKS.get(clock, "warm")}
+    for name, problem in itertools.product(names, problems):
+        if device == "cpu" and problem.dtype == "bfloat16":
+            continue  # whose products Triton's interpreter gets wrong
+        yield TileCell(group=name, mode=KERNELS[name].mode, **problem._asdict(), **how)
 
 
 def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str, *, tiny: bool = False) -> Iterator[TileCell]:

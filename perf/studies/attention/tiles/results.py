@@ -9,8 +9,10 @@ from perf.studies.document import text_table
 from perf.studies.rows import Row
 from perf.studies.speedups import geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
+from perf.workloads.attention_tiles import WAYS
 
 SHOWN = 5
+MAX_LOSS = 0.05
 CLOSE = 0.02
 """A gain that is not worth changing an entry."""
 
@@ -53,9 +55,33 @@ def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
 
 
 def verdicts(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield a sentence for each table entry: whether another candidate is faster over all its cells."""
-    for (entry,), mine in grouped(rows, "entry"):
+    """Yield a sentence for each table entry: whether another candidate is faster over all its cells.
+
+    The choice of kernels gets one for all its cells: how much slower it is than the fastest of our own at worst.
+    """
+    rows = list(rows)
+    for (entry,), mine in grouped((row for row in rows if row["group"] not in WAYS), "entry"):
         yield f"{entry}: {_verdict(mine)}."
+    for (kernel,), mine in grouped((row for row in rows if row["group"] in WAYS), "group"):
+        yield f"{kernel}: {_choice_verdict(mine)}."
+
+
+def _choice_verdict(rows: list[Row]) -> str:
+    """Compare the choice in each cell with the fastest way there."""
+    ways = WAYS[rows[0]["group"]]
+    best = [max(pairs.values(), key=lambda pair: speedup_of(pair)[0]) for pairs in _cells(rows).values()]
+    if not best:
+        return "nothing was compared with the choice"
+    worst = max(best, key=lambda pair: speedup_of(pair)[0])
+    speed, half = speedup_of(worst)
+    if speed <= 1:
+        return f"the choice is the fastest of our kernels in all {len(best)} cells"
+    slower = sum(speedup_of(pair)[0] > 1 + MAX_LOSS for pair in best)
+    faster, chosen = ways[int(worst["ours"])], ways[int(worst["against"])]
+    return (
+        f"in {slower} of {len(best)} cells another of our kernels is more than {MAX_LOSS:.0%} faster than the choice; "
+        f"at worst, in {_where(worst)}, {worst['dtype']}, {faster} is {with_interval(speed, half)} as fast as {chosen}"
+    )
 
 
 def _verdict(rows: list[Row]) -> str:

@@ -9,10 +9,20 @@ import click
 
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import MASKS, narrowed
+from perf.studies.attention.groups import groups_of
 from perf.studies.attention.results import NOT_MEASURED
-from perf.studies.attention.study import measure, start
+from perf.studies.attention.study import drawn, measure, start
 from perf.studies.attention.tiles.compiling import compile_all
-from perf.studies.attention.tiles.kernels import KERNELS, RACE, TileCell, candidates_of, cells_of, checked, shape_of
+from perf.studies.attention.tiles.kernels import (
+    KERNELS,
+    RACE,
+    TileCell,
+    candidates_of,
+    cells_of,
+    checked,
+    drawn_cells,
+    shape_of,
+)
 from perf.studies.attention.tiles.results import shown, verdicts
 from perf.studies.document import conclude, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
@@ -20,9 +30,10 @@ from perf.studies.lm import device_kind, tiny_option
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
-from perf.workloads.attention_tiles import choice
+from perf.workloads.attention_tiles import WAYS, choice
 from perf.workloads.workload import Unavailable
 
+DRAWN = 200
 MAX_WORKERS = 32  # each has a context on the GPU, half a GiB
 _KERNELS = "\n".join(f"    {name:17}{kernel.table}" for name, kernel in KERNELS.items())
 _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.items())
@@ -35,6 +46,7 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     python -m perf study tiles --kernel dq --d 128 --dtype bfloat16 --out FOLDER
     python -m perf study tiles --kernel forward --d 64 --cell 4x16x2048 --mask full
     python -m perf study tiles --kernel split --candidate 64x64x4x3x4 --candidate 64x64x4x3x8
+    python -m perf study tiles --seed 1
 
     The tables of cs336_systems/attention/tiles.py, and the kernel that goes by each:
 
@@ -46,6 +58,9 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     choice and all others, by CUDA events with a cold L2; one whose first sample takes {RACE} times as long as the
     fastest is out of the race. Three processes give speed-ups their intervals. A sentence for each entry says whether
     another candidate is faster over all its cells; changing the table is up to you.
+
+    --seed draws problems on which the whole choice of kernels is held against each of our kernels, and says how much
+    slower than the fastest of them it is at worst.
 
     All tables together are thousands of kernels to compile: begin with one entry. Without a GPU tiny cells run in
     Triton's interpreter, in seconds. A candidate is written as
@@ -59,9 +74,11 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
 @click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Only these of the kernels' own.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(("bfloat16", "float32")), help="The same.")
 @click.option(
-    "--mask", "masks", multiple=True, default=("causal",), show_default=True, type=click.Choice(tuple(MASKS.values()))
+    "--mask", "masks", multiple=True, type=click.Choice(tuple(MASKS.values())), help="Default: causal; both if drawn."
 )
 @click.option("--cell", "shapes", multiple=True, help="batch x heads x seq_len, as 2x16x16384. Default: the kernel's.")
+@click.option("--seed", type=int, help="Draw the cells of forward-choice and backward-choice instead.")
+@click.option("--count", type=click.IntRange(1), help=f"Problems that --seed draws. Default: {DRAWN}; 8 if tiny.")
 @click.option("--candidate", "candidates", multiple=True, help="As above. Default: dozens, a few values of each.")
 @click.option("--workers", type=click.IntRange(1), help=f"Compilers at once. Default: cores, or {MAX_WORKERS}.")
 @effort_options(rounds=20, processes=FEWEST, on_a_cpu=FEWEST, half_width=0.01)
@@ -73,6 +90,8 @@ def command(
     dtypes: tuple[str, ...],
     masks: tuple[str, ...],
     shapes: tuple[str, ...],
+    seed: int | None,
+    count: int | None,
     candidates: tuple[str, ...],
     workers: int | None,
     effort: Effort,
@@ -82,15 +101,20 @@ def command(
     device: Device = "cuda" if device_kind() == "cuda" else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
-    kernels = tuple(dict.fromkeys(names or KERNELS))
+    kernels = tuple(dict.fromkeys(names or (KERNELS if seed is None else WAYS)))
     try:
         tiny = bool(size) or device == "cpu"
         tried = {
             name: tuple(checked(name, candidate) for candidate in candidates) or candidates_of(name, tiny=tiny)
             for name in kernels
         }
-        cells = list(cells_of(kernels, [shape_of(text) for text in shapes], device, tiny=tiny))
-        cells = narrowed(cells, d=dims, dtype=dtypes, mask=masks)
+        if seed is None:
+            cells = list(cells_of(kernels, [shape_of(text) for text in shapes], device, tiny=tiny))
+            cells = narrowed(cells, d=dims, dtype=dtypes, mask=masks or ("causal",))
+        else:
+            sample = {"random": groups_of(device, tiny=tiny)["random"]}
+            problems = drawn(sample, seed=seed, count=count or (None if tiny else DRAWN))["random"].problems()
+            cells = narrowed(list(drawn_cells(kernels, problems, device)), d=dims, dtype=dtypes, mask=masks)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     rows: list[Row] = []

@@ -28,21 +28,24 @@ def test_every_plain_kernel_is_measured_on_a_cpu(tmp_path):
     done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
-    assert {row["group"] for row in rows} == {"forward", "dkdv", "dq", "at-once", "split"}
+    choices = {"forward-choice", "backward-choice"}
+    assert {row["group"] for row in rows} == {"forward", "dkdv", "dq", "at-once", "split"} | choices
     for row in rows:
+        if row["group"] in choices and row["status"] == "unavailable":
+            continue  # there are no kernels in Gluon here
         assert row["status"] in ("ok", "out_of_the_race"), row
         assert 0 < row["error"] < 1e-5
         assert all(len(samples) == 2 for samples in row["samples_s"])
     present = [row for row in rows if row["is_present"]]
     assert {row["status"] for row in present} == {"ok"}
-    assert {row["entry"] for row in present} == {
+    assert {row["entry"] for row in present if row["group"] not in choices} == {
         "FORWARD_TILES[16] float32",
         "DKDV_TILES[16] float32",
         "DQ_TILES[16] float32",
         "AT_ONCE_TILES",
         "SPLIT_TILES",
     }
-    for entry in {row["entry"] for row in present}:
+    for entry in {row["entry"] for row in present if row["group"] not in choices} | choices:
         assert sum(line.startswith(f"{entry}: ") for line in done.output.splitlines()) == 1
     assert "Measured on a CPU" in done.output
 
@@ -58,6 +61,20 @@ def test_cells_and_candidates_of_one_s_own_and_one_that_cannot_be_launched(tmp_p
     assert {(row["batch"], row["num_heads"], row["seq_len"], row["is_causal"]) for row in rows} == {(1, 1, 48, False)}
     assert describe(rows[2]) == "unavailable: a part of 24 keys is no multiple of both tiles"
     assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16, full: a part of 24 keys" in done.output
+
+
+@on_a_cpu
+def test_the_choice_of_kernels_is_held_against_each_of_them_on_drawn_problems(tmp_path):
+    done = invoke("--seed", "3", "--count", "4", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
+    assert {row["group"] for row in rows} == {"forward-choice", "backward-choice"}
+    assert len({(row["group"], row["seq_len"], row["d"]) for row in rows}) in (2, 4), "some are in bfloat16"
+    assert all(row["status"] == "ok" for row in rows if row["is_present"])
+    lines = done.output.splitlines()
+    assert sum(line.startswith(("forward-choice: ", "backward-choice: ")) for line in lines) == 2
+    refused = invoke("--seed", "3", "--kernel", "dq")
+    assert refused.exit_code == 1 and "allowed with it: forward-choice, backward-choice" in refused.output
 
 
 @pytest.mark.gpu
