@@ -109,7 +109,7 @@ def gluon_backward(
 
 
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
-    """Plan a float32 forward over pieces, which take 4 or 6 bytes an element of q, k and v."""
+    """Plan a float32 forward over pieces, 4 or 6 bytes an element of q, k and v padded to 64 or 128 columns."""
     constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
     scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
     launch = Launch(flash_fwd_hopper_float32_kernel, programs_of(q, CONSUMERS * WGMMA_ROWS), scalars, constants)

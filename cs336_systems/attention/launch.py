@@ -5,7 +5,6 @@ contiguous head vectors, and so are outputs.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -118,6 +117,11 @@ def like(x: Tensor) -> Tensor:
     return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
+def _divides_all(divisor: int, numbers: tuple[int, ...]) -> bool:
+    """Whether it does; a graph of any lengths, in which strides are symbols, is guarded by this and not by `gcd`."""
+    return all(number % divisor == 0 for number in numbers)
+
+
 def new_lse(q: Tensor) -> Tensor:
     """Allocate the log-sum-exp of q's rows."""
     return torch.empty(*q.shape[:-1], dtype=torch.float32, device=q.device)
@@ -135,8 +139,13 @@ def stride_unit(*tensors: Tensor) -> int:
 
     It is at most 16 bytes, as much as a thread loads at once, and 1 where Triton sees for itself that 16 divides all.
     """
-    divisor = math.gcd(16, *strides(*tensors))
-    return 1 if divisor == 16 else min(divisor, 16 // tensors[0].element_size())
+    given = strides(*tensors)
+    if _divides_all(16, given):
+        return 1
+    unit = 16 // tensors[0].element_size()
+    while not _divides_all(unit, given):
+        unit //= 2
+    return unit
 
 
 def num_tiles(x: Tensor, rows: int) -> int:
