@@ -21,6 +21,8 @@ from torch import Tensor
 PACKAGE = "cs336_systems.attention"
 KERNELS = (
     "scaffold",
+    "columns",
+    "order",
     "pieces",
     "forward",
     "forward_float32",

@@ -15,18 +15,22 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from cs336_systems.attention import constants
+from cs336_systems.attention.gluon_kernels.columns import (
+    columns_of,
+    start_of,
+    width_of,
+)
+from cs336_systems.attention.gluon_kernels.order import (
+    in_order,
+)
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
     Ring,
     async_load,
     async_store,
     barriers,
-    columns_of,
-    in_order,
     ring_barriers,
-    start_of,
     tiles_like,
-    width_of,
 )
 
 LOG2_E = gl.constexpr(constants.LOG2_E)

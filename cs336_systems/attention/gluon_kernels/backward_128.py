@@ -26,17 +26,19 @@ from cs336_systems.attention.gluon_kernels.backward import (
     tiles_of_program,
     visited,
 )
-from cs336_systems.attention.gluon_kernels.scaffold import (
-    Sizes,
+from cs336_systems.attention.gluon_kernels.columns import (
     add_products,
-    async_add,
     columns_of,
-    matrix,
-    mma,
     products_over,
     result_parts,
     wgmma_columns,
     zeros_of,
+)
+from cs336_systems.attention.gluon_kernels.scaffold import (
+    Sizes,
+    async_add,
+    matrix,
+    mma,
 )
 
 DQ_COLUMNS = gl.constexpr(constants.DQ_COLUMNS)  # of a consumer

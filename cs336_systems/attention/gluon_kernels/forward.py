@@ -19,27 +19,33 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from cs336_systems.attention import constants
+from cs336_systems.attention.gluon_kernels.columns import (
+    add_products,
+    columns_of,
+    products_over,
+    result_parts,
+    scaled_rows,
+    start_of,
+    wait_for,
+    width_of,
+    zeros_of,
+)
+from cs336_systems.attention.gluon_kernels.order import (
+    tile_at,
+    turns_of,
+)
 from cs336_systems.attention.gluon_kernels.pieces import load_pieces
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
     Ring,
     Sizes,
-    add_products,
     async_store,
-    columns_of,
-    in_order,
     matrix,
     mma,
     operand,
-    products_over,
-    result_parts,
     ring_barriers,
-    start_of,
     tiles_like,
     two_rings,
-    wait_for,
-    width_of,
-    zeros_of,
 )
 
 LN_2 = gl.constexpr(constants.LN_2)
@@ -97,34 +103,6 @@ def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexp
     k_ring, v_ring = two_rings(k_tiles, v_tiles, STAGES, 1, CONSUMERS)
     fence_async_shared()
     return Memory(Ring(q_tiles, q_full, q_empty), k_ring, v_ring)
-
-
-@gluon.jit
-def turns_of(sizes, Q_TILE_SIZE: gl.constexpr):
-    """Return how many tiles this program takes."""
-    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE) * sizes.all_heads
-    turns = num_tiles // gl.num_programs(0)
-    place = gl.program_id(0)
-    if turns % 2 == 1:
-        place = gl.num_programs(0) - 1 - place
-    return turns + (place < num_tiles % gl.num_programs(0)).to(gl.int32)
-
-
-@gluon.jit
-def tile_at(turn, sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return first query, batch and head of the tile that this program takes in a turn.
-
-    The heaviest tiles come first, the last ones of their heads if causal. Every other turn goes through the programs
-    backward, so that each gets about the same work.
-    """
-    position = turn * gl.num_programs(0) + gl.program_id(0)
-    if turn % 2 == 1:
-        position = (turn + 1) * gl.num_programs(0) - 1 - gl.program_id(0)
-    num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
-    tile, batch_head = in_order(position, num_tiles, sizes)
-    if IS_CAUSAL:
-        tile = num_tiles - 1 - tile
-    return tile * Q_TILE_SIZE, batch_head // sizes.heads, batch_head % sizes.heads
 
 
 @gluon.jit
@@ -261,15 +239,6 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     async_store(task.out.desc, [batch, head, q_start, 0], task.out.tiles.index(CONSUMER))
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
     return end
-
-
-@gluon.jit
-def scaled_rows(acc, factors, parts: gl.constexpr):
-    """Multiply the rows of parts of columns."""
-    out = ()
-    for i in gl.static_range(len(parts)):
-        out = out + (acc[i] * gl.convert_layout(factors, gl.SliceLayout(1, mma(width_of(parts, i))))[:, None],)
-    return out
 
 
 @gluon.jit

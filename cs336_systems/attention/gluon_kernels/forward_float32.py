@@ -18,6 +18,8 @@ from cs336_systems.attention.gluon_kernels.forward import (
     load_tiles,
     skip_tiles,
     store_lse,
+)
+from cs336_systems.attention.gluon_kernels.order import (
     tile_at,
     turns_of,
 )
@@ -29,7 +31,14 @@ from cs336_systems.attention.gluon_kernels.pieces import (
     scores_of,
     transposed,
 )
-from cs336_systems.attention.gluon_kernels.scaffold import ROWS, Rows, Sizes, at_head, mma, store_rows
+from cs336_systems.attention.gluon_kernels.scaffold import (
+    ROWS,
+    Rows,
+    Sizes,
+    at_head,
+    mma,
+    store_rows,
+)
 
 KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from cs336_systems.attention.constants import WGMMA_ROWS
 from cs336_systems.attention.private import gluon_async_add, gluon_reinterpret
@@ -117,19 +117,6 @@ def two_rings(a_tiles, b_tiles, STAGES: gl.constexpr, FILLS: gl.constexpr, READE
 
 
 @gluon.jit
-def in_order(position, num_tiles, sizes):
-    """Return tile and head, over the batch, at a position: all first tiles of some heads, all second ones, and so on.
-
-    After the last tiles come those of the next `heads_at_once`. So programs that are given tiles in this order, the
-    heaviest first, end at about the same time.
-    """
-    first_head = position // (num_tiles * sizes.heads_at_once) * sizes.heads_at_once
-    heads = gl.minimum(sizes.heads_at_once, sizes.all_heads - first_head)
-    rank = position - first_head * num_tiles
-    return rank // heads, first_head + rank % heads
-
-
-@gluon.jit
 def at_head(x, batch, head):
     """Return a pointer to the first row of a head; offsets beyond 2^31 elements are in range."""
     return x.ptr + (batch.to(gl.int64) * x.batch_stride + head.to(gl.int64) * x.head_stride)
@@ -142,86 +129,6 @@ def store_rows(ptr, x, stride, row, N_ROWS, HEAD_DIM: gl.constexpr, D: gl.conste
     columns = gl.arange(0, D, layout=gl.SliceLayout(0, mma(D)))
     exist = (rows < N_ROWS)[:, None] & (columns < HEAD_DIM)[None, :]
     gl.store(ptr + (rows.to(gl.int64)[:, None] * stride + columns[None, :]), x, mask=exist)
-
-
-@gluon.constexpr_function
-def wgmma_columns(head_dim):
-    """Return head_dim rounded up to what a product of that depth takes."""
-    return -(-head_dim // 16) * 16
-
-
-@gluon.constexpr_function
-def parts_of(columns):
-    """Return widths of parts of a matrix, powers of two as shapes are in Gluon, whose sum is `columns`."""
-    return tuple(width for width in (128, 64, 32, 16) if columns & width)
-
-
-@gluon.constexpr_function
-def result_parts(head_dim, d):
-    """Return widths of parts of a sum of products as wide as head vectors: two where fewer columns take less time."""
-    columns = wgmma_columns(head_dim)
-    return parts_of(columns if columns in (80, 96) else d)
-
-
-@gluon.constexpr_function
-def width_of(parts, i):
-    """Return the columns of a part."""
-    return parts[i]
-
-
-@gluon.constexpr_function
-def start_of(parts, i):
-    """Return the first column of a part."""
-    return sum(parts[:i])
-
-
-@gluon.jit
-def products_over(a, b, HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr):
-    """Issue a @ b.T, 64 x COLUMNS, of head vectors in shared memory, without the zeros beyond HEAD_DIM."""
-    parts: gl.constexpr = parts_of(wgmma_columns(HEAD_DIM))
-    acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout=mma(COLUMNS))
-    for i in gl.static_range(len(parts)):
-        left = columns_of(a, start_of(parts, i), width_of(parts, i))
-        right = columns_of(b, start_of(parts, i), width_of(parts, i))
-        acc = warpgroup_mma(left, right.permute((1, 0)), acc, use_acc=i > 0, is_async=True)
-    return acc
-
-
-@gluon.jit
-def columns_of(x, START: gl.constexpr, COLUMNS: gl.constexpr):
-    """Return columns of a matrix in shared memory."""
-    if x.shape[1] != COLUMNS:
-        x = x.slice(START, COLUMNS, 1)
-    return x
-
-
-@gluon.jit
-def zeros_of(parts: gl.constexpr):
-    """Return zeros of 64 rows in parts of columns."""
-    acc = ()
-    for i in gl.static_range(len(parts)):
-        acc = acc + (gl.zeros([ROWS, width_of(parts, i)], gl.float32, layout=mma(width_of(parts, i))),)
-    return acc
-
-
-@gluon.jit
-def add_products(a, b, acc, parts: gl.constexpr):
-    """Issue acc + a @ b, where a is in registers, b in shared memory, and acc in parts of columns."""
-    out = ()
-    for i in gl.static_range(len(parts)):
-        left = gl.convert_layout(a, operand(width_of(parts, i)))
-        right = columns_of(b, start_of(parts, i), width_of(parts, i))
-        out = out + (warpgroup_mma(left, right, acc[i], is_async=True),)
-    return out
-
-
-@gluon.jit
-def wait_for(acc):
-    """Wait for all products, of which acc has some in parts of columns."""
-    acc = warpgroup_mma_wait(0, deps=acc)
-    if not isinstance(acc, gl.tuple):
-        acc = (acc,)
-    return acc
 
 
 @gluon.jit
