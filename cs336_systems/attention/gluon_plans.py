@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from cs336_systems.attention import gpu
 from cs336_systems.attention.constants import DQ_COLUMNS, WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel
 from cs336_systems.attention.gluon_kernels.backward_128 import flash_bwd_hopper_128_kernel
@@ -13,17 +14,17 @@ from cs336_systems.attention.gluon_kernels.backward_float32 import flash_bwd_hop
 from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kernel
 from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
-from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
-from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import (
+from cs336_systems.attention.hopper import (
     HOPPER_ROWS,
     HopperBackward,
     HopperFloat32,
     HopperForward,
-    l2_bytes,
-    multiprocessors,
-    padded_head_dim,
     suits_tma,
+)
+from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import (
+    padded_head_dim,
 )
 from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
@@ -182,7 +183,7 @@ def programs_of(q: Tensor, rows: int) -> int:
 
     They are as many as multiprocessors, or nearly, if then each gets the same number of tiles.
     """
-    tiles, most = num_tiles(q, rows), multiprocessors(q.device) or MAX_PROGRAMS
+    tiles, most = num_tiles(q, rows), gpu.multiprocessors(q.device) or MAX_PROGRAMS
     nearly_all = range(most, most - most // 32 - 1, -1)
     return min(tiles, next((programs for programs in nearly_all if tiles % programs == 0), most))
 
@@ -190,7 +191,7 @@ def programs_of(q: Tensor, rows: int) -> int:
 def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
     """Return queries, keys, heads, all heads, and the heads of which k and v stay in the cache."""
     bytes_of_head = 2 * k[0, 0].numel() * k.element_size() * k.shape[1] // q.shape[1]
-    return q.shape[2], k.shape[2], *_heads(request, q, l2_bytes(q.device) // 2 // bytes_of_head)
+    return q.shape[2], k.shape[2], *_heads(request, q, gpu.l2_bytes(q.device) // 2 // bytes_of_head)
 
 
 def _backward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
@@ -200,7 +201,7 @@ def _backward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
     as leave each head SHARING programs, which read the same queries at about the same time.
     """
     bytes_of_head = (2 * q.element_size() + 4) * q[0, 0].numel() * q.shape[1] // k.shape[1]
-    fitting, processors = l2_bytes(q.device) // 2 // bytes_of_head, multiprocessors(q.device)
+    fitting, processors = gpu.l2_bytes(q.device) // 2 // bytes_of_head, gpu.multiprocessors(q.device)
     if num_tiles(k, HOPPER_ROWS) < FEW_PROGRAMS * processors:
         fitting = max(fitting, processors // SHARING)
     return q.shape[2], k.shape[2], *_heads(request, k, fitting)

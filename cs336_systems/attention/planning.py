@@ -1,6 +1,6 @@
 """Plans: which kernels a call gets and how they are launched, made once for all calls alike.
 
-`tiles` says which Gluon kernel takes a call (`gluon_plans`); the Triton kernels (`triton_plans`) take the others.
+`hopper` says which Gluon kernel takes a call (`gluon_plans`); the Triton kernels (`triton_plans`) take the others.
 """
 
 from collections.abc import Hashable
@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cs336_systems.attention import tiles, triton_plans
+from cs336_systems.attention import hopper, tiles, triton_plans
 from cs336_systems.attention.inputs import check_inputs
 from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_of, layout_of
 from cs336_systems.attention.request import Request
@@ -66,11 +66,11 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
     num_keys = _visible_keys(request, q, k)
     request = _resolved(request, q)
     q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
-    if choice := tiles.hopper_forward(request, q4, k4, v4):
+    if choice := hopper.hopper_forward(request, q4, k4, v4):
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.gluon_forward(request, q4, k4, v4, choice)
-    elif in_pieces := tiles.hopper_float32_forward(request, q4, k4):
+    elif in_pieces := hopper.hopper_float32_forward(request, q4, k4):
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.pieces_forward(request, q4, k4, v4, in_pieces)
@@ -97,11 +97,11 @@ def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tens
     given = q, k, v, out, do
     q4, k4, v4, out4, do4 = map(as_4d, given)
     k4, v4 = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
-    if choice := tiles.hopper_backward(request, q4, k4, v4):
+    if choice := hopper.hopper_backward(request, q4, k4, v4):
         from cs336_systems.attention import gluon_plans
 
         backward = gluon_plans.gluon_backward(request, q4, k4, v4, out4, do4, choice)
-    elif not request.deterministic and (in_pieces := tiles.hopper_float32(request, k4, q4)):
+    elif not request.deterministic and (in_pieces := hopper.hopper_float32(request, k4, q4)):
         from cs336_systems.attention import gluon_plans
 
         backward = gluon_plans.pieces_backward(request, q4, k4, v4, out4, do4, in_pieces)

@@ -151,7 +151,7 @@ def gluon_async_add() -> Any:
     """Return `async_add(descriptor, coord, tile)` for Gluon kernels: global += shared, by the copy engine.
 
     Triton 3.8 and newer name it; 3.6 and 3.7 have only the operation. Fallback: none, so an error makes the import of
-    the Gluon kernels fail, and `tiles.runs_gluon` then selects the Triton kernels.
+    the Gluon kernels fail, and `gpu.runs_gluon` then selects the Triton kernels.
     """
     from triton.experimental.gluon.language.nvidia.hopper import tma
 

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.dropout import drop_below
+from cs336_systems.attention.gpu import (
+    shared_bytes,
+)
 from cs336_systems.attention.launch import (
     Backward,
     Forward,
@@ -28,7 +31,6 @@ from cs336_systems.attention.tiles import (
     forward_tiles,
     in_one_loop,
     padded_head_dim,
-    shared_bytes,
     tiles_at_once,
 )
 from cs336_systems.attention.triton_kernels.backward import (

@@ -82,12 +82,12 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
         chunk = tables.split_keys(request, q, q)
         if chunk is None:
             return "SPLIT_TILES", _joined((*tables.tiles_for(q, tables.FORWARD_TILES), 1))
-        tiles = tables.fitting(tables.SPLIT_TILES, tables.shared_bytes(q.device))
+        tiles = tables.fitting(tables.SPLIT_TILES, measured_module("attention.gpu").shared_bytes(q.device))
         return "SPLIT_TILES", _joined((*tiles, math.ceil(problem.seq_len / chunk)))
     if kernel in WAYS:
         way = _forward_way(tables, request, q) if kernel == "forward-choice" else _backward_way(tables, request, q)
         return f"{kernel} {_joined(problem.shape)} {problem.dtype}", str(WAYS[kernel].index(way))
-    if not tables.hopper_takes(request, q):
+    if not _hopper().hopper_takes(request, q):
         return None
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
@@ -100,11 +100,11 @@ def _of_hopper(kernel: str, request: Any, q: Any) -> tuple[str, tuple[int, ...]]
     tables = _tables()
     d = tables.padded_head_dim(q)
     if kernel.startswith("float32"):
-        return f"HOPPER_FLOAT32[{d}, 3]", tables.HOPPER_FLOAT32[d, 3][1:]
+        return f"HOPPER_FLOAT32[{d}, 3]", _hopper().HOPPER_FLOAT32[d, 3][1:]
     if kernel == "hopper-backward":
-        return f"HOPPER_BACKWARD[{d}]", tables.HOPPER_BACKWARD[d][:3]
-    taken = tables.hopper_forward(request, q, q, q) or tables.HOPPER_FORWARD[d]
-    table = "HOPPER_FORWARD" if taken == tables.HOPPER_FORWARD[d] else "HOPPER_FORWARD_MANY"
+        return f"HOPPER_BACKWARD[{d}]", _hopper().HOPPER_BACKWARD[d][:3]
+    taken = _hopper().hopper_forward(request, q, q, q) or _hopper().HOPPER_FORWARD[d]
+    table = "HOPPER_FORWARD" if taken == _hopper().HOPPER_FORWARD[d] else "HOPPER_FORWARD_MANY"
     return f"{table}[{d}]", taken[:4]
 
 
@@ -117,15 +117,15 @@ WAYS = {
 
 def _forward_way(tables: Any, request: Any, q: Any) -> str:
     """Return the kernels that planning takes."""
-    if hopper := tables.hopper_forward(request, q, q, q):
-        return "gluon" if hopper == tables.HOPPER_FORWARD[tables.padded_head_dim(q)] else "gluon, many tiles"
-    if tables.hopper_float32_forward(request, q, q):
+    if taken := _hopper().hopper_forward(request, q, q, q):
+        return "gluon" if taken == _hopper().HOPPER_FORWARD[tables.padded_head_dim(q)] else "gluon, many tiles"
+    if _hopper().hopper_float32_forward(request, q, q):
         return "gluon"
     return "split" if tables.split_keys(request, q, q) else "plain"
 
 
 def _backward_way(tables: Any, request: Any, q: Any) -> str:
-    if tables.hopper_backward(request, q, q, q) or tables.hopper_float32(request, q, q):
+    if _hopper().hopper_backward(request, q, q, q) or _hopper().hopper_float32(request, q, q):
         return "gluon"
     return "at once" if tables.tiles_at_once(q, q) else "two passes"
 
@@ -137,7 +137,7 @@ def _of_table(tables: Any, kernel: str, q: Any, dtype: str) -> tuple[str, str]:
     table = getattr(tables, TABLES[kernel])
     d = tables.padded_head_dim(q)
     taken, written = tables.tiles_for(q, table), table[d][dtype == "float32"]
-    is_short = taken != tables.fitting(written, tables.shared_bytes(q.device))
+    is_short = taken != tables.fitting(written, measured_module("attention.gpu").shared_bytes(q.device))
     return f"{TABLES[kernel]}[{d}] {dtype}" + (", short grid" if is_short else ""), _joined(taken)
 
 
@@ -162,6 +162,10 @@ def _tensors(problem: AttentionProblem, device: str) -> Tensors:
 
 def _tables() -> Any:
     return measured_module("attention.tiles")
+
+
+def _hopper() -> Any:
+    return measured_module("attention.hopper")
 
 
 def _triton() -> Any:
@@ -255,7 +259,7 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     k_tile, stages, q_stages, consumers = numbers
     registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = _tables().HopperForward(k_tile, stages, q_stages, consumers, registers)
+    how = _hopper().HopperForward(k_tile, stages, q_stages, consumers, registers)
     plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
@@ -295,10 +299,10 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
             raise Unavailable("keys are split in 16-bit dtypes and head dimensions up to 128")
         chunk = tables.split_keys(request, q, k) or tables.MIN_CHUNK
         return _forward_run(_triton().split_forward(request, q, k, v, chunk), on)
-    _require_gluon(tables, request, on)
+    _require_gluon(request, on)
     if problem.dtype == "float32":
-        return _float32_forward(problem, on, tables.HOPPER_FLOAT32[d, 3][1:])
-    table = tables.HOPPER_FORWARD if way == "gluon" else tables.HOPPER_FORWARD_MANY
+        return _float32_forward(problem, on, _hopper().HOPPER_FLOAT32[d, 3][1:])
+    table = _hopper().HOPPER_FORWARD if way == "gluon" else _hopper().HOPPER_FORWARD_MANY
     if d not in table:
         raise Unavailable(f"no choice for many tiles of {d} columns")
     return _forward_run(_gluon().gluon_forward(request, q, k, v, table[d]), on)
@@ -314,21 +318,21 @@ def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int,
         if problem.dtype == "float32" or problem.d > tables.MAX_PIPELINED_HEAD_DIM:
             raise Unavailable("both passes are in one launch in 16-bit dtypes and head dimensions up to 128")
         return _backward_run(_triton().at_once_backward(request, q, k, v, out, do, tables.AT_ONCE_TILES), on)
-    _require_gluon(tables, request, on)
+    _require_gluon(request, on)
     if problem.dtype == "float32":
-        return _float32_backward(problem, on, tables.HOPPER_FLOAT32[d, 3][1:])
-    return _backward_run(_gluon().gluon_backward(request, q, k, v, out, do, tables.HOPPER_BACKWARD[d]), on)
+        return _float32_backward(problem, on, _hopper().HOPPER_FLOAT32[d, 3][1:])
+    return _backward_run(_gluon().gluon_backward(request, q, k, v, out, do, _hopper().HOPPER_BACKWARD[d]), on)
 
 
-def _require_gluon(tables: Any, request: Any, on: Tensors) -> None:
-    if not tables.hopper_takes(request, on.q):
+def _require_gluon(request: Any, on: Tensors) -> None:
+    if not _hopper().hopper_takes(request, on.q):
         raise Unavailable("the kernels in Gluon take head dimensions of 33 to 128 on compute capability 9.0")
-    if on.q.shape[2] < tables.HOPPER_ROWS:
-        raise Unavailable(f"the kernels in Gluon take {tables.HOPPER_ROWS} rows or more")
+    if on.q.shape[2] < _hopper().HOPPER_ROWS:
+        raise Unavailable(f"the kernels in Gluon take {_hopper().HOPPER_ROWS} rows or more")
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:
-    return _tables().HopperFloat32(3, *numbers)
+    return _hopper().HopperFloat32(3, *numbers)
 
 
 KERNELS = {

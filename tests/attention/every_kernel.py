@@ -7,11 +7,19 @@ from typing import Any
 
 import torch
 
-from cs336_systems.attention import tiles, triton_plans
+from cs336_systems.attention import hopper, tiles, triton_plans
 from cs336_systems.attention.api import flash_attention
+from cs336_systems.attention.gpu import (
+    runs_gluon,
+)
+from cs336_systems.attention.hopper import (
+    HOPPER_FORWARD,
+)
 from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.planning import plans
-from cs336_systems.attention.tiles import HOPPER_FORWARD, Tiles, runs_gluon
+from cs336_systems.attention.tiles import (
+    Tiles,
+)
 
 
 def launched(n: int, d: int, dtype: torch.dtype, dropout_p: float = 0.0) -> set[str]:
@@ -53,12 +61,13 @@ def main() -> None:
     at_once(tiles.AT_ONCE_TILES), split(64)
     names |= launched(203, 64, torch.bfloat16)
     if runs_gluon(torch.device("cuda", torch.cuda.current_device())):
-        tiles._nearly_all = lambda device: 0
-        tiles.has_few_rows = lambda q: False
-        tiles.HOPPER_FLOAT32_MIN_VISITED = 0
+        hopper._nearly_all = lambda device: 0
+        hopper.has_few_rows = lambda q: False
+        hopper.tiles_at_once = lambda q, k: None
+        hopper.HOPPER_FLOAT32_MIN_VISITED = 0
         for d in (80, *HOPPER_FORWARD):
             names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
-        tiles.HOPPER_MANY = 0
+        hopper.HOPPER_MANY = 0
         names |= launched(203, 64, torch.bfloat16)
     print(*sorted(names), sep="\n")
 

@@ -46,8 +46,12 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     compiled = compile_instead_of_launching()
 
     from cs336_systems.attention.gluon_plans import gluon_backward, gluon_forward, pieces_backward, pieces_forward
+    from cs336_systems.attention.hopper import (
+        HOPPER_BACKWARD,
+        HOPPER_FLOAT32,
+        HOPPER_FORWARD,
+    )
     from cs336_systems.attention.request import Request
-    from cs336_systems.attention.tiles import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
 
     launchers: list[tuple[str, Any, Any]] = [
         ("", (gluon_forward, HOPPER_FORWARD[d]), (gluon_backward, HOPPER_BACKWARD[d]))

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from cs336_systems.attention import tiles, triton_plans
+from cs336_systems.attention import gpu, triton_plans
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.planning import plans
-from cs336_systems.attention.tiles import AT_ONCE_TILES, tiles_at_once
+from cs336_systems.attention.tiles import (
+    AT_ONCE_TILES,
+    tiles_at_once,
+)
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 SHAPES = (
@@ -53,7 +56,7 @@ def test_it_drops_what_the_forward_dropped(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 132)
 
     def taken(heads: int, n: int, d: int, dtype: torch.dtype = torch.bfloat16) -> bool:
         q = torch.empty(1, heads, n, d, dtype=dtype, device="meta")
@@ -63,7 +66,7 @@ def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [taken(1, n, 128) for n in (128, 1024, 4096, 8192, 16384)] == [True, True, True, True, False]
     assert taken(8, 512, 64) and not taken(16, 512, 64)
     assert not taken(1, 1024, 64, torch.float32) and not taken(1, 1, 64)
-    monkeypatch.setattr(tiles, "shared_bytes", lambda device: 99 * 2**10)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda device: 99 * 2**10)
     assert not taken(1, 1024, 64)
 
 

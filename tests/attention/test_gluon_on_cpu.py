@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import (
+from cs336_systems.attention import gpu
+from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
     HOPPER_FORWARD_MANY,
-    padded_head_dim,
     suits_tma,
+)
+from cs336_systems.attention.request import Request
+from cs336_systems.attention.tiles import (
+    padded_head_dim,
 )
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs
 from tests.attention.gluon_on_cpu import launchers_on_cpu
@@ -112,7 +115,7 @@ def test_programs_share_the_tiles_of_all_heads(
     """Two heads at once of six, and of tiles no multiple of the programs."""
     monkeypatch.setattr(launchers, "MAX_PROGRAMS", programs)
     q, k, v, grad_out = make_inputs(Shape((2, 3), 330, 330, 64), torch.float32)
-    monkeypatch.setattr(launchers, "l2_bytes", lambda device: 8 * k[0, 0].numel() * k.element_size())
+    monkeypatch.setattr(gpu, "l2_bytes", lambda device: 8 * k[0, 0].numel() * k.element_size())
     exact, eager = exact_and_eager(q, k, v, grad_out, True)
     request = Request(is_causal=True, scale=64**-0.5)
     with torch.no_grad():

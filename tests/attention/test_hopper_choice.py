@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_systems.attention import flash_traced, flash_triton, planning, tiles
+from cs336_systems.attention import flash_traced, flash_triton, gpu, planning
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
-from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import (
+from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
@@ -22,14 +21,15 @@ from cs336_systems.attention.tiles import (
     hopper_float32_forward,
     hopper_forward,
 )
+from cs336_systems.attention.request import Request
 from tests.attention.gate import Shape, make_inputs
 
 
 @pytest.fixture
 def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "runs_gluon", lambda device: True)
-    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(tiles, "shared_bytes", lambda device: 227 * 2**10)
+    monkeypatch.setattr(gpu, "runs_gluon", lambda device: True)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda device: 227 * 2**10)
 
 
 CALL = Request(scale=0.1)
@@ -121,7 +121,9 @@ def test_no_other_machine_imports_them() -> None:
     program = """
 import sys, torch
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.attention.tiles import runs_gluon
+from cs336_systems.attention.gpu import (
+    runs_gluon,
+)
 q = torch.randn(2, 16, 64, requires_grad=True)
 flash_attention(q, q, q, impl="triton").sum().backward()
 print(runs_gluon(torch.device("cpu")), any("gluon" in name for name in sys.modules if name.startswith("cs336")))

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from cs336_systems.attention import tiles
+from cs336_systems.attention import gpu, hopper
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from cs336_systems.attention.tiles import runs_gluon
+from cs336_systems.attention.gpu import (
+    runs_gluon,
+)
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 HERE = torch.device("cuda", 0)
@@ -58,9 +60,10 @@ def everywhere() -> Iterator[list[str]]:
         return make_noted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_nearly_all", lambda device: 0)
-        patch.setattr(tiles, "has_few_rows", lambda q: False)
-        patch.setattr(tiles, "HOPPER_FLOAT32_MIN_VISITED", 0)
+        patch.setattr(hopper, "_nearly_all", lambda device: 0)
+        patch.setattr(hopper, "has_few_rows", lambda q: False)
+        patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
+        patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
         for kind, name in itertools.product(("gluon", "pieces"), ("forward", "backward")):
             patch.setattr(gluon_plans, f"{kind}_{name}", noting(name, f"{kind}_{name}"))
         yield launched
@@ -85,13 +88,12 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     everywhere: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few programs, each of which takes many tiles, in all orders."""
-    from cs336_systems.attention import gluon_plans
 
     draw = random.Random(seed)
     processors, cache, many = draw.choice((1, 3, 132)), draw.choice((1, 2**40)), draw.choice((0, 2**20))
-    monkeypatch.setattr(gluon_plans, "multiprocessors", lambda device: processors)
-    monkeypatch.setattr(gluon_plans, "l2_bytes", lambda device: cache)
-    monkeypatch.setattr(tiles, "HOPPER_MANY", many)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: processors)
+    monkeypatch.setattr(gpu, "l2_bytes", lambda device: cache)
+    monkeypatch.setattr(hopper, "HOPPER_MANY", many)
     kv_heads, group = draw.choice((1, 2, 3)), draw.choice((1, 1, 2, 4))
     leading = (draw.choice((1, 2)), kv_heads * group)
     lengths = draw.randint(128, 900), draw.randint(128, 900)

@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from cs336_systems.attention.tiles import runs_gluon
+from cs336_systems.attention.gpu import (
+    runs_gluon,
+)
 
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import triton
 
-from cs336_systems.attention import flash_triton, launch, tiles
+from cs336_systems.attention import flash_triton, gpu, launch
 from cs336_systems.attention import private as kernels
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.launch import Launch
@@ -144,11 +144,11 @@ def test_without_gluon_the_plain_kernels_are_taken(monkeypatch: pytest.MonkeyPat
         return imported(name)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    tiles._gpu_runs_gluon.cache_clear()
+    gpu._gpu_runs_gluon.cache_clear()
     with pytest.warns(RuntimeWarning, match="Gluon"):
-        assert not tiles.runs_gluon(device)
-    assert not tiles.runs_gluon(device)
-    tiles._gpu_runs_gluon.cache_clear()
+        assert not gpu.runs_gluon(device)
+    assert not gpu.runs_gluon(device)
+    gpu._gpu_runs_gluon.cache_clear()
 
 
 @pytest.mark.gpu

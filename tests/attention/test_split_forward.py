@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from cs336_systems.attention import flash_triton, tiles
+from cs336_systems.attention import flash_triton, gpu, tiles
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import split_keys
+from cs336_systems.attention.tiles import (
+    split_keys,
+)
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 SHAPES = (
@@ -48,7 +50,7 @@ def test_a_chunk_of_scores_of_minus_infinity_counts_for_nothing(hidden: slice) -
 
 
 def test_a_few_long_heads_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 132)
 
     def chunk(heads: int, n: int, d: int, dtype: torch.dtype = torch.bfloat16, dropout: bool = False) -> int | None:
         q = torch.empty(1, heads, n, d, dtype=dtype, device="meta")

@@ -8,11 +8,13 @@ import sys
 import pytest
 import torch
 
-from cs336_systems.attention import tiles
+from cs336_systems.attention import gpu, tiles
+from cs336_systems.attention.gpu import (
+    MIN_SHARED_BYTES,
+)
 from cs336_systems.attention.tiles import (
     DQ_TILES,
     MEDIUM_TILES,
-    MIN_SHARED_BYTES,
     SHORT_GRID_TILES,
     SMALLER_TILES,
 )
@@ -34,7 +36,7 @@ def test_tiles_fit_the_shared_memory_of_a_gpu(capability: int, dropout: tuple[st
 
 @pytest.mark.parametrize("capability", SHARED_KIB)
 def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda device: SHARED_KIB[capability] * 2**10)
     q = torch.empty(1, 1, 8, 128)
     chosen = tiles.tiles_for(q, tiles.FORWARD_TILES)
     _, large = tiles.FORWARD_TILES[128]
@@ -43,7 +45,7 @@ def test_a_gpu_with_little_shared_memory_gets_smaller_tiles(capability: int, mon
 
 
 def test_a_short_grid_gets_smaller_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 132)
     long, _ = DQ_TILES[128]
     for heads, expected in ((1, SHORT_GRID_TILES[long]), (4, SHORT_GRID_TILES[long]), (5, long)):
         q = torch.empty(heads, 8192, 128, dtype=torch.bfloat16, device="meta")
@@ -56,7 +58,7 @@ def test_other_tiles_are_for_choices_that_are_made() -> None:
 
 
 def test_the_shared_memory_of_a_device_is_a_constant_in_a_graph() -> None:
-    compiled = torch.compile(lambda x: x + tiles.shared_bytes(x.device), backend="eager", fullgraph=True)
+    compiled = torch.compile(lambda x: x + gpu.shared_bytes(x.device), backend="eager", fullgraph=True)
     if not torch.cuda.is_available():
         assert compiled(torch.zeros(1)).item() == MIN_SHARED_BYTES
     else:

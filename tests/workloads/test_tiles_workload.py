@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cs336_systems.attention import tiles, triton_plans
+from cs336_systems.attention import gpu, triton_plans
 from perf.studies.attention.tiles.kernels import KERNELS, checked
 from perf.workloads import attention_tiles, build
 from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
@@ -102,9 +102,9 @@ def test_the_floor_is_that_of_the_pass():
 @pytest.fixture
 def hopper(monkeypatch):
     """The tables answer as on an H200."""
-    monkeypatch.setattr(tiles, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(tiles, "runs_gluon", lambda device: True)
-    monkeypatch.setattr(tiles, "shared_bytes", lambda device: 227 * 2**10)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(gpu, "runs_gluon", lambda device: True)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda device: 227 * 2**10)
 
 
 def problem(batch, heads, seq_len, d, dtype="bfloat16"):
@@ -156,6 +156,6 @@ def test_what_the_tables_say_is_a_candidate(name):
 
 
 def test_a_small_gpu_is_told_its_smaller_tiles_and_has_no_hopper_kernels(monkeypatch):
-    monkeypatch.setattr(tiles, "shared_bytes", lambda device: 99 * 2**10)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda device: 99 * 2**10)
     assert choice("forward", problem(2, 16, 512, 64), "meta") == ("FORWARD_TILES[64] bfloat16", "64x64x4x2")
     assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") is None

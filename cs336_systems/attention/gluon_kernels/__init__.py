@@ -1,6 +1,6 @@
 """Gluon kernels of FlashAttention-2 for compute capability 9.0.
 
-Importing the package imports every kernel, so that one failure rules all of them out (`tiles.runs_gluon`).
+Importing the package imports every kernel, so that one failure rules all of them out (`gpu.runs_gluon`).
 """
 
 from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel as flash_bwd_hopper_64_kernel

@@ -1,8 +1,8 @@
 """Head vectors of any width: products that leave out the zeros beyond HEAD_DIM, and sums in parts of columns.
 
-Shapes in Gluon are powers of two, and the tiles of head vectors have 64 or 128 columns. But a wgmma multiplies 16 columns
-of depth at a time, and any part of a tile's columns. A sum of 80 columns is a tuple of two tensors, 64 and 16 columns
-wide.
+Shapes in Gluon are powers of two, and the tiles of head vectors have 64 or 128 columns. But a wgmma multiplies 16
+columns of depth at a time, and any part of a tile's columns. A sum of 80 columns is a tuple of two tensors, 64 and 16
+columns wide.
 """
 
 from triton.experimental import gluon
