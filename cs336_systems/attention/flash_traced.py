@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor
 
-from cs336_systems.attention.hopper import (
-    hopper_takes,
-)
+from cs336_systems.attention.hopper import hopper_takes
 from cs336_systems.attention.inputs import check_inputs
 from cs336_systems.attention.launch import like
 from cs336_systems.attention.planning import as_4d, backward_request, choose_backward, choose_forward, plan_for

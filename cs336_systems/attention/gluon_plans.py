@@ -14,18 +14,10 @@ from cs336_systems.attention.gluon_kernels.backward_float32 import flash_bwd_hop
 from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kernel
 from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
-from cs336_systems.attention.hopper import (
-    HOPPER_ROWS,
-    HopperBackward,
-    HopperFloat32,
-    HopperForward,
-    suits_tma,
-)
+from cs336_systems.attention.hopper import HOPPER_ROWS, HopperBackward, HopperFloat32, HopperForward, suits_tma
 from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import (
-    padded_head_dim,
-)
+from cs336_systems.attention.tiles import padded_head_dim
 from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
 from cs336_systems.attention.triton_plans import delta_launch

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.dropout import drop_below
-from cs336_systems.attention.gpu import (
-    shared_bytes,
-)
+from cs336_systems.attention.gpu import shared_bytes
 from cs336_systems.attention.launch import (
     Backward,
     Forward,

@@ -46,11 +46,7 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     compiled = compile_instead_of_launching()
 
     from cs336_systems.attention.gluon_plans import gluon_backward, gluon_forward, pieces_backward, pieces_forward
-    from cs336_systems.attention.hopper import (
-        HOPPER_BACKWARD,
-        HOPPER_FLOAT32,
-        HOPPER_FORWARD,
-    )
+    from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
     from cs336_systems.attention.request import Request
 
     launchers: list[tuple[str, Any, Any]] = [

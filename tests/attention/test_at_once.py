@@ -7,10 +7,7 @@ from cs336_systems.attention import gpu, triton_plans
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.planning import plans
-from cs336_systems.attention.tiles import (
-    AT_ONCE_TILES,
-    tiles_at_once,
-)
+from cs336_systems.attention.tiles import AT_ONCE_TILES, tiles_at_once
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 SHAPES = (

@@ -17,9 +17,7 @@ from cs336_systems.attention.hopper import (
     suits_tma,
 )
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import (
-    padded_head_dim,
-)
+from cs336_systems.attention.tiles import padded_head_dim
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs
 from tests.attention.gluon_on_cpu import launchers_on_cpu
 

@@ -121,9 +121,7 @@ def test_no_other_machine_imports_them() -> None:
     program = """
 import sys, torch
 from cs336_systems.attention.api import flash_attention
-from cs336_systems.attention.gpu import (
-    runs_gluon,
-)
+from cs336_systems.attention.gpu import runs_gluon
 q = torch.randn(2, 16, 64, requires_grad=True)
 flash_attention(q, q, q, impl="triton").sum().backward()
 print(runs_gluon(torch.device("cpu")), any("gluon" in name for name in sys.modules if name.startswith("cs336")))

@@ -12,9 +12,7 @@ from torch import Tensor
 from cs336_systems.attention import gpu, hopper
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from cs336_systems.attention.gpu import (
-    runs_gluon,
-)
+from cs336_systems.attention.gpu import runs_gluon
 from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 HERE = torch.device("cuda", 0)
@@ -88,7 +86,6 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     everywhere: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few programs, each of which takes many tiles, in all orders."""
-
     draw = random.Random(seed)
     processors, cache, many = draw.choice((1, 3, 132)), draw.choice((1, 2**40)), draw.choice((0, 2**20))
     monkeypatch.setattr(gpu, "multiprocessors", lambda device: processors)

@@ -8,9 +8,7 @@ import sys
 import pytest
 import torch
 
-from cs336_systems.attention.gpu import (
-    runs_gluon,
-)
+from cs336_systems.attention.gpu import runs_gluon
 
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 

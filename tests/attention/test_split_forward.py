@@ -6,9 +6,7 @@ import torch
 from cs336_systems.attention import flash_triton, gpu, tiles
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import (
-    split_keys,
-)
+from cs336_systems.attention.tiles import split_keys
 from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
 
 SHAPES = (

@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from cs336_systems.attention import gpu, tiles
-from cs336_systems.attention.gpu import (
-    MIN_SHARED_BYTES,
-)
-from cs336_systems.attention.tiles import (
-    DQ_TILES,
-    MEDIUM_TILES,
-    SHORT_GRID_TILES,
-    SMALLER_TILES,
-)
+from cs336_systems.attention.gpu import MIN_SHARED_BYTES
+from cs336_systems.attention.tiles import DQ_TILES, MEDIUM_TILES, SHORT_GRID_TILES, SMALLER_TILES
 from tests.attention.tiles import SHARED_KIB, TABLES
 
 

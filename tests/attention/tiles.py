@@ -10,11 +10,7 @@ from typing import Any
 
 from cs336_systems.attention import tiles as tables
 from cs336_systems.attention import triton_plans
-from cs336_systems.attention.tiles import (
-    SHORT_GRID_TILES,
-    Tiles,
-    fitting,
-)
+from cs336_systems.attention.tiles import SHORT_GRID_TILES, Tiles, fitting
 
 SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capability -> shared memory of a block at most (CUDA C++ Programming Guide, technical specifications)."""

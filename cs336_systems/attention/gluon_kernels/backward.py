@@ -15,14 +15,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from cs336_systems.attention import constants
-from cs336_systems.attention.gluon_kernels.columns import (
-    columns_of,
-    start_of,
-    width_of,
-)
-from cs336_systems.attention.gluon_kernels.order import (
-    in_order,
-)
+from cs336_systems.attention.gluon_kernels.columns import columns_of, start_of, width_of
+from cs336_systems.attention.gluon_kernels.order import in_order
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
     Ring,

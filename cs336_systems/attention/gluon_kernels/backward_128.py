@@ -34,12 +34,7 @@ from cs336_systems.attention.gluon_kernels.columns import (
     wgmma_columns,
     zeros_of,
 )
-from cs336_systems.attention.gluon_kernels.scaffold import (
-    Sizes,
-    async_add,
-    matrix,
-    mma,
-)
+from cs336_systems.attention.gluon_kernels.scaffold import Sizes, async_add, matrix, mma
 
 DQ_COLUMNS = gl.constexpr(constants.DQ_COLUMNS)  # of a consumer
 

@@ -26,16 +26,8 @@ from cs336_systems.attention.gluon_kernels.backward import (
     tiles_of_program,
     visited,
 )
-from cs336_systems.attention.gluon_kernels.columns import (
-    parts_of,
-)
-from cs336_systems.attention.gluon_kernels.scaffold import (
-    Sizes,
-    async_add,
-    matrix,
-    mma,
-    operand,
-)
+from cs336_systems.attention.gluon_kernels.columns import parts_of
+from cs336_systems.attention.gluon_kernels.scaffold import Sizes, async_add, matrix, mma, operand
 
 
 @gluon.jit

@@ -30,10 +30,7 @@ from cs336_systems.attention.gluon_kernels.columns import (
     width_of,
     zeros_of,
 )
-from cs336_systems.attention.gluon_kernels.order import (
-    tile_at,
-    turns_of,
-)
+from cs336_systems.attention.gluon_kernels.order import tile_at, turns_of
 from cs336_systems.attention.gluon_kernels.pieces import load_pieces
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,

@@ -19,26 +19,9 @@ from cs336_systems.attention.gluon_kernels.forward import (
     skip_tiles,
     store_lse,
 )
-from cs336_systems.attention.gluon_kernels.order import (
-    tile_at,
-    turns_of,
-)
-from cs336_systems.attention.gluon_kernels.pieces import (
-    matrices,
-    operands,
-    pieces_of,
-    product,
-    scores_of,
-    transposed,
-)
-from cs336_systems.attention.gluon_kernels.scaffold import (
-    ROWS,
-    Rows,
-    Sizes,
-    at_head,
-    mma,
-    store_rows,
-)
+from cs336_systems.attention.gluon_kernels.order import tile_at, turns_of
+from cs336_systems.attention.gluon_kernels.pieces import matrices, operands, pieces_of, product, scores_of, transposed
+from cs336_systems.attention.gluon_kernels.scaffold import ROWS, Rows, Sizes, at_head, mma, store_rows
 
 KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 
