@@ -1,6 +1,7 @@
-"""The fixtures of the gate's and the write-up's tests, for their commands."""
+"""The fixtures of the gate's, the pages' and the write-up's tests, for their commands."""
 
 from tests.gate.conftest import repository
+from tests.site.conftest import _chromium, driver
 from tests.writeup.conftest import committed, committed_source, undrawn
 
-__all__ = ["committed", "committed_source", "repository", "undrawn"]
+__all__ = ["_chromium", "committed", "committed_source", "driver", "repository", "undrawn"]

@@ -1,6 +1,8 @@
 """Merged shards equal a run that was not split."""
 
+import itertools
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -11,37 +13,61 @@ import pytest
 from perf.commands.merge import merge
 from perf.harness import records
 from perf.site import load
-from tests.throwaway import MACHINE, Repository
+from tests.asv_plugins.test_linked_environment import COMMITS, measure_commits
+from tests.repositories import git
+from tests.throwaway import MACHINE
 
-SHARDS = (
-    r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'sdpa'\)|SmokeControls.*'copy'",
-    r"SmokeAttention.*\(128, 64, 'float32', 'forward', 'reference'\)",
-)
+SHARDS = ("sdpa", "reference")
+"""The implementation in each shard."""
 
 
-def measure_shards(folder):
-    """A repository and the `perf` folders of two runs of its one commit, with different cases in each."""
-    repository = Repository(folder / "repository")
-    repository.write_package(axis="[]")
-    repository.commit("a commit")
-    shards = []
-    for number, pattern in enumerate(SHARDS):
-        run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", pattern)
-        assert run.returncode == 0, run.stdout + run.stderr
-        shards.append(folder / f"shard-{number}")
-        for name in ("results", "records"):
-            shutil.move(repository.folder / "perf" / name, shards[-1] / name)
-    return repository, shards
+def split(perf, commit, shard, impl):
+    """Write into `shard` what a run of this implementation alone leaves: every other cell as if it was not selected."""
+    (path,) = (perf / "results" / MACHINE).glob(f"{commit[:8]}-*.json")
+    document = json.loads(path.read_text())
+    for row in document["results"].values():
+        cells = [params[-1] == repr(impl) for params in itertools.product(*row[1])]
+        for index in (0, *range(5, len(row))):
+            absent = math.nan if index == 0 else None
+            row[index] = [value if kept else absent for value, kept in zip(row[index], cells, strict=True)]
+    folder = shard / "results" / MACHINE
+    folder.mkdir(parents=True)
+    (folder / path.name).write_text(json.dumps(document))
+    shutil.copy(path.with_name("machine.json"), folder)
+    shutil.copy(perf / "results" / "benchmarks.json", folder.parent)
+
+    (machine,) = records.machines(perf / "records")
+    journal = records.Journal(shard / "records", machine, commit)
+    for line in records.read_lines(perf / "records", machine, commit, kinds=("session", "process", "visit")):
+        if line["kind"] != "visit" or line["params"]["impl"] == impl:
+            name = "id" if line["kind"] == "session" else "session"
+            journal.write(line | {name: f"{line[name]}-{shard.name}"})
+    journal.close()
+
+
+@pytest.fixture(scope="module")
+def whole(once):
+    """The repository in which asv has measured, and its newest commit."""
+    repository, commits, run = once("linked-environment", measure_commits)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return repository, commits[COMMITS[-1]]
+
+
+@pytest.fixture(scope="module")
+def shards(whole, tmp_path_factory):
+    """The `perf` folders of two runs of that commit, with another case in each."""
+    repository, commit = whole
+    folders = [tmp_path_factory.mktemp(f"shard-{number}") for number in range(len(SHARDS))]
+    for folder, impl in zip(folders, SHARDS, strict=True):
+        split(repository.folder / "perf", commit, folder, impl)
+    return folders
 
 
 @pytest.fixture
-def repository(once):
-    return once("merge", measure_shards)[0]
-
-
-@pytest.fixture
-def shards(once):
-    return once("merge", measure_shards)[1]
+def checkout(whole, tmp_path):
+    """A clone of that repository, in which nothing was measured."""
+    git(tmp_path, "clone", "-q", str(whole[0].folder), "checkout")
+    return tmp_path / "checkout"
 
 
 def values(folder):
@@ -62,10 +88,15 @@ def measured(folder):
     }
 
 
-def test_merged_shards_hold_every_case_of_each(shards, tmp_path):
+def test_merged_shards_hold_every_case_of_each(whole, shards, tmp_path):
+    repository, _ = whole
     for shard in shards:
         merge(shard, tmp_path)
     assert measured(tmp_path) == set.union(*map(measured, shards))
+    assert sum(map(len, map(measured, shards))) == len(measured(tmp_path)) == 2
+    (path,) = (tmp_path / "results" / MACHINE).glob("*-*.json")
+    unsplit = (repository.folder / "perf" / "results" / MACHINE / path.name).read_text()
+    assert json.dumps(json.loads(path.read_text()), sort_keys=True) == json.dumps(json.loads(unsplit), sort_keys=True)
     rows = values(tmp_path)
     for name, row in rows.items():
         apart = [number for shard in shards for number in numbers(values(shard).get(name, [[]]))]
@@ -74,6 +105,18 @@ def test_merged_shards_hold_every_case_of_each(shards, tmp_path):
     assert len(numbers(attention)) == 2
     for column in attention[5:11]:
         assert len([value for value in column if value is not None]) == 2, "statistics come with their number"
+
+
+def test_a_benchmark_of_one_shard_alone_is_kept(shards, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(shards[1], copy)
+    (path,) = copy.glob(f"results/{MACHINE}/*-*.json")
+    document = json.loads(path.read_text())
+    document["results"] = {"smoke.SmokeControls.track_time": next(iter(document["results"].values()))}
+    path.write_text(json.dumps(document))
+    for shard in (shards[0], copy):
+        merge(shard, tmp_path)
+    assert json.dumps(values(tmp_path)) == json.dumps(values(shards[0]) | document["results"])
 
 
 def test_merging_twice_changes_nothing(shards, tmp_path):
@@ -86,18 +129,16 @@ def test_merging_twice_changes_nothing(shards, tmp_path):
 
 
 def test_rows_of_a_benchmark_that_is_new_here_are_known_by_their_axes(shards, tmp_path):
-    controls = "smoke.SmokeControls.track_time"
+    attention, controls = "smoke.SmokeAttention.track_time", "smoke.SmokeControls.track_time"
     known = json.loads((shards[0] / "results" / "benchmarks.json").read_text())
     (tmp_path / "results").mkdir()
-    here = {name: entry for name, entry in known.items() if name != controls}
-    here["smoke.SmokeAttention.track_time"] = here["smoke.SmokeAttention.track_time"] | {
-        "pretty_name": "of this checkout"
-    }
+    here = {name: entry for name, entry in known.items() if name != attention}
+    here[controls] = here[controls] | {"pretty_name": "of this checkout"}
     (tmp_path / "results" / "benchmarks.json").write_text(json.dumps(here))
     merge(shards[0], tmp_path)
     found = json.loads((tmp_path / "results" / "benchmarks.json").read_text())
-    assert found == here | {controls: known[controls]}
-    assert set(load(tmp_path / "results")["benchmark"]) == {"smoke.SmokeAttention", "smoke.SmokeControls"}
+    assert found == here | {attention: known[attention]}
+    assert set(load(tmp_path / "results")["benchmark"]) == {"smoke.SmokeAttention"}
 
 
 def test_another_gpu_never_joins_a_series(shards, tmp_path):
@@ -128,34 +169,21 @@ def test_a_folder_without_results_is_one_clear_line(tmp_path):
         merge(tmp_path, tmp_path)
 
 
-def test_the_command_says_what_it_merged(repository, shards, tmp_path):
-    copy = tmp_path / "checkout"
-    shutil.copytree(repository.folder, copy, ignore=shutil.ignore_patterns("results", "records", "__pycache__"))
+def test_the_command_says_what_it_merged(checkout, shards, tmp_path):
     command = [sys.executable, "-m", "perf", "merge", *map(str, shards)]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == ["2 files merged"] * 2
-    assert measured(copy / "perf") == set.union(*map(measured, shards))
+    assert measured(checkout / "perf") == set.union(*map(measured, shards))
 
-    refused = subprocess.run([*command[:4], str(tmp_path)], cwd=copy, capture_output=True, text=True, check=False)
+    refused = subprocess.run([*command[:4], str(tmp_path)], cwd=checkout, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert refused.stderr.startswith("Error: ")
     assert len(refused.stderr.splitlines()) == 1
 
 
-def command(repository, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "perf", "merge", str(folder)],
-        cwd=repository.folder,
-        env=repository.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("damage", ["unknown commit", "endless time", "no object", "no text"])
-def test_what_is_no_result_of_a_commit_here_is_refused_and_nothing_is_written(repository, shards, tmp_path, damage):
+def test_what_is_no_result_of_a_commit_here_is_refused_and_nothing_is_written(checkout, shards, tmp_path, damage):
     folder = tmp_path / "shard"
     shutil.copytree(shards[0], folder)
     (path,) = folder.glob(f"results/{MACHINE}/*-*.json")
@@ -170,7 +198,8 @@ def test_what_is_no_result_of_a_commit_here_is_refused_and_nothing_is_written(re
         "no text": b"\xff" + text.encode(),
     }
     path.write_bytes(damaged[damage])
-    done = command(repository, folder)
+    command = [sys.executable, "-m", "perf", "merge", str(folder)]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert not list((repository.folder / "perf").glob("results/*/*-*.json"))
+    assert not list((checkout / "perf").glob("results/*/*-*.json"))

@@ -117,20 +117,18 @@ def test_nothing_of_any_page_reaches_into_its_margins(committed, tmp_path):
 
 @pytest.mark.browser
 @browser.needs_browser
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1300, False)])
-def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, width, dark, tmp_path):
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])
+def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, width, scheme, driver):
     from axe_core_python.selenium import Axe
 
-    with browser.chromium(tmp_path / "profile", dark=dark) as driver:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        driver.get((made[0] / "writeup.html").as_uri())
-        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-        assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
-        violations = [
-            violation for violation in Axe().run(driver)["violations"] if violation["impact"] in ("serious", "critical")
-        ]
-        assert not violations, [(violation["id"], violation["nodes"][0]["html"]) for violation in violations]
+    browser.emulate(driver, width, scheme)
+    driver.get((made[0] / "writeup.html").as_uri())
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
+    violations = [
+        violation for violation in Axe().run(driver)["violations"] if violation["impact"] in ("serious", "critical")
+    ]
+    assert not violations, [(violation["id"], violation["nodes"][0]["html"]) for violation in violations]
 
 
 def test_what_is_wrong_is_one_line(tmp_path):
@@ -155,7 +153,14 @@ def test_a_missing_library_is_one_line_with_the_way_to_get_it(tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_warning_costs_no_report(tmp_path):
+@pytest.fixture
+def unconverted(undrawn, monkeypatch):
+    """The Markdown in place of every other form: what this module's first tests are about takes a second."""
+    for form, convert_to in (("html", str), ("latex_tables", str), ("pdf", str.encode)):
+        monkeypatch.setattr(convert, form, lambda text, *_, convert_to=convert_to: convert_to(text))
+
+
+def test_a_warning_costs_no_report(unconverted, tmp_path):
     folder = perf_folder(tmp_path / "perf", ALL)
     (folder / "studies/results/box-x2/sharding.json").write_text("{")
     done = report("--results", folder, "--machine", MACHINE, "--out", tmp_path / "out")
@@ -205,7 +210,7 @@ def test_red_tests_bundle_nothing_and_take_an_older_bundle_away(tmp_path, monkey
     assert list(out.iterdir()) == []
 
 
-def test_green_tests_bundle_write_up_and_code(tmp_path, monkeypatch):
+def test_green_tests_bundle_write_up_and_code(unconverted, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(bundle, "run_tests", lambda: ran.append(1) or 0)
     monkeypatch.setattr(bundle, "ROOT", checkout(tmp_path / "repo"))

@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,27 +31,50 @@ CASE = Case(
 Ask = Callable[..., dict[str, Any]]
 
 
-GOOD = ("pass", "")
+GOOD = ("pass", "")  # what an attention does before and after
+
+# Faults of the arms, by the sequence length: at any other, both are good.
+WRONG, FAILS, LACKS_MEMORY, SLOPES, ROUNDS, CRASHES = range(65, 71)
+BASE = (
+    f"if q.shape[-2] == {LACKS_MEMORY}: raise torch.OutOfMemoryError('none left')",
+    f" * (1.01 if q.shape[-2] == {WRONG} else 1)",
+)
+HEAD = (
+    f"if q.shape[-2] == {FAILS}: raise RuntimeError('no such\\nluck')\n"
+    f"    if q.shape[-2] == {CRASHES}: import os; os.kill(os.getpid(), 11)",
+    f" / (1.02 if q.shape[-2] == {SLOPES} else 1) * (1.00002 if q.shape[-2] == {ROUNDS} else 1)",
+)
+OF_HEAD_ALONE = """
+from .reference import scaled_dot_product_attention
 
 
-@contextmanager
-def started(folder: Path, base: tuple[str, str] | None, head: tuple[str, str] | None) -> Iterator[Ask]:
-    """Start a process for two packages, each given as what its attention does before and after."""
-    checkouts = []
-    for name, code in (("base", base), ("head", head)):
-        package = folder / name / "cs336_systems"
+class FlashAttentionPyTorch:
+    apply = staticmethod(scaled_dot_product_attention)
+"""
+
+
+def of_length(seq_len: int, **changes: Any) -> Case:
+    """The case at another length."""
+    return dataclasses.replace(CASE, params=CASE.params | {"seq_len": seq_len} | changes)
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Ask one process for both arms, in every test; after a crash it is started again."""
+    folder = tmp_path_factory.mktemp("arms")
+    for name, (before, after) in (("base", BASE), ("head", HEAD)):
+        package = folder / name / "cs336_systems" / "attention"
         package.mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        if code is not None:
-            (package / "attention").mkdir()
-            (package / "attention" / "__init__.py").write_text("")
-            text = ATTENTION.format(before=code[0], after=code[1])
-            (package / "attention" / "reference.py").write_text(text)
-        checkouts.append(folder / name)
-    process = WorkerProcess("cpu", *checkouts)
-    process.start()
+        for init in (package.parent, package):
+            (init / "__init__.py").write_text("")
+        (package / "reference.py").write_text(ATTENTION.format(before=before, after=after))
+    (folder / "head" / "cs336_systems" / "attention" / "flash_pytorch.py").write_text(OF_HEAD_ALONE)
+    process = WorkerProcess("cpu", folder / "base", folder / "head")
 
     def ask(case: Case = CASE, limit_s: float = 250.0, **changes: Any) -> dict[str, Any]:
+        if not process.alive():
+            process.stop()
+            process.start()
         request = {"arms": ["base", "head"], "first": True, "ceilings": {}, "pairs": {"most": 6, "seconds": 1e9}}
         return process.ask({"case": case.to_json()} | request | changes, limit_s)
 
@@ -61,43 +82,27 @@ def started(folder: Path, base: tuple[str, str] | None, head: tuple[str, str] | 
     process.stop()
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Callable[..., Ask]]:
-    """Start a process for two packages."""
-    with ExitStack() as stack:
-        yield lambda base, head: stack.enter_context(started(tmp_path, base, head))
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Two good arms, in one process for all who ask for it."""
-    with started(tmp_path_factory.mktemp("good"), GOOD, GOOD) as ask:
-        yield ask
-
-
-def test_two_good_arms_are_sampled_pair_by_pair(good: Ask) -> None:
-    assert good()["differences"] == []
+def test_two_good_arms_are_sampled_pair_by_pair(ask: Ask) -> None:
+    assert ask()["differences"] == []
     for order in (["base", "head"], ["head", "base"]):
-        reply = good(arms=order, first=False)
+        reply = ask(arms=order, first=False)
         assert (reply["status"], reply["throttled"]) == ("ok", 0)
         assert len(reply["base_ns"]) == len(reply["head_ns"]) == 6
         assert all(ns > 0 for ns in reply["base_ns"] + reply["head_ns"])
 
 
 @pytest.mark.parametrize(
-    ("bad", "fault", "status", "reason"),
+    ("bad", "seq_len", "status", "reason"),
     [
-        ("base", ("pass", " * 1.01"), "wrong", "out differs from float64 by 1.0e-02"),
-        ("head", ("raise RuntimeError('no such\\nluck')", ""), "error", "RuntimeError: no such"),
-        ("base", ("raise torch.OutOfMemoryError('none left')", ""), "out_of_memory", "none left"),
-        ("base", None, "unavailable", "this commit has no module cs336_systems.attention"),
+        ("base", WRONG, "wrong", "out differs from float64 by 1.0e-02"),
+        ("head", FAILS, "error", "RuntimeError: no such"),
+        ("base", LACKS_MEMORY, "out_of_memory", "none left"),
     ],
 )
 def test_one_bad_arm_has_its_reason_and_the_other_none(
-    pair: Callable[..., Ask], bad: str, fault: Any, status: str, reason: str
+    ask: Ask, bad: str, seq_len: int, status: str, reason: str
 ) -> None:
-    ask = pair(fault, GOOD) if bad == "base" else pair(GOOD, fault)
-    reply = ask()
+    reply = ask(of_length(seq_len))
     other = {"base": "head", "head": "base"}[bad]
     assert reply[bad]["status"] == status
     assert reply[bad]["reason"].startswith(reason)
@@ -105,38 +110,36 @@ def test_one_bad_arm_has_its_reason_and_the_other_none(
     assert "base_ns" not in reply
 
 
-HALF = dataclasses.replace(CASE, params=CASE.params | {"dtype": "bfloat16"})
+def test_what_one_commit_lacks_is_unavailable_there_alone(ask: Ask) -> None:
+    reply = ask(of_length(64, impl="pytorch"))
+    assert reply["base"]["status"] == "unavailable"
+    assert reply["base"]["reason"].startswith("this commit has no module cs336_systems.attention.flash_pytorch")
+    assert reply["head"]["status"] == "ok"
+    assert "base_ns" not in reply
 
 
-def test_a_head_whose_output_is_2_percent_off_in_bfloat16_is_wrong(pair: Callable[..., Ask]) -> None:
-    reply = pair(GOOD, ("pass", " / 1.02"))(HALF)
+def test_a_head_whose_output_is_2_percent_off_in_bfloat16_is_wrong(ask: Ask) -> None:
+    reply = ask(of_length(SLOPES, dtype="bfloat16"))
     assert (reply["base"]["status"], reply["head"]["status"]) == ("ok", "wrong")
     assert reply["head"]["reason"].startswith("the slope of out against float64 is off by 2.0e-02")
     assert "base_ns" not in reply
 
 
-def test_right_results_that_differ_by_more_than_rounding_are_said(pair: Callable[..., Ask]) -> None:
-    ask = pair(GOOD, ("pass", " * 1.00002"))
-    reply = ask()
+def test_right_results_that_differ_by_more_than_rounding_are_said(ask: Ask) -> None:
+    reply = ask(of_length(ROUNDS))
     assert reply["status"] == "ok" and reply["base_ns"]
     ((name, difference, allowed),) = reply["differences"]
     assert name == "out" and 1e-5 == allowed < difference == pytest.approx(2e-5, rel=0.1)
-    assert "differences" not in ask(first=False), "said once"
+    assert "differences" not in ask(of_length(ROUNDS), first=False), "said once"
 
 
-def test_a_crash_is_told_apart_by_asking_for_one_arm(pair: Callable[..., Ask]) -> None:
-    ask = pair(GOOD, ("import os; os.kill(os.getpid(), 11)", ""))
-    assert ask(arms=["base"])["base"]["status"] == "ok"
-    assert ask()["status"] == "crashed"
+def test_a_case_of_memory_alone_gets_no_times(ask: Ask) -> None:
+    assert "base_ns" not in ask(dataclasses.replace(CASE, timed=False))
 
 
-def test_a_case_of_memory_alone_gets_no_times(good: Ask) -> None:
-    assert "base_ns" not in good(dataclasses.replace(CASE, timed=False))
-
-
-def test_an_injected_slow_down_lies_in_the_head_alone(good: Ask) -> None:
+def test_an_injected_slow_down_lies_in_the_head_alone(ask: Ask) -> None:
     """A call that is twenty times as long, so that no noise of this machine hides it."""
-    reply = good(injection={"kind": "host", "size": 19.0})
+    reply = ask(injection={"kind": "host", "size": 19.0})
     assert min(reply["head_ns"]) > 2 * min(reply["base_ns"])
 
 
@@ -145,8 +148,13 @@ def test_a_visit_takes_as_many_pairs_as_fit(pair_s: float, number: int) -> None:
     assert Rounds().number(pair_s) == number
 
 
-def test_an_injected_slow_down_reaches_every_rank_of_the_head_alone(good: Ask) -> None:
+def test_an_injected_slow_down_reaches_every_rank_of_the_head_alone(ask: Ask) -> None:
     case = Case("smoke.SmokeCollectives", "collectives", {"world_size": 2, "megabytes": 1}, "cpu", "ranks", "warm")
-    reply = good(case, injection={"kind": "host", "size": 19.0})
+    reply = ask(case, injection={"kind": "host", "size": 19.0})
     assert reply["status"] == "ok", reply
     assert min(reply["head_ns"]) > 2 * min(reply["base_ns"])
+
+
+def test_a_crash_is_told_apart_by_asking_for_one_arm(ask: Ask) -> None:
+    assert ask(of_length(CRASHES), arms=["base"])["base"]["status"] == "ok"
+    assert ask(of_length(CRASHES))["status"] == "crashed"

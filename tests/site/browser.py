@@ -53,7 +53,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
-def chromium(profile: Path, *, dark: bool = False) -> Iterator[Any]:
+def chromium(profile: Path) -> Iterator[Any]:
     """A driver whose every host name but this machine's fails to resolve, with its logs switched on."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -79,7 +79,7 @@ def chromium(profile: Path, *, dark: bool = False) -> Iterator[Any]:
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
         driver.set_script_timeout(PATIENCE_S)
-        emulate(driver, 1280, "dark" if dark else "light")
+        emulate(driver, 1280)
         yield driver
     finally:
         driver.quit()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import pytest
 
@@ -50,8 +51,7 @@ class Main:
         return self.store_folder(folder)
 
     def store_folder(self, folder):
-        clone = self._clone("store")
-        return run("results", "store", folder, cwd=clone, RUN_URL=RUN_URL)
+        return run("results", "store", folder, cwd=self._clone("store"), RUN_URL=RUN_URL)
 
     def collect(self):
         """Run `collect` on the runner; return what it did, its folder and its outputs."""
@@ -68,6 +68,20 @@ def write(path, content):
 @pytest.fixture
 def main(tmp_path):
     return Main(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def main_of_all(tmp_path_factory):
+    return Main(tmp_path_factory.mktemp("main"))
+
+
+@pytest.fixture
+def untouched(main_of_all):
+    """One for all whose files are refused: the artifact and the clone are the test's own, and main stays as it was."""
+    yield main_of_all
+    for name in ("artifact", "store"):
+        shutil.rmtree(main_of_all.folder / name, ignore_errors=True)
+    assert main_of_all.head() == main_of_all.base
 
 
 def test_results_go_from_the_machine_to_main_on_top_of_what_was_pushed_meanwhile(main):
@@ -139,27 +153,25 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_is_no_result_is_refused(main, case):
+def test_a_file_that_is_no_result_is_refused(untouched, case):
     name, content, reason = REFUSED[case]
-    assert_refused(main.store({name: content}, main.base), reason, main.folder / "store")
-    assert main.head() == main.base
+    assert_refused(untouched.store({name: content}, untouched.base), reason, untouched.folder / "store")
 
 
-def test_a_link_is_refused(main):
-    (main.folder / "artifact" / MACHINE).parent.mkdir(parents=True)
-    (main.folder / "artifact" / MACHINE).symlink_to("/etc/passwd")
-    assert_refused(main.store({}, main.base), "is not a plain file", main.folder / "store")
+def test_a_link_is_refused(untouched):
+    (untouched.folder / "artifact" / MACHINE).parent.mkdir(parents=True)
+    (untouched.folder / "artifact" / MACHINE).symlink_to("/etc/passwd")
+    assert_refused(untouched.store({}, untouched.base), "is not a plain file", untouched.folder / "store")
 
 
-def test_more_files_than_a_run_writes_are_refused(main):
+def test_more_files_than_a_run_writes_are_refused(untouched):
     files = {f"perf/results/m{number}/machine.json": b"{}" for number in range(2001)}
-    assert_refused(main.store(files, main.base), "2001 files", main.folder / "store")
+    assert_refused(untouched.store(files, untouched.base), "2001 files", untouched.folder / "store")
 
 
 @pytest.mark.parametrize("base", [None, "$(touch pwned)", "0" * 40, "--upload-pack=touch pwned"])
-def test_results_of_no_commit_of_main_are_refused(main, base):
-    assert_refused(main.store({MACHINE: b"{}"}, base), "", main.folder / "store")
-    assert main.head() == main.base
+def test_results_of_no_commit_of_main_are_refused(untouched, base):
+    assert_refused(untouched.store({MACHINE: b"{}"}, base), "", untouched.folder / "store")
 
 
 def test_other_results_of_the_same_commit_are_never_overwritten(main):

@@ -30,4 +30,9 @@ def committed(once: Once, committed_source: source.Source) -> SimpleNamespace:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty figures: to draw them takes longer than all the rest."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _figure, path, **_: Path(path).touch())
-    monkeypatch.setattr("perf.studies.figures.save", lambda _figure, path: path.touch())
+
+    def save(_figure: object, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    monkeypatch.setattr("perf.studies.figures.save", save)
