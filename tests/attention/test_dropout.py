@@ -25,13 +25,13 @@ SHAPES = (
     Shape((1,), 1, 1, 16),
     Shape((2,), 7, 7, 40),
     Shape((), 113, 113, 64),
-    Shape((1,), 256, 256, 64),
-    Shape((1,), 65, 203, 80),
-    Shape((1,), 203, 113, 128),
+    Shape((1,), 128, 128, 64),
+    Shape((1,), 65, 130, 80),
+    Shape((1,), 130, 70, 128),
     Shape((2, 1, 2), 33, 65, 16),
-    Shape((2, 2), 67, 130, 32, "heads_inside"),
+    Shape((2, 2), 67, 70, 32, "heads_inside"),
 )
-GROUPED_SHAPES = (Shape((2, 6), 33, 33, 32, "sliced", 3), Shape((1, 4), 130, 67, 128, heads_per_kv_head=4))
+GROUPED_SHAPES = (Shape((1, 6), 33, 33, 32, "sliced", 3), Shape((1, 2), 130, 67, 128, heads_per_kv_head=2))
 
 
 def seed_of(number: int) -> Tensor:
@@ -228,9 +228,13 @@ def test_dropout_passes_gradcheck(impl: str) -> None:
     q, k, v = (torch.randn(2, n, 16, dtype=torch.float64, device=DEVICE, requires_grad=True) for n in (5, 7, 7))
     dropout = Dropout(0.3, seed_of(0))
     if impl == "reference":
-        assert torch.autograd.gradcheck(lambda *qkv: attention(*qkv, True, dropout=dropout)[0], (q, k, v))
+        assert torch.autograd.gradcheck(
+            lambda *qkv: attention(*qkv, True, dropout=dropout)[0], (q, k, v), fast_mode=True
+        )
     else:
-        assert torch.autograd.gradcheck(lambda *qkv: FlashAttentionPyTorch.apply(*qkv, True, None, *dropout), (q, k, v))
+        assert torch.autograd.gradcheck(
+            lambda *qkv: FlashAttentionPyTorch.apply(*qkv, True, None, *dropout), (q, k, v), fast_mode=True
+        )
 
 
 @pytest.mark.parametrize("impl", ["reference", "pytorch", "triton"])

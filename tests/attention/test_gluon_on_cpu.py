@@ -25,18 +25,22 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches its 
 
 # Both warp groups of keys with and without a key, lengths that tiles divide and not, more of either, grouped queries.
 SHAPES = (
-    Shape((1, 2), 192, 192, 64),
-    Shape((2, 1), 333, 333, 64),
+    Shape((1, 1), 192, 192, 64),
+    Shape((1, 1), 333, 333, 64),
     Shape((1, 1), 70, 201, 128),
     Shape((1, 1), 201, 70, 128),
     Shape((1, 1), 130, 333, 128),
     Shape((1, 1), 333, 200, 80),
-    Shape((1, 4), 150, 100, 96, heads_per_kv_head=2),
+    Shape((1, 4), 130, 67, 96, heads_per_kv_head=2),
     Shape((2, 1), 140, 140, 40),
-    Shape((2, 2), 130, 130, 112, "heads_inside"),
+    Shape((2, 2), 70, 70, 112, "heads_inside"),
     Shape((1, 2), 130, 257, 128, "heads_inside", heads_per_kv_head=2),
 )
 MORE_SHAPES = (
+    Shape((1, 2), 192, 192, 64),
+    Shape((2, 1), 333, 333, 64),
+    Shape((1, 4), 150, 100, 96, heads_per_kv_head=2),
+    Shape((2, 2), 130, 130, 112, "heads_inside"),
     Shape((1, 2), 512, 512, 64),
     Shape((1, 2), 512, 512, 128),
     Shape((1, 1), 64, 500, 64),
@@ -106,7 +110,7 @@ def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_caus
 
 
 @pytest.mark.parametrize("choices", [HOPPER_FORWARD, HOPPER_FORWARD_MANY], ids=["few", "many"])
-@pytest.mark.parametrize("programs", [1, 4, 5])
+@pytest.mark.parametrize("programs", [1, 5])
 def test_programs_share_the_tiles_of_all_heads(
     launchers: Any, programs: int, choices: dict[int, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,9 +84,14 @@ def test_triton_is_right(shape, mode):
 
 @without_gpu
 @pytest.mark.parametrize(
-    "impl", ["reference_compiled", "pytorch_compiled_backward", "triton_forward_compiled_backward"]
+    ("impl", "mode"),
+    [
+        ("reference_compiled", "forward_backward"),
+        ("pytorch_compiled_backward", "backward"),
+        ("pytorch_compiled_backward", "forward_backward"),
+        ("triton_forward_compiled_backward", "backward"),
+    ],
 )
-@pytest.mark.parametrize("mode", ["backward", "forward_backward"])
 def test_what_compiles_is_right(monkeypatch, impl, mode):
     """Compile without torch's code generator, which takes a minute and is torch's to test."""
     compile_, backends = torch.compile, []
