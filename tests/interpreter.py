@@ -9,7 +9,9 @@ def patch_language_once_a_launch() -> None:
     from triton import language
     from triton.runtime import interpreter
 
-    patch_language = interpreter._patch_lang
+    patch_language = getattr(interpreter, "_patch_lang", None)
+    if patch_language is None:
+        return  # another release: slower, and as right
 
     def patch_what_is_left(fn: Callable[..., Any]) -> Any:
         seen = [module for module in fn.__globals__.values() if module is language or module is language.core]
