@@ -46,14 +46,17 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     compiled = compile_instead_of_launching()
 
     from cs336_systems.attention.gluon_plans import gluon_backward, gluon_forward, pieces_backward, pieces_forward
-    from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
+    from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD, HOPPER_FORWARD_MANY
     from cs336_systems.attention.request import Request
 
+    padded = 64 if d <= 64 else 128
     launchers: list[tuple[str, Any, Any]] = [
-        ("", (gluon_forward, HOPPER_FORWARD[d]), (gluon_backward, HOPPER_BACKWARD[d]))
+        (variant, (gluon_forward, table[padded]), (gluon_backward, HOPPER_BACKWARD[padded]))
+        for variant, table in (("", HOPPER_FORWARD), ("many tiles ", HOPPER_FORWARD_MANY))
+        if padded in table
     ]
     if dtype == "float32":
-        choices = {pieces: HOPPER_FLOAT32[d, pieces] for pieces in (2, 3)}
+        choices = {pieces: HOPPER_FLOAT32[padded, pieces] for pieces in (2, 3)}
         launchers = [
             (f"{pieces} pieces ", (pieces_forward, choice), (pieces_backward, choice))
             for pieces, choice in choices.items()

@@ -194,11 +194,11 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kernels = json.loads(found.stdout)
-    assert len(kernels) == (20 if dtype == "float32" else 10)
+    assert len(kernels) == (20 if dtype == "float32" or d == 64 else 10)
     for name, one in kernels.items():
         # The causal backward of 128 spills addresses before its loop, and no more of them than when it was measured;
         # lengths that no tile divides are two branches more.
-        allowed = 150 if d == 128 and "bwd" in name else 32 if "bwd" in name and "333" in name else 0
+        allowed = 150 if d == 128 and "bwd" in name else 32 if "333" in name else 0
         if dtype == "float32":
             allowed = 160 if d == 64 else 700
         assert one["spilled_bytes"] <= allowed and not one["serialized"], (name, one)

@@ -18,16 +18,16 @@ SHAPES = {
 
 FAULTS = {
     "row sum x 1.02": {
-        "forward.py": ("acc / kept_sum[:, None]", "acc / (1.02 * kept_sum[:, None])"),
-        "forward_hopper.py": ("out = acc / gl", "out = acc / 1.02 / gl"),
+        "triton_kernels/forward.py": ("acc / kept_sum[:, None]", "acc / (1.02 * kept_sum[:, None])"),
+        "gluon_kernels/forward.py": ("out = acc[i] / gl", "out = acc[i] / 1.02 / gl"),
     },
     "lse in base 2": {
-        "forward.py": ("tl.log2(row_sum)) * LN_2", "tl.log2(row_sum))"),
-        "forward_hopper.py": ("gl.log2(row_sum)) * LN_2", "gl.log2(row_sum))"),
+        "triton_kernels/forward.py": ("tl.log2(row_sum)) * LN_2", "tl.log2(row_sum))"),
+        "gluon_kernels/forward.py": ("gl.log2(row_sum)) * LN_2", "gl.log2(row_sum))"),
     },
-    "delta forgotten": {"tiles.py": ("do.to(tl.float32), 1)", "do.to(tl.float32), 1) * 0.0")},
+    "delta forgotten": {"triton_kernels/common.py": ("do.to(tl.float32), 1)", "do.to(tl.float32), 1) * 0.0")},
 }
-"""Fault -> file of the kernels -> the right source and its replacement."""
+"""Fault -> file in the attention package -> the right source and its replacement."""
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ def test_a_kernel_with_a_fault_is_wrong_beside_one_without(tmp_path: Path, fault
     for arm in ("base", "head"):
         shutil.copytree(ROOT / "cs336_systems", tmp_path / arm / "cs336_systems")
     for file, (right, wrong) in FAULTS[fault].items():
-        path = tmp_path / "head" / "cs336_systems" / "attention" / "triton_kernels" / file
+        path = tmp_path / "head" / "cs336_systems" / "attention" / file
         text = path.read_text()
         assert text.count(right) == 1, "the fault has its place in the kernel"
         path.write_text(text.replace(right, wrong))
