@@ -26,8 +26,11 @@ CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
 MAX_PROGRAMS = 132  # where there is no GPU to ask
-FEW_PROGRAMS = 20  # a multiprocessor
+FEW_PROGRAMS = 20
+"""With fewer backward programs a multiprocessor than this, the order of heads balances them before it saves loads."""
+
 SHARING = 12
+"""Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
 
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:

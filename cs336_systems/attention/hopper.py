@@ -82,9 +82,7 @@ HOPPER_FLOAT32_MIN_VISITED = 128
 
 def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperForward | None:
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
-    if q.dtype == torch.float32 or not hopper_takes(request, q) or request.scale is None or request.scale <= 0:
-        return None
-    if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
+    if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
     d = padded_head_dim(q)
     many = HOPPER_FORWARD_MANY.get(d)
@@ -97,9 +95,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:
     """Return choices of the 16-bit backward in Gluon, which sums dq in any order, or None."""
-    if q.dtype == torch.float32 or not hopper_takes(request, q) or request.deterministic:
-        return None
-    if q.shape[2] < HOPPER_ROWS or k.shape[2] < HOPPER_ROWS or not all(map(suits_tma, (q, k, v))):
+    if not _takes_16_bit(request, q, k, v) or request.deterministic:
         return None
     d = q.shape[-1]
     multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
@@ -126,6 +122,12 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
 def hopper_takes(request: Request, q: Tensor) -> bool:
     """Whether a Gluon kernel may take such a q at all: the part of the choice that is known while a graph is traced."""
     return padded_head_dim(q) in HOPPER_BACKWARD and not request.dropout and gpu.runs_gluon(q.device)
+
+
+def _takes_16_bit(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the 16-bit kernels in Gluon can run, however fast."""
+    has_rows = min(q.shape[2], k.shape[2]) >= HOPPER_ROWS
+    return q.dtype != torch.float32 and hopper_takes(request, q) and has_rows and all(map(suits_tma, (q, k, v)))
 
 
 def suits_tma(x: Tensor) -> bool:

@@ -117,11 +117,6 @@ def like(x: Tensor) -> Tensor:
     return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _divides_all(divisor: int, numbers: tuple[int, ...]) -> bool:
-    """Whether it does; a graph of any lengths, in which strides are symbols, is guarded by this and not by `gcd`."""
-    return all(number % divisor == 0 for number in numbers)
-
-
 def new_lse(q: Tensor) -> Tensor:
     """Allocate the log-sum-exp of q's rows."""
     return torch.empty(*q.shape[:-1], dtype=torch.float32, device=q.device)
@@ -140,10 +135,14 @@ def stride_unit(*tensors: Tensor) -> int:
     It is at most 16 bytes, as much as a thread loads at once, and 1 where Triton sees for itself that 16 divides all.
     """
     given = strides(*tensors)
-    if _divides_all(16, given):
+
+    def divides_all(divisor: int) -> bool:  # torch's compiler knows no `gcd` of symbols
+        return all(stride % divisor == 0 for stride in given)
+
+    if divides_all(16):
         return 1
     unit = 16 // tensors[0].element_size()
-    while not _divides_all(unit, given):
+    while not divides_all(unit):
         unit //= 2
     return unit
 

@@ -91,17 +91,8 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
         next_s = warpgroup_mma(k, q_ahead.permute((1, 0)), zeros, use_acc=False, is_async=True)
         dv, dk, next_s = warpgroup_mma_wait(0, deps=(dv, dk, next_s))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-    store_dkdv(
-        task.dk,
-        task.dv,
-        (dk,),
-        (dv,),
-        parts_of(D),
-        v,
-        memory.v_tiles.index(CONSUMER),
-        task.scale,
-        [batch, kv_head, k_start, 0],
-    )
+    keys_at, v_tile = [batch, kv_head, k_start, 0], memory.v_tiles.index(CONSUMER)
+    store_dkdv(task.dk, task.dv, (dk,), (dv,), parts_of(D), v, v_tile, task.scale, keys_at)
 
 
 @gluon.jit
