@@ -185,7 +185,7 @@ def programs_of(q: Tensor, rows: int) -> int:
 
 def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
     """Return queries, keys, heads, all heads, and the heads of which k and v stay in the cache."""
-    bytes_of_head = 2 * k[0, 0].numel() * k.element_size() * k.shape[1] // q.shape[1]
+    bytes_of_head = max(1, 2 * k[0, 0].numel() * k.element_size() * k.shape[1] // q.shape[1])
     return q.shape[2], k.shape[2], *_heads(request, q, gpu.l2_bytes(q.device) // 2 // bytes_of_head)
 
 

@@ -126,6 +126,11 @@ def test_programs_share_the_tiles_of_all_heads(
     assert_within_gate({"out": out, "lse": lse}, exact, eager, torch.float32)
 
 
+def test_more_heads_share_a_key_head_than_it_has_bytes(launchers: Any) -> None:
+    q, k = (torch.empty(1, heads, 128, 40, dtype=torch.bfloat16, device="meta") for heads in (30000, 1))
+    assert launchers._forward_sizes(Request(is_causal=True, scale=0.1), q, k) == (128, 128, 30000, 30000, 1)
+
+
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("shape", [ONE_QUERY, ONE_KEY], ids=str)
 def test_one_query_or_one_key_is_off_by_rounding_alone(of_either: Run, shape: Shape, is_causal: bool) -> None:
