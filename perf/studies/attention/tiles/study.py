@@ -108,6 +108,8 @@ def command(
             name: tuple(checked(name, candidate) for candidate in candidates) or candidates_of(name, tiny=tiny)
             for name in kernels
         }
+        if seed is None and count is not None:
+            raise ValueError(f"--count {count} was given; allowed: with --seed")
         if seed is None:
             cells = list(cells_of(kernels, [shape_of(text) for text in shapes], device, tiny=tiny))
             cells = narrowed(cells, d=dims, dtype=dtypes, mask=masks or ("causal",))

@@ -75,6 +75,8 @@ def test_the_choice_of_kernels_is_held_against_each_of_them_on_drawn_problems(tm
     assert sum(line.startswith(("forward-choice: ", "backward-choice: ")) for line in lines) == 2
     refused = invoke("--seed", "3", "--kernel", "dq")
     assert refused.exit_code == 1 and "allowed with it: forward-choice, backward-choice" in refused.output
+    refused = invoke("--count", "3", "--kernel", "dq")
+    assert refused.exit_code == 1 and "--count 3 was given" in refused.output
 
 
 @pytest.mark.gpu
