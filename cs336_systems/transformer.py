@@ -1,7 +1,7 @@
 """Decoder-only Transformer language model, written to be read from top to bottom.
 
-The course's model, with the parameter names of its `BasicsTransformerLM`: RMSNorm before each sublayer, rotary
-positions, SwiGLU, an untied head, no biases. Attention is injected; the model does not choose a kernel.
+The course's model, which loads the state dict of its `BasicsTransformerLM` (2025 and 2026): RMSNorm before each
+sublayer, rotary positions, SwiGLU, an untied head, no biases. Attention is injected; the model does not choose a kernel.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from cs336_systems.attention.reference import scaled_dot_product_attention
 from cs336_systems.configs import ModelConfig
 from cs336_systems.ranges import range_
+from cs336_systems.rope_layout import carry_rope_layout
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Causal attention that maps q, k, v (batch, num_heads, seq_len, head_dim) of one dtype to out, shaped like q."""
@@ -57,6 +58,7 @@ class TransformerLM(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         self.apply(initialize)
+        carry_rope_layout(self)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Compute logits. Raises `ValueError` for a sequence longer than `context_length`."""
@@ -133,8 +135,8 @@ def rotations(head_dim: int, context_length: int, theta: float) -> tuple[Tensor,
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Apply rotary position embedding (Su et al. 2021) to x (..., seq_len, head_dim), in float32.
 
-    Dimension i is paired with dimension i + head_dim / 2, as in the course of 2026. The course of 2025 pairs
-    neighbours, which is the same model with the dimensions of each head permuted.
+    Pairs dimension i with i + head_dim / 2, whose halves are contiguous. The course pairs neighbours, 2i with 2i + 1,
+    which is the same model with the dimensions of each head in another order; see `rope_layout`.
     """
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
