@@ -1,9 +1,9 @@
 """RoPE's layout in checkpoints: which two dimensions of a head are rotated together.
 
-`TransformerLM` pairs dimension i with i + head_dim / 2, so that the halves it reads are contiguous. Both editions of the
-course's `BasicsTransformerLM` pair neighbours, 2i with 2i + 1 (2026 only writes the results as halves). The same order
-of the rows in a head's queries and keys leaves every score as it was, so reordering them once, at loading, makes one
-model of the other.
+`TransformerLM` pairs dimension i with i + head_dim / 2, so that the halves it reads are contiguous. Both editions of
+the course's `BasicsTransformerLM` pair neighbours, 2i with 2i + 1 (2026 only writes the results as halves). The same
+order of the rows in a head's queries and keys leaves every score as it was, so reordering them once, at loading, makes
+one model of the other.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Decoder-only Transformer language model, written to be read from top to bottom.
 
 The course's model, which loads the state dict of its `BasicsTransformerLM` (2025 and 2026): RMSNorm before each
-sublayer, rotary positions, SwiGLU, an untied head, no biases. Attention is injected; the model does not choose a kernel.
+sublayer, rotary positions, SwiGLU, an untied head, no biases. Attention is injected; the model chooses no kernel.
 """
 
 from collections.abc import Callable
