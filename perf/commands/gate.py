@@ -160,8 +160,8 @@ def command(
             if self_test:
                 _self_test(base or "HEAD", chosen, pattern, gpus, plant, budget)
                 return
-            arms = checkouts.resolve_arms(base, head, environments)
             evidence = _selected(chosen, pattern, gpus)
+            arms = checkouts.resolve_arms(base, head, environments)
             report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
     except Busy as busy:
         raise click.ClickException(str(busy)) from None

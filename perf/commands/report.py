@@ -30,7 +30,7 @@ PERF = Path(__file__).resolve().parents[1]
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to write. Default: .asv/report.",
 )
-@click.option("--bundle", is_flag=True, help="Run the tests first; where they pass, write code.zip too.")
+@click.option("--bundle", is_flag=True, help="Write code.zip too, if the tests pass.")
 @click.option(
     "--answers", is_flag=True, help="Write the results' README.md and the front pages' results instead, from the rows."
 )
@@ -40,7 +40,7 @@ def command(machine: str | None, perf: Path, out: Path, bundle: bool, answers: b
     \b
     python -m perf report
     python -m perf report --machine nvidia-h200 --out /tmp/report
-    python -m perf report --bundle         # tests first, then writeup.pdf and code.zip to hand in
+    python -m perf report --bundle         # code.zip, its tests, then writeup.pdf
     python -m perf report --answers        # after a new measurement: the documents in this checkout that quote it
 
     Every problem of the 2025 handout with its points, its tests and its answer. Numbers come from rows: asv's results
@@ -61,8 +61,9 @@ def command(machine: str | None, perf: Path, out: Path, bundle: bool, answers: b
 
 
 def report(machine: str | None, perf: Path, out: Path, tests: Callable[[], int] | None) -> None:
-    """Write it all aside, then rename; with `tests`, which give an exit status, first those, and code.zip at the end.
+    """Write it all aside, then rename it into `out`.
 
+    With `tests`, which give an exit status, first pack and check code.zip, then run them; an older code.zip is removed.
     Raises `click.ClickException` with one line for what the user can mend.
     """
     from perf.writeup import bundle, convert, source
@@ -71,12 +72,14 @@ def report(machine: str | None, perf: Path, out: Path, tests: Callable[[], int] 
     found = source.read(perf, machine)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if tests:
-            bundle.require_green(tests, out / "code.zip")
         with scratch_folder(".part-", out) as aside:
-            made = _write(found, aside)
             if tests:
-                bundle.zip_code(bundle.ROOT, aside / "code.zip", out)
+                (out / bundle.ARCHIVE).unlink(missing_ok=True)
+                count = bundle.zip_code(bundle.ROOT, aside / bundle.ARCHIVE, out)
+                click.echo(f"code.zip: {count} files; collecting its tests, then running this folder's", err=True)
+                bundle.require_complete(aside / bundle.ARCHIVE)
+                bundle.require_green(tests)
+            made = _write(found, aside)
             files = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
             for path in files:
                 (out / path).parent.mkdir(exist_ok=True)

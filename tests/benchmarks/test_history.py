@@ -3,13 +3,12 @@
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from perf.harness import records
+from tests.repositories import ROOT, needs_checkout
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS, RECORDS = ROOT / "perf" / "results", ROOT / "perf" / "records"
 
 # Per commit and machine. The attention grid of 726 cases takes 59 and 268 KB; a hundred such commits fit in a clone.
@@ -18,8 +17,7 @@ RESULTS_BUDGET, RECORDS_BUDGET = 256 * 2**10, 1024 * 2**10
 
 def git(*arguments):
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"not a git checkout: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
@@ -27,6 +25,7 @@ def result_files():
     return [path for path in sorted(RESULTS.glob("*/*.json")) if path.name != "machine.json"]
 
 
+@needs_checkout
 def test_every_measured_commit_is_an_ancestor_of_this_one():
     if git("rev-parse", "--is-shallow-repository") == "true":
         pytest.skip("a shallow clone does not hold the history")
@@ -36,11 +35,13 @@ def test_every_measured_commit_is_an_ancestor_of_this_one():
     assert measured <= history
 
 
+@needs_checkout
 def test_results_hold_the_json_of_asv_alone():
     tracked = git("ls-files", "perf/results").splitlines()
     assert all(path.endswith(".json") for path in tracked)
 
 
+@needs_checkout
 def test_committed_records_are_folded():
     kept = re.compile(r"perf/records/(README\.md|[^/]+/(\w{40}\.jsonl\.gz|(gate|environment|self-test)/\w{16}\.json))")
     tracked = git("ls-files", "perf/records").splitlines()

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.commands import demo
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.repositories import ROOT, needs_checkout
 
 
 @pytest.fixture
@@ -22,8 +20,6 @@ def clone(tmp_path):
     """A shallow clone of this repository with this working tree's `perf/` in it."""
     target = tmp_path / "clone"
     url = ROOT.as_uri()
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
     subprocess.run(["git", "clone", "-q", "--depth", "1", url, str(target)], check=True, capture_output=True)
     shutil.rmtree(target / "perf")
     shutil.copytree(ROOT / "perf", target / "perf", ignore=shutil.ignore_patterns("__pycache__"))
@@ -46,6 +42,7 @@ def touch_package(clone):
     return log.stdout.split()
 
 
+@needs_checkout
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the demo of a GPU machine is run by hand: it holds the GPU")
 def test_demo_measures_publishes_and_leaves_the_checkout_as_it_was(clone):
     before = status(clone)

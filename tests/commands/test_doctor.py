@@ -3,15 +3,13 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from perf.commands import doctor
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.repositories import ROOT, needs_checkout
 
 
 def examine(**environment):
@@ -32,6 +30,7 @@ def broken(folder, package):
     return folder
 
 
+@needs_checkout
 def test_every_check_and_every_class_has_one_line():
     done = examine()
     assert done.exit_code == 0, done.output
@@ -71,9 +70,8 @@ def test_a_machine_that_asv_does_not_know_is_told_the_command(tmp_path, monkeypa
     assert "cannot be read" in doctor._machine_file("file").remark
 
 
+@needs_checkout
 def test_a_shallow_clone_and_a_folder_without_git_are_told(tmp_path, monkeypatch):
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
     clone = tmp_path / "clone"
     command = ["git", "clone", "-q", "--depth", "1", "--no-checkout", ROOT.as_uri(), str(clone)]
     subprocess.run(command, check=True, capture_output=True)

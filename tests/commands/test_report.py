@@ -169,12 +169,24 @@ def test_a_warning_costs_no_report(unconverted, tmp_path):
     assert "What could not be read" in (tmp_path / "out" / "writeup.md").read_text(encoding="utf-8")
 
 
+FILES_OF_CHECKOUT = [
+    ".gitignore",
+    "code.py",
+    "new.py",
+    "notes.txt",
+    "tests/data.pt",
+    "tests/rows.json",
+    "tests/test_code.py",
+]
+
+
 def checkout(folder):
     """A small repository: tracked, deleted, ignored and new files."""
     (folder / "tests").mkdir(parents=True)
+    (folder / "tests" / "test_code.py").write_text("import code\n\n\ndef test_it():\n    pass\n")
     for name in ("code.py", "gone.py", "tests/data.pt", "tests/rows.json", "notes.txt"):
-        (folder / name).write_text(name)
-    (folder / ".gitignore").write_text("*.log\n")
+        (folder / name).write_text(f"# {name}")
+    (folder / ".gitignore").write_text("# made\n*.log\nbuilt/\n\nkept/**/*.part\n")
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
         git(folder, *arguments)
     (folder / "gone.py").unlink()
@@ -189,35 +201,68 @@ def test_the_archive_has_fixtures_and_new_files_and_nothing_that_git_ignores(tmp
     (folder / "out" / "writeup.pdf").write_text("no code")
     archives = []
     for name in ("one.zip", "two.zip"):
-        assert bundle.zip_code(folder, tmp_path / name, folder / "out") == 6
+        assert bundle.zip_code(folder, tmp_path / name, folder / "out") == len(FILES_OF_CHECKOUT)
         archives.append((tmp_path / name).read_bytes())
     with zipfile.ZipFile(tmp_path / "one.zip") as packed:
         names = packed.namelist()
-        assert packed.read("tests/data.pt") == b"tests/data.pt"
-    assert names == [".gitignore", "code.py", "new.py", "notes.txt", "tests/data.pt", "tests/rows.json"]
+        assert packed.read("tests/data.pt") == b"# tests/data.pt"
+    assert names == FILES_OF_CHECKOUT
     assert archives[0] == archives[1]
     with pytest.raises(click.ClickException, match="allowed: a git checkout"):
         list(bundle.files(tmp_path))
 
 
+def test_an_unpacked_archive_makes_the_same_archive_without_git(tmp_path):
+    bundle.zip_code(checkout(tmp_path / "repo"), tmp_path / "code.zip", tmp_path / "out")
+    unpacked = tmp_path / "un packed"
+    with zipfile.ZipFile(tmp_path / "code.zip") as packed:
+        packed.extractall(unpacked)
+    shutil.copy(tmp_path / "code.zip", unpacked)
+    for name in ("a.log", "built/x.py", "tests/built/y", "kept/deep/er/z.part", "env/pyvenv.cfg", "env/lib/w.py"):
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).write_text("not handed in")
+    bundle.zip_code(unpacked, tmp_path / "again.zip", tmp_path / "out")
+    assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "code.zip").read_bytes()
+
+
+def test_an_archive_without_a_module_of_its_tests_is_refused_before_they_run(tmp_path, monkeypatch):
+    folder = checkout(tmp_path / "repo")
+    (folder / "tests" / "test_ignored.py").write_text("import built.x\n")
+    (folder / "built").mkdir()
+    (folder / "built" / "x.py").write_text("")
+    monkeypatch.setattr(bundle, "run_tests", lambda: pytest.fail("these take minutes"))
+    monkeypatch.setattr(bundle, "ROOT", folder)
+    out = tmp_path / "out"
+    done = report("--results", perf_folder(tmp_path / "perf", ALL), "--machine", MACHINE, "--out", out, "--bundle")
+    assert done.exit_code == 1
+    assert "No module named 'built'" in done.output.splitlines()[-1]
+    assert list(out.iterdir()) == []
+
+
 def test_red_tests_bundle_nothing_and_take_an_older_bundle_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "require_complete", lambda archive: None)
     monkeypatch.setattr(bundle, "run_tests", lambda: 1)
+    monkeypatch.setattr(bundle, "ROOT", checkout(tmp_path / "repo"))
     out = tmp_path / "out"
     out.mkdir()
     (out / "code.zip").write_text("of before")
     done = report("--results", perf_folder(tmp_path / "perf", ALL), "--machine", MACHINE, "--out", out, "--bundle")
-    assert (done.exit_code, done.output) == (1, "Error: the tests failed (exit status 1): nothing was bundled\n")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (
+        1,
+        "Error: the tests failed (exit status 1): nothing was bundled",
+    )
     assert list(out.iterdir()) == []
 
 
 def test_green_tests_bundle_write_up_and_code(unconverted, tmp_path, monkeypatch):
     ran = []
-    monkeypatch.setattr(bundle, "run_tests", lambda: ran.append(1) or 0)
+    monkeypatch.setattr(bundle, "require_complete", lambda archive: ran.append(zipfile.is_zipfile(archive)))
+    monkeypatch.setattr(bundle, "run_tests", lambda: ran.append("tests") or 0)
     monkeypatch.setattr(bundle, "ROOT", checkout(tmp_path / "repo"))
     out = tmp_path / "out"
     done = report("--results", perf_folder(tmp_path / "perf", ALL), "--machine", MACHINE, "--out", out, "--bundle")
     assert done.exit_code == 0, done.output
-    assert ran == [1]
+    assert ran == [True, "tests"]
     assert {path.name for path in out.iterdir()} == FILES | {"figures", "code.zip"}
     assert "code.zip" in done.output
 
