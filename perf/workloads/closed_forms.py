@@ -46,6 +46,11 @@ def parameters(size: str) -> int:
     return measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[size])
 
 
+def peak_state_bytes(size: str, world_size: int, sharding: str) -> float:
+    """Return `state_bytes` at the peak of a step, before gradients are reduced to their owners: 16P, or 8P + 8P/n."""
+    return state_bytes(size, world_size, "none" if sharding == "none" else "sharded")
+
+
 def state_bytes(size: str, world_size: int, sharding: str) -> float:
     """Return a rank's bytes of parameters, gradients and moments: 8P + 8P, 8P + 8P/n, or 4P + 12P/n."""
     return measured("accounting.sharding", "state_bytes")(parameters(size), world_size, DIVIDED[sharding])

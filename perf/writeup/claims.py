@@ -1,4 +1,4 @@
-"""Figures beside which the write-up sets what the notes that this project started from promise."""
+"""Figures beside which the write-up sets what others quote on the same assignment."""
 
 from collections.abc import Callable
 

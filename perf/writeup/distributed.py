@@ -1,136 +1,178 @@
 """Chapters about several GPUs, each from the rows of a study: its template, table and figure."""
 
-import statistics
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from perf.studies.document import heading
 from perf.studies.on_file import NotOnFile
+from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, sharding
+from perf.studies.parallel import step as parallel_step
 from perf.studies.rows import Row
+from perf.studies.speedup_figure import draw as draw_speedups
+from perf.workloads.closed_forms import peak_state_bytes
+from perf.workloads.data_parallel import STRATEGIES
+from perf.writeup.answers.data_parallel import DataParallel, seconds
 from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.problems import PLACE
 from perf.writeup.source import Source, Study
 from perf.writeup.templating import render
 
+Part = Callable[[Source, Path], str]
 Keep = Callable[[Row], bool]
 Draw = Callable[[list[Any], Path, str], None]
 Figures = Callable[[list[Row]], dict[str, Any]]
-"""From measured rows to what the template of their study shows."""
+"""From measured rows to what a template shows."""
+
+Measured = list[tuple[Study, list[Row]]]
+"""Documents of a study, each with the rows that a chapter is about."""
 
 
-def all_reduce(source: Source, figures: Path) -> str:
-    """distributed_communication_single_node."""
-    from perf.studies.parallel import all_reduce as study
-
-    return _parts(source, "all-reduce", study, figures, lambda rows: {"growth": growth(rows)}, draw=study.draw)
+def communication(source: Source, figures: Path) -> str:
+    """distributed_communication_single_node: every number of ranks in one table and one figure."""
+    found = _documents(source, "all-reduce")
+    return _chapter("all-reduce", found, all_reduce, figures, lambda rows: {"growth": growth(rows)}, all_reduce.draw)
 
 
 def growth(rows: list[Row]) -> list[dict[str, Any]]:
-    """Smallest and largest all-reduce of each backend and number of ranks: bytes, bandwidth, time."""
-    from perf.studies.parallel.all_reduce import BACKENDS, rates
-
+    """For each backend: what more bytes and what more ranks cost, the smallest and the largest all-reduce."""
     shown = []
-    for device, ranks in dict.fromkeys((row["device"], row["world_size"]) for row in rows):
-        mine = [row for row in rows if (row["device"], row["world_size"]) == (device, ranks)]
-        least, most = (extreme(mine, key=lambda row: row["megabytes"]) for extreme in (min, max))
-        if least is not most:
-            grown = most["megabytes"] / least["megabytes"]
-            longer = statistics.median(most["samples_s"]) / statistics.median(least["samples_s"])
-            shown.append(
-                {
-                    "backend": BACKENDS[device],
-                    "ranks": ranks,
-                    "least": least["megabytes"],
-                    "least_rate": rates(least)[1],
-                    "most": most["megabytes"],
-                    "most_rate": rates(most)[1],
-                    "bytes": f"{grown:g}",
-                    "time": longer,
-                    "sublinear": longer < grown,
-                }
-            )
+    for device, backend in all_reduce.BACKENDS.items():
+        cells = {(row["world_size"], row["megabytes"]): row for row in rows if row["device"] == device}
+        if not cells:
+            continue
+        sizes = sorted({size for _, size in cells})
+        least, most = sizes[0], sizes[-1]
+        ranks = [
+            number
+            for number in sorted({number for number, _ in cells})
+            if {(number, least), (number, most)} <= cells.keys()
+        ]
+        bytes_grow = [_grown(cells, (number, least), (number, most)) for number in ranks] if least < most else []
+        shown.append(
+            {
+                "backend": backend,
+                "least": least,
+                "most": most,
+                "bytes": [one | {"ranks": number} for number, one in zip(ranks, bytes_grow, strict=False)],
+                "ranks": [
+                    {
+                        "before": before,
+                        "after": after,
+                        "least": _grown(cells, (before, least), (after, least))["time"],
+                        "most": _grown(cells, (before, most), (after, most)),
+                        "ring": (1 - 1 / after) / (1 - 1 / before),
+                    }
+                    for before, after in itertools.pairwise(ranks)
+                ],
+            }
+        )
     return shown
+
+
+def _grown(cells: dict[Any, Row], before: Any, after: Any) -> dict[str, float]:
+    """The ratio of their times, and the bus bandwidth of both."""
+    first, second = cells[before], cells[after]
+    return {
+        "time": seconds(second, "samples_s") / seconds(first, "samples_s"),
+        "before_rate": all_reduce.rates(first)[1],
+        "after_rate": all_reduce.rates(second)[1],
+    }
 
 
 def equivalence(source: Source, figures: Path) -> str:
     """naive_ddp: the weights of training on several ranks beside those of one process."""
-    from perf.studies.parallel import ddp_equivalence as study
+    found = _documents(source, "ddp-equivalence")
+    return _each("ddp-equivalence", found, ddp_equivalence, figures, lambda rows: {"rows": rows})
 
-    return _parts(source, "ddp-equivalence", study, figures, lambda rows: {"rows": rows})
 
-
-def data_parallel(*strategies: str) -> Callable[[Source, Path], str]:
-    """The chapters of `study ddp`: the rows of these strategies."""
+def data_parallel(template: str, size: str, *strategies: str) -> Part:
+    """A chapter of `study ddp` on a model size: its template, and a table of these strategies, or of all of them."""
 
     def chapter(source: Source, figures: Path) -> str:
-        from perf.studies.parallel import ddp as study
+        others = {name: _measured(source, name, size) for name in ("all-reduce", "overlap")}
 
-        keep: Keep = lambda row: row["strategy"] in strategies  # noqa: E731
-        return _parts(source, "ddp", study, figures, lambda rows: {"steps": steps(rows), "said": []}, keep=keep)
+        def shown(rows: list[Row]) -> dict[str, Any]:
+            return {"ddp": DataParallel(rows, others["all-reduce"], others["overlap"])}
+
+        found = _documents(source, "ddp", lambda row: row["size"] == size)
+        for _, rows in found:
+            rows.sort(key=lambda row: (STRATEGIES.index(row["strategy"]), row["bucket_size_mb"]))
+        kept = lambda row: not strategies or row["strategy"] in strategies  # noqa: E731
+        return _each(template, found, ddp, figures, shown, None if strategies else ddp.draw, kept)
 
     return chapter
 
 
-def steps(rows: list[Row]) -> list[dict[str, Any]]:
-    """Each row's step, the part of it that is communication, and its ratio to naive's step."""
-    from perf.studies.parallel.ddp import share
-
-    names = ("size", "context_length", "world_size")
-    medians = [{name: statistics.median(row[name]) for name in ("step_s", "exposed_s")} for row in rows]
-    cells = [tuple(row[name] for name in names) for row in rows]
-    naive = {
-        cell: median["step_s"]
-        for cell, median, row in zip(cells, medians, rows, strict=True)
-        if row["strategy"] == "naive"
-    }
-    return [
-        {name: row[name] for name in ("strategy", *names)}
-        | median
-        | {
-            "share": share(median["exposed_s"], median["step_s"]).replace("%", " %"),
-            "of_naive": median["step_s"] / naive.get(cell, median["step_s"]),
-        }
-        for row, cell, median in zip(rows, cells, medians, strict=True)
-    ]
-
-
-def overlap(source: Source, figures: Path) -> str:
+def traces(size: str) -> Part:
     """The pictures of a step, overlapped and not."""
-    from perf.studies.parallel import overlap as study
 
-    return _parts(source, "overlap", study, figures, lambda rows: {}, draw=study.draw)
+    def chapter(source: Source, figures: Path) -> str:
+        found = _documents(source, "overlap", lambda row: row["size"] == size)
+        return _each("overlap", found, overlap, figures, lambda rows: {"ddp": DataParallel([], (), rows)}, overlap.draw)
 
-
-def buckets(source: Source, figures: Path) -> str:
-    """The sweep of bucket sizes beside the other strategies, and the model fitted to it."""
-    from perf.studies.parallel import ddp as study
-
-    return _parts(
-        source, "ddp", study, figures, lambda rows: {"steps": [], "said": _spaced(study.answers(rows))}, draw=study.draw
-    )
+    return chapter
 
 
-def sharding(source: Source, figures: Path) -> str:
-    """Memory and time with the optimizer's state divided."""
-    from perf.studies.parallel import sharding as study
+def state_sharding(size: str) -> Part:
+    """Memory and time with the optimizer's state sharded."""
 
-    return _parts(
-        source, "sharding", study, figures, lambda rows: {"said": _spaced(study.answers(rows))}, draw=study.draw
-    )
+    def chapter(source: Source, figures: Path) -> str:
+        found = _documents(source, "sharding", lambda row: row["size"] == size)
+        return _each("sharding", found, sharding, figures, lambda rows: {"by": shardings(rows)}, sharding.draw)
+
+    return chapter
 
 
-def parallel_step(source: Source, figures: Path) -> str:
-    """Our strategies beside torch's, step by step."""
-    from perf.studies.parallel import step as study
-    from perf.studies.speedup_figure import draw
+def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """For each sharding: its step, over the step with the whole state, and its memory, beside what must exist then."""
+    whole = {seconds(row, "samples_s") for row in rows if row["sharding"] == "none"}
+    shown = {}
+    for row in rows:
+        facts, step_s = row["facts"], seconds(row, "samples_s")
+        one = {"step_s": step_s, "of_whole": step_s / min(whole, default=step_s)}
+        one |= {name: facts[name] for name in ("parameter_bytes", "optimizer_bytes")}
+        if all(name in facts for name in sharding.POINTS):
+            states = peak_state_bytes(row["size"], row["world_size"], row["sharding"])
+            one |= {name: facts[name] for name in sharding.POINTS} | {"states_bytes": states}
+            one["rest_bytes"] = facts["after_step_bytes"] - states
+        shown[row["sharding"]] = one
+    return shown
 
-    def drawn(rows: list[Row], path: Path, title: str) -> None:
-        draw(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
-    return _parts(
-        source, "parallel-step", study, figures, lambda rows: {"said": _spaced(study.answers(rows, 0.02))}, draw=drawn
-    )
+def beside_torch(kind: str, size: str) -> Part:
+    """Our steps of that kind, "ddp" or "sharding", beside torch's and beside themselves without communication."""
+
+    def chapter(source: Source, figures: Path) -> str:
+        def of(alone: bool) -> Keep:
+            return lambda row: (
+                row["size"] == size and row["ours"].startswith(f"{kind}/") and (row["against"] == "alone") == alone
+            )
+
+        parts = []
+        for alone in (False, True):
+            found = _documents(source, "parallel-step", of(alone))
+            if found:
+                name = f"parallel-step-{kind}{'-alone' * alone}"
+                parts.append(
+                    _chapter("parallel-step", found, parallel_step, figures, _verdicts, None if alone else _drawn, name)
+                )
+        if not parts:
+            raise NotOnFile("no rows of study parallel-step")
+        return "\n".join(parts)
+
+    return chapter
+
+
+def _verdicts(rows: list[Row]) -> dict[str, Any]:
+    said = parallel_step.answers(rows, 0.02)
+    return {"said": _spaced(said), "alone": rows[0]["against"] == "alone" if rows else False}
+
+
+def _drawn(rows: list[Row], path: Path, title: str) -> None:
+    draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
 
 def _spaced(sentences: Iterable[str]) -> list[str]:
@@ -138,38 +180,75 @@ def _spaced(sentences: Iterable[str]) -> list[str]:
     return [sentence.replace("%", " %").replace("  %", " %") for sentence in sentences]
 
 
-def _parts(
-    source: Source,
-    name: str,
+def _documents(source: Source, name: str, keep: Keep = lambda row: True) -> Measured:
+    """The documents of a study that have such rows."""
+    found = [(study, [row for row in study.rows if keep(row)]) for study in source.named(name)]
+    return [(study, rows) for study, rows in found if rows]
+
+
+def _measured(source: Source, name: str, size: str) -> list[Row]:
+    """Measured rows of a study on that size, or on none."""
+    return list(
+        itertools.chain.from_iterable(
+            _ok(rows) for _, rows in _documents(source, name, lambda row: row.get("size", size) == size)
+        )
+    )
+
+
+def _ok(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.get("status", "ok") == "ok"]
+
+
+def _each(
+    template: str,
+    found: Measured,
     study: ModuleType,
     figures: Path,
     shown: Figures,
-    *,
     draw: Draw | None = None,
     keep: Keep = lambda row: True,
+    name: str = "",
 ) -> str:
-    """The template of a study for each of its documents. Raises `NotOnFile` if there is none."""
+    """The template for each document, with the rows that it keeps in its table. Raises `NotOnFile` if there is none."""
     parts = []
-    for found in source.named(name):
-        rows = [row for row in found.rows if keep(row)]
-        if not rows:
-            continue
-        measured = [row for row in rows if row.get("status", "ok") == "ok"]
-        known = shown(measured) | {
-            "made_by": Markup(_made_by(found)),
-            "setting": Markup(_setting(rows)),
-            "table": Markup(table(study.shown(rows))),
-            "figure": Markup(""),
-        }
-        if draw and measured:
-            path = figures / f"{'-'.join([name, *found.folder.parts])}.png"
-            draw(found.rows, path, _heading(found.document))
-            if path.exists():
-                known["figure"] = Markup(f"![{name.replace('-', ' ').capitalize()}]({figures.name}/{path.name})")
-        parts.append(render(f"parallel/{name}.md", known).strip())
+    for one, rows in found:
+        if any(map(keep, rows)):
+            figure = "-".join([name or template, *one.folder.parts])
+            parts.append(_chapter(template, [(one, rows)], study, figures, shown, draw, figure, keep))
     if not parts:
-        raise NotOnFile(f"no rows of study {name}")
-    return "\n\n".join(parts) + "\n"
+        raise NotOnFile(f"no rows for {template}")
+    return "\n".join(parts)
+
+
+def _chapter(
+    template: str,
+    found: Measured,
+    study: ModuleType,
+    figures: Path,
+    shown: Figures,
+    draw: Draw | None = None,
+    figure: str = "",
+    keep: Keep = lambda row: True,
+) -> str:
+    """The template once for all these documents. Raises `NotOnFile` if there is none."""
+    rows = list(itertools.chain.from_iterable(rows for _, rows in found))
+    if not rows:
+        raise NotOnFile(f"no rows for {template}")
+    kept = [row for row in rows if keep(row)]
+    known = shown(_ok(rows)) | {
+        "made_by": Markup("; ".join(_made_by(one) for one, _ in found) + "."),
+        "setting": Markup(_setting(kept)),
+        "table": Markup(table(study.shown(kept))),
+        "figure": Markup(""),
+    }
+    if draw and _ok(rows):
+        path = figures / f"{figure or template}.png"
+        draw(rows, path, heading(found[0][0].document))
+        if path.exists():
+            known["figure"] = Markup(
+                f"![{template.replace('_', ' ').replace('-', ' ').capitalize()}]({figures.name}/{path.name})"
+            )
+    return render(f"parallel/{template}.md", known).strip() + "\n"
 
 
 def _setting(rows: list[Row]) -> str:
@@ -179,12 +258,6 @@ def _setting(rows: list[Row]) -> str:
     return plain(f"All with {said}.") if said else ""
 
 
-def _heading(document: dict[str, Any]) -> str:
-    from perf.studies.document import heading
-
-    return heading(document)
-
-
 def _made_by(found: Study) -> str:
     path = f"{PLACE}/{found.folder.as_posix()}/{found.name}.json"
-    return f"{plain(_heading(found.document))}. Measured with {code(found.document['command'])}; rows in {code(path)}."
+    return f"{code(found.document['command'])} (rows in {code(path)})"

@@ -31,28 +31,43 @@ def _worked(name: str) -> Part:
     return lambda source, figures: closed_form(name)
 
 
+OVERLAPPED = "ddp_overlap_individual_parameters_benchmarking"
+STRATEGIES = {
+    "naive_ddp_benchmarking": ("naive",),
+    "minimal_ddp_flat_benchmarking": ("naive", "flat"),
+    OVERLAPPED: ("naive", "flat", "overlapped"),
+}
 PARTS: dict[str, tuple[Part | str, ...]] = {
     **{name: (name,) for name in answered.CHAPTERS},
     "flash_benchmarking": (flash.benchmarking,),
     "leaderboard": (flash.leaderboard,),
-    "distributed_communication_single_node": (distributed.all_reduce,),
+    "distributed_communication_single_node": (distributed.communication,),
     "naive_ddp": (distributed.equivalence,),
-    "naive_ddp_benchmarking": (distributed.data_parallel("naive"),),
-    "minimal_ddp_flat_benchmarking": (distributed.data_parallel("naive", "flat"),),
+    **{name: (distributed.data_parallel(name, "xl", *strategies),) for name, strategies in STRATEGIES.items()},
     "ddp_overlap_individual_parameters_benchmarking": (
-        distributed.data_parallel("naive", "flat", "overlapped"),
-        distributed.overlap,
+        distributed.data_parallel(OVERLAPPED, "xl", *STRATEGIES[OVERLAPPED]),
+        distributed.traces("xl"),
     ),
-    "ddp_bucketed_benchmarking": (distributed.buckets, _worked("ddp_bucketed_benchmarking")),
+    "ddp_bucketed_benchmarking": (
+        distributed.data_parallel("ddp_bucketed_benchmarking", "xl"),
+        _worked("ddp_bucketed_benchmarking"),
+    ),
     "communication_accounting": (_worked("communication_accounting"),),
-    "optimizer_state_sharding_accounting": (distributed.sharding, _worked("optimizer_state_sharding_accounting")),
+    "optimizer_state_sharding_accounting": (
+        distributed.state_sharding("xl"),
+        _worked("optimizer_state_sharding_accounting"),
+    ),
 }
 """Parts of each chapter, the answers by the names of their templates; those of `CODE` need no measurement."""
 
 EXTRAS: dict[str, tuple[str, Part | str]] = {
     "torch_compile": ("The fastest step", "fastest_step"),
     "flash_benchmarking": ("Attention beside every other in PyTorch", "attention"),
-    "ddp_bucketed_benchmarking": ("Beside torch's DistributedDataParallel", distributed.parallel_step),
+    "ddp_bucketed_benchmarking": ("Beside torch's DistributedDataParallel", distributed.beside_torch("ddp", "xl")),
+    "optimizer_state_sharding_accounting": (
+        "Beside torch's ZeroRedundancyOptimizer",
+        distributed.beside_torch("sharding", "xl"),
+    ),
 }
 """Chapters beyond the handout, after the problem that they belong to; left out where they were not measured."""
 
@@ -78,12 +93,9 @@ def write(source: Source, folder: Path) -> Document:
     made = Document(warnings=list(source.skipped))
     figures = folder / FIGURES
     chapters = [_chapter(problem, source, figures, made) for problem in PROBLEMS]
-    notes = conditions = ""
+    conditions = ""
     with contextlib.suppress(NotOnFile):
         conditions = answered.conditions(source)
-    with contextlib.suppress(NotOnFile):  # it cites what those chapters are made of
-        if not made.missing.keys() & set(answered.CHAPTERS):
-            notes = answered.chapter("notes", made.warnings, source, figures)
     known = answered.values(source, answered.copier(source, figures)) | {
         "hardware": sorted({_hardware(study) for study in source.studies}),
         "points": POINTS,
@@ -93,7 +105,6 @@ def write(source: Source, folder: Path) -> Document:
         "commands": made.commands,
         "conditions": Markup(conditions),
         "chapters": chapters,
-        "notes": Markup(notes),
         "warnings": made.warnings,
         "claims": claims.Claims(source),
         "else_command": claims.else_command(source.machine),

@@ -166,9 +166,8 @@ PROBLEMS = (
             COMPILE_ATTENTION,
             Need(
                 "compile",
-                "--part model --size small --size medium --size large --size 2.7B"
-                " --variant eager --variant compiled_blocks --variant compiled",
-                _grid(size=("small", "2.7B"), variant=("eager", "compiled")),
+                "--part model --variant eager --variant compiled_blocks --variant compiled",
+                _grid(size=SIZES, variant=("eager", "compiled")),
                 document="compile-model",
             ),
             KERNELS,

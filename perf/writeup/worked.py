@@ -1,5 +1,7 @@
 """The closed forms of `python -m perf study accounting` as chapters."""
 
+import re
+
 from perf.writeup.markdown import plain, table
 
 
@@ -12,9 +14,10 @@ def closed_form(name: str) -> str:
         {"figure": line.what, "formula": line.formula, "with numbers": line.substituted, "is": line.result}
         for line in problem.lines
     ]
-    return f"{plain_paragraph(problem.given)}\n\n{table(rows)}\n{plain_paragraph(problem.answer)}\n"
+    answer = "\n\n".join(map(plain_paragraph, problem.answer.split("\n\n")))
+    return f"{plain_paragraph(problem.given)}\n\n{table(rows)}\n{answer}\n"
 
 
 def plain_paragraph(text: str) -> str:
-    """Every sentence of it, as text."""
-    return " ".join(plain(word) for word in text.split())
+    """Every sentence of it, as text; the name of a part, such as (a), that it begins with is bold."""
+    return re.sub(r"^(\([a-z]\))(?= )", r"**\1**", " ".join(plain(word) for word in text.split()))

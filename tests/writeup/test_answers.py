@@ -47,7 +47,7 @@ def test_warm_up_is_the_first_step_beside_the_settled_ones():
     times = {name: [4.0, *[1.0] * 15] for name in ("forward_s", "backward_s", "optimizer_s")}
     warm_up = WarmUp({"warm-up": {"rows": [row(**times)]}})
     assert warm_up.first_over_settled("small") == 4.0
-    assert warm_up.excess_s() == [3.0] and warm_up.first_forward_excess_s("small") == 3.0
+    assert warm_up.excess_s() == [3.0]
     assert (warm_up.mean_s("small", 0), warm_up.mean_s("small", 1)) == (1.3, 1.0)
     assert warm_up.error_after(1) == 0.0 and warm_up.deviation_s("small", 1) == 0.0
 

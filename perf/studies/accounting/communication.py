@@ -88,13 +88,25 @@ def communication_accounting() -> CourseProblem:
                 f"{books:,.0f} tokens, {books / tpu.devices:.1f} a device",
             ),
         ),
+        f"(a) One device would hold {gib(states, 0)} of states, the memory of {mesh.min_devices(stack, 0, 80e9)} H100s "
+        "of 80 GB.\n\n"
+        "(b) FSDP divides the states and half of the activations by N; the other half stays whole on every device.\n\n"
         f"(c) On the given mesh {least / tpu.devices:.0f} tokens a device, {least:,.0f} in all. The smaller bound of "
-        f"the book needs X = {mesh.best_fsdp(stack, books, tpu):.1f}: with X = 16 that batch computes a layer in "
-        f"{at_books['math'] * 1e3:.2f} ms and gathers its weights in {at_books['fsdp'] * 1e3:.2f} ms. (d) A smaller "
-        f"batch stays compute-bound with a larger Y, up to Y = f M_Y W/C = {stack.d_ff / tpu.intensity:.0f}; with more "
-        "axes for FSDP; with weights gathered and gradients reduced in 8 bits; with weights kept gathered over "
-        "micro-batches; with pipeline stages, which move no weights but idle for (p - 1)/(m + p - 1); with sequence "
-        "parallelism, where the context is long. Micro-batches alone do not help: each gathers the weights again.",
+        f"the book [1] needs X = {mesh.best_fsdp(stack, books, tpu):.1f}: with X = 16 that batch computes a layer in "
+        f"{at_books['math'] * 1e3:.2f} ms and gathers its weights in {at_books['fsdp'] * 1e3:.2f} ms.\n\n"
+        "(d) By B > X (C/W)/M_X, a smaller batch stays compute-bound with a smaller X, so with more tensor "
+        f"parallelism, up to Y = f M_Y W/C = {stack.d_ff / tpu.intensity:.0f}, where it stops being hidden [1]; with "
+        "more axes M_X for FSDP; or with fewer bytes, since weights gathered in 8 bits [2] halve the bound. Where all "
+        "weights fit, ZeRO-2 [3] gathers them once for all micro-batches of a step; under FSDP micro-batches do not "
+        "help, since each gathers the weights again. Sharding within a node and "
+        "replicating across nodes [4] takes the slow links out of the gathers. Pipeline stages [5] move activations "
+        "instead of weights, and idle for (p - 1)/(m + p - 1) of the time with p stages and m micro-batches. Sequence "
+        "parallelism [6] divides what tensor parallelism leaves whole, at the same traffic: an all-reduce is a "
+        "reduce-scatter and an all-gather.\n\n"
+        "[1] Austin et al., How to Scale Your Model, 2025, chapter 5. [2] Wang et al., ZeRO++, 2023, arXiv 2306.10209. "
+        "[3] Rajbhandari et al., ZeRO, 2020, arXiv 1910.02054. [4] Zhao et al., PyTorch FSDP, 2023, arXiv 2304.11277. "
+        "[5] Huang et al., GPipe, 2019, arXiv 1811.06965; Narayanan et al., 2021, arXiv 2104.04473. [6] Korthikanti et "
+        "al., Reducing Activation Recomputation in Large Transformer Models, 2022, arXiv 2205.05198.",
     )
 
 

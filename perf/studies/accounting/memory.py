@@ -124,26 +124,33 @@ def optimizer_state_sharding_accounting() -> CourseProblem:
         "2025 and 2026",
         f"xl, P = {parameters:,}, float32, Adam, n = 2 ranks. Activations come on top.",
         (
-            Line("after the model is made", "4P", f"4 · {parameters:,}", gib(divided["after init"], 3)),
-            Line("before the first optimizer step", "8P, with the gradients", "", gib(divided["before step"], 3)),
-            Line("after it, divided", "8P + 8P/n", "", gib(divided["after step"], 3)),
-            Line("after it, whole", "16P", "", gib(sharding.state_bytes(parameters, 2, "nothing"), 3)),
+            Line("(a) after the model is made", "4P", f"4 · {parameters:,}", gib(divided["after init"], 3)),
             Line(
-                "elements sent in a step, the course's form",
+                "(a) before the first optimizer step, without moments yet",
+                "8P, with the gradients",
+                "",
+                gib(divided["before step"], 3),
+            ),
+            Line("(a) after it, and around every later one, sharded", "8P + 8P/n", "", gib(divided["after step"], 3)),
+            Line("(a) the same, whole", "16P", "", gib(sharding.state_bytes(parameters, 2, "nothing"), 3)),
+            Line(
+                "(c) elements sent in a step, the course's form",
                 "3P: all-reduce 2P, broadcasts P",
                 "",
                 f"{sharding.exchanged_elements(parameters, 'moments', reduces_gradients=False):,}",
             ),
             Line(
-                "elements sent in a step, ZeRO-1",
+                "(c) elements sent in a step, ZeRO-1",
                 "2P: reduce-scatter P, all-gather P",
                 "",
                 f"{sharding.exchanged_elements(parameters, 'moments'):,}",
             ),
         ),
-        "On two ranks a quarter of the states is saved, and at most the moments' half on many. ZeRO's P_os divides "
-        "the same states (and float32 masters, which are the parameters here), but as equal flat parts and with "
-        "gradients reduced to their owner alone; that sends a third less.",
+        "(a) On two ranks a quarter of the states is saved, and on many at most half of them, the moments.\n\n"
+        "(c) ZeRO's P_os (Rajbhandari et al. 2020) divides the same states, and float32 masters, which are the "
+        "parameters here. It divides them as equal flat parts instead of whole parameters, so that no rank has more "
+        "than another. It reduces each gradient to its owner alone and gathers the parameters after the step, 2P "
+        "elements, where the course's all-reduce and broadcasts send 3P.",
     )
 
 

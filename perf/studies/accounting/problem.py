@@ -37,7 +37,7 @@ class CourseProblem:
     given: str
     lines: tuple[Line, ...]
     answer: str
-    """In words."""
+    """In words; an empty line between paragraphs."""
 
 
 def closed_forms(module: str) -> ModuleType:
@@ -55,4 +55,5 @@ def text(problem: CourseProblem) -> Iterator[str]:
         yield f"  {line.what} {'.' * max(2, WIDTH - 4 - len(line.what) - len(right))} {right}"
         if line.result:
             yield f"      {line.formula}{f' = {line.substituted}' if line.substituted else ''}"
-    yield from textwrap.wrap(problem.answer, WIDTH)
+    for paragraph in problem.answer.split("\n\n"):
+        yield from textwrap.wrap(paragraph, WIDTH)

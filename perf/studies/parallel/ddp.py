@@ -143,9 +143,9 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     left.legend(fontsize=8)
     for name in SWEPT:
         if len(swept := by_strategy.get(name, [])) > 1:
-            points = [(row["bucket_size_mb"], _exposed_s(row) * 1e3) for row in swept]
+            points = sorted((row["bucket_size_mb"], _exposed_s(row) * 1e3) for row in swept)
             right.plot(*zip(*points, strict=True), marker="o", label=name)
-    ours = by_strategy.get("bucketed", [])
+    ours = sorted(by_strategy.get("bucketed", []), key=lambda row: row["bucket_size_mb"])
     if fit := fitted(ours):
         model = [exposed_seconds(row["facts"]["bytes"], row["facts"]["calls"], fit) * 1e3 for row in ours]
         places = [row["bucket_size_mb"] for row in ours]

@@ -16,7 +16,7 @@ from perf.studies.parallel.ranked import Steps, measured_rows, step_options
 from perf.studies.rows import Row, ShardingRow
 from perf.studies.speedups import factor
 from perf.units import GIB, MIB
-from perf.workloads.closed_forms import state_bytes
+from perf.workloads.closed_forms import peak_state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
 
 POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
@@ -34,7 +34,8 @@ def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
 
     AdamW replicated on every rank (none), our sharded optimizer after an all-reduce (sharded, 3P elements sent) or with
     gradients reduced to their owners (sharded_reducing, 2P), and torch's ZeroRedundancyOptimizer. Peak memory after
-    initialization, before the optimizer's step and after it, beside the formula: 16P bytes whole, 8P + 8P/n sharded.
+    initialization, before the optimizer's step and after it, beside the states by formula: 16P bytes whole, 8P + 8P/n
+    sharded (sharded_reducing too: at the peak no gradient is reduced yet).
     """
     device = steps.device
     settings = [{"sharding": sharding} | where for where, sharding in itertools.product(steps, shardings or SHARDINGS)]
@@ -54,7 +55,9 @@ def shown(rows: list[ShardingRow]) -> list[Row]:
             cells["step, ms"] = f"{statistics.median(row['samples_s']) * 1e3:.2f}"
             cells |= {_TITLES[name]: f"{facts[name] / GIB:.2f}" for name in POINTS if name in facts}
             cells["state, GiB"] = f"{facts['optimizer_bytes'] / GIB:.4g}"
-            cells["states by formula"] = f"{state_bytes(row['size'], row['world_size'], row['sharding']) / GIB:.4g}"
+            cells["states by formula"] = (
+                f"{peak_state_bytes(row['size'], row['world_size'], row['sharding']) / GIB:.4g}"
+            )
             sent = facts.get("communicated_bytes")
             cells["MB by optimizer"] = f"{sent / 1e6:.1f}" if sent else "-"
         table.append(cells)

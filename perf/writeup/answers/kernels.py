@@ -167,15 +167,6 @@ class Kernels(Answer):
         """The share of a forward's wall time in which no kernel runs."""
         return 1 - self.busy_s(size, context) / self.wall_s(size, context)
 
-    def step_s(self, size: str, context: int, precision: str = "fp32") -> float:
-        """A whole step without synchronization inside."""
-        row = self.rows[size, context]
-        return row["wall_s"]["step"] if precision == "fp32" else row["next_s"]
-
-    def step_gain(self, size: str, context: int) -> float:
-        """The speed-up of that step by bf16."""
-        return self.step_s(size, context) / self.step_s(size, context, "bf16")
-
     def top_shares(self) -> list[float]:
         """The share of the step's device time that its top kernel takes, every size at 512."""
         return [row["kernels_s"][0][3] / total(row) for row in (self.rows[size, 512]["step"] for size in SIZES)]

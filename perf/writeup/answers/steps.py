@@ -161,11 +161,6 @@ class WarmUp(Answer):
         """Standard deviation of the counted forwards after this many of warm-up."""
         return statistics.stdev(self.rows[size]["forward_s"][skipped : skipped + COUNTED])
 
-    def first_forward_excess_s(self, size: str) -> float:
-        """Seconds that the first forward takes beyond the mean of the other counted ones."""
-        forwards = self.rows[size]["forward_s"]
-        return forwards[0] - statistics.mean(forwards[1:COUNTED])
-
 
 def parameters(size: str) -> int:
     """Parameters of a model."""

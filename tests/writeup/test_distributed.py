@@ -1,0 +1,83 @@
+"""Sentences about several GPUs: each stands where the rows bear it out, with their numbers, and not elsewhere."""
+
+import pytest
+
+from perf.studies.on_file import NotOnFile
+from perf.writeup import distributed
+from perf.writeup.answers.data_parallel import DataParallel
+from perf.writeup.markdown import Markup
+from perf.writeup.templating import render
+from tests.writeup.made_up import ddp_row
+
+SHOWN = dict.fromkeys(("made_by", "setting", "table", "figure"), Markup(""))
+
+
+def said(template, **known):
+    return " ".join(render(f"parallel/{template}.md", SHOWN | known).split())
+
+
+def all_reduce(ranks, megabytes, ms, device="cuda"):
+    row = {"device": device, "world_size": ranks, "megabytes": megabytes, "samples_s": [ms / 1e3]}
+    return row | {"facts": {"bytes": megabytes * 10**6}}
+
+
+def test_more_ranks_are_compared_with_what_a_ring_would_take():
+    rows = [all_reduce(2, 1, 0.02), all_reduce(2, 1000, 4.0), all_reduce(4, 1, 0.05), all_reduce(4, 1000, 5.0)]
+    text = said("all-reduce", growth=distributed.growth(rows))
+    assert "1000 times the bytes in 200.0 times the time" in text
+    assert "From 2 to 4 ranks 1 MB take 2.50 times as long and 1000 MB 1.25 times" in text
+    assert "gives 1.50 times; a small call takes longer" in text and "a large one takes less" in text
+    assert "gloo" not in text
+    slow = [*rows[:2], all_reduce(4, 1, 0.025), all_reduce(4, 1000, 8.0)]
+    text = said("all-reduce", growth=distributed.growth(slow))
+    assert "1000 MB 2.00 times" in text and "a small call" not in text and "a large one" not in text
+
+
+def test_a_gain_within_the_spread_of_the_steps_is_called_none():
+    naive, flat = ddp_row("naive", step_ms=110, exposed_ms=40), ddp_row("flat", step_ms=109, exposed_ms=33)
+    rows = [naive | {"step_s": [0.1, 0.11, 0.12]}, flat]
+    text = said("minimal_ddp_flat_benchmarking", ddp=DataParallel(rows, [all_reduce(2, 1000, 4.0)]))
+    assert "adds 33.00 ms, 30.3 %, to a step of 109.00 ms" in text
+    assert "the bytes alone take 32.0 ms" in text and "flat has one call, but copies" in text
+    assert "Communication shrinks by 7.0 ms and the step by 1.0 ms" in text and "spread over 20.0 ms" in text
+    text = said("minimal_ddp_flat_benchmarking", ddp=DataParallel([naive, flat]))
+    assert "the bytes alone" not in text and "Communication shrinks" not in text
+
+
+def buckets(exposed_ms, **options):
+    rows = [ddp_row("naive", step_ms=150), *(ddp_row("bucketed", size, 100 + ms, ms) for size, ms in exposed_ms)]
+    return said("ddp_bucketed_benchmarking", ddp=DataParallel(rows, [all_reduce(2, 1000, 4.0)], **options))
+
+
+def test_a_sweep_without_an_optimum_says_so_and_what_the_model_lacks():
+    traces = [
+        {"strategy": strategy, "compute": [[0.0, end]], "communication": [[0.0, 0.1]]}
+        for strategy, end in (("naive", 0.380), ("overlapped", 0.420))
+    ]
+    text = buckets([(1, 32), (100, 26), (1000, 17)], traces=traces)
+    assert "Bucketed with 1000 MiB has the shortest step, 117.00 ms" in text
+    assert "from 1 to 1000 MiB what communication adds falls from 32.00 ms to 17.00 ms" in text
+    assert "420 ms where communication overlaps and 380 to 380 ms where it does not" in text
+    assert "The model does not describe these rows: at 100 MiB" in text
+    text = buckets([(1, 400.005), (100, 4.5), (1000, 5.4)])  # w = 200 GB/s, o = 50 us
+    assert "The rows have none" not in text and "does not describe" not in text and "The traces" not in text
+
+
+def test_memory_is_compared_with_what_exists_at_that_time():
+    states = {"none": 16, "sharded": 12, "sharded_reducing": 12}
+    count = 1_998_235_200
+    rows = [
+        {"sharding": name, "size": "xl", "world_size": 2, "samples_s": [0.1]}
+        | {"facts": dict.fromkeys(distributed.sharding.POINTS, each * count + 2**30)}
+        for name, each in states.items()
+    ]
+    for row in rows:
+        row["facts"] |= {"parameter_bytes": 4 * count, "optimizer_bytes": 8 * count}
+    found = distributed.shardings(rows)
+    assert {one["rest_bytes"] for one in found.values()} == {2**30}
+    assert "1.00 to 1.00 GiB in all rows" in said("sharding", by=found)
+
+
+def test_a_strategy_that_was_not_measured_is_not_on_file():
+    with pytest.raises(NotOnFile):
+        DataParallel([ddp_row("naive")]).step_s("flat")
