@@ -19,7 +19,7 @@ from results import content_of, git
 from untrusted import harmless, read_report
 
 from perf.gate.comment import MARKER, comment
-from perf.gate.verdicts import Judgement, Report, Verdict
+from perf.gate.verdicts import Judgement, Report, Unreached, Verdict
 
 MAX_REPORTS = 5  # a night writes one; aborted runs leave theirs to the next
 
@@ -65,6 +65,7 @@ def believed(document: dict[str, Any], name: str) -> Report:
         head=_of_main(head, "HEAD"),
         judgement=dataclasses.replace(judgement, verdicts=judgement.believed),
         without=(),
+        unreached=Unreached(),
         command=f"python -m perf gate {base} {head} --set pr --no-tests",
     )
 

@@ -22,8 +22,10 @@ from perf.files import refuse_unwritable, write_measured
 from perf.gate import checkouts
 from perf.gate import report as reports
 from perf.gate.compare import compare
-from perf.gate.evidence import Evidence
-from perf.gate.rows import every_row, rows
+from perf.gate.evidence import Arm, Evidence
+from perf.gate.rows import every_row as all_rows
+from perf.gate.rows import rows
+from perf.gate.unreached import change_between, in_reach
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.lock import Busy, measuring
@@ -78,6 +80,8 @@ class _Gate(click.Command):
 @click.option(
     "--tests/--no-tests", default=True, show_default=True, help="Run HEAD's tests first; time nothing if they fail."
 )
+@click.option("--every-row", is_flag=True, help="Measure the rows that the change cannot reach, too.")
+@click.option("--dry-run", is_flag=True, help="Print which rows the change can reach, and measure nothing.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON."
 )
@@ -101,6 +105,8 @@ def command(
     budget: float,
     gpus: int | None,
     tests: bool,
+    every_row: bool,
+    dry_run: bool,
     json_file: Path | None,
     markdown: Path | None,
     keep: bool,
@@ -114,7 +120,11 @@ def command(
     python -m perf gate main                   # the working tree against main
     python -m perf gate v1.2 my-branch --set full --budget 60
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
+    python -m perf gate main --dry-run         # which rows can the change reach?
     python -m perf gate --env ~/torch-2.11 ~/torch-2.13 --keep
+
+    Rows that run no code that differs between the two are left out, but for a sample of 5 %, by the map that asv run
+    keeps of what each row runs.
 
     HEAD's tests run first, GPU tests included. Then every row is checked, its memory measured and its time sampled in
     three processes; undecided rows get up to eight, and rows that may be slower or faster twelve, within the budget. A
@@ -145,6 +155,9 @@ def command(
         raise click.UsageError("--plant was given; allowed: with --self-test")
     if chosen and pattern:
         raise click.UsageError("--set and -b were both given; allowed: one of them")
+    if dry_run:
+        _print_reach(*checkouts.resolve_arms(base, head, environments), _selected(chosen, pattern, gpus))
+        return
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # inherited by measuring processes
@@ -162,7 +175,7 @@ def command(
                 return
             evidence = _selected(chosen, pattern, gpus)
             arms = checkouts.resolve_arms(base, head, environments)
-            report = compare(arms, evidence, budget_s=60 * budget, tests=tests, command=_command())
+            report = compare(arms, evidence, budget_s=60 * budget, tests=tests, every_row=every_row, command=_command())
     except Busy as busy:
         raise click.ClickException(str(busy)) from None
     from perf.gate.comment import comment
@@ -196,6 +209,19 @@ def _self_test(
     prove(checkouts.resolve(commit), lambda: _selected(chosen, pattern, gpus), cases, budget_s=60 * budget)
 
 
+def _print_reach(base: Arm, head: Arm, evidence: list[Evidence]) -> None:
+    if not (change := change_between(base, head)):
+        raise click.UsageError("--dry-run was given with one commit; allowed: with two that differ")
+    measured, out_of_reach = in_reach(evidence, change)
+    if out_of_reach.why_none:
+        click.echo(f"Every row would be measured: {out_of_reach.why_none}", err=True)
+    for row in measured:
+        kind = "control" if row.is_control else "sampled" if row.case.key in out_of_reach.sampled else "reached"
+        click.echo(f"{kind:12} {row.case.key}")
+    for key in out_of_reach.skipped:
+        click.echo(f"{'out of reach':12} {key}")
+
+
 def _simulate() -> None:
     from tabulate import tabulate
 
@@ -227,7 +253,7 @@ def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
     if not selected:
-        if any(re.search(pattern or "", case_key(row.case.benchmark, row.case.params.values())) for row in every_row()):
+        if any(re.search(pattern or "", case_key(row.case.benchmark, row.case.params.values())) for row in all_rows()):
             raise click.ClickException(
                 f"{pattern!r} matches controls alone, which only tell whether other rows may be believed; allowed: a "
                 "pattern that also matches a row of project code"

@@ -52,6 +52,16 @@ def is_dirty() -> bool:
     return bool(git("status", "--porcelain", "--", PACKAGE).stdout.strip())
 
 
+def changed_paths(base: Arm, head: Arm) -> tuple[str, ...]:
+    """Return the paths that differ between two arms, those that git ignores left out."""
+    commits = [arm.commit for arm in (base, head) if arm.commit != WORKING_TREE]
+    paths = git("diff", "--name-only", "--no-renames", "-z", *commits, "--").stdout.decode(errors="replace").split("\0")
+    if WORKING_TREE in (base.commit, head.commit):
+        others = git("ls-files", "--others", "--exclude-standard", "-z").stdout
+        paths += others.decode(errors="replace").split("\0")
+    return tuple(sorted(filter(None, paths)))
+
+
 def export(arm: Arm, folder: Path) -> None:
     """Copy the arm's package into `folder`; copy nothing if the commit lacks it.
 

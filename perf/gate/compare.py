@@ -9,31 +9,41 @@ import click
 
 from perf.files import scratch_folder
 from perf.gate import acceptance, checkouts
-from perf.gate.correctness import SKIPPED, run_tests
+from perf.gate.correctness import NO_CODE, SKIPPED, run_tests
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
 from perf.gate.rows import draw
-from perf.gate.verdicts import Judgement, Report
+from perf.gate.unreached import change_between, in_reach
+from perf.gate.verdicts import Judgement, Report, Unreached
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, objection
 from perf.harness.progress import TerminalBar
 
 
-def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool, command: str) -> Report:
-    """Test, measure and judge; `command` is the command line that repeats it."""
+def compare(
+    arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool, every_row: bool, command: str
+) -> Report:
+    """Test, measure and judge; `command` is the command line that repeats it.
+
+    Rows that the change cannot reach are left out unless `every_row`.
+    """
     begin = time.monotonic()
     base, head = arms
     accepted = acceptance.between(base, head)
+    unreached, tested = Unreached(), None if tests else SKIPPED
+    if not every_row and (change := change_between(base, head)):
+        evidence, unreached = in_reach(evidence, change)
+        tested = tested or (None if change.is_of_code else NO_CODE)
     if any(row.case.device == "cuda" for row in evidence):
         click.echo("Are the GPUs free and sound?", err=True)
         if reason := objection(asked_apart()):
             raise click.ClickException(reason)  # before minutes of tests; every measuring process checks again
     click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
-    tested = run_tests(head) if tests else SKIPPED
+    tested = tested or run_tests(head)
     from perf.gate.judge import judge, open_rows, visits  # scipy takes a second to load, after any refusal
 
     run, judgement = None, Judgement((), "")
-    if tested.passed:
+    if tested.passed and evidence:
         draw(evidence, f"{base.commit} {head.commit}")
         run = measure(arms, evidence, budget_s=budget_s, is_open=open_rows)
         judgement = acceptance.applied(judge(evidence), accepted)
@@ -54,6 +64,7 @@ def compare(arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float,
         tests=tested.summary,
         differences=_differences(evidence),
         visits=visits(evidence),
+        unreached=unreached,
     )
 
 

@@ -31,6 +31,7 @@ class PytestResult:
 
 
 SKIPPED = PytestResult(True, "not run: --no-tests", "")
+NO_CODE = PytestResult(True, "not run: no code has changed", "")
 
 
 def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> PytestResult:

@@ -97,6 +97,20 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Unreached:
+    """Rows that the change cannot reach, by the map of what they run (`perf.harness.reach`)."""
+
+    skipped: tuple[str, ...] = ()
+    """Keys of those that were not measured."""
+
+    sampled: tuple[str, ...] = ()
+    """Keys of those that were measured all the same, to test the map."""
+
+    why_none: str = ""
+    """Reason why the map was not used; "" if it was."""
+
+
+@dataclass(frozen=True)
 class Report:
     """A judgement with everything needed to believe it or to repeat it."""
 
@@ -135,7 +149,11 @@ class Report:
     visits: Visits = field(default_factory=dict)
     """Visits behind the verdicts, controls included."""
 
+    unreached: Unreached = field(default_factory=Unreached)
+
     @property
     def exit_status(self) -> int:
         """0: no regression; 1: a regression, or HEAD's tests fail; 2: nothing could be judged."""
+        if self.unreached.skipped and not self.judgement.verdicts:
+            return 0 if self.tests_passed else 1
         return self.judgement.exit_status if self.tests_passed else 1

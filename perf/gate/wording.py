@@ -36,6 +36,8 @@ def headline(report: Report) -> str:
     if judgement.contaminated:
         return f"{bad}{'; ' if bad else ''}CONTAMINATED, no verdict on times: {judgement.contaminated}"
     counts = Counter(verdict.word for verdict in judgement.verdicts if not verdict.accepted)
+    if report.unreached.skipped and not judgement.verdicts:
+        return f"Nothing can be worse: the change reaches none of {len(report.unreached.skipped)} rows"
     if report.exit_status == 2:
         times = [verdict for verdict in judgement.verdicts if verdict.quantity == "time"]
         subject = "No time" if times and len(times) < len(judgement.verdicts) else "Nothing"
@@ -143,6 +145,7 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("Controls without a time", report.judgement.unwatched),
         ("Cut short", _cut_short(report)),
         ("Drawn", _drawn(report)),
+        ("Out of reach", _unreached(report)),
         ("Took", _took(report)),
         ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
         ("Command", report.command),
@@ -180,3 +183,21 @@ def _drawn(report: Report) -> str:
     rows = [verdict for verdict in report.judgement.verdicts if verdict.was_same]
     stayed = sum(verdict.word == "SAME" for verdict in rows)
     return f"{len(rows)} SAME rows, drawn at random for all processes: {stayed} stayed SAME" if rows else ""
+
+
+def _unreached(report: Report) -> str:
+    """Count the rows that were not measured because no code that they run has changed, and the test of that."""
+    unreached = report.unreached
+    if unreached.why_none:
+        return f"not known, so every row was measured: {unreached.why_none}"
+    if not (unreached.skipped or unreached.sampled):
+        return ""
+    words = {verdict.key: verdict.word for verdict in report.judgement.verdicts if verdict.quantity == "time"}
+    counts = Counter(words.get(key, "without a verdict") for key in unreached.sampled)
+    sample = (
+        f"; {', '.join(f'{count} {word}' for word, count in counts.items())} of a sample of {len(unreached.sampled)}"
+    )
+    return (
+        f"{len(unreached.skipped)} rows, not measured: nothing that they run has changed"
+        f"{sample if unreached.sampled else ''}"
+    )

@@ -23,6 +23,7 @@ from perf.harness.locked_clock import unlocked
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.preflight import busy_or_broken_gpus
 from perf.harness.ranks import RankClock, Ranks
+from perf.harness.reach import entered
 from perf.harness.records import best_ceilings
 from perf.harness.status import failure, one_line
 from perf.workloads import PACKAGE, build
@@ -93,14 +94,15 @@ class Worker:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Visit `request["case"]`; with `first`, also check its output and measure its memory, once for all clocks.
 
-        `stop` overrides fields of `clock.Stop`; `ceilings` are the best rates of other processes. Never raises: an
-        error becomes the visit's status and reason.
+        `stop` overrides fields of `clock.Stop`; `ceilings` are the best rates of other processes; with `watch`, a first
+        visit also records what the case runs (`reach.entered`). Never raises: an error becomes the visit's status and
+        reason.
         """
         case = Case(**request["case"])
         stop = Stop(**request["stop"])
         self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
         self._leftovers.release()
-        return self._with_status(lambda: self._visit(case, stop, request["first"]))
+        return self._with_status(lambda: self._visit(case, stop, request["first"], request.get("watch", False)))
 
     def usable(self) -> bool:
         """Return False after an error that broke the CUDA context: the next case needs a new process."""
@@ -113,7 +115,7 @@ class Worker:
         except Exception as error:
             return self._failure(error)
 
-    def _visit(self, case: Case, stop: Stop, first: bool) -> dict[str, Any]:
+    def _visit(self, case: Case, stop: Stop, first: bool, watch: bool) -> dict[str, Any]:
         spent = Spent()
         ranks = self._ranks_of(case)
         spent.on("start")
@@ -130,6 +132,9 @@ class Worker:
             if self._examined[0] != same_but_for_clock:
                 self._examined = same_but_for_clock, self._examine(case, make, ranks, spent)
             reply |= self._examined[1]
+            if watch:
+                reply |= self._watch(make)
+                spent.on("watch")
         if not case.timed:
             return reply | {"spent_ms": spent.ms}
         work = make()
@@ -164,6 +169,16 @@ class Worker:
             self._leftovers.release()  # a compiled model is part of a cycle, and two may not fit
             spent.on("memory")
         return examined
+
+    def _watch(self, make: Callable[[], Workload]) -> dict[str, Any]:
+        """Record what the case runs. An error fails nothing: a case without a record is measured whatever changes."""
+        try:
+            return {"entered": entered(make)}
+        except Exception as error:
+            print(f"not recorded what this case runs: {one_line(error)}", file=sys.stderr)
+            return {}
+        finally:
+            self._leftovers.release()
 
     def _explain(self, work: Workload) -> dict[str, Any]:
         """Explain the work; an error here does not fail the case."""

@@ -8,6 +8,7 @@ Lines, by `kind`:
     process   one worker process of a session: package_digest (of the `cs336_systems` it imported), and ceilings, the
               best rates measured on the machine up to then
     visit     one visit to one case: benchmark, params, visit (0 is discarded), order, status, samples_ns, ...
+    reach     the code that a case needs: benchmark, params, needs; see `reach`. Only where no record has it yet
     run       the duration of a class: benchmark, cases, seconds
 """
 
@@ -29,7 +30,7 @@ from perf.files import replace_file
 from perf.harness.case import case_key
 from perf.harness.status import GOES_ON, Status
 
-KINDS = ("session", "process", "visit", "run")
+KINDS = ("session", "process", "visit", "reach", "run")
 
 KEPT_FROM_VISIT = 1
 """Number of the first visit that counts: visit 0 has a cool GPU and cold compilers, and is recorded only."""

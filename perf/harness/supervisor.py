@@ -19,9 +19,12 @@ from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
 from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import Progress
+from perf.harness.reach import ReachMap, is_recordable
 from perf.harness.records import CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
+from perf.harness.sources import Sources
 from perf.harness.status import GOES_ON
 from perf.harness.worker_process import WorkerProcess
+from perf.workloads import PACKAGE
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def measure(
             return summarize(_unavailable(cases, commit, reason))
         if reason := objection([*greeting["troubles"], *full_disks(records)]):
             raise SystemExit(f"perf: {reason}")
-        return _Run(cases, commit, records, effort, progress, worker, greeting).results(begin)
+        return _Run(cases, commit, checkout, records, effort, progress, worker, greeting).results(begin)
     finally:
         worker.stop()
 
@@ -79,6 +82,7 @@ class _Run:
         self,
         cases: list[Case],
         commit: str,
+        checkout: Path,
         records: Path,
         effort: Effort,
         progress: Progress,
@@ -102,6 +106,8 @@ class _Run:
         machine = greeting["machine"]
         self._ceilings = known_ceilings(records, machine, greeting["device"]["name"])
         self._journal = Journal(records, machine, commit)
+        self._sources = Sources(checkout.resolve() / PACKAGE)
+        self._reach = ReachMap(records, machine, greeting["software"])
         before = read_lines(records, machine, commit)
         same = [line for line in before if line["kind"] == "session" and self._is_same(line)]
         if same:
@@ -160,8 +166,19 @@ class _Run:
             "first": number == 0,
             "stop": self._effort.stop,
             "ceilings": self._ceilings,
+            "watch": number == 0 and is_recordable(case) and not self._reach.holds(case, self._sources),
         }
         reply = self._worker.ask(request, self._effort.limit_s)
+        if entered := reply.pop("entered", None):
+            self._write(
+                {
+                    "kind": "reach",
+                    "session": self._session["id"],
+                    "benchmark": case.benchmark,
+                    "params": case.params,
+                    "needs": self._reach.put(case, entered, self._sources),
+                }
+            )
         line = {
             "kind": "visit",
             "session": self._session["id"],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perf.gate.verdicts import Judgement, Report
+from perf.gate.verdicts import Judgement, Report, Unreached
 from perf.printable import shortened
 from perf.site import kept
 
@@ -66,7 +66,13 @@ def parse(text: str) -> Report:
             tests=kept.text(document["tests"]),
             differences=tuple((kept.text(key), kept.text(how)) for key, how in document.get("differences", ())),
             visits=kept.visits(document.get("visits", {})),
+            unreached=_unreached(document.get("unreached", {})),
         )
+
+
+def _unreached(document: dict[str, Any]) -> Unreached:
+    skipped, sampled = (tuple(map(kept.text, document.get(name, ()))) for name in ("skipped", "sampled"))
+    return Unreached(skipped, sampled, kept.text(document.get("why_none", "")))
 
 
 def _arm(one: dict[str, Any]) -> dict[str, str]:

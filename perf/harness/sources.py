@@ -1,0 +1,168 @@
+"""Digests of a package's source by function, so that two commits can be compared by what a case runs of them.
+
+A name is `module:function`, `module:Class.method`, or `module:` for what importing the module runs. Digests leave out
+docstrings, comments and line numbers.
+"""
+
+import ast
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DATA = "data files"
+"""Name of all files of a package that are not Python: nobody knows who reads them."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or method, or the statements that a module runs when it is imported."""
+
+    digest: str
+    mentions: frozenset[str]
+    """Names and attributes in it, however they are bound."""
+
+    is_kernel: bool = False
+    """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
+
+
+class Sources:
+    """The definitions of a package, by name."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder.resolve()
+        self.definitions: dict[str, Definition] = {}
+        data = hashlib.sha256()
+        for path in sorted(self._folder.rglob("*")):
+            relative = path.relative_to(self._folder)
+            if path.suffix == ".py":
+                self._read(path, self.module_of(str(path)) or "")
+            elif path.is_file() and "__pycache__" not in relative.parts:
+                data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
+        self.definitions[DATA] = Definition(data.hexdigest()[:16], frozenset())
+
+    def module_of(self, file: str) -> str | None:
+        """Return the module of a file, relative to the package ("" is the package itself); None if it is elsewhere."""
+        path = Path(file)
+        if not path.is_relative_to(self._folder):
+            return None
+        *parts, last = path.relative_to(self._folder).with_suffix("").parts
+        return ".".join(parts if last == "__init__" else [*parts, last])
+
+    def digests(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the digest of each name, "" for one that is not defined."""
+        return {name: self.definitions[name].digest if name in self.definitions else "" for name in names}
+
+    def digest_of_module(self, module: str) -> str:
+        """Return the digest of everything that a module defines."""
+        parts = sorted((name, one.digest) for name, one in self.definitions.items() if name.startswith(f"{module}:"))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def needed(self, entered: Iterable[str], modules: Iterable[str], *, is_compiled: bool = False) -> set[str]:
+        """Return everything that a run depends on which entered these functions and imported these modules.
+
+        Beside both these are the kernels that an entered function mentions, whatever those mention, and what the
+        modules call when they are imported. Of a run that compiles Python (`torch.compile`), which takes ways that no
+        other run enters, it is whatever an entered function mentions. Mentions are followed by bare name, so there may
+        be too many.
+        """
+        names = {DATA, *entered, *(f"{module}:" for module in modules)}
+        on_import = self._closure({name for name in names if name.endswith(":")}, lambda _: True)
+        seen = self._closure(names, lambda definition: is_compiled or definition.is_kernel)
+        return names | on_import | seen | self._closure(seen, lambda _: True)
+
+    def _closure(self, names: Iterable[str], follows: Callable[[Definition], bool]) -> set[str]:
+        """Return the definitions that `follows` and that these names mention, or that such mention in turn."""
+        found: set[str] = set()
+        todo = [name for name in names if name in self.definitions]
+        while todo:
+            for mention in self.definitions[todo.pop()].mentions:
+                for name in self._by_bare_name.get(mention, ()):
+                    if name not in found and follows(self.definitions[name]):
+                        found.add(name)
+                        todo.append(name)
+        return found
+
+    @functools.cached_property
+    def _by_bare_name(self) -> dict[str, list[str]]:
+        """Functions by their name, and methods by their class's; kernels' methods by their own too."""
+        named: dict[str, list[str]] = {}
+        for name, definition in self.definitions.items():
+            _, _, qualified = name.partition(":")
+            first, _, last = qualified.partition(".")
+            for bare in {first, last if definition.is_kernel else first} - {""}:
+                named.setdefault(bare, []).append(name)
+        return named
+
+    def _read(self, path: Path, module: str) -> None:
+        tree = ast.parse(path.read_bytes(), str(path))
+        _WithoutDocstrings().visit(tree)
+        for name, function in _functions(tree):
+            qualified = f"{module}:{name}"
+            while qualified in self.definitions:  # an overload, or a second definition under `if`
+                qualified += "'"
+            self.definitions[qualified] = Definition(_digest(function), _mentions(function), _is_kernel(function))
+        _WithoutBodies().visit(tree)
+        self.definitions[f"{module}:"] = Definition(_digest(tree), _calls(tree))
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+    """Yield the functions of a module and the methods of its classes with their qualified names.
+
+    A function inside a function is a part of it.
+    """
+    stack: list[tuple[str, ast.AST]] = [("", tree)]
+    while stack:
+        prefix, node = stack.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Function):
+                yield prefix + child.name, child
+            else:
+                stack.append((f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix, child))
+
+
+class _WithoutDocstrings(ast.NodeTransformer):
+    """Removes every string that stands alone as a statement."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
+
+
+class _WithoutBodies(ast.NodeTransformer):
+    """Removes functions that do nothing when they are defined, and the bodies of others."""
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        """Visit a function, or whatever may hold one."""
+        return self._visit_function(node) if isinstance(node, Function) else super().visit(node)
+
+    def _visit_function(self, node: Function) -> ast.AST | None:
+        defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
+        if not node.decorator_list and all(isinstance(default, ast.Constant) for default in defaults):
+            return None
+        node.body = []
+        return node
+
+
+def _digest(node: ast.AST) -> str:
+    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:16]
+
+
+def _mentions(node: ast.AST) -> frozenset[str]:
+    names = (child.id for child in ast.walk(node) if isinstance(child, ast.Name))
+    return frozenset(names) | {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
+
+
+def _calls(tree: ast.AST) -> frozenset[str]:
+    """Return the names of what importing a module calls: functions and decorators, and classes that it makes."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls += [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
+    calls += [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
+    return frozenset(call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
+
+
+def _is_kernel(function: Function) -> bool:
+    decorators = " ".join(map(ast.unparse, function.decorator_list))
+    return any(word in decorators for word in ("jit", "constexpr_function", "builtin"))

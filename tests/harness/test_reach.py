@@ -1,0 +1,85 @@
+"""The map from cases to the code that they run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import cs336_systems
+from perf.harness import HARNESS_VERSION
+from perf.harness.case import Case
+from perf.harness.reach import Needs, ReachMap, changed, entered
+from perf.harness.records import Journal
+from perf.harness.sources import Sources
+from perf.workloads import build
+from perf.workloads.workload import Workload
+
+PACKAGE = Path(cs336_systems.__file__).parent
+PARAMS = {"seq_len": 64, "d": 16, "dtype": "float32", "mode": "forward_backward"}
+
+
+@pytest.fixture(scope="module")
+def own() -> Sources:
+    return Sources(PACKAGE)
+
+
+def attention(impl: str) -> Workload:
+    return build("attention", PARAMS | {"impl": impl}, "cpu")
+
+
+def needs_of(tmp_path: Path, impl: str, own: Sources) -> Needs:
+    case = Case("module.Class", "attention", {"impl": impl}, "cpu", "wall", "warm")
+    known = ReachMap(tmp_path, "machine", {})
+    assert not known.holds(case, own)
+    needs = known.put(case, entered(lambda: attention(impl)), own)
+    assert known.holds(case, own)
+    return needs
+
+
+def test_an_entry_has_what_ran_and_not_what_another_implementation_runs(tmp_path: Path, own: Sources) -> None:
+    tiled = needs_of(tmp_path, "pytorch", own)
+    assert {"attention.flash_pytorch:FlashAttentionPyTorch.backward", "attention.flash_pytorch:tiled_forward"} <= set(
+        tiled
+    )
+    assert "perf.workloads.attention" in tiled
+    eager = needs_of(tmp_path, "reference", own)
+    assert any(name.startswith("attention.reference:") for name in eager)
+    assert not any("flash_bwd" in name or name.startswith("training:TrainStep") for name in eager)
+
+
+def test_what_a_cache_would_skip_is_entered_again(own: Sources) -> None:
+    first, second = (entered(lambda: attention("pytorch"))["functions"] for _ in range(2))
+    assert {name for name in first if "<module>" not in name} - set(second) == set()
+
+
+def test_a_compilation_is_noted_and_its_code_runs_meanwhile(own: Sources) -> None:
+    ran = []
+
+    def compiled() -> Workload:
+        work = attention("reference")
+        function = torch.compile(lambda: ran.append(1))
+        return Workload(run=function, check=work.check, floor=work.floor)
+
+    assert entered(compiled)["is_compiled"]
+    assert ran == [1]
+    assert not entered(lambda: attention("reference"))["is_compiled"]
+
+
+def test_the_map_is_read_from_records_of_these_versions(tmp_path: Path, own: Sources) -> None:
+    case = Case("module.Class", "attention", {"n": 1}, "cpu", "wall", "warm")
+    known = own.digests(["training:cross_entropy"])
+    for number, (torch_, needs) in enumerate([("2.11", known), ("2.12", {":": "0"}), ("2.11", {":": "1"})]):
+        journal = Journal(tmp_path, "machine", f"{number:040}")
+        journal.write({"kind": "session", "id": "s", "harness": HARNESS_VERSION, "software": {"torch": torch_}})
+        journal.write({"kind": "visit", "session": "s"})
+        journal.write(
+            {"kind": "reach", "session": "s", "benchmark": "module.Class", "params": {"n": 1}, "needs": needs}
+        )
+        journal.close()
+    assert ReachMap(tmp_path, "machine", {"torch": "2.11"}).holds(case, own), "one of two entries is this code's"
+    assert not ReachMap(tmp_path, "machine", {"torch": "2.12"}).holds(case, own)
+    assert not ReachMap(tmp_path, "machine", {"torch": "2.13"}).entries
+
+
+def test_what_is_gone_has_changed(own: Sources) -> None:
+    assert changed({"attention.api:no_such": "0123456789abcdef"}, own) == ["attention.api:no_such"]

@@ -1,0 +1,101 @@
+"""What of a package differs between two versions of its sources."""
+
+from pathlib import Path
+
+import pytest
+
+from perf.harness.sources import DATA, Sources
+
+MODULE = '''
+"""A module."""
+import functools
+
+TABLE = {16: 4}
+
+def plain(x):
+    """Return x."""
+    def inner():
+        return TABLE
+    return x, inner
+
+def other(x, unit=1):
+    return tile(x)
+
+@jit
+def kernel(x):
+    return helper(x)
+
+@jit
+def helper(x):
+    return x * SCALE
+
+class Thing(Base):
+    size: int = 4
+
+    @property
+    def method(self):
+        return 1
+'''
+
+
+def sources(folder: Path, text: str, **files: str) -> Sources:
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "module.py").write_text(text)
+    for name, content in files.items():
+        (folder / name.replace("_dot_", ".")).write_text(content)
+    return Sources(folder)
+
+
+def differing(tmp_path: Path, before: str, after: str) -> set[str]:
+    first, second = sources(tmp_path / "a", before), sources(tmp_path / "b", after)
+    names = first.definitions.keys() | second.definitions.keys()
+    return {name for name in names if first.digests([name]) != second.digests([name])}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names"),
+    [
+        ('"""A module."""', '"""Another text.\n\nLonger."""\n# and a comment', set()),
+        ('    """Return x."""\n', "\n\n", set()),
+        ("return TABLE", "return dict(TABLE)", {"module:plain"}),
+        ("{16: 4}", "{16: 8}", {"module:"}),
+        ("import functools", "import functools, os", {"module:"}),
+        ("unit=1", "unit=2", {"module:other"}),
+        ("unit=1", "unit=make()", {"module:other", "module:"}),
+        ("x * SCALE", "x + SCALE", {"module:helper"}),
+        ("@jit\ndef helper", "@jit(debug=True)\ndef helper", {"module:helper", "module:"}),
+        ("size: int = 4", "size: int = 5", {"module:"}),
+        ("return 1\n", "return 2\n", {"module:Thing.method"}),
+        ("class Thing", "def added():\n    pass\n\nclass Thing", {"module:added"}),
+    ],
+)
+def test_a_change_is_one_of_the_definitions_that_it_touches(
+    tmp_path: Path, old: str, new: str, names: set[str]
+) -> None:
+    assert old in MODULE
+    assert differing(tmp_path, MODULE, MODULE.replace(old, new)) == names
+
+
+def test_a_file_that_is_not_python_belongs_to_everybody(tmp_path: Path) -> None:
+    first, second = (sources(tmp_path / name, MODULE, table_dot_json=name) for name in "ab")
+    assert first.digests([DATA]) != second.digests([DATA])
+    assert DATA in first.needed([], [])
+
+
+def test_a_function_needs_the_kernels_that_it_mentions_and_what_these_mention(tmp_path: Path) -> None:
+    text = (
+        MODULE.replace("return tile(x)", "return kernel[(1,)](x)") + "\nSCALE = made()\n\ndef made():\n    return 2\n"
+    )
+    found = sources(tmp_path / "a", text)
+    assert found.needed(["module:other"], ["module"]) == {
+        DATA, "module:", "module:other", "module:kernel", "module:helper", "module:made",
+    }  # fmt: skip
+    assert "module:plain" not in found.needed(["module:other"], ["module"], is_compiled=True)
+
+
+def test_a_run_that_compiles_needs_whatever_it_mentions(tmp_path: Path) -> None:
+    text = MODULE.replace("return tile(x)", "return plain(x), Thing")
+    found = sources(tmp_path / "a", text)
+    assert "module:plain" not in found.needed(["module:other"], [])
+    assert {"module:plain", "module:Thing.method"} <= found.needed(["module:other"], [], is_compiled=True)
