@@ -42,9 +42,15 @@ def new_seed(device: torch.device | str) -> Tensor:
 
 def dropout_of_call(p: float, seed: Tensor | None, device: torch.device) -> Dropout | None:
     """Return the dropout of a call, with a new seed unless one is given; None if `p` is 0, which draws nothing."""
+    seed = seed_of_call(p, seed, device)
+    return None if seed is None else Dropout(p, seed)
+
+
+def seed_of_call(p: float, seed: Tensor | None, device: torch.device) -> Tensor | None:
+    """Return the seed of a call, a new one unless one is given; None if `p` is 0, which draws nothing."""
     if p == 0:
         return None
-    return Dropout(p, new_seed(device) if seed is None else seed)
+    return new_seed(device) if seed is None else seed
 
 
 def keep_mask(dropout: Dropout, leading: Sequence[int], rows: range, columns: range) -> Tensor:

@@ -6,7 +6,7 @@ import importlib
 import torch
 import triton
 
-from cs336_systems.attention.private import constant_to_compiler, warn_once
+from cs336_systems.attention.private import warn_once
 
 MIN_SHARED_BYTES = 200 * 2**10
 """Minimum shared memory of a block for the tiles that were tuned; MIN_SHARED_BYTES_MEDIUM for MEDIUM_TILES."""
@@ -14,44 +14,36 @@ MIN_SHARED_BYTES = 200 * 2**10
 MIN_SHARED_BYTES_MEDIUM = 160 * 2**10
 
 
-@constant_to_compiler
+@functools.cache
 def multiprocessors(device: torch.device) -> int:
     """Return the multiprocessors of a GPU; 0 on the CPU, where Triton's interpreter runs programs one by one."""
-    return _multiprocessors_of_gpu(device) if device.type == "cuda" else 0
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 0
 
 
 @functools.cache
-def _multiprocessors_of_gpu(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-@constant_to_compiler
 def shared_bytes(device: torch.device) -> int:
     """Return the maximum shared memory of a block; Triton's interpreter has no limit."""
-    return _shared_bytes_of_gpu(device) if device.type == "cuda" else MIN_SHARED_BYTES
-
-
-@functools.cache
-def _shared_bytes_of_gpu(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MIN_SHARED_BYTES
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", MIN_SHARED_BYTES_MEDIUM))
 
 
-@constant_to_compiler
+@functools.cache
 def l2_bytes(device: torch.device) -> int:
     """Return the size of a GPU's L2 cache; 0 on the CPU."""
     return int(torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
 
 
-@constant_to_compiler
+@functools.cache
 def runs_gluon(device: torch.device) -> bool:
     """Whether this is a GPU of compute capability 9.0 and triton has Gluon for it; never under the interpreter."""
-    return device.type == "cuda" and _gpu_runs_gluon(device)
-
-
-@functools.cache
-def _gpu_runs_gluon(device: torch.device) -> bool:
-    if triton.knobs.runtime.interpret or torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
+    if (
+        device.type != "cuda"
+        or triton.knobs.runtime.interpret
+        or torch.version.hip
+        or torch.cuda.get_device_capability(device) != (9, 0)
+    ):
         return False
     try:
         importlib.import_module("cs336_systems.attention.gluon_kernels")

@@ -120,7 +120,7 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:
-    """Whether a Gluon kernel may take such a q at all: the part of the choice that is known while a graph is traced."""
+    """Whether a Gluon kernel may take such a q at all, however long."""
     return padded_head_dim(q) in HOPPER_BACKWARD and not request.dropout and gpu.runs_gluon(q.device)
 
 

@@ -5,6 +5,7 @@ contiguous head vectors, and so are outputs.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -71,7 +72,7 @@ class Launch:
     def _launch_with_triton(self, tensors: tuple[Any, ...]) -> None:
         with _on_device_of(tensors[0]):
             compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
-            # None where torch's compiler, Triton's interpreter or a hook of Triton's has taken the call.
+            # None where Triton's interpreter or a hook of Triton's has taken the call.
             if compiled is not None and not self._is_compiled:
                 self._is_compiled = True
                 self._direct = direct_launch(self.kernel, compiled, tensors, self.scalars, self.constants)
@@ -83,7 +84,7 @@ def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
     Raise what a compilation raises, and leave nothing of it behind. Triton's own AsyncCompileMode would: it stays set
     where a compilation fails, and keeps the failed one in the kernel's cache.
     """
-    if torch.compiler.is_compiling() or not all(launch.is_new for launch, _ in calls):
+    if not all(launch.is_new for launch, _ in calls):
         return
     with ThreadPoolExecutor(len(calls)) as threads:
         for compilation in [threads.submit(launch.compile, *tensors) for launch, tensors in calls]:
@@ -135,16 +136,7 @@ def stride_unit(*tensors: Tensor) -> int:
     It is at most 16 bytes, as much as a thread loads at once, and 1 where Triton sees for itself that 16 divides all.
     """
     given = strides(*tensors)
-
-    def divides_all(divisor: int) -> bool:  # torch's compiler knows no `gcd` of symbols
-        return all(stride % divisor == 0 for stride in given)
-
-    if divides_all(16):
-        return 1
-    unit = 16 // tensors[0].element_size()
-    while not divides_all(unit):
-        unit //= 2
-    return unit
+    return 1 if math.gcd(16, *given) == 16 else math.gcd(16 // tensors[0].element_size(), *given)
 
 
 def num_tiles(x: Tensor, rows: int) -> int:

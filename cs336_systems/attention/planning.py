@@ -8,11 +8,10 @@ from collections.abc import Hashable
 import torch
 import triton
 from torch import Tensor
-from torch.nn.functional import pad
 
 from cs336_systems.attention import hopper, tiles, triton_plans
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_of, layout_of
+from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_of, layout_of, like, new_lse
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 
@@ -109,16 +108,14 @@ def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tens
         backward = triton_plans.plain_backward(request, q4, k4, v4, out4, do4)
     if all(x is x4 for x, x4 in zip(given, (q4, k4, v4, out4, do4), strict=True)):
         return backward
-    unseen = k.shape[-2] - num_keys
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        k4, v4 = _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
-        dq, dk, dv = backward(as_4d(q), k4, v4, as_4d(out), lse, as_4d(do), seed)
-        if unseen:
-            dk, dv = pad(dk, (0, 0, 0, unseen)), pad(dv, (0, 0, 0, unseen))
-        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+        k4, v4 = as_4d(k), as_4d(v)
+        seen = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
+        dq, dk, dv = backward(as_4d(q), *seen, as_4d(out), lse, as_4d(do), seed)
+        return dq.reshape(q.shape), _all_rows(dk, k4).reshape(k.shape), _all_rows(dv, v4).reshape(v.shape)
 
     return run
 
@@ -130,6 +127,11 @@ def as_4d(x: Tensor) -> Tensor:
     # A copy costs one pass; reading scattered elements costs as much again for every tile that visits them.
     # The gradient of a sum is such a tensor, one number expanded with stride 0.
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def new_like(x: Tensor) -> Tensor:
+    """Allocate what plans return for x: an output for q, a gradient for q, k and v."""
+    return like(as_4d(x)).reshape(x.shape)
 
 
 def _resolved(request: Request, q: Tensor) -> Request:
@@ -154,20 +156,29 @@ def _first_rows(x: Tensor, rows: int) -> Tensor:
     return x if x.shape[-2] == rows else x[..., :rows, :]
 
 
+def _all_rows(grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of x, zero for rows after those of `grad`."""
+    if grad.shape == x.shape:
+        return grad
+    full = like(x).zero_()
+    _first_rows(full, grad.shape[-2]).copy_(grad)
+    return full
+
+
 def _seed_key(seed: Tensor | None) -> Hashable:
     """Return what Triton compiles for."""
     return None if seed is None else seed.data_ptr() % 16
 
 
 def _empty_forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    return new_like(q), new_lse(q)
 
 
 def _empty_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return zeros: there may be keys where there are no queries."""
-    return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    return new_like(q), new_like(k).zero_(), new_like(v).zero_()
 
 
 def _check_device(q: Tensor) -> None:

@@ -8,14 +8,9 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-LAST_TESTED_TORCH = (2, 15)
 
 
 @functools.cache
@@ -41,23 +36,18 @@ def functorch_check() -> Callable[[], bool]:
     return check
 
 
-def constant_to_compiler(function: Callable[P, T]) -> Callable[P, T]:
-    """Make torch.compile call `function` while it traces, and use the result as a constant.
+def dispatch_mode_check() -> Callable[[], bool]:
+    """Return a function that tells whether a TorchDispatchMode is active: fake tensors, a selective checkpoint.
 
-    `torch.compiler.assume_constant_result` does the same, but imports torch's compiler, 1 s of a process' first call.
-    torch offers no way to ask whether it still reads the mark. Fallback: releases later than the tested ones get the
-    public function.
+    It sees torch's operators, of which attention is one only if it is called as such. Fallback: always False.
     """
-    if _torch_release() > LAST_TESTED_TORCH:
-        warn_once("_dynamo_marked_constant", "torch's compiler is imported with attention, for a second")
-        return torch.compiler.assume_constant_result(function)
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
-def _torch_release() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
+    try:
+        num_modes = torch._C._len_torch_dispatch_stack
+        num_modes() + 1
+    except Exception:
+        warn_once("torch._C._len_torch_dispatch_stack", "a selective checkpoint outside of graphs recomputes attention")
+        return lambda: False
+    return lambda: num_modes() > 0
 
 
 class DirectLaunch(NamedTuple):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.constants import LOG2_E
-from cs336_systems.attention.private import constant_to_compiler
 
 # fp32_precision -> how float32 operands are multiplied on tensor cores. "ieee" splits each operand into three bfloat16
 # pieces and takes six of their nine products, which keep 24 bits at the price of tf32x3 (three TF32 products, 22 bits).
@@ -46,7 +45,6 @@ def products_of(q: Tensor, fp32_precision: str | None) -> str:
     return FP32_PRODUCTS[fp32_precision or torch_fp32_precision()]
 
 
-@constant_to_compiler  # a graph is compiled anew when the setting changes
 def torch_fp32_precision() -> str:
     """Return torch's precision of float32 matmuls on the GPU, "ieee" or "tf32", however it was set."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"

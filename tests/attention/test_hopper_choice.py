@@ -1,15 +1,14 @@
-"""Which calls get the kernels in Gluon, what they compile to, and how a graph holds them. No GPU is needed."""
+"""Which calls get the kernels in Gluon, and what they compile to. No GPU is needed."""
 
 import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
 
-from cs336_systems.attention import flash_traced, flash_triton, gpu, planning
+from cs336_systems.attention import gpu, planning
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
 from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
@@ -148,42 +147,6 @@ def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: asked == "by torch")
     torch.autograd.grad(out, (q, k, v), grad_out)
     assert told == [asked != "not"]
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_a_graph_holds_them_as_operators(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it would for Hopper; inside them run here the plain kernels."""
-    monkeypatch.undo()  # the compiler allows no poison in its graphs
-    monkeypatch.setattr(flash_traced, "hopper_takes", lambda request, q: not request.dropout)
-    q, k, v, grad_out = make_inputs(Shape((2, 2), 65, 33, 64, "heads_inside"), torch.float32)
-    graphs: list[str] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append("".join(str(node.target) for one in graph.modules() for node in one.graph.nodes))
-        return graph
-
-    def run(apply: Any) -> tuple[torch.Tensor, ...]:
-        out = apply(q, k, v, is_causal)
-        return out, *torch.autograd.grad(out, (q, k, v), grad_out)
-
-    apply = flash_triton.FlashAttentionTriton.apply
-    got = run(torch.compile(apply, fullgraph=True, backend=backend))
-    torch.testing.assert_close(got, run(apply), rtol=0, atol=0)
-    assert len(graphs) == 1
-    assert "flash_traced.forward" in graphs[0] and "flash_traced.backward" in graphs[0]
-
-
-@pytest.mark.parametrize("layout", ["contiguous", "heads_inside", "sliced", "expanded"])
-def test_the_operators_know_their_shapes(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    inputs = make_inputs(Shape((2, 2), 65, 33, 64, layout), torch.float32)
-    q, k, v, grad_out = (x.detach() for x in inputs)
-    checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(flash_traced._opaque_forward, (q, k, v, True, 0.1, "bf16x6"), test_utils=checks)
-    out, lse = flash_traced._opaque_forward(q, k, v, True, 0.1, "bf16x6")
-    told = (q, k, v, out, lse, grad_out, True, 0.1, "bf16x6")
-    torch.library.opcheck(flash_traced._opaque_backward, told, test_utils=checks)
 
 
 @pytest.mark.slow

@@ -52,18 +52,6 @@ def test_a_stride_unit_divides_all_strides_and_is_at_most_sixteen_bytes(dtype: t
     assert launch.stride_unit(x, odd) == 1
 
 
-def test_a_graph_of_any_lengths_plans_like_eager() -> None:
-    """Sizes and strides are symbols in it."""
-
-    def planned(x: torch.Tensor) -> tuple[torch.Tensor, int, tiles.Tiles]:
-        return x + 1, launch.stride_unit(x), tiles.forward_tiles(x)
-
-    compiled = torch.compile(planned, backend="eager", fullgraph=True, dynamic=True)
-    for seq_len in (33, 40, 64):
-        x = torch.empty(2, 3, seq_len, 88)
-        assert compiled(x)[1:] == planned(x)[1:]
-
-
 class FakeLauncher:
     """Hands on to C what it is given and, as one release of Triton or the other, where scratch memory is."""
 

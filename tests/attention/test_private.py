@@ -45,20 +45,6 @@ def test_without_the_check_for_functorch_apply_is_torchs_own(how: str, monkeypat
     torch.testing.assert_close(plain, fast, rtol=0, atol=0)
 
 
-def test_the_installed_torch_reads_the_mark_of_a_constant() -> None:
-    def marked() -> int:
-        return 1
-
-    public = torch.compiler.assume_constant_result(lambda: 1)
-    assert vars(kernels.constant_to_compiler(marked)) == vars(public)
-
-
-def test_a_torch_later_than_the_tested_ones_marks_constants_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "__version__", "3.1.0a0")
-    with pytest.warns(RuntimeWarning, match="constant"):
-        assert kernels.constant_to_compiler(lambda: 1)() == 1
-
-
 def hands_on_nothing(kernel: FakeKernel) -> None:
     kernel.run = FakeLauncher(kernel.direct.append)
     kernel.run.__class__ = type("Other", (FakeLauncher,), {"__call__": lambda self, *arguments: None})
@@ -144,11 +130,11 @@ def test_without_gluon_the_plain_kernels_are_taken(monkeypatch: pytest.MonkeyPat
         return imported(name)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    gpu._gpu_runs_gluon.cache_clear()
+    gpu.runs_gluon.cache_clear()
     with pytest.warns(RuntimeWarning, match="Gluon"):
         assert not gpu.runs_gluon(device)
     assert not gpu.runs_gluon(device)
-    gpu._gpu_runs_gluon.cache_clear()
+    gpu.runs_gluon.cache_clear()
 
 
 @pytest.mark.gpu

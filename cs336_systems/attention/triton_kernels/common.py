@@ -1,6 +1,6 @@
 """Code that the plain kernels share: arguments in tuples, the tile of a program, loads of rows.
 
-Parameters of a launched kernel stand one by one, because neither torch's compiler nor a direct launch takes tuples.
+Parameters of a launched kernel stand one by one, because a direct launch takes no tuples.
 The functions behind it get them in these tuples, which cost nothing: Triton takes them apart when it compiles.
 """
 
