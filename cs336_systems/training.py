@@ -1,6 +1,7 @@
 """One training step: precision, loss, optimizer and execution variants, as plain functions over any model.
 
-A model is a `torch.nn.Module` that maps ids (batch, seq_len) to logits (batch, seq_len, vocab_size).
+A model is a `torch.nn.Module` that maps ids (batch, seq_len) to logits (batch, seq_len, vocab_size), and for a fused
+loss also ids and targets to the mean cross-entropy.
 """
 
 import contextlib
@@ -80,11 +81,11 @@ class TrainStep:
     scaler: torch.amp.GradScaler | None = None
     """Loss scaler for fp16: keeps small gradients from underflowing and skips steps whose gradients overflow."""
 
-    run: Callable[[Tensor], Tensor] | None = None
+    run: Callable[..., Tensor] | None = None
     """Callable used for the model's forward, for example its compiled form. None calls the model itself."""
 
-    loss_function: Callable[[Tensor, Tensor], Tensor] = cross_entropy
-    """Maps logits and targets to the loss: `cross_entropy` or its compiled form."""
+    loss_function: Callable[[Tensor, Tensor], Tensor] | None = cross_entropy
+    """Maps logits and targets to the loss: `cross_entropy` or its compiled form. None: `model(ids, targets)` does."""
 
     is_captured: bool = False
     """Whether `step()` is one CUDA graph. The phases always run uncaptured."""
@@ -95,6 +96,8 @@ class TrainStep:
         """Return the loss with its graph."""
         device, run = self.ids.device, self.model if self.run is None else self.run
         with range_("forward"), matmul_precision(self.precision), autocast(self.precision, device):
+            if self.loss_function is None:
+                return run(self.ids, self.targets)
             return self.loss_function(run(self.ids), self.targets)
 
     def backward(self, loss: Tensor) -> None:
@@ -141,9 +144,18 @@ def adamw(
 
 
 def make_train_step(
-    model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
+    model: nn.Module,
+    ids: Tensor,
+    targets: Tensor,
+    *,
+    precision: str = "fp32",
+    variant: str = "eager",
+    fused_loss: bool = False,
 ) -> TrainStep:
     """Build the `TrainStep` of a variant. The first step compiles and captures, as far as the variant does either.
+
+    `fused_loss` has the model map ids and targets to the loss, which `TransformerLM` does by `linear_cross_entropy`,
+    without holding all logits.
 
     Changes `model` in place: compiles its layers, and for bf16_weights rounds its linear weights to bfloat16.
 
@@ -167,16 +179,24 @@ def make_train_step(
     elif variant.startswith("compiled"):
         for block in blocks_of(model):
             block.compile(dynamic=False)
-    if variant.startswith("compiled"):
+    if fused_loss:
+        train.loss_function = None
+    elif variant.startswith("compiled"):
         train.loss_function = torch.compile(cross_entropy, dynamic=False)
     return train
 
 
 def make_step(
-    model: nn.Module, ids: Tensor, targets: Tensor, *, precision: str = "fp32", variant: str = "eager"
+    model: nn.Module,
+    ids: Tensor,
+    targets: Tensor,
+    *,
+    precision: str = "fp32",
+    variant: str = "eager",
+    fused_loss: bool = False,
 ) -> Callable[[], Tensor]:
     """Build `make_train_step(...).step`: each call trains on the batch once and returns the loss."""
-    return make_train_step(model, ids, targets, precision=precision, variant=variant).step
+    return make_train_step(model, ids, targets, precision=precision, variant=variant, fused_loss=fused_loss).step
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.attention.reference import scaled_dot_product_attention
 from cs336_systems.configs import ModelConfig
+from cs336_systems.linear_cross_entropy import LanguageModelHead
 from cs336_systems.ranges import range_
 from cs336_systems.rope_layout import carry_rope_layout
 
@@ -53,15 +54,18 @@ class TransformerLM(nn.Module):
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(TransformerBlock(config, attention) for _ in range(config.num_layers))
         self.ln_final = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lm_head = LanguageModelHead(config.d_model, config.vocab_size)
         cos, sin = rotations(config.head_dim, context_length, config.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         self.apply(initialize)
         carry_rope_layout(self)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Compute logits. Raises `ValueError` for a sequence longer than `context_length`."""
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Compute logits or, with `targets` shaped like `ids`, their mean cross-entropy without holding them all.
+
+        Raises `ValueError` for a sequence longer than `context_length`.
+        """
         seq_len = ids.shape[-1]
         if seq_len > self.context_length:
             raise ValueError(f"a sequence of {seq_len} was given; allowed: up to context_length={self.context_length}")
@@ -69,7 +73,7 @@ class TransformerLM(nn.Module):
         x = self.token_embeddings(ids)
         for layer in self.layers:
             x = checkpoint(layer, x, cos, sin, use_reentrant=False) if self.checkpointed else layer(x, cos, sin)
-        return self.lm_head(self.ln_final(x))
+        return self.lm_head(self.ln_final(x), targets)
 
 
 class TransformerBlock(nn.Module):

@@ -9,6 +9,7 @@ from cs336_systems.attention import gluon_plans, triton_plans
 from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import AT_ONCE_TILES
+from cs336_systems.cross_entropy_kernel import cross_entropy_triton_
 from cs336_systems.optimizer.adamw import AdamWRule
 from cs336_systems.optimizer.adamw_kernel import adamw_update_triton
 from tests.attention.hopper_compiled import compile_instead_of_launching
@@ -46,6 +47,7 @@ def main() -> None:
     state = {"exp_avg": x, "exp_avg_sq": x, "step": torch.zeros(()), "master": x}
     rule = AdamWRule(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
     adamw_update_triton(x.bfloat16(), x.bfloat16(), state, rule)
+    cross_entropy_triton_(torch.empty(4, 333), torch.zeros(4, dtype=torch.int64), x, -100, True)
     print(*sorted({name for name, _ in compiled}), sep="\n")
 
 

@@ -61,6 +61,14 @@ def test_every_precision_learns(model, batch, precision):
     assert model.token_embeddings.weight.dtype == model.ln_final.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16_weights"])
+def test_a_fused_loss_takes_the_same_steps(model, batch, precision):
+    plain = make_step(copy.deepcopy(model), *batch, precision=precision)
+    fused = make_step(model, *batch, precision=precision, fused_loss=True)
+    for _ in range(3):
+        torch.testing.assert_close(fused(), plain(), rtol=1e-5 if precision == "fp32" else 1e-2, atol=0)
+
+
 SETTINGS = (
     "",
     "torch.set_float32_matmul_precision('medium')",
@@ -118,11 +126,15 @@ def test_the_phases_make_the_step(model, batch):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # raised by torch's tracing
-@pytest.mark.parametrize("variant", ["compiled_blocks", "compiled"])
-def test_compiled_forms_take_the_same_steps_where_there_is_no_compiler(model, batch, variant, monkeypatch):
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("variant", "fused_loss"), [("compiled_blocks", False), ("compiled", False), ("compiled", True)]
+)
+def test_compiled_forms_take_the_same_steps_where_there_is_no_compiler(model, batch, variant, fused_loss, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="eager"))
-    eager, other = make_step(copy.deepcopy(model), *batch), make_step(model, *batch, variant=variant)
+    eager = make_step(copy.deepcopy(model), *batch)
+    other = make_step(model, *batch, variant=variant, fused_loss=fused_loss)
     for _ in range(3):
         torch.testing.assert_close(other(), eager(), rtol=1e-5, atol=1e-5)
 
@@ -130,11 +142,12 @@ def test_compiled_forms_take_the_same_steps_where_there_is_no_compiler(model, ba
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("precision", ["fp32", "bf16_weights"])
-@pytest.mark.parametrize("variant", ["compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph"])
-def test_every_variant_takes_the_same_steps(model, batch, variant, precision):
+@pytest.mark.parametrize("fused_loss", [False, True])
+@pytest.mark.parametrize("variant", ["eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph"])
+def test_every_variant_takes_the_same_steps(model, batch, variant, fused_loss, precision):
     twin = copy.deepcopy(model)
     eager = make_step(model, *batch, precision=precision)
-    other = make_step(twin, *batch, precision=precision, variant=variant)
+    other = make_step(twin, *batch, precision=precision, variant=variant, fused_loss=fused_loss)
     extra = 3 if "cuda_graph" in variant else 0  # the capture runs three steps, and records one without running it
     for _ in range(extra):
         eager()

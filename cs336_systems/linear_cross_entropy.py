@@ -1,0 +1,230 @@
+"""A linear head and its cross-entropy, without all logits in memory at once (Hsu et al. 2024, Liger-Kernel).
+
+Rows of `hidden` are processed by chunks, in one buffer of logits. The forward computes each chunk's losses and the
+gradient of its logits in their place, and from that the chunk's gradient of `hidden` and its addend to that of
+`weight`: three products, the number that eager takes in forward and backward. The backward only scales both gradients.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+IMPLS = ("auto", "reference", "pytorch", "triton")
+
+TILE = (128, 256)
+"""Rows and columns of an output tile of cuBLAS's fastest 16-bit kernels on Hopper."""
+
+
+class LanguageModelHead(nn.Linear):
+    """Map x (..., d_model) to logits (..., vocab_size) or, with targets, to their mean cross-entropy."""
+
+    def __init__(self, d_model: int, vocab_size: int):
+        super().__init__(d_model, vocab_size, bias=False)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Apply the head; `targets`, int64 and of shape (...), select `linear_cross_entropy`."""
+        return super().forward(x) if targets is None else linear_cross_entropy(x, self.weight, targets)
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int = -100,
+    impl: str = "auto",
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Compute the mean of `F.cross_entropy(F.linear(hidden, weight).float(), targets)`, a float32 scalar.
+
+    Args:
+        hidden: (..., d_model), any floating dtype; under autocast it is cast as `F.linear` casts it.
+        weight: (vocab_size, d_model), in hidden's dtype unless autocast casts both.
+        targets: (...), int64, each in [0, vocab_size) or ignore_index. Of another target, "triton" makes the loss NaN;
+            the other implementations raise, as torch does.
+        ignore_index: target without loss and gradient. If every target is ignored, or there is none, the loss is NaN
+            and the gradients are 0, as torch's.
+        impl: "reference" (eager, holds all logits), "pytorch" (chunks, any device), "triton" (chunks, CUDA, or CPU
+            under Triton's interpreter); "auto" is "triton" on CUDA, except for float64, and "pytorch" elsewhere. A
+            named implementation runs or raises; it never falls back to another.
+        chunk_size: rows of `hidden` whose logits are in memory at once; `default_chunk_size` if None.
+
+    Returns:
+        The mean over the targets that are not ignored; float64 for float64 inputs. Its statistics are float32, and so
+        is the sum over chunks that is weight's gradient, because a 16-bit sum is rounded in every chunk: its error was
+        1.3 times that of a float32 sum at 16 chunks and 7.3 times at 1024 (Liger-Kernel #1391, B200).
+
+    Raises:
+        ValueError: unknown impl; mismatched or unsupported shapes, dtypes or devices; chunk_size below 1.
+        RuntimeError: in a backward with create_graph=True, unless impl is "reference".
+    """
+    autocast_dtype = _autocast_dtype(hidden, weight)
+    dtype = hidden.dtype if autocast_dtype is None else autocast_dtype
+    _check(hidden, weight, targets, impl, chunk_size, must_agree=autocast_dtype is None)
+    if impl == "auto":
+        impl = "triton" if hidden.is_cuda and dtype != torch.float64 else "pytorch"
+    if impl == "reference":
+        logits = F.linear(hidden, weight).view(-1, len(weight)).to(torch.promote_types(dtype, torch.float32))
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=ignore_index)
+    needs = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
+    return _LinearCrossEntropy.apply(hidden, weight, targets, ignore_index, impl, chunk_size or 0, dtype, *needs)
+
+
+def default_chunk_size(d_model: int, device: torch.device) -> int:
+    """Return the smallest number of rows, at least d_model, whose narrowest product fills whole waves of the GPU.
+
+    That product is the gradient of `hidden`, (rows, d_model): a wave is `TILE[0]` rows for every ceil(d_model /
+    TILE[1]) multiprocessors. With d_model rows, logits take as much memory as `weight`. Each chunk also reads and
+    writes the float32 sum of weight's gradient, 8 bytes for 6 * rows FLOPs: at 4096 rows a tenth of the time of these
+    FLOPs, by an H100's data sheet.
+    """
+    width = -(-d_model // TILE[1])
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    wave = TILE[0] * max(1, multiprocessors // width)
+    return wave * -(-d_model // wave)
+
+
+def cross_entropy_(logits: Tensor, targets: Tensor, losses: Tensor, ignore_index: int, needs_gradient: bool) -> None:
+    """Write the losses of rows and, if needed, replace `logits` by the gradient of the sum of the losses.
+
+    Args:
+        logits: (rows, vocab_size), rows at any stride.
+        targets: (rows,), int64.
+        losses: (rows,), written; 0 for an ignored target. Its dtype is that of the statistics.
+        ignore_index: see `linear_cross_entropy`.
+        needs_gradient: whether to replace `logits` by softmax - one-hot, or 0 for an ignored target. The mean's
+            gradient, smaller by the number of tokens, could underflow in float16.
+    """
+    log_p = logits.to(losses.dtype).log_softmax(-1)
+    losses.copy_(F.nll_loss(log_p, targets, ignore_index=ignore_index, reduction="none"))
+    if needs_gradient:
+        columns, is_ignored = targets[:, None], (targets == ignore_index)[:, None]
+        gradients = log_p.exp_().scatter_(1, columns.masked_fill(is_ignored, 0), -1.0, reduce="add")
+        logits.copy_(gradients.masked_fill_(is_ignored, 0))
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        loss, scale, *gradients = _forward(hidden, weight, *rest)
+        ctx.save_for_backward(scale, *gradients)
+        ctx.needed = tuple(zip(rest[-2:], (hidden.dtype, weight.dtype), strict=True))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # torch's once_differentiable refuses only if grad_loss needs a gradient, which it rarely does for a loss
+            raise RuntimeError("linear_cross_entropy is differentiated once; impl='reference' takes create_graph=True")
+        scale, *gradients = ctx.saved_tensors
+        factor = grad_loss * scale  # of one dimension, so that float32 and not the gradient's dtype decides the product
+        scaled = (
+            torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=dtype)) if is_needed else None
+            for gradient, (is_needed, dtype) in zip(gradients, ctx.needed, strict=True)
+        )
+        return *scaled, None, None, None, None, None, None, None
+
+
+# torch.compile gets one operator of known shapes: it would unroll the loop over chunks. The operator is named after the
+# module, since two checkouts may be imported side by side.
+@torch.library.custom_op(f"{__name__.replace('.', '_')}::forward", mutates_args=())
+def _forward(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    impl: str,
+    chunk_size: int,
+    dtype: torch.dtype,
+    needs_hidden: bool,
+    needs_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the loss, the factor (1,) on the gradients, and the gradients, empty unless needed."""
+    loss, scale, grad_hidden, grad_weight = _outputs(hidden, weight, dtype, needs_hidden, needs_weight)
+    vocab_size, d_model = weight.shape
+    x, y = hidden.reshape(-1, d_model), grad_hidden.view(-1, d_model)
+    targets, weight = targets.flatten(), weight.to(dtype)
+    rows = min(len(x), chunk_size or default_chunk_size(d_model, hidden.device))
+    # Rows begin at multiples of 128 bytes: at an odd vocab_size, cuBLAS and the kernel could load no vectors.
+    buffer = torch.empty(rows, -(-vocab_size // 64) * 64, dtype=dtype, device=hidden.device)[:, :vocab_size]
+    losses = torch.empty(len(x), dtype=loss.dtype, device=loss.device)
+    cross_entropy = cross_entropy_
+    if impl == "triton":
+        from cs336_systems.cross_entropy_kernel import cross_entropy_triton_ as cross_entropy  # Triton may be missing
+
+    for start in range(0, len(x), rows or 1):
+        chunk = slice(start, start + rows)
+        inputs = x[chunk].to(dtype)
+        logits = torch.mm(inputs, weight.T, out=buffer[: len(inputs)])
+        cross_entropy(logits, targets[chunk], losses[chunk], ignore_index, needs_hidden or needs_weight)
+        if needs_hidden:
+            torch.mm(logits, weight, out=y[chunk])
+        if needs_weight:
+            _add_product(grad_weight, logits.T, inputs)
+    count = (targets != ignore_index).sum()
+    torch.div(losses.sum(), count, out=loss)
+    scale.fill_(1).div_(count.clamp(min=1))
+    return loss, scale, grad_hidden, grad_weight
+
+
+@_forward.register_fake
+def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _outputs(hidden, weight, *rest[-3:])
+
+
+def _outputs(
+    hidden: Tensor, weight: Tensor, dtype: torch.dtype, needs_hidden: bool, needs_weight: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Allocate what `_forward` returns."""
+    statistics = torch.promote_types(dtype, torch.float32)
+    loss, scale = (hidden.new_empty(shape, dtype=statistics) for shape in ((), (1,)))
+    grad_hidden = hidden.new_empty(hidden.shape if needs_hidden else (0, 0), dtype=dtype)
+    grad_weight = hidden.new_zeros(weight.shape if needs_weight else (0, 0), dtype=statistics)
+    return loss, scale, grad_hidden, grad_weight
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to `total`, which may be float32 where they are 16-bit, without rounding the product."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    elif a.is_cuda and torch.cuda.get_device_capability(a.device) >= (8, 0):
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
+    else:
+        total.addmm_(a.to(total.dtype), b.to(total.dtype))
+
+
+def _autocast_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype | None:
+    """Return the dtype to which autocast casts both operands; None if it is off or leaves them, as it does float64."""
+    device = hidden.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device) or torch.float64 in (hidden.dtype, weight.dtype):
+        return None
+    return torch.get_autocast_dtype(device)
+
+
+def _check(
+    hidden: Tensor, weight: Tensor, targets: Tensor, impl: str, chunk_size: int | None, *, must_agree: bool
+) -> None:
+    if impl not in IMPLS:
+        raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}; allowed: None, or at least 1")
+    shapes = [tuple(x.shape) for x in (hidden, weight, targets)]
+    if weight.ndim != 2 or 0 in shapes[1] or shapes[0] != (*shapes[2], shapes[1][1]):
+        raise ValueError(
+            f"hidden, weight, targets have shapes {', '.join(map(str, shapes))}; "
+            "allowed: (..., d_model), (vocab_size, d_model) of at least 1 each, (...)"
+        )
+    are_floating = hidden.is_floating_point() and weight.is_floating_point()
+    if not are_floating or (must_agree and hidden.dtype != weight.dtype) or targets.dtype != torch.int64:
+        raise ValueError(
+            f"hidden, weight, targets have dtypes {hidden.dtype}, {weight.dtype}, {targets.dtype}; "
+            "allowed: one floating dtype for both (any two under autocast), and int64"
+        )
+    if not hidden.device == weight.device == targets.device:
+        raise ValueError(
+            f"hidden, weight, targets are on {hidden.device}, {weight.device}, {targets.device}; allowed: one device"
+        )
+    if impl == "triton" and hidden.dtype == torch.float64:
+        raise ValueError("hidden has dtype torch.float64; allowed for impl='triton': float32, bfloat16, float16")

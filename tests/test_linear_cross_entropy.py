@@ -1,0 +1,237 @@
+"""The fused head and loss against float64 and eager, in every dtype, and whatever autograd asks of it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cs336_systems import linear_cross_entropy as module
+from cs336_systems.linear_cross_entropy import LanguageModelHead, default_chunk_size, linear_cross_entropy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CHUNKED = ("pytorch", "triton")
+
+
+def operands(tokens, d_model, vocab_size, dtype=torch.float32):
+    """Return hidden and weight, which need gradients, and targets, the same in each call; every third is ignored."""
+    generator = torch.Generator().manual_seed(tokens + vocab_size)
+    hidden, weight = (torch.randn(rows, d_model, generator=generator) for rows in (tokens, vocab_size))
+    weight[-1] *= 6  # the largest logit of about half of the rows, in a later block of the kernel than the others'
+    targets = torch.randint(vocab_size, (tokens,), generator=generator)
+    targets[1::3] = -100
+    return *(x.to(DEVICE, dtype).requires_grad_() for x in (hidden, weight)), targets.to(DEVICE)
+
+
+def answer(loss, hidden, weight, grad_loss=1.0):
+    """Return the loss and both gradients, in float64."""
+    gradients = torch.autograd.grad(loss * grad_loss, (hidden, weight))
+    return [x.detach().double() for x in (loss, *gradients)]
+
+
+def exact_answer(hidden, weight, targets, grad_loss=1.0):
+    hidden, weight = (x.detach().double().requires_grad_() for x in (hidden, weight))
+    return answer(F.cross_entropy(hidden @ weight.T, targets), hidden, weight, grad_loss)
+
+
+def errors(results, exact):
+    return [float((ours - true).norm() / true.norm()) for ours, true in zip(results, exact, strict=True)]
+
+
+def slopes(results, exact):
+    return [float((ours * true).sum() / true.square().sum()) for ours, true in zip(results, exact, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "impl"),
+    [
+        (torch.float64, "pytorch"),
+        *((dtype, impl) for dtype in (torch.float32, torch.float16) for impl in CHUNKED),
+        (torch.bfloat16, "pytorch"),
+        pytest.param(torch.bfloat16, "triton", marks=pytest.mark.gpu),  # Triton's interpreter truncates
+    ],
+)
+@pytest.mark.parametrize(
+    ("tokens", "d_model", "vocab_size", "chunk_size"), [(37, 24, 259, 8), (50, 16, 50, 7), (4, 16, 4099, None)]
+)
+def test_it_is_as_exact_as_eager(dtype, impl, tokens, d_model, vocab_size, chunk_size):
+    hidden, weight, targets = operands(tokens, d_model, vocab_size, dtype)
+    exact = exact_answer(hidden, weight, targets, 3.0)
+    ours = answer(linear_cross_entropy(hidden, weight, targets, impl=impl, chunk_size=chunk_size), hidden, weight, 3.0)
+    eager = answer(linear_cross_entropy(hidden, weight, targets, impl="reference"), hidden, weight, 3.0)
+    rounding = 64 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    for error, of_eager in zip(errors(ours, exact), errors(eager, exact), strict=True):
+        assert error <= 2 * of_eager + rounding
+    for slope, of_eager in zip(slopes(ours, exact), slopes(eager, exact), strict=True):
+        assert abs(slope - 1) <= abs(of_eager - 1) + 1e-3
+
+
+def test_many_chunks_are_as_exact_as_one():
+    hidden, weight, targets = operands(300, 16, 8, torch.bfloat16)
+    exact = exact_answer(hidden, weight, targets)
+    many, one = (
+        errors(answer(linear_cross_entropy(hidden, weight, targets, chunk_size=rows), hidden, weight), exact)
+        for rows in (1, 300)
+    )
+    assert all(error <= 1.1 * of_one for error, of_one in zip(many, one, strict=True))
+
+
+@pytest.mark.parametrize("impl", CHUNKED)
+def test_without_a_target_that_counts_it_is_what_torch_makes_of_it(impl):
+    for tokens in (3, 0):
+        hidden, weight, targets = operands(tokens, 16, 20)
+        loss = linear_cross_entropy(hidden, weight, targets.fill_(-100), impl=impl)
+        assert loss.isnan()
+        assert all((gradient == 0).all() for gradient in torch.autograd.grad(loss, (hidden, weight)))
+
+
+@pytest.mark.parametrize("impl", CHUNKED)
+def test_any_token_can_be_the_ignored_one(impl):
+    hidden, weight, targets = operands(9, 16, 20)
+    targets[:] = torch.arange(9) % 4
+    ours = answer(linear_cross_entropy(hidden, weight, targets, ignore_index=2, impl=impl), hidden, weight)
+    torch.testing.assert_close(ours, exact_answer(hidden, weight, targets.where(targets != 2, -100)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("impl", CHUNKED)
+def test_infinite_logits_are_those_of_torch(impl):
+    """A first block of -inf has no maximum; a row of +inf or NaN has no loss."""
+    hidden = torch.eye(3, 16, device=DEVICE)
+    weight = torch.zeros(4099, 16, device=DEVICE)
+    weight[:4097, 0], weight[5, 1], weight[7, 2] = -torch.inf, torch.inf, torch.nan
+    for row in range(3):
+        mine = hidden[row : row + 1].where(hidden[row : row + 1] != 0, 1e-30)  # inf * 0 is NaN
+        targets = torch.tensor([4098], device=DEVICE)
+        expected = F.cross_entropy(mine @ weight.T, targets)
+        torch.testing.assert_close(linear_cross_entropy(mine, weight, targets, impl=impl), expected, equal_nan=True)
+
+
+def test_a_target_outside_the_vocabulary_is_no_loss():
+    hidden, weight, targets = operands(4, 16, 20)
+    for wrong in (20, -1):
+        targets[0] = wrong
+        assert linear_cross_entropy(hidden, weight, targets, impl="triton").isnan()
+        if DEVICE == "cpu":  # on a GPU torch's assertion ends the process
+            with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+                linear_cross_entropy(hidden, weight, targets, impl="pytorch")
+
+
+def test_only_the_gradients_that_are_needed_are_formed(monkeypatch):
+    hidden, weight, targets = operands(9, 16, 20)
+    loss, exact, _ = exact_answer(hidden, weight, targets)
+
+    def refuse(*_):
+        raise AssertionError("the gradient of the weight was formed")
+
+    monkeypatch.setattr(module, "_add_product", refuse)
+    frozen = linear_cross_entropy(hidden, weight.detach(), targets)
+    torch.testing.assert_close(torch.autograd.grad(frozen, hidden)[0].double(), exact, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        assert not linear_cross_entropy(hidden, weight, targets).requires_grad
+    monkeypatch.undo()
+    of_the_weight = linear_cross_entropy(hidden.detach(), weight, targets)
+    torch.testing.assert_close(of_the_weight.detach().double(), loss, rtol=1e-6, atol=0)
+    of_the_weight.backward()
+    assert hidden.grad is None
+    assert weight.grad is not None
+
+
+def test_a_second_backward_and_accumulated_gradients_are_right():
+    hidden, weight, targets = operands(9, 16, 20)
+    _, grad_hidden, grad_weight = exact_answer(hidden, weight, targets)
+    loss = linear_cross_entropy(hidden, weight, targets)
+    (2 * loss).backward(retain_graph=True)
+    (loss + linear_cross_entropy(hidden, weight, targets)).backward()
+    torch.testing.assert_close(hidden.grad.double(), 4 * grad_hidden, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weight.grad.double(), 4 * grad_weight, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        torch.autograd.grad(linear_cross_entropy(hidden, weight, targets), hidden, create_graph=True)
+
+
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+def test_autocast_casts_the_operands_and_keeps_float32_gradients(weight_dtype):
+    hidden, weight, targets = operands(37, 24, 259)
+    weight = weight.detach().to(weight_dtype).requires_grad_()
+    exact = exact_answer(hidden, weight, targets)
+    found = {}
+    for impl in ("pytorch", "reference"):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            found[impl] = linear_cross_entropy(hidden, weight, targets, impl=impl, chunk_size=8)
+        found[impl].backward(inputs=(hidden, weight), retain_graph=True)
+        assert found[impl].dtype == hidden.grad.dtype == torch.float32
+        assert weight.grad.dtype == weight_dtype
+        found[impl] = errors(answer(found[impl], hidden, weight), exact)
+    assert all(ours <= 2 * eager for ours, eager in zip(*found.values(), strict=True))
+
+
+def test_small_probabilities_survive_in_float16():
+    """1 / (tokens * vocab_size) is below float16's smallest number, whatever the loss is multiplied with later."""
+    hidden, weight, targets = operands(600, 16, 2000, torch.float16)
+    hidden, weight = ((x.detach() / 16).requires_grad_() for x in (hidden, weight))
+    ours = answer(linear_cross_entropy(hidden, weight, targets), hidden, weight, 2.0**16)
+    assert max(errors(ours, exact_answer(hidden, weight, targets, 2.0**16))) < 2e-3
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch's tracing
+def test_the_head_is_one_operator_of_a_compiled_graph():
+    torch.manual_seed(0)
+    layers, head = nn.Linear(16, 16, device=DEVICE), LanguageModelHead(16, 33).to(DEVICE)
+    x, targets = torch.randn(2, 5, 16, device=DEVICE), torch.randint(33, (2, 5), device=DEVICE)
+    parameters = [*layers.parameters(), *head.parameters()]
+
+    def loss_of(x, targets):
+        return head(layers(x), targets) * 2
+
+    expected = F.cross_entropy(head(layers(x)).flatten(0, 1), targets.flatten()) * 2
+    compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")(x, targets)
+    torch.testing.assert_close(compiled, expected)
+    ours, theirs = (torch.autograd.grad(loss, parameters) for loss in (compiled, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_chunk_is_whole_waves_of_at_least_d_model_rows(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    found = {d_model: default_chunk_size(d_model, torch.device("cuda")) for d_model in (1, 768, 1600, 2560, 4096)}
+    assert found == {1: 132 * 128, 768: 44 * 128, 1600: 18 * 128, 2560: 2 * 13 * 128, 4096: 4 * 8 * 128}
+
+
+def test_what_cannot_run_is_refused():
+    hidden, weight, targets = operands(4, 16, 20)
+    for arguments, options, allowed in (
+        ((hidden, weight, targets), {"impl": "fast"}, "allowed: auto, reference"),
+        ((hidden, weight, targets), {"chunk_size": 0}, "allowed: None, or at least 1"),
+        ((hidden, weight.T, targets), {}, "allowed: .*vocab_size, d_model"),
+        ((hidden, weight, targets[:3]), {}, "allowed: .*vocab_size, d_model"),
+        ((hidden[:, :0], weight[:, :0], targets), {}, "of at least 1 each"),
+        ((hidden, weight.double(), targets), {}, "allowed: one floating dtype"),
+        ((hidden, weight, targets.int()), {}, "and int64"),
+        ((hidden, weight.to("meta"), targets), {}, "allowed: one device"),
+        ((hidden.double(), weight.double(), targets), {"impl": "triton"}, "allowed for impl='triton'"),
+    ):
+        with pytest.raises(ValueError, match=allowed):
+            linear_cross_entropy(*arguments, **options)
+
+
+@pytest.mark.gpu
+def test_the_largest_vocabulary_holds_a_chunk_of_logits():
+    tokens, d_model, vocab_size = 8192, 4096, 151_936
+    hidden, weight, targets = operands(tokens, d_model, vocab_size, torch.bfloat16)
+    with torch.no_grad():
+        weight.mul_(d_model**-0.5)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss = linear_cross_entropy(hidden, weight, targets)
+    rows = default_chunk_size(d_model, hidden.device)
+    held = 2 * rows * vocab_size + 4 * vocab_size * d_model + 2 * tokens * d_model
+    assert torch.cuda.max_memory_allocated() - before < held + 2**26  # cuBLAS's workspace
+    ours = answer(loss, hidden, weight)
+    part = slice(0, 1024)  # float64 logits of all tokens would not fit
+    some, exact = (
+        answer(function(hidden[part], weight, targets[part]), hidden, weight)
+        for function in (linear_cross_entropy, lambda h, w, t: F.cross_entropy(h.double() @ w.double().T, t))
+    )
+    eager = answer(linear_cross_entropy(hidden[part], weight, targets[part], impl="reference"), hidden, weight)
+    assert all(mine <= 2 * its for mine, its in zip(errors(some, exact), errors(eager, exact), strict=True))
+    assert all(x.isfinite().all() for x in ours)
