@@ -74,8 +74,10 @@ def is_control(benchmark: str) -> bool:
     return getattr(_class_by_name().get(benchmark), "is_control", False)
 
 
-PEERS = frozenset({"sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex"})
-"""PyTorch's implementations of attention: a change of their times says nothing about a commit."""
+PEERS = frozenset(
+    {"sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex", "eager", "compiled", "torch"}
+)
+"""PyTorch's implementations of attention and of the loss: a change of their times says nothing about a commit."""
 
 
 def runs_project_code(benchmark: str, params: dict[str, Any]) -> bool:

@@ -162,3 +162,16 @@ class SmokeShardedOptimizer(_Timed):
 
     def setup_cache(self):
         return measure_class(self)
+
+
+class SmokeLinearCrossEntropy(_Timed):
+    """`linear_cross_entropy.LinearCrossEntropy` on a CPU: 64 tokens, an odd vocabulary of 259."""
+
+    version = "1"
+    negligible = (0.1, 1e-4)
+    params = ([64], [32], [259], ["float32"], ["forward", "forward_backward"], ["fused", "eager"])
+    param_names = ("tokens", "d_model", "vocab_size", "dtype", "mode", "impl")
+    workload, device, clock, cache = "linear_cross_entropy", "cpu", "wall", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)

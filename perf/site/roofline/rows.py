@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perf.harness.records import CaseResult
-from perf.selection import is_control
+from perf.selection import PEERS, is_control
 from perf.site import pages
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.ceiling import Least, intensity, least, rate
@@ -114,7 +114,8 @@ def whose(result: CaseResult) -> Whose:
         return "control"
     if result.benchmark in SECTIONS:
         return "ours" if params.get("impl") == SECTIONS[result.benchmark].ours else "peer"
-    return "peer" if str(params.get("strategy", params.get("sharding", ""))).startswith("torch") else "ours"
+    is_torch = str(params.get("strategy", params.get("sharding", ""))).startswith("torch")
+    return "peer" if is_torch or params.get("impl") in PEERS else "ours"
 
 
 def rows_of(cells: Iterable[NewestCell]) -> list[RooflineRow]:
