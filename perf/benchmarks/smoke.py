@@ -1,7 +1,7 @@
 """A CPU-sized slice of every class, by the wall clock, for machines without a GPU."""
 
 from perf.benchmarks._series import _Timed
-from perf.harness.suite import measure_class
+from perf.harness.suite import measure_class, reported_fact
 
 
 class SmokeAttention(_Timed):
@@ -103,6 +103,50 @@ class SmokeTransformer(_Timed):
 
     def setup_cache(self):
         return measure_class(self)
+
+
+class SmokeAttentionCall(_Timed):
+    """`host.AttentionCall` on a CPU: 16 and 32 tokens, where the call is mostly Python."""
+
+    version = "1"
+    negligible = (0.05, 2e-6)
+    params = ([16, 32], [16], ["float32"], ["forward", "forward_backward"], ["pytorch", "reference"])
+    param_names = ("seq_len", "d", "dtype", "mode", "impl")
+    workload, device, clock, cache = "host", "cpu", "host", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+
+class SmokeTrainingCall(_Timed):
+    """`host.TrainingCall` on a CPU: two layers of width 64."""
+
+    version = "1"
+    negligible = (0.1, 1e-4)
+    params = (["tiny"], [32], ["fp32"], ["eager"], ["reference"], ["forward", "step"])
+    param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
+    workload, device, clock, cache = "host", "cpu", "host", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+
+class SmokeCompiledStep(_Timed):
+    """`host.CompiledStep` on a CPU, of a step that compiles nothing."""
+
+    version = "1"
+    negligible = (0.25, 0.1)
+    params = (["tiny"], [32], ["fp32"], ["eager"], ["reference"], ["step"])
+    param_names = ("size", "context_length", "precision", "variant", "attention", "mode")
+    workload, device, clock, cache = "compiled_step", "cpu", "first_call", "cold"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_graphs(self, results, *params):
+        return reported_fact(self, results, "graphs", *params)
+
+    track_graphs.unit = "count"
 
 
 class SmokeCollectives(_Timed):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Cache = Literal["cold", "warm"]
-ClockName = Literal["cuda_events", "cuda_graph", "device_busy", "gpu_wall", "first_call", "ranks", "wall"]
+ClockName = Literal["cuda_events", "cuda_graph", "device_busy", "gpu_wall", "first_call", "host", "ranks", "wall"]
 ArmName = Literal["base", "head"]
 ARMS: tuple[ArmName, ArmName] = ("base", "head")
 """The arms of a comparison: two commits, or two environments."""

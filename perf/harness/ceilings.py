@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from perf.harness.case import Cache
-from perf.harness.clock import Clock, Stop, WallClock, visit
-from perf.workloads.controls import copy, matmul
+from perf.harness.clock import Clock, HostClock, Stop, WallClock, visit
+from perf.harness.cuda_clocks import CudaHostClock
+from perf.workloads.controls import copy, empty, matmul
 from perf.workloads.workload import Floor, Workload
 
 SLACK = 1.05
@@ -22,7 +23,10 @@ CPU_SLACK = 2.0
 """`SLACK` on a CPU, where other programs slow the measurement of the ceilings."""
 
 COPY = "copy"
-"""The kind of ceiling that bounds bytes; the other kinds are the dtypes of matmuls."""
+"""The kind of ceiling that bounds bytes; the other kinds are `LAUNCH` and the dtypes of matmuls."""
+
+LAUNCH = "launch"
+"""The kind of ceiling that bounds launches."""
 
 RESTS_S = (0.0, 0.2, 0.5)
 """Pauses before each new measurement of the ceilings, in seconds."""
@@ -34,15 +38,15 @@ _STOP = Stop(min_samples=10, max_samples=20, max_seconds=0.2)
 
 
 def measure(clock: Clock, kinds: Collection[str] | None = None) -> dict[str, Any]:
-    """Measure the best matmul rate per dtype (FLOP/s) and the best copy rate (bytes read + written, per second).
+    """Measure the best matmul rate per dtype (FLOP/s), copy rate (bytes read + written) and launch rate, per second.
 
-    `kinds` restricts the measurement to these dtypes of matmuls or `COPY`, and adds as many single samples, each after
-    a rest. A call takes 2 ms on a CPU: even on a busy machine some calls run uninterrupted.
+    `kinds` restricts the measurement to these dtypes of matmuls, `COPY` or `LAUNCH`, and adds as many single samples,
+    each after a rest. A call takes 2 ms on a CPU: even on a busy machine some calls run uninterrupted.
     """
     on_gpu = not isinstance(clock, WallClock)
     sizes = {"bfloat16": 8192, "float16": 8192, "float32": 8192} if on_gpu else {"float32": 512}
     device = "cuda" if on_gpu else "cpu"
-    selected, with_rests = (sizes.keys() | {COPY}, False) if kinds is None else (kinds, True)
+    selected, with_rests = (sizes.keys() | {COPY, LAUNCH}, False) if kinds is None else (kinds, True)
     rates = {
         dtype: 2 * n**3 / _best_s(clock, _peak_matmul(n, dtype, device), with_rests)
         for dtype, n in sizes.items()
@@ -52,6 +56,9 @@ def measure(clock: Clock, kinds: Collection[str] | None = None) -> dict[str, Any
     if COPY in selected:
         elements = 2**28 if on_gpu else 2**22
         ceilings["copy_bytes_per_s"] = 2 * 4 * elements / _best_s(clock, copy(elements, device), with_rests)
+    if LAUNCH in selected:
+        host = CudaHostClock() if on_gpu else HostClock()
+        ceilings["launches_per_s"] = 1 / _best_s(host, empty(device), with_rests)
     return ceilings
 
 
@@ -77,6 +84,8 @@ def _min_s_by_kind(
     min_s = {}
     if rate := ceilings["matmul_flops_per_s"].get(floor.matmul_dtype):
         min_s[floor.matmul_dtype] = floor.flops / rate / slack
+    if rate := ceilings.get("launches_per_s"):
+        min_s[LAUNCH] = floor.launches / rate / slack
     if cache == "cold":
         moved = floor.bytes_read + max(0.0, floor.bytes_written - l2_bytes)
         min_s[COPY] = moved / ceilings["copy_bytes_per_s"] / slack
@@ -100,7 +109,7 @@ def require_floor(
     if fastest_s < min_s:
         raise TooFast(
             f"{fastest_s * 1e6:.2f} us is below the physical floor of {min_s * 1e6:.2f} us "
-            f"({floor.flops:.3g} FLOPs, {floor.bytes_read + floor.bytes_written:.3g} bytes)"
+            f"({floor.flops:.3g} FLOPs, {floor.bytes_read + floor.bytes_written:.3g} bytes, {floor.launches} launches)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The interface of a clock, the wall clock, and a visit: a warm-up, then samples of one case.
+"""The interface of a clock, the clocks of a CPU, and a visit: a warm-up, then samples of one case.
 
 A visit ends when the median's confidence interval is narrow enough or the budget is spent.
 """
@@ -16,6 +16,12 @@ from perf.workloads.workload import Workload
 
 WARM_UP_S = 0.025
 BATCH = 5
+
+MAX_CALLS = 20
+"""Calls of a sample of the host's time."""
+
+MAX_CALLS_S = 0.1
+"""Seconds of a sample of the host's time: a long step is called once."""
 
 NOTCH = 0.909
 """Confidence level that ends a visit: 1.57 IQR / sqrt(n), the notches of McGill, Tukey and Larsen (1978)."""
@@ -95,6 +101,51 @@ class WallClock:
             samples.append(time.perf_counter() - start)
         while_busy()
         return samples
+
+
+class HostClock(WallClock):
+    """host: the time until the call returns, for work whose calculation is too small to matter."""
+
+    name: ClockName = "host"
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """Take `count` samples; see `host_samples`."""
+        return host_samples(work, cache, count, self.call_s, while_busy=while_busy)
+
+
+CPU_CLOCKS: dict[str, Callable[[], Clock]] = {clock.name: clock for clock in (WallClock, HostClock)}
+
+
+def host_samples(
+    work: Workload,
+    cache: Cache,
+    count: int,
+    call_s: float,
+    *,
+    drain: Callable[[], None] = lambda: None,
+    while_busy: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Take `count` samples, each the minimum of up to `MAX_CALLS` calls of about `call_s` seconds, from call to return.
+
+    `drain` waits for the device before each call, outside the time: a launch into a full queue would wait for it. What
+    interrupts the host only adds to a call, so the minimum is the program's own time.
+    """
+    if cache != "warm":
+        raise ValueError(f"cache={cache!r} was given; the host's clock measures 'warm' only")
+    calls = max(1, min(MAX_CALLS, int(MAX_CALLS_S / call_s))) if call_s else MAX_CALLS
+
+    def call() -> float:
+        work.prepare()
+        drain()
+        start = time.perf_counter()
+        work.run()
+        return time.perf_counter() - start
+
+    samples = [min(call() for _ in range(calls)) for _ in range(count)]
+    while_busy()
+    return samples
 
 
 @dataclass(frozen=True)

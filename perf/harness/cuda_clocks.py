@@ -1,9 +1,10 @@
-"""Four clocks for work on a GPU. They measure different quantities, and none replaces another.
+"""Five clocks for work on a GPU. They measure different quantities, and none replaces another.
 
 cuda_events   device time from the call's first kernel to its last, gaps between kernels included
 cuda_graph    device time of a call in a CUDA graph of many: for work shorter than a launch; warm only
 device_busy   time during which the device is busy with the call, by the profiler: for host-bound work
 gpu_wall      wall time of the call: launches, gaps and synchronization included
+host          the host's time to launch the call, the device at rest
 """
 
 import functools
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.harness.case import Cache, ClockName
-from perf.harness.clock import WARM_UP_S, Clock
+from perf.harness.clock import WARM_UP_S, Clock, host_samples
 from perf.harness.profiler import Activity, device_activity
 from perf.workloads.workload import Workload
 
@@ -31,7 +32,7 @@ MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
 
 
 class _CudaClock:
-    """The warm-up that all four clocks share."""
+    """The warm-up that all clocks share."""
 
     name: ClockName
     call_s = 0.0
@@ -238,8 +239,21 @@ class GpuWallClock(_CudaClock):
         return samples
 
 
+class CudaHostClock(_CudaClock):
+    """host: from call to return on the host, for the cost of a launch: the device may still be working."""
+
+    name: ClockName = "host"
+
+    def batch(
+        self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """Take `count` samples; see `host_samples`."""
+        drain = self._torch.cuda.synchronize
+        return host_samples(work, cache, count, self.call_s, drain=drain, while_busy=while_busy)
+
+
 CUDA_CLOCKS: dict[str, Callable[[], Clock]] = {
-    clock.name: clock for clock in (EventClock, GraphClock, BusyClock, GpuWallClock)
+    clock.name: clock for clock in (EventClock, GraphClock, BusyClock, GpuWallClock, CudaHostClock)
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from perf.harness import ceilings, device
 from perf.harness.case import Cache, Case
 from perf.harness.ceilings import require_floor
-from perf.harness.clock import Clock, Stop, WallClock, visit
+from perf.harness.clock import CPU_CLOCKS, Clock, Stop, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.explanation import explain
 from perf.harness.first_call import FirstCallClock
@@ -52,7 +52,7 @@ class Worker:
         self._package_digest = self._pin()
         self._missing = missing_device(device_kind)
         self._nvml: device.Nvml | None = None
-        self._makers: dict[str, Callable[[], Clock]] = {"wall": WallClock} if device_kind == "cpu" else CUDA_CLOCKS
+        self._makers: dict[str, Callable[[], Clock]] = CPU_CLOCKS if device_kind == "cpu" else CUDA_CLOCKS
         self._clocks: dict[str, Clock] = {}
         self._leftovers = Leftovers()
         self._ranks: Ranks | None = None

@@ -52,7 +52,7 @@ class Session:
     device: dict[str, Any]
     software: dict[str, str]
     ceilings: dict[str, Any] = field(default_factory=dict)
-    """Best rates over the session's processes: matmul_flops_per_s by dtype, copy_bytes_per_s."""
+    """Best rates over the session's processes: matmul_flops_per_s by dtype, copy_bytes_per_s, launches_per_s."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,9 @@ def best_ceilings(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     best: dict[str, Any] = {
         "matmul_flops_per_s": {dtype: max(rates.get(dtype, 0.0) for rates in matmuls) for dtype in dtypes}
     }
-    if copies := [rates["copy_bytes_per_s"] for rates in measurements if "copy_bytes_per_s" in rates]:
-        best["copy_bytes_per_s"] = max(copies)
+    for name in ("copy_bytes_per_s", "launches_per_s"):
+        if found := [rates[name] for rates in measurements if name in rates]:
+            best[name] = max(found)
     return best
 
 

@@ -21,7 +21,7 @@ from perf.studies.lm import bench, tiny_option
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.workloads import controls
-from perf.workloads.workload import Workload, no_floor, no_result
+from perf.workloads.workload import Workload
 
 ROUNDS = 7
 PROCESSES = 5
@@ -109,11 +109,7 @@ def _alternate(clock: Clock, work: Workload, rounds: int) -> tuple[list[float], 
 
 
 def _graph() -> Iterator[Row]:
-    import torch
-
-    nothing = "an empty kernel computes nothing"
-    empty = Workload(run=lambda: torch.cuda._sleep(0), check=no_result(nothing), floor=no_floor(nothing))
-    gap_us = _median_us(GraphClock(), empty)
+    gap_us = _median_us(GraphClock(), controls.empty("cuda"))
     works = {
         "bfloat16 matmul, 1536^3": controls.matmul(1536, "bfloat16", "cuda"),
         "copy of 24 MiB": controls.copy(6 * 2**20, "cuda"),

@@ -1,8 +1,9 @@
 """Controls, which run no project code: when a control moves, the machine moved."""
 
+import functools
 from typing import Any
 
-from perf.workloads.workload import Floor, Workload, WrongResult
+from perf.workloads.workload import Floor, Workload, WrongResult, no_floor, no_result
 
 
 def build(params: dict[str, Any], device: str) -> Workload:
@@ -72,6 +73,15 @@ def launch(elements: int, device: str) -> Workload:
 
     floor = Floor(bytes_read=8 * elements, bytes_written=4 * elements)
     return Workload(run=lambda: torch.add(a, b, out=out), check=check, floor=floor)
+
+
+def empty(device: str) -> Workload:
+    """Build the launch of an empty kernel; on a CPU, which launches nothing, torch's addition of two numbers."""
+    import torch
+
+    run = functools.partial(torch.cuda._sleep, 0) if device == "cuda" else launch(1, device).run
+    nothing = "an empty kernel computes nothing"
+    return Workload(run=run, check=no_result(nothing), floor=no_floor(nothing))
 
 
 def linears(layers: int, width: int, rows: int, dtype: str, device: str) -> Workload:

@@ -15,6 +15,8 @@ class Floor:
 
     bytes_read: float = 0.0
     bytes_written: float = 0.0
+    launches: int = 0
+    """Launches that the host has to make: bounds the series of the host's time, whose samples end before the device."""
 
 
 def no_floor(reason: str) -> Floor:

@@ -49,7 +49,7 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     ("kind", "clocks"),
     [
         ("device", {"cuda_events", "cuda_graph", "device_busy", "gpu_wall", "ranks", "wall"}),
-        ("host", {"gpu_wall", "ranks", "wall"}),
+        ("host", {"gpu_wall", "host", "ranks", "wall"}),
         ("memory", set(get_args(ClockName))),
     ],
 )

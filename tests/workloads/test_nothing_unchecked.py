@@ -36,6 +36,7 @@ HOLDERS = {
     "perf/harness/comparison.py": "every comparison: `_build_arm` checks, `_hold_arm` holds",
     "perf/harness/pair.py": "cases of two commits, the same way",
     "perf/harness/side_by_side.py": "a visitor of a syntax tree",
+    "perf/harness/sources.py": "visitors of a syntax tree",
     "perf/gate/compare.py": "a budget of time",
     "perf/gate/measuring.py": "a budget of time",
     "perf/gate/self_test.py": "a budget of time",
@@ -52,9 +53,9 @@ HOLDERS = {
 
 EXCEPTIONS = {
     "perf/harness/ranks.py": "the ranks check, and their floor is what they reply",
-    "perf/studies/clock.py": "an empty kernel",
     "perf/workloads/attention.py": "before_backward runs nothing",
     "perf/workloads/collectives.py": "an all-reduce has no floor in what one GPU can do",
+    "perf/workloads/controls.py": "an empty kernel",
     "perf/workloads/transformer_training.py": "a model of a user's own has an unknown floor",
     "perf/workloads/workload.py": "where the exceptions are defined",
 }
@@ -97,7 +98,7 @@ def faults(tree: ast.AST) -> Iterator[str]:
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         if name == "Workload" and (is_constant(given.get("check")) or "floor" not in given):
             yield f"line {call.lineno}: a workload without a check or a floor"
-        if name == "Floor" and not {"flops", "bytes_read", None} & given.keys():
+        if name == "Floor" and not {"flops", "bytes_read", "launches", None} & given.keys():
             yield f"line {call.lineno}: a floor of nothing"
         if name in ("no_floor", "no_result"):
             yield f"line {call.lineno}: {name}"
