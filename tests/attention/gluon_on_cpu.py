@@ -32,7 +32,6 @@ KERNELS = (
     "backward_float32",
 )
 LAUNCHERS = ("tma", "gluon_plans")
-SECONDS = 200  # that one warp group waits for another before it is a deadlock
 
 
 class Shared:
@@ -119,7 +118,16 @@ class Program:
         self.program_id, self.num_programs = torch.tensor(program_id), num_programs
         self.barriers: dict[int, dict[str, int]] = {}
         self.changed = threading.Condition()
+        self.running = 1  # warp groups that have not ended
+        self.waiting: dict[int, tuple[dict[str, int], int]] = {}  # thread -> its barrier, and the phase that must end
         self.errors: list[BaseException] = []
+
+    def look_for_deadlock(self) -> None:
+        """Note an error if all warp groups that have not ended wait, and none for a phase that has ended."""
+        stuck = [state["phase"] % 2 == phase for state, phase in self.waiting.values()]
+        if self.running and len(stuck) == self.running and all(stuck):
+            self.errors.append(RuntimeError(f"deadlock of {self.running} warp groups"))
+            self.changed.notify_all()
 
 
 CURRENT = threading.local()  # .program
@@ -149,9 +157,12 @@ def _wait(barrier: Shared, phase: Any, pred: Any = True) -> None:
     program = CURRENT.program
     with program.changed:
         state = program.barriers[barrier.tensor.data_ptr()]
-        passed = program.changed.wait_for(lambda: state["phase"] % 2 != int(phase) or program.errors, timeout=SECONDS)
-        if not passed or program.errors:
-            raise RuntimeError("another warp group failed" if program.errors else "deadlock")
+        program.waiting[threading.get_ident()] = state, int(phase)
+        program.look_for_deadlock()
+        program.changed.wait_for(lambda: state["phase"] % 2 != int(phase) or program.errors)
+        del program.waiting[threading.get_ident()]
+        if program.errors:
+            raise RuntimeError("another warp group failed")
 
 
 def _copy_to_shared(desc: TensorDescriptor, coord: list[Any], barrier: Shared, tile: Shared) -> None:
@@ -185,7 +196,11 @@ def _warp_specialize(parts: list[tuple[Callable[..., None], tuple[Any, ...]]], w
             with program.changed:
                 program.errors.append(error)
                 program.changed.notify_all()
+        with program.changed:
+            program.running -= 1
+            program.look_for_deadlock()
 
+    program.running = len(parts)
     threads = [threading.Thread(target=run, args=part) for part in parts]
     for thread in threads:
         thread.start()
@@ -193,6 +208,8 @@ def _warp_specialize(parts: list[tuple[Callable[..., None], tuple[Any, ...]]], w
         thread.join()
     if program.errors:
         raise program.errors[0]
+    for state in program.barriers.values():
+        assert state["pending"] == state["count"] and not state["bytes"], "an arrival is missing"
 
 
 def _mma(a: Any, b: Any, acc: Tensor, *, use_acc: bool = True, is_async: bool = False) -> Tensor:
@@ -265,6 +282,7 @@ _GL = {
     "where": torch.where,
     "max": lambda x, dim: x.amax(dim),
     "sum": lambda x, dim: x.sum(dim),
+    "join": lambda a, b: torch.stack((a, b), -1),
     "exp2": torch.exp2,
     "log2": torch.log2,
     "convert_layout": lambda x, layout: x,
