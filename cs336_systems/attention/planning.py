@@ -65,7 +65,9 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
     num_keys = _visible_keys(request, q, k)
     request = _resolved(request, q)
     q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
-    if choice := hopper.hopper_forward(request, q4, k4, v4):
+    if chunk := tiles.split_keys(request, q4, k4):
+        forward = triton_plans.split_forward(request, q4, k4, v4, chunk)
+    elif choice := hopper.hopper_forward(request, q4, k4, v4):
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.gluon_forward(request, q4, k4, v4, choice)
@@ -73,8 +75,6 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.pieces_forward(request, q4, k4, v4, in_pieces)
-    elif chunk := tiles.split_keys(request, q4, k4):
-        forward = triton_plans.split_forward(request, q4, k4, v4, chunk)
     else:
         forward = triton_plans.plain_forward(request, q4, k4, v4)
     if q is q4 and k is k4 and v is v4:

@@ -148,23 +148,41 @@ def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
 
 SPLIT_TILES = Tiles(64, 64, 4, 3)
 MIN_CHUNK = 256
-MIN_SPLIT_KEYS = 2048
-"""At 1024 keys the second launch costs more than the split saves."""
+
+
+class SplitLimit(NamedTuple):
+    """Minimum keys, and maximum tiles of queries a multiprocessor, of a forward that is split over keys."""
+
+    keys: int
+    tiles: float
+
+
+SPLIT_LIMITS = {
+    16: (SplitLimit(2048, 1),),
+    32: (SplitLimit(2048, 1),),
+    64: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1)),
+    128: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1)),
+}
+"""By padded head dimension, of which any may hold. At one head of 1024 to 8192 keys (H200) a split takes 0.55 to 0.9 of
+the time."""
 
 
 def split_keys(request: Request, q: Tensor, k: Tensor) -> int | None:
-    """Return the keys of one program of a split forward, or None if the tiles of queries fill the GPU.
+    """Return the keys of one program of a split forward, or None if the tiles of queries fill the GPU."""
+    limits = SPLIT_LIMITS.get(padded_head_dim(q))
+    if request.dropout or q.dtype == torch.float32 or limits is None:
+        return None
+    tiles, processors = num_tiles(q, SPLIT_TILES.q), gpu.multiprocessors(q.device)
+    holds = any(k.shape[2] >= limit.keys and tiles <= limit.tiles * processors for limit in limits)
+    return chunk_keys(q, k) if holds else None
 
-    At one head of 1024 to 8192 keys (H200) this is the best of 256, 512, 1024 and 2048 or within 10 % of it, and takes
-    0.55 to 0.9 of the time without a split.
+
+def chunk_keys(q: Tensor, k: Tensor) -> int:
+    """Return the keys of one program of a split forward.
+
+    At one head of 1024 to 8192 keys (H200) this is the best of 256, 512, 1024 and 2048 or within 10 % of it.
     """
-    if request.dropout or q.dtype == torch.float32 or q.shape[-1] > MAX_PIPELINED_HEAD_DIM:
-        return None
-    tiles = q.shape[0] * q.shape[1] * cdiv(q.shape[2], SPLIT_TILES.q)
-    seq_len_k = k.shape[2]
-    if tiles > gpu.multiprocessors(q.device) or seq_len_k < MIN_SPLIT_KEYS:
-        return None
     chunk = MIN_CHUNK
-    while chunk < seq_len_k // (4 if q.shape[-1] >= 64 else 8):
+    while chunk < k.shape[2] // (4 if q.shape[-1] >= 64 else 8):
         chunk *= 2
     return chunk

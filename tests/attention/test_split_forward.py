@@ -1,5 +1,7 @@
 """The forward over chunks of keys: against the oracle, and where it is taken."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -54,15 +56,17 @@ def test_a_few_long_heads_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
         q = torch.empty(1, heads, n, d, dtype=dtype, device="meta")
         return split_keys(Request(dropout=0.1 if dropout else 0.0), q, q)
 
-    assert [chunk(1, n, 64) for n in (1024, 2048, 4096, 8192, 16384)] == [None, 512, 1024, 2048, None]
+    assert [chunk(1, n, 64) for n in (1024, 2048, 4096, 8192, 16384)] == [256, 512, 1024, 2048, None]
     assert [chunk(1, n, 16) for n in (1024, 2048, 4096, 8192)] == [None, 256, 512, 1024]
+    assert chunk(2, 1024, 80) == 256 and chunk(3, 1024, 80) is None
     assert chunk(4, 2048, 128) == 512 and chunk(8, 2048, 128) is None
     assert chunk(1, 8192, 64, torch.float32) is None and chunk(1, 8192, 64, dropout=True) is None
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("d", [16, 64, 128])
-@pytest.mark.parametrize("n", [2048, 2500, 4096, 8192])
+@pytest.mark.parametrize(
+    ("n", "d"), [(1024, 64), (1100, 128), *itertools.product((2048, 2500, 4096, 8192), (16, 64, 128))]
+)
 def test_it_is_as_exact_as_eager_where_it_is_taken(n: int, d: int) -> None:
     q, k, v, grad_out = make_inputs(Shape((1, 1), n, n, d), torch.bfloat16)
     assert split_keys(Request(), q, k)

@@ -119,7 +119,7 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("dq", problem(1, 1, 4096, 128), "meta") == ("DQ_TILES[128] bfloat16, short grid", "64x64x4x3")
     assert choice("split", problem(1, 1, 4096, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x4")
     assert choice("split", problem(1, 1, 4096, 16), "meta") == ("SPLIT_TILES", "64x64x4x3x8")
-    assert choice("split", problem(1, 1, 1024, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x1")
+    assert choice("split", problem(1, 1, 1024, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x4")
     assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
     assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") == ("HOPPER_FORWARD_MANY[64]", "64x4x2x4")
     assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
