@@ -40,9 +40,15 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
         "K_TILE_SIZE": choice.k_tile,
         "Q_STAGES": choice.q_stages,
         "CONSUMERS": choice.consumers,
+        "HALVES": choice.halves and request.is_causal,
+        "ONE_TILE": choice.one_tile,
     }
-    scalars = *_forward_sizes(request, q, k), request.scale_log2
-    launch = Launch(flash_fwd_hopper_kernel, programs_of(q, choice.rows), scalars, constants)
+    programs = num_tiles(q, choice.rows) if choice.one_tile else programs_of(q, choice.rows)
+    *sizes, heads_at_once = _forward_sizes(request, q, k)
+    if choice.whole_turns and heads_at_once < q.shape[0] * q.shape[1]:
+        heads_at_once = in_whole_turns(heads_at_once, cdiv(q.shape[2], choice.rows), programs)
+    scalars = *sizes, heads_at_once, request.scale_log2
+    launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
     columns = padded_head_dim(q)
     q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
     k_tiles, v_tiles = (describes(x, choice.k_tile, columns) for x in (k, v))
@@ -181,6 +187,19 @@ def programs_of(q: Tensor, rows: int) -> int:
     tiles, most = num_tiles(q, rows), gpu.multiprocessors(q.device) or MAX_PROGRAMS
     nearly_all = range(most, most - most // 32 - 1, -1)
     return min(tiles, next((programs for programs in nearly_all if tiles % programs == 0), most))
+
+
+def in_whole_turns(heads: int, tiles: int, programs: int) -> int:
+    """Return at most so many heads, more than half, whose tiles, so many each, best make whole turns of the programs.
+
+    A turn of two such sets of heads would be the lightest tiles of one and the heaviest of the next.
+    """
+
+    def off(some: int) -> int:
+        turns = max(1, round(some * tiles / programs))
+        return abs(some * tiles - turns * programs)
+
+    return min(range(heads, heads // 2, -1), key=off)
 
 
 def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:

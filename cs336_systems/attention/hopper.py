@@ -21,6 +21,15 @@ class HopperForward(NamedTuple):
     consumers: int
     registers: int
 
+    halves: bool = False
+    """Whether a causal kernel leaves out half of its first tile of keys, of 128, where that half is masked."""
+
+    one_tile: bool = False
+    """Whether each program takes one tile, with no loop over tiles."""
+
+    whole_turns: bool = False
+    """Whether heads are visited together in numbers whose tiles make whole turns of all programs."""
+
     @property
     def rows(self) -> int:
         """Rows of q in a tile of a program."""
@@ -48,9 +57,14 @@ class HopperFloat32(NamedTuple):
 
 # By padded head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills
 # but some 30 registers in the causal backward of d = 128, before its loop.
-HOPPER_FORWARD = {64: HopperForward(128, 2, 2, 2, 240), 128: HopperForward(128, 2, 1, 2, 240)}
-HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112)}
+HOPPER_FORWARD = {
+    64: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
+    128: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
+}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, whole_turns=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
+HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, halves=True, one_tile=True)}
+"""Replacements there if a tile sees HOPPER_LONG_KEYS keys in the mean."""
 HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240)}
 HOPPER_FLOAT32 = {
     (64, 2): HopperFloat32(2, 2, 216),
@@ -66,6 +80,8 @@ HOPPER_ROWS = 128
 """Rows of q or k in most programs, and the minimum of both."""
 
 HOPPER_MANY = 2
+
+HOPPER_LONG_KEYS = 4096
 
 HOPPER_FORWARD_SHARE = 0.75
 """Minimum tiles a multiprocessor of a 16-bit forward. With fewer the Triton kernel splits the keys."""
@@ -85,9 +101,11 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
     d = padded_head_dim(q)
-    many = HOPPER_FORWARD_MANY.get(d)
-    if many and num_tiles(q, many.rows) >= HOPPER_MANY * gpu.multiprocessors(q.device):
-        return many
+    is_long = k.shape[2] >= HOPPER_LONG_KEYS * (2 if request.is_causal else 1)
+    for table in (HOPPER_FORWARD_LONG, HOPPER_FORWARD_MANY) if is_long else (HOPPER_FORWARD_MANY,):
+        choice = table.get(d)
+        if choice and num_tiles(q, choice.rows) >= HOPPER_MANY * gpu.multiprocessors(q.device):
+            return choice
     choice = HOPPER_FORWARD[d]
     enough = HOPPER_FORWARD_SHARE if k.shape[2] >= HOPPER_MIN_KEYS else 2
     return choice if num_tiles(q, choice.rows) >= enough * _nearly_all(q.device) else None

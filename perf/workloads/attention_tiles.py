@@ -104,12 +104,17 @@ def _of_hopper(kernel: str, request: Any, q: Any) -> tuple[str, tuple[int, ...]]
     if kernel == "hopper-backward":
         return f"HOPPER_BACKWARD[{d}]", _hopper().HOPPER_BACKWARD[d][:3]
     taken = _hopper().hopper_forward(request, q, q, q) or _hopper().HOPPER_FORWARD[d]
-    table = "HOPPER_FORWARD" if taken == _hopper().HOPPER_FORWARD[d] else "HOPPER_FORWARD_MANY"
-    return f"{table}[{d}]", taken[:4]
+    table = HOPPER_TABLES[_gluon_way(taken, d)]
+    return f"{table}[{d}]", (*taken[:4], *map(int, taken[5:]))
 
 
+HOPPER_TABLES = {
+    "gluon": "HOPPER_FORWARD",
+    "gluon, many tiles": "HOPPER_FORWARD_MANY",
+    "gluon, long": "HOPPER_FORWARD_LONG",
+}
 WAYS = {
-    "forward-choice": ("plain", "split", "gluon", "gluon, many tiles"),
+    "forward-choice": ("plain", "split", *HOPPER_TABLES),
     "backward-choice": ("two passes", "at once", "gluon"),
 }
 """Our kernels for the same problem. A candidate's number is an index here."""
@@ -117,11 +122,16 @@ WAYS = {
 
 def _forward_way(tables: Any, request: Any, q: Any) -> str:
     """Return the kernels that planning takes."""
+    if tables.split_keys(request, q, q):
+        return "split"
     if taken := _hopper().hopper_forward(request, q, q, q):
-        return "gluon" if taken == _hopper().HOPPER_FORWARD[tables.padded_head_dim(q)] else "gluon, many tiles"
-    if _hopper().hopper_float32_forward(request, q, q):
-        return "gluon"
-    return "split" if tables.split_keys(request, q, q) else "plain"
+        return _gluon_way(taken, tables.padded_head_dim(q))
+    return "gluon" if _hopper().hopper_float32_forward(request, q, q) else "plain"
+
+
+def _gluon_way(taken: Any, d: int) -> str:
+    """Return the name of the table that holds a choice of the 16-bit forward in Gluon."""
+    return next(way for way, table in HOPPER_TABLES.items() if getattr(_hopper(), table).get(d) == taken)
 
 
 def _backward_way(tables: Any, request: Any, q: Any) -> str:
@@ -257,9 +267,9 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    k_tile, stages, q_stages, consumers = numbers
+    *sizes, consumers, halves, one_tile, whole_turns = numbers
     registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = _hopper().HopperForward(k_tile, stages, q_stages, consumers, registers)
+    how = _hopper().HopperForward(*sizes, consumers, registers, bool(halves), bool(one_tile), bool(whole_turns))
     plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
@@ -267,11 +277,8 @@ def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
 def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward, with the table's registers for the head dimension."""
     q_tile, stages, ds_stages = numbers
-    how = (
-        _tables()
-        .HOPPER_BACKWARD[_tables().padded_head_dim(on.q)]
-        ._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
-    )
+    table = _hopper().HOPPER_BACKWARD[_tables().padded_head_dim(on.q)]
+    how = table._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
     plan = _gluon().gluon_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
 
@@ -297,14 +304,13 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
     if way == "split":
         if problem.dtype == "float32" or problem.d > tables.MAX_PIPELINED_HEAD_DIM:
             raise Unavailable("keys are split in 16-bit dtypes and head dimensions up to 128")
-        chunk = tables.split_keys(request, q, k) or tables.MIN_CHUNK
-        return _forward_run(_triton().split_forward(request, q, k, v, chunk), on)
+        return _forward_run(_triton().split_forward(request, q, k, v, tables.chunk_keys(q, k)), on)
     _require_gluon(request, on)
     if problem.dtype == "float32":
         return _float32_forward(problem, on, _hopper().HOPPER_FLOAT32[d, 3][1:])
-    table = _hopper().HOPPER_FORWARD if way == "gluon" else _hopper().HOPPER_FORWARD_MANY
+    table = getattr(_hopper(), HOPPER_TABLES[way])
     if d not in table:
-        raise Unavailable(f"no choice for many tiles of {d} columns")
+        raise Unavailable(f"{HOPPER_TABLES[way]} has no entry of {d} columns")
     return _forward_run(_gluon().gluon_forward(request, q, k, v, table[d]), on)
 
 

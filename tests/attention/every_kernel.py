@@ -62,7 +62,9 @@ def main() -> None:
         for d in (80, *HOPPER_FORWARD):
             names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
         hopper.HOPPER_MANY = 0
-        names |= launched(203, 64, torch.bfloat16)
+        for long_keys in (2**20, 0):
+            hopper.HOPPER_LONG_KEYS = long_keys
+            names |= launched(203, 64, torch.bfloat16)
     print(*sorted(names), sep="\n")
 
 

@@ -46,13 +46,23 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     compiled = compile_instead_of_launching()
 
     from cs336_systems.attention.gluon_plans import gluon_backward, gluon_forward, pieces_backward, pieces_forward
-    from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD, HOPPER_FORWARD_MANY
+    from cs336_systems.attention.hopper import (
+        HOPPER_BACKWARD,
+        HOPPER_FLOAT32,
+        HOPPER_FORWARD,
+        HOPPER_FORWARD_LONG,
+        HOPPER_FORWARD_MANY,
+    )
     from cs336_systems.attention.request import Request
 
     padded = 64 if d <= 64 else 128
     launchers: list[tuple[str, Any, Any]] = [
         (variant, (gluon_forward, table[padded]), (gluon_backward, HOPPER_BACKWARD[padded]))
-        for variant, table in (("", HOPPER_FORWARD), ("many tiles ", HOPPER_FORWARD_MANY))
+        for variant, table in (
+            ("", HOPPER_FORWARD),
+            ("many tiles ", HOPPER_FORWARD_MANY),
+            ("long ", HOPPER_FORWARD_LONG),
+        )
         if padded in table
     ]
     if dtype == "float32":

@@ -13,6 +13,7 @@ from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
+    HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
     suits_tma,
 )
@@ -109,10 +110,19 @@ def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_caus
     assert_within_gate(of_either(q, k, v, grad_out, is_causal), exact, eager, torch.float32)
 
 
-@pytest.mark.parametrize("choices", [HOPPER_FORWARD, HOPPER_FORWARD_MANY], ids=["few", "many"])
-@pytest.mark.parametrize("programs", [1, 5])
+@pytest.mark.parametrize(
+    ("choices", "programs"),
+    [
+        (HOPPER_FORWARD, 1),
+        (HOPPER_FORWARD, 5),
+        (HOPPER_FORWARD_MANY, 1),
+        (HOPPER_FORWARD_MANY, 5),
+        (HOPPER_FORWARD_LONG, 0),
+    ],
+    ids=["one for few", "few", "one for many", "many", "one for each tile"],
+)
 def test_programs_share_the_tiles_of_all_heads(
-    launchers: Any, programs: int, choices: dict[int, Any], monkeypatch: pytest.MonkeyPatch
+    launchers: Any, choices: dict[int, Any], programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two heads at once of six, and of tiles no multiple of the programs."""
     monkeypatch.setattr(launchers, "MAX_PROGRAMS", programs)
@@ -124,6 +134,16 @@ def test_programs_share_the_tiles_of_all_heads(
         out, lse = launchers.gluon_forward(request, q, k, v, choices[64])(q, k, v, None)
     exact, eager = ({name: values[name] for name in ("out", "lse")} for values in (exact, eager))
     assert_within_gate({"out": out, "lse": lse}, exact, eager, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tiles", "programs", "expected"),
+    [(50, 8, 128, 48), (50, 8, 132, 33), (19, 21, 132, 19), (20, 21, 132, 19), (1, 512, 132, 1), (3, 1, 132, 3)],
+)
+def test_heads_are_visited_together_in_whole_turns(
+    launchers: Any, heads: int, tiles: int, programs: int, expected: int
+) -> None:
+    assert launchers.in_whole_turns(heads, tiles, programs) == expected
 
 
 def test_more_heads_share_a_key_head_than_it_has_bytes(launchers: Any) -> None:

@@ -91,6 +91,7 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     monkeypatch.setattr(gpu, "multiprocessors", lambda device: processors)
     monkeypatch.setattr(gpu, "l2_bytes", lambda device: cache)
     monkeypatch.setattr(hopper, "HOPPER_MANY", many)
+    monkeypatch.setattr(hopper, "HOPPER_LONG_KEYS", draw.choice((0, 2**20)))
     kv_heads, group = draw.choice((1, 2, 3)), draw.choice((1, 1, 2, 4))
     leading = (draw.choice((1, 2)), kv_heads * group)
     lengths = draw.randint(128, 900), draw.randint(128, 900)

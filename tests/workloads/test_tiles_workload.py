@@ -1,9 +1,12 @@
 """Kernels with given tiles are right and checked, and the tables name their entries."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from cs336_systems.attention import gpu, triton_plans
+from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD_LONG
 from perf.studies.attention.tiles.kernels import KERNELS, checked
 from perf.workloads import attention_tiles, build
 from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
@@ -40,9 +43,7 @@ def test_every_way_of_the_plain_kernels_is_right(kernel, outputs, way):
 
 
 @on_a_cpu
-@pytest.mark.parametrize(
-    ("kernel", "way"), [("forward-choice", "2"), ("forward-choice", "3"), ("backward-choice", "2")]
-)
+@pytest.mark.parametrize(("kernel", "way"), [*(("forward-choice", way) for way in "234"), ("backward-choice", "2")])
 def test_a_way_that_this_machine_does_not_have_is_unavailable(kernel, way):
     with pytest.raises(Unavailable, match=r"compute capability 9\.0"):
         work_of(kernel, way)
@@ -121,7 +122,12 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("split", problem(1, 1, 4096, 16), "meta") == ("SPLIT_TILES", "64x64x4x3x8")
     assert choice("split", problem(1, 1, 1024, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x4")
     assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
-    assert choice("hopper-forward", problem(2, 16, 16384, 64), "meta") == ("HOPPER_FORWARD_MANY[64]", "64x4x2x4")
+    for shape, table, numbers in (
+        ((2, 32, 2048, 64), "HOPPER_FORWARD_MANY[64]", "64x4x2x4x0x0x1"),
+        ((2, 16, 16384, 64), "HOPPER_FORWARD_LONG[64]", "128x2x1x3x1x1x0"),
+        ((1, 8, 2048, 64), "HOPPER_FORWARD[64]", "128x2x2x2x1x0x1"),
+    ):
+        assert choice("hopper-forward", problem(*shape), "meta") == (table, numbers)
     assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
     one_head = problem(1, 16, 4096, 128, "float32")
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
@@ -135,6 +141,7 @@ def test_the_entry_and_the_tiles_of_a_cell():
             assert choice(f"{mode}-choice", cell, "meta")[1] == way
     assert choice("forward-choice", problem(1, 8, 1024, 80), "meta")[1] == "0"  # the plain one is faster there
     assert choice("forward-choice", problem(1, 1, 4096, 80), "meta")[1] == "1"
+    assert choice("forward-choice", problem(1, 16, 8192, 64), "meta")[1] == "4"
     assert choice("forward-choice", problem(1, 8, 2048, 80), "meta")[1] == "2"
     assert choice("backward-choice", problem(1, 8, 1024, 80), "meta")[1] == "2"
     assert choice("backward-choice", problem(1, 16, 4096, 16), "meta")[1] == "0"
@@ -153,6 +160,24 @@ def test_what_the_tables_say_is_a_candidate(name):
             for dtype in kernel.dtypes:
                 _, present = choice(name, problem(batch, heads, seq_len, d, dtype), "meta")
                 assert checked(name, present) == present
+
+
+@pytest.mark.usefixtures("hopper")
+def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
+    plans = ("gluon_forward", "gluon_backward", "pieces_forward", "pieces_backward")
+    launchers = SimpleNamespace(**{name: lambda *given: given[-1] for name in plans})
+    monkeypatch.setattr(attention_tiles, "_gluon", lambda: launchers)
+    monkeypatch.setattr(attention_tiles, "_forward_run", lambda plan, on: plan)
+    monkeypatch.setattr(attention_tiles, "_backward_run", lambda plan, on: plan)
+
+    def told(kernel, numbers, dtype="bfloat16"):
+        of = problem(1, 2, 512, 64, dtype)
+        return attention_tiles.KERNELS[kernel].make(of, attention_tiles._tensors(of, "meta"), numbers)
+
+    assert told("hopper-forward", (128, 2, 1, 3, 1, 1, 0)) == HOPPER_FORWARD_LONG[64]
+    assert told("forward-choice", (4,)) == HOPPER_FORWARD_LONG[64]
+    assert told("hopper-backward", (64, 2, 1)) == HOPPER_BACKWARD[64]._replace(stages=2, ds_stages=1)
+    assert told("float32-backward", (2, 216), "float32") == HOPPER_FLOAT32[64, 3]
 
 
 def test_a_small_gpu_is_told_its_smaller_tiles_and_has_no_hopper_kernels(monkeypatch):

@@ -2,9 +2,9 @@
 
 Each program takes tiles of q in turn. One warp group loads, ahead of the others; each consumer computes 64 rows of out.
 Keys are visited from the last tile to the first: 64 rows cross one tile of keys, so only the first tile visited holds a
-mask (the diagonal, or the end of the keys). The scores of a tile are issued before p v of the previous tile, and the
-softmax runs while that product does (FlashAttention-3, section 3.2). Head vectors lie in tiles of D columns, which are
-zero beyond HEAD_DIM and mostly left out of the products.
+mask (the diagonal, or the end of the keys), and if causal its second half may be masked whole. The scores of a tile are
+issued before p v of the previous tile, and the softmax runs while that product does (FlashAttention-3, section 3.2).
+Head vectors lie in tiles of D columns, which are zero beyond HEAD_DIM and mostly left out of the products.
 """
 
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from cs336_systems.attention import constants
+from cs336_systems.attention.constants import WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.columns import (
     add_products,
     columns_of,
@@ -76,6 +77,11 @@ class Config(NamedTuple):
     IS_CAUSAL: Any
     PIECES: Any
     HEADS_PER_KV_HEAD: Any
+    HALVES: Any
+    """Whether scores of the first tile of keys, of 2 * ROWS, leave out its second half where that is masked."""
+
+    ONE_TILE: Any
+    """Whether each program takes one tile, so that there is no loop over tiles."""
 
 
 class Task(NamedTuple):
@@ -103,39 +109,60 @@ def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexp
 
 
 @gluon.jit
+def last_key(first_row, NUM_ROWS: gl.constexpr, N_KEYS, IS_CAUSAL: gl.constexpr):
+    """Return the last key that any of these rows sees."""
+    last = N_KEYS - 1
+    if IS_CAUSAL:
+        last = gl.minimum(last, first_row + NUM_ROWS - 1)
+    return last
+
+
+@gluon.jit
 def last_key_tile(first_row, NUM_ROWS: gl.constexpr, N_KEYS, K_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
     """Return the last tile of keys that any of these rows sees."""
-    last_key = N_KEYS - 1
-    if IS_CAUSAL:
-        last_key = gl.minimum(last_key, first_row + NUM_ROWS - 1)
-    return last_key // K_TILE_SIZE
+    return last_key(first_row, NUM_ROWS, N_KEYS, IS_CAUSAL) // K_TILE_SIZE
+
+
+@gluon.constexpr_function
+def may_see_half(consumer, consumers, k_tile):
+    """Return whether a consumer's last rows may see the first half of a tile of keys alone, but for the keys' end."""
+    return consumers * WGMMA_ROWS % k_tile != 0 or consumer * WGMMA_ROWS % k_tile == 0
 
 
 @gluon.jit
 def load_tiles(q_desc, k_desc, v_desc, memory, sizes, config):
     """Load q of each tile, then its k and v through their rings, from the last tile of keys to the first."""
+    if config.ONE_TILE:
+        load_tile(q_desc, k_desc, v_desc, memory, sizes, config, 0, 0)
+    else:
+        visited = 0  # tiles of keys before
+        for turn in range(0, turns_of(sizes, ROWS * config.CONSUMERS)):
+            visited = load_tile(q_desc, k_desc, v_desc, memory, sizes, config, turn, visited)
+
+
+@gluon.jit
+def load_tile(q_desc, k_desc, v_desc, memory, sizes, config, turn, visited):
+    """Load q, k and v of a tile; return the tiles of keys that the rings have held until then."""
     BLOCK_ROWS: gl.constexpr = ROWS * config.CONSUMERS
-    visited = 0  # tiles of keys before
-    for turn in range(0, turns_of(sizes, BLOCK_ROWS)):
-        q_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, config.IS_CAUSAL)
-        kv_head = head // config.HEADS_PER_KV_HEAD
-        for c in gl.static_range(config.CONSUMERS):
-            slot = turn % config.Q_STAGES * config.CONSUMERS + c
-            free = turn // config.Q_STAGES % 2 ^ 1  # a new barrier counts as passed in phase 1
-            mbarrier.wait(memory.q.empty.index(slot), free)
-            full = memory.q.full.index(slot)
-            load_pieces(q_desc, batch, head, q_start + c * ROWS, full, memory.q.tiles, slot, config.PIECES)
-        last = last_key_tile(q_start, BLOCK_ROWS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
-        k_ring, v_ring = memory.k, memory.v
-        for i in range(visited, visited + last + 1):
-            slot = i % config.STAGES
-            free = (i // config.STAGES) % 2 ^ 1
-            row = (visited + last - i) * config.K_TILE_SIZE
-            mbarrier.wait(k_ring.empty.index(slot), free)
-            load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
-            mbarrier.wait(v_ring.empty.index(slot), free)
-            load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
-        visited += last + 1
+    q_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, config.IS_CAUSAL)
+    kv_head = head // config.HEADS_PER_KV_HEAD
+    for c in gl.static_range(config.CONSUMERS):
+        slot = turn % config.Q_STAGES * config.CONSUMERS + c
+        free = turn // config.Q_STAGES % 2 ^ 1  # a new barrier counts as passed in phase 1
+        mbarrier.wait(memory.q.empty.index(slot), free)
+        full = memory.q.full.index(slot)
+        load_pieces(q_desc, batch, head, q_start + c * ROWS, full, memory.q.tiles, slot, config.PIECES)
+    last = last_key_tile(q_start, BLOCK_ROWS, sizes.keys, config.K_TILE_SIZE, config.IS_CAUSAL)
+    k_ring, v_ring = memory.k, memory.v
+    for i in range(visited, visited + last + 1):
+        slot = i % config.STAGES
+        free = (i // config.STAGES) % 2 ^ 1
+        row = (visited + last - i) * config.K_TILE_SIZE
+        mbarrier.wait(k_ring.empty.index(slot), free)
+        load_pieces(k_desc, batch, kv_head, row, k_ring.full.index(slot), k_ring.tiles, slot, config.PIECES)
+        mbarrier.wait(v_ring.empty.index(slot), free)
+        load_pieces(v_desc, batch, kv_head, row, v_ring.full.index(slot), v_ring.tiles, slot, config.PIECES)
+    return visited + last + 1
 
 
 @gluon.jit
@@ -151,11 +178,41 @@ def skip_tiles(start, end, k_ring, v_ring, STAGES: gl.constexpr):
 @gluon.jit
 def attend(CONSUMER: gl.constexpr, task):
     """Compute ROWS rows of out and lse of each tile in one consumer."""
-    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
-    visited = 0  # tiles of keys before
-    for turn in range(0, turns_of(task.sizes, BLOCK_ROWS)):
-        visited = attend_tile(CONSUMER, task, turn, visited)
+    if task.config.ONE_TILE:
+        attend_tile(CONSUMER, task, 0, 0)
+    else:
+        visited = 0  # tiles of keys before
+        for turn in range(0, turns_of(task.sizes, ROWS * task.config.CONSUMERS)):
+            visited = attend_tile(CONSUMER, task, turn, visited)
     tma.store_wait(0)
+
+
+@gluon.jit
+def first_tile(q, k, first_key, q_start, task, KEYS: gl.constexpr):
+    """Return p of a tile's first KEYS keys in the tile's layout, 0 beyond them, with the maximum and sum of its rows.
+
+    The tile holds the diagonal or the end of the keys. Its products are waited for.
+    """
+    K_TILE_SIZE: gl.constexpr = task.config.K_TILE_SIZE
+    row_layout: gl.constexpr = gl.SliceLayout(1, mma(K_TILE_SIZE))
+    rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, mma(KEYS)))
+    keys = first_key + gl.arange(0, KEYS, layout=gl.SliceLayout(0, mma(KEYS)))
+    if KEYS != K_TILE_SIZE:
+        k = k.slice(0, KEYS, 0)
+    scores = warpgroup_mma_wait(0, deps=(products_over(q, k, task.config.HEAD_DIM, KEYS),))
+    seen = (keys < task.sizes.keys)[None, :]
+    if task.config.IS_CAUSAL:
+        seen = seen & (rows[:, None] >= keys[None, :])
+    scores = gl.where(seen, scores, float("-inf"))
+    row_max = gl.maximum(gl.max(scores, 1) * task.scale_log2, MIN_FLOAT32)
+    p32 = gl.exp2(scores * task.scale_log2 - row_max[:, None])
+    row_sum = gl.sum(p32, 1)
+    p = p32.to(task.out.desc.dtype)
+    if KEYS != K_TILE_SIZE:
+        zeros = gl.zeros([ROWS, KEYS], p.dtype, layout=mma(KEYS))
+        p = gl.join(p, zeros).permute((0, 2, 1)).reshape([ROWS, K_TILE_SIZE])
+    p = gl.convert_layout(p, operand(width_of(result_parts(task.config.HEAD_DIM, task.config.D), 0)))
+    return p, gl.convert_layout(row_max, row_layout), gl.convert_layout(row_sum, row_layout)
 
 
 @gluon.jit
@@ -167,7 +224,6 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     K_TILE_SIZE: gl.constexpr = task.config.K_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
-    s_layout: gl.constexpr = mma(K_TILE_SIZE)
     HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
@@ -176,7 +232,6 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
-    rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
     q_slot = turn % task.config.Q_STAGES * task.config.CONSUMERS + CONSUMER
     q = matrix(memory.q.tiles, q_slot, ROWS, D)
 
@@ -184,22 +239,19 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     end = visited + block_last + 1
     skip_tiles(visited, first, k_ring, v_ring, STAGES)
 
-    # The first tile, with the diagonal and the end of the keys.
     slot = first % STAGES
     mbarrier.wait(memory.q.full.index(q_slot), turn // task.config.Q_STAGES % 2)
     mbarrier.wait(k_ring.full.index(slot), (first // STAGES) % 2)
-    scores = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
-    scores = warpgroup_mma_wait(0, deps=(scores,))
+    k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
+    first_key = last * K_TILE_SIZE
+    if task.config.HALVES and may_see_half(CONSUMER, task.config.CONSUMERS, K_TILE_SIZE):
+        if last_key(q_start, ROWS, sizes.keys, True) < first_key + ROWS:
+            p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, ROWS)
+        else:
+            p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, K_TILE_SIZE)
+    else:
+        p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, K_TILE_SIZE)
     mbarrier.arrive(k_ring.empty.index(slot), count=1)
-    keys = last * K_TILE_SIZE + gl.arange(0, K_TILE_SIZE, layout=gl.SliceLayout(0, s_layout))
-    seen = (keys < sizes.keys)[None, :]
-    if task.config.IS_CAUSAL:
-        seen = seen & (rows[:, None] >= keys[None, :])
-    scores = gl.where(seen, scores, float("-inf"))
-    row_max = gl.maximum(gl.max(scores, 1) * scale_log2, MIN_FLOAT32)
-    p32 = gl.exp2(scores * scale_log2 - row_max[:, None])
-    row_sum = gl.sum(p32, 1)
-    p = gl.convert_layout(p32.to(dtype), operand(width_of(parts, 0)))
     acc = zeros_of(parts)
 
     for i in range(first + 1, end):
@@ -234,6 +286,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
         columns_of(out_tile, start_of(parts, i), width_of(parts, i)).store(out.to(dtype))
     fence_async_shared()
     async_store(task.out.desc, [batch, head, q_start, 0], task.out.tiles.index(CONSUMER))
+    rows = q_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, mma(K_TILE_SIZE)))
     store_lse(task.lse_ptr, row_max, row_sum, batch, head, rows, sizes)
     return end
 
@@ -250,23 +303,26 @@ def flash_fwd_hopper_kernel(
     q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    REGISTERS: gl.constexpr, HALVES: gl.constexpr, ONE_TILE: gl.constexpr,
 ):  # fmt: skip
     """Compute out and lse (float32, natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
-    CONSUMERS is 2, 3 or 4, K_TILE_SIZE a multiple of 64, REGISTERS those of a consumer's thread; `scale_log2`, which is
-    softmax_scale * log2(e), is positive: the maximum is taken of unscaled scores.
+    CONSUMERS is 2, 3 or 4, K_TILE_SIZE a multiple of 64, 128 with HALVES, REGISTERS those of a consumer's thread; with
+    ONE_TILE programs are as many as tiles. `scale_log2`, which is softmax_scale * log2(e), is positive: the maximum is
+    taken of unscaled scores.
     """
     memory = allocate(q_desc, k_desc, v_desc, STAGES, Q_STAGES, CONSUMERS, 1)
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD, HALVES,
+                   ONE_TILE),
         ),
         Task(
             TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
-            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD),
+            Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD, HALVES,
+                   ONE_TILE),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip

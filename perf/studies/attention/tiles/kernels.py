@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +40,9 @@ class TunedKernel:
     others_hang: bool = False
     """Whether other values hang: warps that wait for each other are written for these alone."""
 
+    suits: Callable[..., bool] = lambda *numbers: True
+    """Whether a combination is worth a try."""
+
     @property
     def form(self) -> str:
         """The form in which a candidate is written."""
@@ -47,9 +50,8 @@ class TunedKernel:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """All combinations; with warps only those of 8 to 64 scores a thread, since more would spill."""
-        numbers = itertools.product(*self.values.values())
-        return tuple(_joined(each) for each in numbers if "warps" not in self.values or _suits(*each[:3]))
+        """All combinations that suit."""
+        return tuple(_joined(each) for each in itertools.product(*self.values.values()) if self.suits(*each))
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,15 @@ class TileCell(Cell):
         }
 
 
-def _suits(q: int, k: int, warps: int) -> bool:
+def _few_scores(q: int, k: int, warps: int, *others: int) -> bool:
+    """Return whether a thread has 8 to 64 scores: more would spill."""
     return 8 <= q * k // (32 * warps) <= 64
+
+
+def _hopper_forward(k: int, stages: int, q_stages: int, consumers: int, halves: int, one_tile: int, whole: int) -> bool:
+    """Return whether the shared memory and registers are used, and each other choice can matter."""
+    fits = (stages, consumers < 4) == (2, True) if k == 128 else (stages, halves) == (4, 0)
+    return fits and not (one_tile and (q_stages > 1 or whole))
 
 
 def _joined(numbers: Iterable[int]) -> str:
@@ -90,33 +99,54 @@ def _joined(numbers: Iterable[int]) -> str:
 PLAIN = {"q": ROWS, "k": ROWS, "warps": WARPS, "stages": (1, 2, 3)}
 MANY: tuple[Shape, ...] = ((2, 16, 16384), (8, 16, 4096), (32, 32, 1024))
 ALL: tuple[Shape, ...] = ((1, 1, 4096), (1, 1, 65536), (2, 16, 16384), (32, 32, 1024))
-FEW: tuple[Shape, ...] = ((1, 1, 2048), (1, 1, 8192), (1, 4, 4096), (1, 16, 1024), (1, 32, 1024), (1, 64, 512))
+FEW: tuple[Shape, ...] = (
+    (1, 1, 1024),
+    (1, 1, 2048),
+    (1, 1, 8192),
+    (1, 2, 8192),
+    (1, 4, 4096),
+    (1, 8, 2048),
+    (1, 16, 1024),
+    (1, 32, 1024),
+    (1, 64, 512),
+)
 
 KERNELS = {
-    "forward": TunedKernel("FORWARD_TILES", PLAIN, ALL, mode="forward"),
-    "dkdv": TunedKernel("DKDV_TILES", PLAIN, ALL),
-    "dq": TunedKernel("DQ_TILES, SHORT_GRID_TILES", PLAIN, ALL),
+    "forward": TunedKernel("FORWARD_TILES", PLAIN, ALL, mode="forward", suits=_few_scores),
+    "dkdv": TunedKernel("DKDV_TILES", PLAIN, ALL, suits=_few_scores),
+    "dq": TunedKernel("DQ_TILES, SHORT_GRID_TILES", PLAIN, ALL, suits=_few_scores),
     "at-once": TunedKernel(
         "AT_ONCE_TILES: both passes in one launch",
         PLAIN | {"stages": (2, 3)},
         shapes=((1, 1, 1024), (1, 1, 4096), (1, 8, 512)),
         dtypes=("bfloat16",),
+        suits=_few_scores,
     ),
     "split": TunedKernel(
         "SPLIT_TILES, and the parts that split_keys makes; 1: not split",
         {"q": (64, 128), "k": (64, 128), "warps": WARPS, "stages": (2, 3), "parts": (1, 2, 4, 8, 16)},
-        shapes=((1, 1, 2048), (1, 1, 4096), (1, 1, 8192)),
+        shapes=((1, 1, 1024), (1, 1, 2048), (1, 1, 4096), (1, 1, 8192), (1, 8, 2048)),
         mode="forward",
         dtypes=("bfloat16",),
+        suits=_few_scores,
     ),
     "hopper-forward": TunedKernel(
-        "HOPPER_FORWARD and HOPPER_FORWARD_MANY, but for registers",
-        {"k": (64, 128), "stages": (2, 3, 4), "q stages": (1, 2), "consumers": (2, 3, 4)},
-        MANY,
+        "HOPPER_FORWARD, HOPPER_FORWARD_MANY and HOPPER_FORWARD_LONG, but for registers",
+        {
+            "k": (64, 128),
+            "stages": (2, 4),
+            "q stages": (1, 2),
+            "consumers": (2, 3, 4),
+            "halves": (0, 1),
+            "one tile": (0, 1),
+            "whole turns": (0, 1),
+        },
+        (*MANY, (4, 16, 8192), (32, 16, 1024), (1, 8, 2048)),
         mode="forward",
         dims=(64, 128),
         dtypes=("bfloat16",),
         others_hang=True,
+        suits=_hopper_forward,
     ),
     "hopper-backward": TunedKernel(
         "HOPPER_BACKWARD, but for registers",
