@@ -29,6 +29,35 @@ class ModelConfig:
         return self.d_model // self.num_heads
 
 
+CHECKPOINT_MODES = ("groups", "selective", "nested")
+"""groups: keep each group's input. selective: keep each attention's result too. nested: keep the first input alone."""
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Gradient checkpointing of a model's layers in groups, the last of which keeps all of its activations."""
+
+    every: int = 1
+    """Layers in a group; the last group has the rest. With all layers in one group nothing is recomputed."""
+
+    mode: str = "groups"
+    """One of `CHECKPOINT_MODES`."""
+
+    offload: bool = False
+    """Whether what is kept of earlier groups waits for the backward in host memory, pinned on CUDA."""
+
+    @property
+    def runs_hooks(self) -> bool:
+        """Whether Python runs between the groups, so that a graph holds one layer at most."""
+        return self.mode != "groups" or self.offload
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"checkpoint_every={self.every!r} was given; allowed: None or a number of layers")
+        if self.mode not in CHECKPOINT_MODES:
+            raise ValueError(f"checkpoint_mode={self.mode!r} was given; allowed: {', '.join(CHECKPOINT_MODES)}")
+
+
 MODEL_CONFIGS = {
     "tiny": ModelConfig(d_model=64, d_ff=128, num_layers=2, num_heads=4, vocab_size=256),  # for laptops
     "small": ModelConfig(d_model=768, d_ff=3072, num_layers=12, num_heads=12),

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_systems.configs import Checkpointing
 from cs336_systems.optimizer.master_weights import master_weight_adamw
 from cs336_systems.ranges import range_
 
@@ -159,8 +160,9 @@ def make_train_step(
 
     Changes `model` in place: compiles its layers, and for bf16_weights rounds its linear weights to bfloat16.
 
-    Raises `ValueError` for an unknown variant and for a CUDA graph without a CUDA device or with fp16, whose loss
-    scaling synchronizes with the host.
+    Raises `ValueError` for an unknown variant, for a CUDA graph without a CUDA device or with fp16, whose loss scaling
+    synchronizes with the host, for "compiled" with checkpoints that run hooks between layers, and for a CUDA graph with
+    checkpoints in host memory.
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} was given; allowed: {', '.join(VARIANTS)}")
@@ -170,6 +172,9 @@ def make_train_step(
     if is_captured and precision == "fp16":
         allowed = ", ".join(name for name in PRECISIONS if name != "fp16")
         raise ValueError(f"variant={variant!r} was given with precision='fp16'; allowed: {allowed}")
+    how = getattr(model, "checkpointing", None)
+    if isinstance(how, Checkpointing) and (is_captured and how.offload or variant == "compiled" and how.runs_hooks):
+        raise ValueError(f"variant={variant!r} was given with {how}; allowed: eager, compiled_blocks")
     scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
     has_masters = precision == "bf16_weights"
     optimizer = master_weight_adamw(model) if has_masters else adamw(model, capturable=is_captured)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.attention.reference import scaled_dot_product_attention
-from cs336_systems.configs import ModelConfig
+from cs336_systems.checkpointing import KeepingAttention, run_checkpointed
+from cs336_systems.configs import Checkpointing, ModelConfig
 from cs336_systems.linear_cross_entropy import LanguageModelHead
 from cs336_systems.ranges import range_
 from cs336_systems.rope_layout import carry_rope_layout
@@ -35,7 +35,10 @@ class TransformerLM(nn.Module):
         config: sizes; see `MODEL_CONFIGS`.
         context_length: maximum seq_len; determines only the size of the rotation table.
         attention: attention function of every layer.
-        checkpointed: keep only each layer's input for the backward, which recomputes the layer.
+        checkpoint_every: keep only the input of every k layers for the backward, which recomputes the rest; None keeps
+            all. See `checkpointing`.
+        checkpoint_mode: "groups", "selective" or "nested" (`configs.CHECKPOINT_MODES`).
+        checkpoint_offload: keep it in host memory.
     """
 
     cos: Tensor
@@ -47,10 +50,15 @@ class TransformerLM(nn.Module):
         context_length: int,
         attention: Attention = reference_attention,
         *,
-        checkpointed: bool = False,
+        checkpoint_every: int | None = None,
+        checkpoint_mode: str = "groups",
+        checkpoint_offload: bool = False,
     ):
         super().__init__()
-        self.config, self.context_length, self.checkpointed = config, context_length, checkpointed
+        self.config, self.context_length, self.checkpointing = config, context_length, None
+        if checkpoint_every is not None:
+            self.checkpointing = Checkpointing(checkpoint_every, checkpoint_mode, checkpoint_offload)
+            attention = KeepingAttention(attention) if checkpoint_mode == "selective" else attention
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(TransformerBlock(config, attention) for _ in range(config.num_layers))
         self.ln_final = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
@@ -71,8 +79,11 @@ class TransformerLM(nn.Module):
             raise ValueError(f"a sequence of {seq_len} was given; allowed: up to context_length={self.context_length}")
         cos, sin = self.cos[:seq_len], self.sin[:seq_len]
         x = self.token_embeddings(ids)
-        for layer in self.layers:
-            x = checkpoint(layer, x, cos, sin, use_reentrant=False) if self.checkpointed else layer(x, cos, sin)
+        if self.checkpointing and torch.is_grad_enabled():
+            x = run_checkpointed(self.layers, x, cos, sin, checkpointing=self.checkpointing)
+        else:
+            for layer in self.layers:
+                x = layer(x, cos, sin)
         return self.lm_head(self.ln_final(x), targets)
 
 

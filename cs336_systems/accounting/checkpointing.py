@@ -1,11 +1,15 @@
 """Gradient checkpointing of N equal blocks: memory against recomputed blocks.
 
 R is the number of bytes that a block keeps for its backward; a, much smaller, is the size of its input. Source: the
-course (Spring 2026, gradient_checkpointing); Chen et al. 2016.
+course (Spring 2026, gradient_checkpointing); Chen et al. 2016. The first three are the course's answers, which
+recompute every group; the others are of `cs336_systems.checkpointing`, whose last group is not recomputed. Exact
+peaks: `peak`.
 """
 
 import math
 from typing import Literal
+
+from cs336_systems.configs import Checkpointing
 
 Nesting = Literal["none", "single", "binary", "left"]
 """single: checkpoint each block. binary: checkpoint halves recursively. left: f_k = block_k(checkpoint(f_{k-1}))."""
@@ -31,3 +35,25 @@ def block_forwards(num_blocks: int, nesting: Nesting) -> int:
         "binary": num_blocks * num_blocks.bit_length() - num_blocks,
         "left": num_blocks * (num_blocks + 1) // 2,
     }[nesting]
+
+
+def last_group(num_blocks: int, checkpointing: Checkpointing | None) -> int:
+    """Blocks in the last group, which keeps all of its activations: N without checkpoints, else from 1 to k."""
+    return num_blocks - (num_blocks - 1) // checkpointing.every * checkpointing.every if checkpointing else num_blocks
+
+
+def recomputed_blocks(num_blocks: int, checkpointing: Checkpointing | None) -> int:
+    """Block forwards that a step adds: all but the last group's; nested k G(G - 1)/2 for G groups of k.
+
+    nested with k = 1 adds N(N - 1)/2 to the first N: `block_forwards(N, "left")` altogether.
+    """
+    earlier = num_blocks - last_group(num_blocks, checkpointing)
+    if checkpointing is None or checkpointing.mode != "nested":
+        return earlier
+    return earlier * (earlier // checkpointing.every + 1) // 2
+
+
+def recomputations(num_blocks: int, checkpointing: Checkpointing | None) -> int:
+    """Number of recomputations in a step: one for each group but the last."""
+    every = checkpointing.every if checkpointing else max(num_blocks, 1)
+    return (num_blocks - last_group(num_blocks, checkpointing)) // every

@@ -1,6 +1,7 @@
 """Number of parameters, floating-point operations, and the optimizer's memory traffic."""
 
-from cs336_systems.configs import ModelConfig
+from cs336_systems.accounting.checkpointing import recomputations, recomputed_blocks
+from cs336_systems.configs import Checkpointing, ModelConfig
 
 
 def parameters(config: ModelConfig) -> int:
@@ -45,17 +46,20 @@ def forward_flops(config: ModelConfig, batch: int, seq_len: int) -> int:
     return 2 * matmul_weights(config) * tokens + scores
 
 
-def step_flops(config: ModelConfig, batch: int, seq_len: int, *, checkpointed: bool = False) -> int:
+def step_flops(config: ModelConfig, batch: int, seq_len: int, *, checkpointing: Checkpointing | None = None) -> int:
     """FLOPs of a step: three forwards, since each matmul has two in the backward. The optimizer's ~10P are left out.
 
-    `checkpointed` adds a second forward of every block, but not of the head. The device computes that; MFU counts the
-    figure without it.
+    Checkpoints add the forwards of `recomputed_blocks`, selective ones without attention's two matmuls. A recomputation
+    stops before its last matmul, SwiGLU's w2, whose result the backward does not need. The device computes all that;
+    MFU counts the figure without it.
     """
-    recomputed = 0
-    if checkpointed:
-        head = 2 * config.vocab_size * config.d_model * batch * seq_len
-        recomputed = forward_flops(config, batch, seq_len) - head
-    return 3 * forward_flops(config, batch, seq_len) + recomputed
+    blocks = recomputed_blocks(config.num_layers, checkpointing)
+    tokens = batch * seq_len
+    block = 2 * tokens * (attention_weights(config) + ffn_weights(config))
+    if checkpointing is None or checkpointing.mode != "selective":
+        block += 4 * tokens * seq_len * config.d_model
+    spared = recomputations(config.num_layers, checkpointing) * 2 * tokens * config.d_model * config.d_ff
+    return 3 * forward_flops(config, batch, seq_len) + blocks * block - spared
 
 
 def optimizer_bytes(num_parameters: int) -> int:

@@ -6,8 +6,9 @@ also keeps x * scale (4 BTd more), and softmax stays in half precision (4 BHT^2 
 less. Parameters, RoPE's tables, ids and targets are excluded. The course's own model is at the end.
 """
 
+from cs336_systems.accounting.checkpointing import last_group
 from cs336_systems.accounting.compute import attention_weights, block_parameters, ffn_weights
-from cs336_systems.configs import ModelConfig
+from cs336_systems.configs import Checkpointing, ModelConfig
 
 ATTENTIONS = ("reference", "flash")
 """reference: eager, keeps the T x T probabilities. flash: keeps q, k, v, out and lse, in PyTorch or Triton."""
@@ -83,6 +84,19 @@ def _norm_kept(config: ModelConfig, tokens: int, readers: int, autocast: bool) -
     return (4 + normed) * tokens * config.d_model + 4 * tokens
 
 
+def attention_result_bytes(
+    config: ModelConfig, batch: int, seq_len: int, *, attention: str = "flash", precision: str = "fp32"
+) -> int:
+    """Bytes that "selective" checkpoints keep of one attention, out and lse: 4 BTd + 4 BHT (autocast: 2 BTd + 4 BHT).
+
+    Raises `ValueError` for the reference attention, which keeps its probabilities.
+    """
+    if attention != "flash":
+        raise ValueError(f"attention={attention!r} was given with checkpoint_mode='selective'; allowed: flash")
+    element = 2 if is_autocast(precision) else 4
+    return batch * seq_len * (element * config.d_model + 4 * config.num_heads)
+
+
 def model_kept_bytes(
     config: ModelConfig,
     batch: int,
@@ -90,19 +104,44 @@ def model_kept_bytes(
     *,
     attention: str = "reference",
     precision: str = "fp32",
-    checkpointed: bool = False,
+    checkpointing: Checkpointing | None = None,
 ) -> int:
-    """Bytes kept between the end of the forward, loss included, and the backward.
+    """Bytes kept on the device between the end of the forward, loss included, and the backward.
 
-    L blocks (checkpointed: L residual streams of 4 BTd), and the end: RMSNorm and the head's input, 8 BTd + 4 BT
-    (autocast: 6 BTd + 4 BT, and 2 Vd of cast weights), log_softmax's output in float32, 4 BTV, and the loss's
-    denominator, 4 bytes. Logits are not kept, because log_softmax needs only its output. As exact as
+    L blocks (checkpointed: see `groups_kept_bytes`, and all of the last group), and the end: RMSNorm and the head's
+    input, 8 BTd + 4 BT (autocast: 6 BTd + 4 BT, and 2 Vd of cast weights), log_softmax's output in float32, 4 BTV, and
+    the loss's denominator, 4 bytes. Logits are not kept, because log_softmax needs only its output. As exact as
     `block_kept_bytes`.
     """
-    block = residual_stream_bytes(config, batch, seq_len)
-    if not checkpointed:
-        block = block_kept_bytes(config, batch, seq_len, attention=attention, precision=precision)
-    return config.num_layers * block + end_kept_bytes(config, batch, seq_len, precision=precision)
+    last = last_group(config.num_layers, checkpointing)
+    blocks = last * block_kept_bytes(config, batch, seq_len, attention=attention, precision=precision)
+    if checkpointing and not checkpointing.offload:
+        earlier = (config.num_layers - last) // checkpointing.every
+        blocks += groups_kept_bytes(config, batch, seq_len, earlier, checkpointing, attention, precision)
+    return blocks + end_kept_bytes(config, batch, seq_len, precision=precision)
+
+
+def groups_kept_bytes(
+    config: ModelConfig,
+    batch: int,
+    seq_len: int,
+    count: int,
+    checkpointing: Checkpointing,
+    attention: str = "flash",
+    precision: str = "fp32",
+) -> int:
+    """Bytes kept of `count` whole groups until their backward, on the device or offloaded.
+
+    groups: the input of each, 4 BTd. selective: `attention_result_bytes` of each layer too. nested: the first input.
+    """
+    one = residual_stream_bytes(config, batch, seq_len)
+    if checkpointing.mode == "nested":
+        return min(count, 1) * one
+    if checkpointing.mode == "selective":
+        one += checkpointing.every * attention_result_bytes(
+            config, batch, seq_len, attention=attention, precision=precision
+        )
+    return count * one
 
 
 def end_kept_bytes(config: ModelConfig, batch: int, seq_len: int, *, precision: str = "fp32") -> int:

@@ -5,17 +5,18 @@ moments, as after the first step. Counts torch's `requested_bytes`: no library w
 rounding to 512 bytes, no fragmentation and no CUDA context.
 """
 
+from cs336_systems.accounting.checkpointing import last_group
 from cs336_systems.accounting.compute import block_parameters, ffn_weights, parameters
 from cs336_systems.accounting.kept import (
     attention_kept_bytes,
     block_kept_bytes,
     blocks_cast_bytes,
-    end_kept_bytes,
+    groups_kept_bytes,
     is_autocast,
     model_kept_bytes,
     residual_stream_bytes,
 )
-from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
+from cs336_systems.configs import MODEL_CONFIGS, Checkpointing, ModelConfig
 
 
 def bytes_by_phase(
@@ -25,13 +26,13 @@ def bytes_by_phase(
     *,
     attention: str = "reference",
     precision: str = "fp32",
-    checkpointed: bool = False,
+    checkpointing: Checkpointing | None = None,
 ) -> dict[str, int]:
     """Map each phase of a step that can be its peak to the bytes allocated then, in order.
 
-    In the backward every block frees its activations and adds its gradients, a constant difference, so the peak is in
-    the first or the last block, in its SwiGLU or its attention. Each of these phases holds the activations of the
-    blocks below and the rest of this block's, the gradients of everything above, and the operation's temporaries.
+    In the backward the peak of a block is in its SwiGLU or in its attention. Each of these phases holds what is kept
+    below the block and the rest of the block's own activations, the gradients of everything above, and the operation's
+    temporaries.
     """
     autocast = is_autocast(precision)
     element = 2 if autocast else 4
@@ -42,16 +43,17 @@ def bytes_by_phase(
 
     gradients, moments = 4 * parameters(config), 8 * parameters(config)
     base = _lasting_bytes(config, batch, seq_len) + moments
-    kept = model_kept_bytes(config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed)
+    kept = model_kept_bytes(
+        config, batch, seq_len, attention=attention, precision=precision, checkpointing=checkpointing
+    )
     block = block_kept_bytes(config, batch, seq_len, attention=attention, precision=precision)
     first_half = attention_kept_bytes(config, batch, seq_len, precision, attention)
-    below = (kept - end_kept_bytes(config, batch, seq_len, precision=precision)) // config.num_layers
-    below *= config.num_layers - 1
 
     # Forward. logits.float() is a second tensor under autocast; log_softmax's output is kept.
     loss = (2 + 4 if autocast else 4) * logits
-    casts = blocks_cast_bytes(config, precision) if checkpointed else 0  # otherwise part of `kept`
-    phases = {"forward: loss": base + kept + loss + casts}
+    casts = blocks_cast_bytes(config, precision) // max(config.num_layers, 1)  # of a block; of the last group in `kept`
+    recomputed = config.num_layers - last_group(config.num_layers, checkpointing)
+    phases = {"forward: loss": base + kept + loss + casts * recomputed}
 
     # Backward of log_softmax: the gradients of its output and of its input.
     phases["backward: loss"] = base + kept + 2 * 4 * logits
@@ -68,11 +70,19 @@ def bytes_by_phase(
     else:  # dq, dk and dv; never the peak at the course's sizes, whose SwiGLU is wider
         rest += 3 * vectors
     above = 4 * (config.vocab_size + 1) * config.d_model
-    others = 4 * (config.num_layers - 1) * block_parameters(config)
-    phases["backward: last block's SwiGLU"] = base + below + above + swiglu
-    phases["backward: last block's attention"] = base + below + above + rest
-    phases["backward: first block's SwiGLU"] = base + above + others + swiglu
-    phases["backward: first block's attention"] = base + above + others + rest
+    for index in reversed(range(config.num_layers)):
+        earlier, inside = divmod(index, checkpointing.every) if checkpointing else (0, index)
+        held = base + above + inside * block
+        if checkpointing:
+            present = min(earlier, 1) if checkpointing.offload else earlier  # one group is fetched ahead
+            held += groups_kept_bytes(config, batch, seq_len, present, checkpointing, attention, precision)
+            if checkpointing.mode == "selective" and index < recomputed:  # out of the blocks above, until all are done
+                held += (checkpointing.every - 1 - inside) * vectors
+            if checkpointing.mode == "nested":  # autocast's cache while everything below runs again
+                phases[f"recomputation up to block {index + 1}"] = held + block + stream + (index - inside) * casts
+        phases[f"backward: block {index + 1}'s SwiGLU"] = held + swiglu
+        phases[f"backward: block {index + 1}'s attention"] = held + rest
+        above += 4 * block_parameters(config)
     phases["backward: embedding"] = base + gradients + stream
     phases["optimizer"] = base + gradients
     return phases
@@ -85,11 +95,36 @@ def peak_step_bytes(
     *,
     attention: str = "reference",
     precision: str = "fp32",
-    checkpointed: bool = False,
+    checkpointing: Checkpointing | None = None,
 ) -> int:
     """Peak of a training step, about max(12P + activations, 16P); the tests hold it to 0.5 % of a real step."""
-    phases = bytes_by_phase(config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed)
+    phases = bytes_by_phase(
+        config, batch, seq_len, attention=attention, precision=precision, checkpointing=checkpointing
+    )
     return max(phases.values())
+
+
+def best_checkpoint_every(
+    config: ModelConfig,
+    batch: int,
+    seq_len: int,
+    *,
+    attention: str = "flash",
+    precision: str = "fp32",
+    mode: str = "groups",
+) -> int:
+    """Return the k of `Checkpointing(k, mode)` with the least peak, and of several the largest, which recomputes least.
+
+    The continuous optimum, sqrt(N a/R), is below 1 for the course's models; see `checkpointing.best_segment`.
+    """
+
+    def peak(every: int) -> int:
+        checkpointing = Checkpointing(every, mode)
+        return peak_step_bytes(
+            config, batch, seq_len, attention=attention, precision=precision, checkpointing=checkpointing
+        )
+
+    return min(range(config.num_layers, 0, -1), key=peak)
 
 
 def peak_forward_bytes(
@@ -116,10 +151,12 @@ def fits(
     *,
     attention: str = "reference",
     precision: str = "fp32",
-    checkpointed: bool = False,
+    checkpointing: Checkpointing | None = None,
 ) -> bool:
     """Whether a training step's peak is at most `memory_bytes`. Leave room for the memory that is not counted."""
-    peak = peak_step_bytes(config, batch, seq_len, attention=attention, precision=precision, checkpointed=checkpointed)
+    peak = peak_step_bytes(
+        config, batch, seq_len, attention=attention, precision=precision, checkpointing=checkpointing
+    )
     return peak <= memory_bytes
 
 
@@ -130,7 +167,7 @@ def largest_size_that_fits(
     *,
     attention: str = "reference",
     precision: str = "fp32",
-    checkpointed: bool = False,
+    checkpointing: Checkpointing | None = None,
 ) -> str | None:
     """Return the name of the largest model in `MODEL_CONFIGS` that `fits`, or None."""
     names = [
@@ -143,7 +180,7 @@ def largest_size_that_fits(
             seq_len,
             attention=attention,
             precision=precision,
-            checkpointed=checkpointed,
+            checkpointing=checkpointing,
         )
     ]
     return max(names, key=lambda name: parameters(MODEL_CONFIGS[name]), default=None)

@@ -25,9 +25,10 @@ def autocast(precision):
     return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
-def build(config, seq_len, impl, *, checkpointed=False):
+def build(config, seq_len, impl, checkpointing=None):
     torch.manual_seed(0)
-    return TransformerLM(config, seq_len, ATTENTION[impl], checkpointed=checkpointed)
+    options = {f"checkpoint_{name}": value for name, value in vars(checkpointing).items()} if checkpointing else {}
+    return TransformerLM(config, seq_len, ATTENTION[impl], **options)
 
 
 def batch_of(config, batch, seq_len):

@@ -9,9 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_systems.accounting.compute import forward_flops, matmul_weights, parameters, step_flops
 from cs336_systems.accounting.kept import course_block_kept_bytes
-from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
+from cs336_systems.configs import CHECKPOINT_MODES, MODEL_CONFIGS, Checkpointing, ModelConfig
 from cs336_systems.training import cross_entropy
 from cs336_systems.transformer import TransformerLM
+from tests.accounting.counting import build
 
 UNEVEN = ModelConfig(d_model=96, d_ff=160, num_layers=3, num_heads=4, vocab_size=176)
 
@@ -41,9 +42,11 @@ def test_flops_of_a_forward_at_the_courses_sizes(size, tflops):
         assert results == pytest.approx(expected, abs=0.5 * last_digit)
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_flops_are_those_that_torch_counts(checkpointed):
-    model = TransformerLM(UNEVEN, 64, checkpointed=checkpointed)
+@pytest.mark.parametrize(
+    "checkpointing", [None, *(Checkpointing(2, mode) for mode in CHECKPOINT_MODES), Checkpointing(1, "nested")]
+)
+def test_flops_are_those_that_torch_counts(checkpointing):
+    model = build(UNEVEN, 64, "reference", checkpointing)
     ids = torch.zeros(3, 64, dtype=torch.long)
     with FlopCounterMode(display=False) as forward:
         loss = cross_entropy(model(ids), ids)
@@ -51,9 +54,7 @@ def test_flops_are_those_that_torch_counts(checkpointed):
     with FlopCounterMode(display=False) as backward:
         loss.backward()
     counted = forward.get_total_flops() + backward.get_total_flops()
-    # torch.utils.checkpoint stops recomputing at the last saved tensor, before the block's last matmul.
-    spared = 3 * 2 * 3 * 64 * UNEVEN.d_model * UNEVEN.d_ff if checkpointed else 0
-    assert counted == step_flops(UNEVEN, 3, 64, checkpointed=checkpointed) - spared
+    assert counted == step_flops(UNEVEN, 3, 64, checkpointing=checkpointing)
 
 
 @pytest.mark.parametrize(

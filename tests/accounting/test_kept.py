@@ -5,13 +5,14 @@ import itertools
 import pytest
 
 from cs336_systems import training
+from cs336_systems.accounting.checkpointing import last_group
 from cs336_systems.accounting.kept import (
     PRECISIONS,
     block_kept_bytes,
     model_kept_bytes,
     residual_stream_bytes,
 )
-from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
+from cs336_systems.configs import MODEL_CONFIGS, Checkpointing, ModelConfig
 from cs336_systems.training import cross_entropy
 from tests.accounting.counting import as_on_cuda, autocast, batch_of, build, kept, kind
 
@@ -36,8 +37,8 @@ def kept_by_a_block(impl, precision):
     return sum(results.values())
 
 
-def kept_by_a_model(impl, precision, checkpointed):
-    model = build(CONFIG, SEQ_LEN, impl, checkpointed=checkpointed)
+def kept_by_a_model(impl, precision, checkpointing):
+    model = build(CONFIG, SEQ_LEN, impl, checkpointing)
     ids, targets = batch_of(CONFIG, BATCH, SEQ_LEN)
     with kept(*model.parameters(), *model.buffers(), ids, targets) as results, autocast(precision):
         cross_entropy(model(ids), targets)
@@ -52,17 +53,17 @@ def test_a_block_keeps_what_the_equation_says(impl, precision):
         assert kept_by_a_block(impl, precision) == expected
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("checkpointing", [None, Checkpointing(1), Checkpointing(2), Checkpointing(1, "nested")])
 @pytest.mark.parametrize(("impl", "precision"), RUNS)
-def test_a_model_keeps_what_the_equation_says(impl, precision, checkpointed):
+def test_a_model_keeps_what_the_equation_says(impl, precision, checkpointing):
     expected = model_kept_bytes(
-        CONFIG, BATCH, SEQ_LEN, attention=kind(impl), precision=precision, checkpointed=checkpointed
+        CONFIG, BATCH, SEQ_LEN, attention=kind(impl), precision=precision, checkpointing=checkpointing
     )
-    blocks = 0 if checkpointed else CONFIG.num_layers
+    blocks = last_group(CONFIG.num_layers, checkpointing)
     more = on_the_cpu_more(impl, precision, 2 * blocks + 1, blocks)
-    assert kept_by_a_model(impl, precision, checkpointed) == expected + more
+    assert kept_by_a_model(impl, precision, checkpointing) == expected + more
     with as_on_cuda():
-        assert kept_by_a_model(impl, precision, checkpointed) == expected
+        assert kept_by_a_model(impl, precision, checkpointing) == expected
 
 
 def test_the_scores_dominate_a_long_context_and_flash_drops_them():
@@ -77,5 +78,9 @@ def test_precisions_are_those_of_training():
 def test_what_is_unknown_is_refused():
     with pytest.raises(ValueError, match="attention='sdpa' was given; allowed: reference, flash"):
         block_kept_bytes(CONFIG, 1, 8, attention="sdpa")
+    with pytest.raises(
+        ValueError, match="attention='reference' was given with checkpoint_mode='selective'; allowed: fl"
+    ):
+        model_kept_bytes(CONFIG, 1, 8, checkpointing=Checkpointing(1, "selective"))
     with pytest.raises(ValueError, match="precision='fp8' was given; allowed: fp32, tf32, bf16, fp16"):
         model_kept_bytes(CONFIG, 1, 8, precision="fp8")

@@ -1,5 +1,7 @@
 """Peaks of real steps on the CPU emulating CUDA, and the sizes that fit."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from cs336_systems.accounting.peak import (
     peak_forward_bytes,
     peak_step_bytes,
 )
-from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
+from cs336_systems.configs import MODEL_CONFIGS, Checkpointing, ModelConfig
 from cs336_systems.training import TrainStep, adamw
 from tests.accounting.counting import as_on_cuda, batch_of, build, kind, peak_bytes
 
@@ -23,18 +25,30 @@ SHAPES = {  # with different peaks
     "weights": (ModelConfig(d_model=128, d_ff=512, num_layers=4, num_heads=4, vocab_size=300), 1, 32),
     "first block": (ModelConfig(d_model=64, d_ff=256, num_layers=12, num_heads=8, vocab_size=100), 1, 64),
 }
-RARE = {  # autocast's cache and the loss together are the peak, if checkpointed
+RARE = {
+    # Autocast's cache and the loss together are the peak, if checkpointed.
     "casts": (ModelConfig(d_model=32, d_ff=512, num_layers=6, num_heads=2, vocab_size=2000), 2, 32),
+    "deep": (ModelConfig(d_model=32, d_ff=128, num_layers=7, num_heads=2, vocab_size=100), 4, 64),
+    "deep, many weights": (ModelConfig(d_model=128, d_ff=512, num_layers=5, num_heads=4, vocab_size=100), 2, 64),
 }
+ONE, TWO = Checkpointing(1), Checkpointing(2)
+SELECTIVE, NESTED = Checkpointing(3, "selective"), Checkpointing(2, "nested")
 # sdpa stands for flash, because tiles in PyTorch have temporaries.
 # Half of all combinations: every pair of options occurs with every shape, and every phase is a peak once.
 OPTIONS = (
-    ("reference", "fp32", False),
-    ("reference", "bf16", True),
-    ("sdpa", "fp32", True),
-    ("sdpa", "bf16", False),
+    ("reference", "fp32", None),
+    ("reference", "bf16", ONE),
+    ("sdpa", "fp32", TWO),
+    ("sdpa", "bf16", None),
 )
-RUNS = [(shape, *options) for shape in SHAPES for options in OPTIONS] + [("casts", "sdpa", "bf16", True)]
+RUNS = [
+    *((shape, *options) for shape in SHAPES for options in OPTIONS),
+    ("casts", "sdpa", "bf16", ONE),
+    *(("deep", "sdpa", *options) for options in itertools.product(("fp32", "bf16"), (SELECTIVE, NESTED))),
+    ("deep, many weights", "sdpa", "fp32", SELECTIVE),
+    ("deep, many weights", "sdpa", "bf16", Checkpointing(1, "nested")),
+    ("deep, many weights", "reference", "fp32", Checkpointing(3)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +57,10 @@ def plain_products(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
-@pytest.mark.parametrize(("shape", "impl", "precision", "checkpointed"), RUNS)
-def test_a_steps_peak_is_the_predicted(shape, impl, precision, checkpointed):
+@pytest.mark.parametrize(("shape", "impl", "precision", "checkpointing"), RUNS)
+def test_a_steps_peak_is_the_predicted(shape, impl, precision, checkpointing):
     config, batch, seq_len = (SHAPES | RARE)[shape]
-    model = build(config, seq_len, impl, checkpointed=checkpointed)
+    model = build(config, seq_len, impl, checkpointing)
     ids, targets = batch_of(config, batch, seq_len)
     step = TrainStep(model, adamw(model), ids, targets, precision=precision)
     with as_on_cuda():
@@ -56,10 +70,10 @@ def test_a_steps_peak_is_the_predicted(shape, impl, precision, checkpointed):
     lasting = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers(), ids, targets))
     lasting += 8 * parameters(config)
     expected = peak_step_bytes(
-        config, batch, seq_len, attention=kind(impl), precision=precision, checkpointed=checkpointed
+        config, batch, seq_len, attention=kind(impl), precision=precision, checkpointing=checkpointing
     )
     # Checkpointing keeps a generator state of 5056 bytes per block on the host; the rest are scalars.
-    host = 5056 * config.num_layers if checkpointed else 0
+    host = 5056 * config.num_layers if checkpointing else 0
     assert expected - lasting == pytest.approx(added, rel=0.005, abs=host + 4096)
 
 
@@ -78,20 +92,15 @@ def test_a_forwards_peak_is_the_predicted(shape, impl, precision):
 
 
 def test_the_shapes_above_have_their_peaks_in_different_phases():
-    every = [
-        bytes_by_phase(*(SHAPES | RARE)[shape], attention=kind(impl), precision=precision, checkpointed=checkpointed)
-        for shape, impl, precision, checkpointed in RUNS
-    ]
-    peaks = {max(phases, key=phases.__getitem__) for phases in every}
-    assert peaks == {
-        "forward: loss",
-        "backward: loss",
-        "backward: last block's SwiGLU",
-        "backward: last block's attention",
-        "backward: first block's SwiGLU",
-        "backward: first block's attention",
-        "backward: embedding",
-    }
+    peaks = set()
+    for shape, impl, precision, checkpointing in RUNS:
+        config, *rest = (SHAPES | RARE)[shape]
+        phases = bytes_by_phase(config, *rest, attention=kind(impl), precision=precision, checkpointing=checkpointing)
+        peak = max(phases, key=phases.__getitem__)
+        peaks.add(peak.replace("block 1'", "first'").replace(f"block {config.num_layers}'", "last'"))
+    halves = {f"backward: {block}'s {half}" for block in ("first", "last") for half in ("SwiGLU", "attention")}
+    assert peaks >= {"forward: loss", "backward: loss", "backward: embedding"} | halves
+    assert len(peaks) >= 9, "and blocks between, and a nested recomputation"
 
 
 def test_a_step_needs_its_state_and_no_less():
@@ -111,7 +120,7 @@ def test_what_fits_where():
     assert largest_size_that_fits(2**20, 1, 16) is None
     config = MODEL_CONFIGS["2.7B"]
     assert not fits(config, 141 * 10**9, 4, 2048)
-    assert fits(config, 141 * 10**9, 4, 2048, checkpointed=True)
+    assert fits(config, 141 * 10**9, 4, 2048, checkpointing=ONE)
     peak = peak_step_bytes(config, 4, 2048, attention="flash", precision="bf16")
     assert fits(config, peak, 4, 2048, attention="flash", precision="bf16")
     assert not fits(config, peak - 1, 4, 2048, attention="flash", precision="bf16")

@@ -1,0 +1,180 @@
+"""Gradient checkpoints: what they keep, what they run again, and gradients that do not change by a bit."""
+
+import functools
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from cs336_systems import checkpointing as module
+from cs336_systems.accounting.checkpointing import last_group, recomputed_blocks
+from cs336_systems.accounting.kept import groups_kept_bytes
+from cs336_systems.attention.api import flash_attention
+from cs336_systems.checkpointing import run_checkpointed
+from cs336_systems.configs import CHECKPOINT_MODES, Checkpointing, ModelConfig
+from cs336_systems.offload import Offload
+from cs336_systems.training import make_train_step
+from cs336_systems.transformer import TransformerLM, reference_attention
+
+CONFIG = ModelConfig(d_model=64, d_ff=96, num_layers=5, num_heads=4, vocab_size=80)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+IDS = torch.randint(80, (2, 21), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+EVERY = [Checkpointing(*each) for each in itertools.product((1, 2, 5, 9), CHECKPOINT_MODES, (False, True))]
+
+
+class Attention:
+    """Tiles with dropout, counted."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, q, k, v):
+        self.calls += 1
+        return flash_attention(q, k, v, is_causal=True, impl="pytorch", dropout_p=0.2)
+
+
+def model(checkpointing=None, attention=None):
+    torch.manual_seed(0)
+    options = {f"checkpoint_{name}": value for name, value in vars(checkpointing).items()} if checkpointing else {}
+    return TransformerLM(CONFIG, 32, attention or Attention(), **options).to(DEVICE)
+
+
+def gradients(net, ids=IDS, *, backwards=1):
+    torch.manual_seed(2)  # dropout's
+    loss = net(ids).square().mean()
+    for _ in range(backwards):
+        net.zero_grad()
+        loss.backward(retain_graph=backwards > 1)
+    return [parameter.grad for parameter in net.parameters()]
+
+
+def assert_equal(results, expected):
+    assert all(torch.equal(*pair) for pair in zip(results, expected, strict=True))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return gradients(model())
+
+
+@pytest.fixture
+def offloads(monkeypatch):
+    """All `Offload`s that are made."""
+    made = []
+
+    class Recorded(Offload):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(module, "Offload", Recorded)
+    return made
+
+
+@pytest.mark.parametrize("checkpointing", EVERY, ids=str)
+def test_gradients_are_the_same_to_the_bit_and_forwards_are_as_many_as_predicted(checkpointing, plain, offloads):
+    attention, forwards = Attention(), []
+    net = model(checkpointing, attention)
+    for layer in net.layers:
+        layer.register_forward_pre_hook(lambda *_: forwards.append(1))
+    assert_equal(gradients(net), plain)
+    assert len(forwards) == CONFIG.num_layers + recomputed_blocks(CONFIG.num_layers, checkpointing)
+    assert attention.calls == (CONFIG.num_layers if checkpointing.mode == "selective" else len(forwards))
+    if checkpointing.offload:
+        earlier = (CONFIG.num_layers - last_group(CONFIG.num_layers, checkpointing)) // checkpointing.every
+        layers = earlier * checkpointing.every if checkpointing.mode == "selective" else 0
+        seeds = 8 * layers  # of dropout
+        (offload,) = offloads
+        assert offload.num_bytes == groups_kept_bytes(CONFIG, *IDS.shape, earlier, checkpointing) + seeds
+
+
+@pytest.mark.parametrize("mode", CHECKPOINT_MODES)
+def test_two_backwards_of_one_forward_and_none_after_an_error(mode, plain):
+    assert_equal(gradients(model(Checkpointing(2, mode, offload=True)), backwards=2), plain)
+    net = model(Checkpointing(2, mode))
+    wrong = net.layers[1].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        net(IDS)
+    wrong.remove()
+    with torch.no_grad():
+        assert not net(IDS).requires_grad
+    assert_equal(gradients(net), plain)
+    empty = model(Checkpointing(2, mode), reference_attention)(IDS[:0])
+    empty.sum().backward()
+    assert empty.shape == (0, 21, 80)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("checkpointing", [Checkpointing(2), Checkpointing(1, "selective", offload=True)], ids=str)
+def test_compiled_layers_recompute_without_compiling_again(checkpointing):
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    net = model(checkpointing, reference_attention)
+    for layer in net.layers:
+        layer.compile(backend=backend, dynamic=False)
+    first = gradients(net)
+    compiled = len(graphs)
+    assert_equal(gradients(net), first)
+    assert len(graphs) == compiled > 0
+    torch.testing.assert_close(first, gradients(model(None, reference_attention)))
+
+
+def test_layers_of_any_kind_and_none_at_all():
+    x = torch.randn(3, 4, requires_grad=True)
+    layers = [nn.Linear(4, 4) for _ in range(3)]
+    for mode in CHECKPOINT_MODES:
+        assert run_checkpointed([], x, checkpointing=Checkpointing(2, mode)) is x
+        kept = run_checkpointed(layers, x, checkpointing=Checkpointing(1, mode, offload=True))
+        assert_equal(
+            torch.autograd.grad(kept.sum(), x), torch.autograd.grad(layers[2](layers[1](layers[0](x))).sum(), x)
+        )
+
+
+def test_offloaded_groups_come_back_one_ahead_and_leave_when_they_are_done():
+    offload, x = Offload(), torch.arange(3.0)
+    entries = []
+    for group in range(4):
+        offload.begin_group()
+        entries.append([offload.pack(x + group), offload.pack(x - group)])
+    for group in (3, 2, 1, 0):
+        for entry, sign in zip(entries[group], (1, -1), strict=True):
+            assert torch.equal(offload.unpack(entry), x + sign * group)
+            present = {number for number, pair in enumerate(entries) for each in pair if each.fetched is not None}
+            assert present == {group, max(group - 1, 0)}
+
+
+def test_what_is_no_checkpointing_is_refused_in_one_line():
+    for every in (0, -1, 1.5, True):
+        with pytest.raises(
+            ValueError, match=f"^checkpoint_every={every} was given; allowed: None or a number of layers$"
+        ):
+            TransformerLM(CONFIG, 8, checkpoint_every=every)
+    with pytest.raises(ValueError, match=r"^checkpoint_mode='all' was given; allowed: groups, selective, nested$"):
+        TransformerLM(CONFIG, 8, checkpoint_every=1, checkpoint_mode="all")
+    with pytest.raises(ValueError, match=r"variant='compiled' was given with .*nested.*; allowed: eager, compiled_"):
+        make_train_step(model(Checkpointing(1, "nested")), IDS, IDS, variant="compiled")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", CHECKPOINT_MODES)
+def test_offloading_on_a_gpu_leaves_the_gradients_and_takes_less_memory(mode):
+    attention = functools.partial(flash_attention, is_causal=True, impl="triton", deterministic=True)
+    peaks, results = [], []
+    for options in (None, Checkpointing(1), Checkpointing(1, mode, offload=True)):
+        net = model(options, attention)
+        ids = IDS.repeat(64, 1)
+        gradients(net, ids)
+        torch.cuda.reset_peak_memory_stats()
+        results.append(gradients(net, ids))
+        peaks.append(torch.cuda.max_memory_allocated())
+        del net
+    assert_equal(results[1], results[0])
+    assert_equal(results[2], results[0])
+    assert peaks[0] > peaks[1]
+    assert peaks[0] > peaks[2]
