@@ -62,6 +62,16 @@ def step_flops(config: ModelConfig, batch: int, seq_len: int, *, checkpointing: 
     return 3 * forward_flops(config, batch, seq_len) + blocks * block - spared
 
 
+def causal_step_flops(config: ModelConfig, batch: int, seq_len: int) -> int:
+    """FLOPs of a step with fused causal attention: 6(P - Vd - (2L + 1)d)BT + 7BT^2 dL.
+
+    Attention skips half of the scores, and has two matmuls in the forward and five in the backward, which computes the
+    scores again. Source: Dao 2023 (FlashAttention-2), section 4.1; the course (Spring 2026, leaderboard).
+    """
+    tokens = batch * seq_len
+    return 6 * matmul_weights(config) * tokens + 7 * tokens * seq_len * config.d_model * config.num_layers
+
+
 def optimizer_bytes(num_parameters: int) -> int:
     """Bytes that float32 AdamW reads (parameters, gradients, two moments) and writes (all but the gradients): 28P."""
     return 28 * num_parameters

@@ -23,13 +23,14 @@ FIGURES = {
         "3,925 tokens, 61.3 a device",
     ),
     "optimizer_state_sharding_accounting": ("7.444 GiB", "14.888 GiB", "22.332 GiB", "29.776 GiB"),
-    "gradient_checkpointing": ("0.84, so 1", "6,211 MiB", "8,583 MiB", "15,245 MiB", "116,842 MiB"),
-    "fsdp_accounting": ("25.38 GiB", "38.07 GiB", "50.77 GiB", "12.69 GiB"),
+    "gradient_checkpointing": ("0.84, so 1", "6,946 MiB", "6,211 MiB", "8,583 MiB", "15,245 MiB", "116,842 MiB"),
+    "fsdp_accounting": ("25.38 GiB", "38.07 GiB", "50.77 GiB", "12.69 GiB", "0.175 ms", "0.326 ms"),
     "alternate_ring_all_reduce": ("(N - 1) S/W", "N/2"),
     "data_parallel_calcs": ("30.82", "1.93"),
     "fsdp_calcs": ("30.82",),
     "tp_calcs": ("7.99", "14.98"),
     "fsdp_tp_calcs": ("246.2", "208.4", "72.1", "52.1"),
+    "leaderboard": ("8,125,698,048", "5.04 PFLOP", "657 TFLOP/s", "18.55 GiB", "60.54 GiB", "8.50 GiB"),
 }
 
 

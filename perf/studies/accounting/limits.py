@@ -1,8 +1,9 @@
 """Up to how many devices a form of parallelism is worth it: 2026's last section."""
 
+from perf.studies.accounting.memory import BANDWIDTH, FLOPS
 from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
 
-FLOPS, BANDWIDTH, D_FF, TOKENS = 989e12, 450e9, 10_240, 65_536
+D_FF, TOKENS = 10_240, 65_536
 GIVEN = (
     f"A feed-forward of three matrices D x F, 16 bits, rings: put in are C = 989e12 FLOP/s, W = 450e9 B/s, F = {D_FF}, "
     f"B = {TOKENS:,} tokens."
@@ -23,7 +24,7 @@ def alternate_ring_all_reduce() -> CourseProblem:
             Line("a ring's reduce-scatter and all-gather", "2 (N - 1)/N S/W"),
             Line("over that, N = 8", "N/2", "", f"{ratio:g}"),
         ),
-        "Every step sends all of S instead of one N-th of it, so it is N/2 times slower.",
+        "Each of the N - 1 steps sends all of S instead of one N-th of it, so it is N/2 times slower.",
     )
 
 
@@ -46,8 +47,11 @@ def data_parallel_calcs() -> CourseProblem:
             ),
             Line("(c) at B = 2048", "1 + BW/C", "", f"{limit(2048, FLOPS, BANDWIDTH):.2f}"),
         ),
-        "Limited by communication where N - 1 > BW/C: what counts is the number of tokens, and at 2048 two devices "
-        "already wait.",
+        "(a) The backward has two matmuls for each of the three matrices, 2 BDF FLOPs each, on B/N tokens a device.\n\n"
+        "(b) All three gradients are whole on each device: 6 DF bytes, which a ring all-reduce sends 2 (N - 1)/N times."
+        "\n\n"
+        "(c) 12 (N - 1)/N DF/W <= 12 BDF/(N C) is N - 1 <= BW/C: D and F cancel, and the number of tokens decides. At "
+        "2048 two devices already wait.",
     )
 
 
@@ -65,8 +69,12 @@ def fsdp_calcs() -> CourseProblem:
             Line("(b) backward: all-gather, reduce-scatter", "12 (N - 1)/N DF/W"),
             Line("(c) most devices, both passes", "1 + BW/C", "", f"{limit:.2f}"),
         ),
-        "The same limit as data parallelism's: the backward moves as much, and the forward half of it for half of the "
-        "FLOPs.",
+        "(a) Once gathered, the matmuls are those of data parallelism: one for each matrix in the forward, two in the "
+        "backward, on B/N tokens.\n\n"
+        "(b) The forward gathers three matrices of 2 DF bytes; the backward gathers them again and reduce-scatters as "
+        "many bytes of gradients. Each is a ring of (N - 1)/N of the bytes.\n\n"
+        "(c) Backward: the bytes and the FLOPs of data parallelism, so its limit. Forward: half of the bytes for half "
+        "of the FLOPs, so the same limit.",
     )
 
 
@@ -88,7 +96,12 @@ def tp_calcs() -> CourseProblem:
             Line("(d) most devices, forward", "1 + 3FW/(2C)", "", f"{limit(D_FF, FLOPS, BANDWIDTH, 'forward'):.2f}"),
             Line("(d) most devices, backward", "1 + 3FW/C", "", f"{limit(D_FF, FLOPS, BANDWIDTH, 'backward'):.2f}"),
         ),
-        "The limit does not know the batch: wider layers allow more devices, and the forward is the tighter one.",
+        "(a) Each device differentiates its slice of F alone. x is the same on all devices, so its gradient is the sum "
+        "of theirs, the one collective of the backward.\n\n"
+        "(b) Every matmul has one N-th of F, so a device has one N-th of the FLOPs.\n\n"
+        "(c) The forward sums y, the backward dx: B x D numbers of 2 bytes, all-reduced.\n\n"
+        "(d) 4 (N - 1)/N BD/W <= 12 BDF/(N C) is N - 1 <= 3FW/C in the backward; the forward has the same bytes for "
+        "half of the FLOPs, 3FW/(2C), and is the tighter one. The batch cancels: wider layers allow more devices.",
     )
 
 
@@ -114,6 +127,12 @@ def fsdp_tp_calcs() -> CourseProblem:
             Line("(d) one after the other", "K^2/(96 BF), K = 6 BFW/C + 6F + 4B", "", f"{in_turn:.1f}"),
             Line("(d) about", "3 BFW^2/(8C^2)", "", f"{3 * product / 8:.1f}"),
         ),
-        "Each axis brings its own limit, so they multiply. Communication that takes turns leaves a quarter: each axis "
-        "then has half of the time, N_F = K/(12F) and N_T = K/(8B).",
+        "(a) FSDP divides the tokens and tensor parallelism F, so each device has one N-th of 6 BDF.\n\n"
+        "(b) FSDP gathers 6 DF/N_T bytes within its axis, and tensor parallelism all-reduces 2 BD/N_F bytes within its "
+        "own. They overlap, so the longer one counts.\n\n"
+        "(c) Each axis must be hidden by itself, which gives N_F <= 1 + BW/C and N_T <= 1 + 3FW/(2C), independent of "
+        "each other; their product is largest where both are.\n\n"
+        "(d) The sum of both has to be hidden: 6F (N_F - 1) + 4B (N_T - 1) <= 6 BFW/C, that is 6F N_F + 4B N_T <= K. A "
+        "product under a bound on a sum is largest where both terms are K/2, so N_F = K/(12F), N_T = K/(8B): for large "
+        "K a quarter of (c), since each axis has half of the time.",
     )

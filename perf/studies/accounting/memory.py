@@ -5,6 +5,12 @@ from perf.units import gib, mib
 from perf.workloads import measured
 
 CARDS_GB = (24, 80, 141)
+FLOPS, BANDWIDTH = 989e12, 450e9
+"""Of an H100 or H200 by its data sheet: dense 16-bit FLOP/s, NVLink bytes/s out of a GPU."""
+
+TOKENS = 4 * 512
+"""Of a rank: the handout's batch and context."""
+
 LENGTHS = (256, 1024, 4096, 8192, 16384)
 
 
@@ -62,17 +68,17 @@ def pytorch_attention() -> CourseProblem:
 
 
 def gradient_checkpointing() -> CourseProblem:
-    """Return part (b): blocks in a segment."""
+    """Return part (a), and the closed form of (b): blocks in a segment."""
     checkpointing, big = closed_forms("checkpointing"), measured("configs", "MODEL_CONFIGS")["2.7B"]
     blocks, block = 32, 3651.3125 * 2**20
     given = closed_forms("kept").residual_stream_bytes(big, 4, 2048)
     best = checkpointing.best_segment(blocks, block, given)
 
-    def peak(segment: int) -> Line:
+    def peak(segment: float, words: str = "blocks") -> Line:
         return Line(
-            f"peak with {segment} block{'s' if segment > 1 else ''} a segment",
+            f"(b) peak with {segment:g} {words} a segment",
             "(N/k) a + k R",
-            f"{blocks}/{segment} · 80 + {segment} · 3651.3",
+            f"{blocks}/{segment:g} · 80 + {segment:g} · 3651.3",
             mib(checkpointing.segment_peak_bytes(blocks, block, given, segment)),
         )
 
@@ -84,18 +90,19 @@ def gradient_checkpointing() -> CourseProblem:
         "figure, for 16 heads), its input takes a = 80 MiB.",
         (
             Line(
-                "best number of blocks in a segment",
+                "(b) best number of blocks in a segment",
                 "sqrt(N a/R)",
                 f"sqrt({blocks} · 80 / 3651.3)",
                 f"{(blocks * given / block) ** 0.5:.2f}, so {best}",
             ),
-            peak(1),
+            peak(0.5),
+            peak(1, "block"),
             peak(2),
             peak(4),
-            Line("peak without checkpoints", "N R", f"{blocks} · 3651.3", mib(blocks * block)),
+            Line("(b) peak without checkpoints", "N R", f"{blocks} · 3651.3", mib(blocks * block)),
             *(
                 Line(
-                    f"forwards of blocks, {words}, N = 8",
+                    f"(a) forwards of blocks, {words}, N = 8",
                     formula,
                     "",
                     str(checkpointing.block_forwards(8, nesting)),
@@ -107,22 +114,27 @@ def gradient_checkpointing() -> CourseProblem:
                 )
             ),
         ),
-        "(a) Least memory: f_k(x) = block_k(checkpoint(f_{k-1}, x)), whose checkpoints all keep the same x: R + O(a), "
-        "for O(N^2) of compute. Halves of halves: R + O(a log N) for O(N log N). (b) One block a segment is best, as a "
-        "block keeps far more than its input; the next size up needs 1.4 times as much.",
+        "(a) Least memory has each block run on a checkpoint of all blocks before it: f(k, x) = x if k == 0 else "
+        "block_k(checkpoint(f, k - 1, x)). All checkpoints keep the same x, and the backward has one block's residuals "
+        "at a time, so the peak is R + O(a), whatever N is. To get the input of block k again takes k - 1 forwards, "
+        "O(N^2) in all. Halves of halves cost R + O(a log N) and O(N log N) of compute, checkpoints of single blocks "
+        "R + N a and one more forward.\n\n"
+        "(b) Without nesting, k blocks a segment keep N/k inputs and the residuals of k blocks. R is 46 a, so the "
+        "optimum is below 1: each block is a segment. Two blocks a segment need 1.4 times as much. Half a block would "
+        "save half of R and add N inputs; even with equal halves that is more.",
     )
 
 
-def optimizer_state_sharding_accounting() -> CourseProblem:
-    """Return parts (a) and (c); (b), the time, is measured."""
+def optimizer_state_sharding_accounting(size: str = "xl") -> CourseProblem:
+    """Return parts (a) and (c) for the size that a handout calls xl; (b), the time, is measured."""
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
-    parameters = compute.parameters(configs["xl"])
+    parameters = compute.parameters(configs[size])
     divided = sharding.states_by_phase(parameters, 2, "moments")
     return CourseProblem(
         "optimizer_state_sharding_accounting",
         5,
         "2025 and 2026",
-        f"xl, P = {parameters:,}, float32, Adam, n = 2 ranks. Activations come on top.",
+        f"{size}, P = {parameters:,}, float32, Adam, n = 2 ranks. Activations come on top.",
         (
             Line("(a) after the model is made", "4P", f"4 · {parameters:,}", gib(divided["after init"], 3)),
             Line(
@@ -155,9 +167,13 @@ def optimizer_state_sharding_accounting() -> CourseProblem:
 
 
 def fsdp_accounting() -> CourseProblem:
-    """Return part (a)."""
+    """Return part (a), and the closed form of (b), whose timings are measured."""
+    parallelism = closed_forms("parallelism")
     sharding, compute, configs = closed_forms("sharding"), closed_forms("compute"), measured("configs", "MODEL_CONFIGS")
-    parameters = compute.parameters(configs["2.7B"])
+    big = configs["2.7B"]
+    parameters = compute.parameters(big)
+    gather_s = parallelism.fsdp_seconds(big.d_model, big.d_ff, 2, BANDWIDTH, "forward")
+    math_s = parallelism.math_seconds(2 * TOKENS, big.d_model, big.d_ff, 2, FLOPS, "forward")
     moments, everything, nothing = (
         sharding.state_bytes(parameters, 2, divided) for divided in ("moments", "parameters", "nothing")
     )
@@ -165,15 +181,24 @@ def fsdp_accounting() -> CourseProblem:
         "fsdp_accounting",
         5,
         "2026",
-        f"2026's xl (2.7B here), P = {parameters:,}, float32, Adam, n = 2 ranks; buffers for gathered layers left out.",
+        f"The handout's xl (2.7B here), P = {parameters:,}, float32, Adam, n = 2 ranks, without gather buffers.",
         (
-            Line("a rank with everything divided", "16P/n", "", gib(everything)),
-            Line("with the optimizer's state divided", "8P + 8P/n", "", gib(moments)),
-            Line("with nothing divided", "16P", "", gib(nothing)),
+            Line("(a) a rank with everything divided", "16P/n", "", gib(everything)),
+            Line("(a) with the optimizer's state divided", "8P + 8P/n", "", gib(moments)),
+            Line("(a) with nothing divided", "16P", "", gib(nothing)),
             Line(
-                "saved against the sharded optimizer", "8P (1 - 1/n)", f"4 · {parameters:,}", gib(moments - everything)
+                "(a) saved against the sharded optimizer",
+                "8P (1 - 1/n)",
+                f"4 · {parameters:,}",
+                gib(moments - everything),
             ),
+            Line("(b) gather of a block's SwiGLU, 16 bits", "6 (n - 1)/n DF/W", "", f"{gather_s * 1e3:.3f} ms"),
+            Line("(b) its matmuls in the forward", "6 BDF/(n C)", "", f"{math_s * 1e3:.3f} ms"),
         ),
-        "Gradients and parameters are divided too, so on two ranks 4 bytes a parameter are saved; the RMSNorms' "
-        "weights stay whole. It costs a third all-gather of P elements a step.",
+        "(a) Gradients and parameters are divided too, so on two ranks 4 bytes a parameter are saved; the RMSNorms' "
+        "weights stay whole. It costs a third collective of P elements a step.\n\n"
+        "(b) By the closed form, yes: with batch 4 and context 512 on each rank, at the data sheet's W = 450e9 B/s and "
+        f"C = 989e12 FLOP/s, the gather of a SwiGLU takes {gather_s / math_s:.2f} of the time of its matmuls, and it "
+        "starts two layers ahead. Real matmuls are slower than C, which leaves it more time; the first layers have "
+        "nothing to hide behind.",
     )

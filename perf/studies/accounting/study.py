@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from perf.files import write_aside
-from perf.studies.accounting import communication, limits, memory
+from perf.studies.accounting import communication, leaderboard, limits, memory
 from perf.studies.accounting.problem import CourseProblem, text
 from perf.studies.document import out_option
 
@@ -25,6 +25,7 @@ PROBLEMS = {
         limits.fsdp_calcs,
         limits.tp_calcs,
         limits.fsdp_tp_calcs,
+        leaderboard.leaderboard,
     )
 }
 """By the course's names, in its order: 2025's, then what 2026 adds."""
