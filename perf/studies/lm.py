@@ -148,15 +148,17 @@ def bench() -> Bench:
     return Bench(device_kind())
 
 
-def rows_of(settings: list[Setting], measure: Callable[[Training, Setting], Row]) -> Iterator[Row]:
+def rows_of(
+    settings: list[Setting], measure: Callable[[Training, Setting], Row], *, tries_all: bool = False
+) -> Iterator[Row]:
     """Yield a row for each setting: the fields of `measure(training, setting)`, or the status of its failure.
 
-    A setting whose predicted memory exceeds that of the GPU is not tried.
+    A setting whose step is predicted to exceed the GPU's memory is not tried, unless `tries_all`.
     """
     for setting in progress(settings, unit="model"):
         predicted = predicted_bytes(setting)
         row = setting.axes() | ({} if predicted is None else {"predicted_bytes": predicted})
-        if predicted is not None and predicted > memory_bytes():
+        if not tries_all and predicted is not None and predicted > memory_bytes():
             yield row | {"status": "out_of_memory", "reason": f"predicted {gib(predicted, 0)}"}
             continue
         try:

@@ -52,9 +52,9 @@ def command(models: Models, out: Path) -> None:
     if kind == "cpu":
         _refuse_compiled(settings)
     held = workspaces() if kind == "cuda" else None
-    whole = kept(
-        rows_of(settings, lambda training, setting: measure(training, setting, out)), kind, out / "memory.json"
-    )
+    # Of a step that does not fit, the forward alone may.
+    tried = rows_of(settings, lambda training, setting: measure(training, setting, out), tries_all=True)
+    whole = kept(tried, kind, out / "memory.json")
     whole["workspaces"], rows = held, whole["rows"]
     click.echo(heading(whole))
     click.echo(about(held))
