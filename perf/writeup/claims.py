@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from perf.studies.on_file import NotOnFile, OnFile, some
 from perf.writeup import flash
+from perf.writeup.editions import FLASH, STEPS
 from perf.writeup.markdown import Markup, code
-from perf.writeup.problems import FLASH, STEPS, Need
+from perf.writeup.problems import Need
 from perf.writeup.source import Source
 
 NEEDS = {

@@ -1,11 +1,13 @@
 """Chapters about several GPUs, each from the rows of a study: its template, table and figure."""
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from perf.studies import STUDIES
 from perf.studies.document import heading
 from perf.studies.on_file import NotOnFile
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, sharding
@@ -88,7 +90,7 @@ def equivalence(source: Source, figures: Path) -> str:
     return _each("ddp-equivalence", found, ddp_equivalence, figures, lambda rows: {"rows": rows})
 
 
-def data_parallel(template: str, size: str, *strategies: str) -> Part:
+def data_parallel(template: str, *strategies: str, size: str) -> Part:
     """A chapter of `study ddp` on a model size: its template, and a table of these strategies, or of all of them."""
 
     def chapter(source: Source, figures: Path) -> str:
@@ -175,6 +177,23 @@ def _drawn(rows: list[Row], path: Path, title: str) -> None:
     draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
 
+def of_study(name: str, size: str = "") -> Part:
+    """The chapter of a study that names its own answers: sentences, table and figure of each of its documents.
+
+    With `size`, of its rows on that model size.
+    """
+
+    def chapter(source: Source, figures: Path) -> str:
+        found = _documents(source, name, lambda row: not size or row["size"] == size)
+        if not found:
+            raise NotOnFile(f"no rows of study {name}")
+        study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
+        shown = lambda rows: {"said": _spaced(study.answers(rows))}  # noqa: E731
+        return _each("study", found, study, figures, shown, getattr(study, "draw", None), figure=name)
+
+    return chapter
+
+
 def _spaced(sentences: Iterable[str]) -> list[str]:
     """Sentences of a study as the document writes a percentage."""
     return [sentence.replace("%", " %").replace("  %", " %") for sentence in sentences]
@@ -207,14 +226,14 @@ def _each(
     shown: Figures,
     draw: Draw | None = None,
     keep: Keep = lambda row: True,
-    name: str = "",
+    figure: str = "",
 ) -> str:
     """The template for each document, with the rows that it keeps in its table. Raises `NotOnFile` if there is none."""
     parts = []
     for one, rows in found:
         if any(map(keep, rows)):
-            figure = "-".join([name or template, *one.folder.parts])
-            parts.append(_chapter(template, [(one, rows)], study, figures, shown, draw, figure, keep))
+            name = "-".join([figure or template, *one.folder.parts])
+            parts.append(_chapter(template, [(one, rows)], study, figures, shown, draw, name, keep))
     if not parts:
         raise NotOnFile(f"no rows for {template}")
     return "\n".join(parts)

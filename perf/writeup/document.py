@@ -2,80 +2,26 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf.studies.on_file import NotOnFile
-from perf.writeup import answered, claims, distributed, flash
+from perf.writeup import answered, claims
+from perf.writeup.chapters import CODE, Part, extras, parts
+from perf.writeup.editions import EDITIONS
 from perf.writeup.markdown import Markup, anchor, anchored, code, plain, table
-from perf.writeup.problems import POINTS, PROBLEMS, Problem
+from perf.writeup.problems import Edition, Problem
 from perf.writeup.source import Source, Study
 from perf.writeup.templating import render
-from perf.writeup.worked import closed_form
 
 FIGURES = "figures"
-Part = Callable[[Source, Path], str]
-
-CODE = (
-    "flash_forward",
-    "flash_backward",
-    "ddp_overlap_individual_parameters",
-    "ddp_overlap_bucketed",
-    "optimizer_state_sharding",
-)
-"""Problems with nothing to measure; templates/code describes what answers them."""
-
-
-def _worked(name: str) -> Part:
-    return lambda source, figures: closed_form(name)
-
-
-OVERLAPPED = "ddp_overlap_individual_parameters_benchmarking"
-STRATEGIES = {
-    "naive_ddp_benchmarking": ("naive",),
-    "minimal_ddp_flat_benchmarking": ("naive", "flat"),
-    OVERLAPPED: ("naive", "flat", "overlapped"),
-}
-PARTS: dict[str, tuple[Part | str, ...]] = {
-    **{name: (name,) for name in answered.CHAPTERS},
-    "flash_benchmarking": (flash.benchmarking,),
-    "leaderboard": (flash.leaderboard,),
-    "distributed_communication_single_node": (distributed.communication,),
-    "naive_ddp": (distributed.equivalence,),
-    **{name: (distributed.data_parallel(name, "xl", *strategies),) for name, strategies in STRATEGIES.items()},
-    "ddp_overlap_individual_parameters_benchmarking": (
-        distributed.data_parallel(OVERLAPPED, "xl", *STRATEGIES[OVERLAPPED]),
-        distributed.traces("xl"),
-    ),
-    "ddp_bucketed_benchmarking": (
-        distributed.data_parallel("ddp_bucketed_benchmarking", "xl"),
-        _worked("ddp_bucketed_benchmarking"),
-    ),
-    "communication_accounting": (_worked("communication_accounting"),),
-    "optimizer_state_sharding_accounting": (
-        distributed.state_sharding("xl"),
-        _worked("optimizer_state_sharding_accounting"),
-    ),
-}
-"""Parts of each chapter, the answers by the names of their templates; those of `CODE` need no measurement."""
-
-EXTRAS: dict[str, tuple[str, Part | str]] = {
-    "torch_compile": ("The fastest step", "fastest_step"),
-    "flash_benchmarking": ("Attention beside every other in PyTorch", "attention"),
-    "ddp_bucketed_benchmarking": ("Beside torch's DistributedDataParallel", distributed.beside_torch("ddp", "xl")),
-    "optimizer_state_sharding_accounting": (
-        "Beside torch's ZeroRedundancyOptimizer",
-        distributed.beside_torch("sharding", "xl"),
-    ),
-}
-"""Chapters beyond the handout, after the problem that they belong to; left out where they were not measured."""
 
 
 @dataclass
 class Document:
     """The write-up as Markdown, and what it says of itself."""
 
+    edition: Edition
     text: str = ""
     missing: dict[str, list[str]] = field(default_factory=dict)
     """Problem -> the commands that would measure what it lacks."""
@@ -88,18 +34,17 @@ class Document:
         return list(dict.fromkeys(itertools.chain.from_iterable(self.missing.values())))
 
 
-def write(source: Source, folder: Path) -> Document:
-    """The document of one machine; its figures go to `folder`/figures."""
-    made = Document(warnings=list(source.skipped))
+def write(source: Source, folder: Path, edition: Edition = EDITIONS["2025"]) -> Document:
+    """The document of one machine for an edition's problems; its figures go to `folder`/figures."""
+    made = Document(edition, warnings=list(source.skipped))
     figures = folder / FIGURES
-    chapters = [_chapter(problem, source, figures, made) for problem in PROBLEMS]
+    chapters = [_chapter(problem, source, figures, made) for problem in edition.problems]
     conditions = ""
     with contextlib.suppress(NotOnFile):
         conditions = answered.conditions(source)
     known = answered.values(source, answered.copier(source, figures)) | {
         "hardware": sorted({_hardware(study) for study in source.studies}),
-        "points": POINTS,
-        "problems": len(PROBLEMS),
+        "edition": edition,
         "lacking": len(made.missing),
         "overview": Markup(table(_overview(source, made))),
         "commands": made.commands,
@@ -123,7 +68,7 @@ def _overview(source: Source, made: Document) -> list[dict[str, object]]:
             "tests": Markup(", ".join(map(code, _files(problem)))),
             "measured": _measured(problem, source, made),
         }
-        for problem in PROBLEMS
+        for problem in made.edition.problems
     ]
 
 
@@ -153,12 +98,12 @@ def _measured(problem: Problem, source: Source, made: Document) -> str:
 
 def _chapter(problem: Problem, source: Source, figures: Path, made: Document) -> dict[str, str]:
     """The name, points, tests and text of a problem's chapter, in which a missing measurement has its command."""
-    parts = [render(f"code/{problem.name}.md", {})] if problem.name in CODE else []
+    texts = [render(f"code/{problem.name}.md", {})] if problem.name in CODE else []
     commands = list(problem.missing(source))
     why = "Not measured yet"
-    for part in PARTS.get(problem.name, ()):
+    for part in parts(made.edition).get(problem.name, ()):
         try:
-            parts.append(_made(part, source, figures, made))
+            texts.append(_made(part, source, figures, made))
         except NotOnFile as error:
             if commands:
                 continue
@@ -167,17 +112,17 @@ def _chapter(problem: Problem, source: Source, figures: Path, made: Document) ->
             made.warnings.append(f"{problem.name} cannot be shown: {error}")
     if commands:
         made.missing[problem.name] = commands
-        parts.append(f"**{why}:** {', '.join(map(code, commands))}.")
-    if problem.name in EXTRAS:
-        title, part = EXTRAS[problem.name]
+        texts.append(f"**{why}:** {', '.join(map(code, commands))}.")
+    if problem.name in (beyond := extras(made.edition)):
+        title, part = beyond[problem.name]
         with contextlib.suppress(NotOnFile):  # the handout does not ask for it
-            parts.append(f"## {title}\n\n{_made(part, source, figures, made)}")
+            texts.append(f"## {title}\n\n{_made(part, source, figures, made)}")
     points = f"{problem.points} point{'' if problem.points == 1 else 's'}" if problem.points else "Optional"
     return {
         "name": Markup(problem.name),
         "points": points,
         "tests": Markup(", ".join(code(f"tests/{name}") for name in problem.tests)),
-        "body": Markup("\n\n".join(part.strip() for part in parts)),
+        "body": Markup("\n\n".join(part.strip() for part in texts)),
     }
 
 

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from perf.printable import collapsed
@@ -30,12 +30,18 @@ def code(text: Any) -> Markup:
     return Markup(f"`{' '.join(str(text).replace('`', '').split())}`")
 
 
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """A table of GitHub's Markdown, columns of numbers to the right; a cell that a row lacks stays empty."""
+def table(rows: Iterable[dict[str, Any]], words: Collection[str] = ()) -> str:
+    """A table of GitHub's Markdown, columns of numbers to the right; a cell that a row lacks stays empty.
+
+    `words` are columns whose cells may begin with a number and are none.
+    """
     listed = list(rows)
     names = list(dict.fromkeys(name for row in listed for name in row))
     lines = [[_cell(row.get(name, "")) for name in names] for row in listed]
-    numbers = [all(_NUMBER.match(cell.strip("*")) for cell in column) for column in zip(*lines, strict=True)]
+    numbers = [
+        name not in words and all(_NUMBER.match(cell.strip("*")) for cell in column)
+        for name, column in zip(names, zip(*lines, strict=True), strict=True)
+    ]
     rule = ["---:" if one else "---" for one in numbers]
     return "".join(f"| {' | '.join(line)} |\n" for line in [[_cell(name) for name in names], rule, *lines])
 

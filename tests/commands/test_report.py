@@ -71,6 +71,15 @@ def test_it_writes_every_form_and_says_what_is_missing(made):
     assert "naive_ddp_benchmarking" not in said
 
 
+def test_it_writes_the_problems_of_another_edition(tmp_path):
+    done = report("--edition", "2026", "--results", perf_folder(tmp_path / "perf", {}), "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "10 of 27 problems of 2026 have all that they ask for" in done.output
+    assert (tmp_path / "out" / "writeup.pdf").read_bytes().startswith(b"%PDF-")
+    assert "spring 2026" in (tmp_path / "out" / "writeup.html").read_text(encoding="utf-8")
+    assert report("--edition", "2024").exit_code == 2
+
+
 def test_the_page_needs_no_other_file_and_runs_nothing(made):
     page = (made[0] / "writeup.html").read_text(encoding="utf-8")
     parsed = Tags(page)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perf.writeup.problems import BUCKETS_MB
+from perf.writeup.editions import BUCKETS_MB
 
 MACHINE = "box"
 XL = {"size": "xl", "context_length": 512, "precision": "bf16", "variant": "compiled_blocks", "batch": 4}

@@ -10,16 +10,18 @@ from jinja2 import UndefinedError
 
 from perf.writeup import answered, claims, document, source
 from perf.writeup.answered import CHAPTERS
-from perf.writeup.document import CODE, EXTRAS, PARTS
-from perf.writeup.problems import PROBLEMS
+from perf.writeup.chapters import CODE, extras, parts
+from perf.writeup.editions import EDITIONS
 from tests.writeup.made_up import ALL, DDP, MACHINE, SHARDING, ddp_row, perf_folder
 
+EDITION = EDITIONS["2025"]
+PROBLEMS, PARTS, EXTRAS = EDITION.problems, parts(EDITION), extras(EDITION)
 PERF = Path(__file__).parents[2] / "perf"
 STUDIES = "studies/results/nvidia-h200"
 
 
-def written(folder, out, machine=MACHINE):
-    return document.write(source.read(folder, machine), out)
+def written(folder, out, machine=MACHINE, edition=EDITION):
+    return document.write(source.read(folder, machine), out, edition)
 
 
 @pytest.fixture
@@ -39,8 +41,59 @@ def test_every_problem_has_a_chapter_in_the_handouts_order_and_is_answered_in_on
     assert [name for name in names if name in {problem.name for problem in PROBLEMS}] == [
         problem.name for problem in PROBLEMS
     ]
-    assert PARTS.keys() | set(CODE) == {problem.name for problem in PROBLEMS}
-    assert not PARTS.keys() & set(CODE)
+    code = {problem.name for problem in PROBLEMS if problem.answered == "code"}
+    assert PARTS.keys() | code == {problem.name for problem in PROBLEMS} and code <= set(CODE)
+    assert not PARTS.keys() & code
+
+
+def test_2026_has_its_own_problems_in_its_own_order(committed_source, undrawn, tmp_path):
+    edition = EDITIONS["2026"]
+    made = document.write(committed_source, tmp_path, edition)
+    assert made.warnings == []
+    names = re.findall(r"^## (\w+)$", made.text, re.M)
+    own = [problem.name for problem in edition.problems]
+    assert [name for name in names if name in {*own, *(problem.name for problem in PROBLEMS)}] == own
+    assert parts(edition).keys() | {problem.name for problem in edition.problems if problem.answered == "code"} == set(
+        own
+    )
+    assert "137 points" in made.text and "This handout's xl is 2.7B" in made.text
+    profiling = chapter(made, "memory_profiling")
+    assert "| attention's probabilities | 8 | 6.2 % | 2048 | 51.6 % |" in profiling and "**(f)**" in profiling
+    for name in made.missing:
+        assert "**Not measured yet:** `" in chapter(made, name)
+    assert not made.missing.keys() & {"benchmarking_script", "torch_compile", "flash_benchmarking", "naive_ddp"}
+    assert "6,211 MiB" in chapter(made, "gradient_checkpointing")
+    assert re.search(r"\n\*15 points\.\*?.*\n\n\w", chapter(made, "fsdp"))  # a paragraph of its own
+    assert "12.691 GiB" in chapter(made, "optimizer_state_sharding_accounting")  # of its own xl
+
+
+def test_rows_of_the_other_editions_xl_answer_nothing(undrawn, tmp_path):
+    folder = perf_folder(tmp_path, ALL)
+    made = written(folder, tmp_path / "out", edition=EDITIONS["2026"])
+    assert "131.25" not in made.text and "naive_ddp_benchmarking" in made.missing
+    rows = [row | {"size": "2.7B"} for row in DDP]
+    (folder / "studies/results/box-x2/2.7B").mkdir()
+    perf_folder(tmp_path, {"ddp": rows}, "box-x2/2.7B")
+    made = written(folder, tmp_path / "out", edition=EDITIONS["2026"])
+    assert chapter(made, "naive_ddp_benchmarking").count("131.25 ms") == 1
+    assert "naive_ddp_benchmarking" not in made.missing
+
+
+def test_a_forward_whose_step_does_not_fit_is_shown(copied, tmp_path):
+    path = copied / STUDIES / "memory.json"
+    content = json.loads(path.read_text())
+    for precision, peak in (("fp32", 17), ("bf16", 24)):
+        (row,) = (row for row in content["rows"] if (row["context"], row["precision"]) == (128, precision))
+        forward = row["forward"] | {"peak_bytes": peak * 2**30}
+        row = row | {"context": 2048, "status": "out_of_memory", "reason": "step requested 2.00 GiB"}
+        content["rows"].append(row | {"forward": forward, "step": {"out_of_memory": "requested 2.00 GiB"}})
+    path.write_text(json.dumps(content))
+    made = written(copied, tmp_path / "out", "nvidia-h200", EDITIONS["2026"])
+    said = chapter(made, "memory_profiling")
+    assert "| 2048 | 17.00 | 24.00 | +41.2 % | OOM | OOM |  |" in said
+    assert "At 2048 a forward alone peaks at 17.0 GiB; a step does not fit." in " ".join(said.split())
+    assert "memory_profiling" not in made.missing
+    assert "| 2048 |" not in chapter(written(copied, tmp_path / "out", "nvidia-h200"), "memory_profiling")
 
 
 def test_page_one_has_points_tests_and_what_is_measured(committed):

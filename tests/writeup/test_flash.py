@@ -8,7 +8,7 @@ import pytest
 
 from perf.studies.on_file import NotOnFile
 from perf.writeup import answered, claims, flash, source
-from perf.writeup.problems import FLASH
+from perf.writeup.editions import FLASH
 from perf.writeup.templating import render
 from tests.writeup.made_up import MACHINE, perf_folder
 

@@ -14,16 +14,23 @@ from perf.studies import command as studies
 from perf.studies import lm
 from perf.workloads.workload import WrongResult
 from perf.writeup import source
-from perf.writeup.problems import POINTS, PROBLEMS, Need
+from perf.writeup.editions import EDITIONS
+from perf.writeup.problems import Need
 from tests.writeup.made_up import DDP, MACHINE, ddp_row, perf_folder
 
 TESTS = Path(__file__).parents[1]
+PROBLEMS = [problem for edition in EDITIONS.values() for problem in edition.problems]
+COMING = {"checkpointing", "fsdp", "leaderboard-2026"}
+"""Studies that are not in every checkout yet."""
+
 COMMANDS = sorted({need.command(MACHINE) for problem in PROBLEMS for need in problem.needs})
 
 
 def test_the_points_are_those_of_the_handout():
-    assert sum(problem.points for problem in PROBLEMS) == POINTS == 107
-    assert len({problem.name for problem in PROBLEMS}) == len(PROBLEMS)
+    assert {year: edition.points for year, edition in EDITIONS.items()} == {"2025": 107, "2026": 137}
+    assert {year: len(edition.problems) for year, edition in EDITIONS.items()} == {"2025": 22, "2026": 27}
+    for edition in EDITIONS.values():
+        assert len({problem.name for problem in edition.problems}) == len(edition.problems)
 
 
 @pytest.mark.parametrize("name", sorted({name for problem in PROBLEMS for name in problem.tests}))
@@ -43,9 +50,11 @@ def test_the_command_of_a_missing_measurement_is_one_that_runs(command, tmp_path
         return
     assert words[:4] == ["python", "-m", "perf", "study"]
     study = studies.get_command(click.Context(click.Command("study")), words[4])
+    if study is None and words[4] in COMING:
+        return
     assert study is not None, words[4]
     context = study.make_context(words[4], words[5:])
-    assert context.params["out"].parent == Path("perf/studies/results")
+    assert Path("perf/studies/results") in context.params["out"].parents
 
 
 def test_a_problem_has_one_command_for_each_document():

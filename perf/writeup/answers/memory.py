@@ -11,28 +11,30 @@ from perf.writeup.formats import gib, mib, percent, share
 from perf.writeup.markdown import Markup, code
 
 SIZE, CONTEXT = "2.7B", 512
-"""The single model that the course looks into."""
+"""The single model that the course looks into, which 2026 calls xl."""
+
+CONTEXTS, CONTEXTS_2026 = (128, 256, 512), (128, 2048)
 
 
-def memory_peaks(documents: Documents) -> list[Row]:
-    """A forward without gradients and a whole step, in both precisions."""
-    rows = by(documents["memory"]["rows"], "size", "context", "precision")
+def memory_peaks(documents: Documents, contexts: tuple[int, ...] = CONTEXTS) -> list[Row]:
+    """A forward without gradients and a whole step, in both precisions, with what did not fit."""
+    rows = {(row["context"], row["precision"]): row for row in _rows(documents, contexts)}
     shown: list[Row] = []
-    for context in _contexts(documents):
-        exact, mixed = (rows[SIZE, context, precision] for precision in ("fp32", "bf16"))
+    for context in sorted({context for context, _ in rows}):
+        exact, mixed = (rows[context, precision] for precision in ("fp32", "bf16"))
         cells: Row = {"context": context}
         for name in ("forward", "step"):
-            before, after = exact[name]["peak_bytes"], mixed[name]["peak_bytes"]
-            cells[f"{name}, fp32"], cells[f"{name}, bf16"] = gib(before), gib(after)
-            cells[f"{name}: change"] = percent(after / before - 1)
+            before, after = (row.get(name, {}).get("peak_bytes") for row in (exact, mixed))
+            cells[f"{name}, fp32"], cells[f"{name}, bf16"] = (gib(each) if each else "OOM" for each in (before, after))
+            cells[f"{name}: change"] = percent(after / before - 1) if before and after else ""
         shown.append(cells)
     return shown
 
 
-def memory_phases(documents: Documents) -> list[Row]:
+def memory_phases(documents: Documents, contexts: tuple[int, ...] = CONTEXTS) -> list[Row]:
     """Bytes in use at the ends of a step's phases."""
     shown: list[Row] = []
-    for row in documents["memory"]["rows"]:
+    for row in _whole(documents, contexts):
         phases = {phase["name"]: phase for phase in row["step"]["phases"]}
         shown.append(
             {
@@ -50,10 +52,10 @@ def memory_phases(documents: Documents) -> list[Row]:
     return shown
 
 
-def memory_largest(documents: Documents) -> list[Row]:
+def memory_largest(documents: Documents, contexts: tuple[int, ...] = CONTEXTS) -> list[Row]:
     """A tensor of the residual stream, and the largest blocks at the peaks."""
     shown: list[Row] = []
-    for row in documents["memory"]["rows"]:
+    for row in _whole(documents, contexts):
         cells: Row = {
             "context, precision": f"{row['context']}, {row['precision']}",
             "residual stream, MiB": mib(row["residual_bytes"]),
@@ -95,13 +97,28 @@ def memory_block(documents: Documents) -> list[Row]:
     return shown
 
 
-def block_parts(precision: str) -> dict[str, int]:
+def memory_block_2026(documents: Documents) -> list[Row]:
+    """The same in fp32 at both contexts of 2026."""
+    some(documents["memory"]["rows"], "memory")
+    short, long = (block_parts("fp32", context) for context in CONTEXTS_2026)
+    columns = tuple(zip(CONTEXTS_2026, (short, long), strict=True))
+    shown: list[Row] = []
+    for name in sorted((name for name in long if long[name]), key=lambda name: -long[name]):
+        cells: Row = {"kept": Markup(name)}
+        for context, parts in columns:
+            cells[f"at {context}, MiB"] = mib(parts[name])
+            cells[f"share at {context}"] = share(parts[name] / sum(parts.values()))
+        shown.append(cells)
+    return [*shown, {"kept": "sum"} | {f"at {context}, MiB": mib(sum(parts.values())) for context, parts in columns}]
+
+
+def block_parts(precision: str, context: int = CONTEXT) -> dict[str, int]:
     """Bytes by what they are; B, T, d, f, H as in `cs336_systems.accounting`."""
     config = measured("configs", "MODEL_CONFIGS")[SIZE]
     mixed = precision == "bf16"
     element = 2 if mixed else 4
-    tokens = BATCH * CONTEXT
-    stream, scores = tokens * config.d_model, BATCH * config.num_heads * CONTEXT**2
+    tokens = BATCH * context
+    stream, scores = tokens * config.d_model, BATCH * config.num_heads * context**2
     weights = 4 * config.d_model**2 + 3 * config.d_model * config.d_ff
     return {
         "SwiGLU: `w1 x`, its SiLU, `w3 x`, their product": 4 * element * tokens * config.d_ff,
@@ -110,7 +127,7 @@ def block_parts(precision: str) -> dict[str, int]:
         "outputs of the two RMSNorms": (5 * 2 if mixed else 2 * 4) * stream,  # in bf16 a cast for each of five matrices
         "inputs of the two RMSNorms": 2 * 4 * stream,
         "output of attention": element * stream,
-        "causal mask, scales of the RMSNorms": CONTEXT**2 + 8 * tokens,
+        "causal mask, scales of the RMSNorms": context**2 + 8 * tokens,
         "autocast's copies of the weights": 2 * weights if mixed else 0,
     }
 
@@ -134,8 +151,13 @@ def peaks(documents: Documents) -> list[Row]:
     return shown
 
 
-def _contexts(documents: Documents) -> list[int]:
-    return sorted({row["context"] for row in documents["memory"]["rows"]})
+def _rows(documents: Documents, contexts: tuple[int, ...]) -> list[Row]:
+    return [row for row in documents["memory"]["rows"] if row["size"] == SIZE and row["context"] in contexts]
+
+
+def _whole(documents: Documents, contexts: tuple[int, ...]) -> list[Row]:
+    """The rows whose step fitted."""
+    return [row for row in _rows(documents, contexts) if row.get("status", "ok") == "ok"]
 
 
 class Memory(Answer):
@@ -143,8 +165,13 @@ class Memory(Answer):
 
     @functools.cached_property
     def rows(self) -> dict[tuple[int, str], Row]:
-        """The recorded runs."""
-        return by((row for row in self.documents["memory"]["rows"] if row["size"] == SIZE), "context", "precision")
+        """The recorded runs whose step fitted, at the contexts of 2025."""
+        return by(_whole(self.documents, CONTEXTS), "context", "precision")
+
+    def row_at(self, context: int, precision: str) -> Row:
+        """The recorded run at a context of 2026, whose step may not fit; {} without one."""
+        rows = _rows(self.documents, CONTEXTS_2026)
+        return next((row for row in rows if (row["context"], row["precision"]) == (context, precision)), {})
 
     def peaks(self, name: str, *contexts: int, precision: str = "fp32") -> list[int]:
         """Allocated bytes at the peak."""
@@ -181,35 +208,35 @@ class Memory(Answer):
         """Allocations and releases of a forward alone."""
         return self.rows[CONTEXT, precision]["forward"]["phases"][0]["events"]
 
-    def added(self, precision: str) -> int:
-        """Bytes that the forward of a step adds."""
-        (forward,) = (one for one in self.rows[CONTEXT, precision]["step"]["phases"] if one["name"] == "forward")
-        return forward["end_bytes"] - forward["start_bytes"]
+    def added(self, precision: str, context: int = CONTEXT, phase: str = "forward") -> int:
+        """Bytes that a phase of a step adds, the forward or the backward."""
+        (one,) = (one for one in self.rows[context, precision]["step"]["phases"] if one["name"] == phase)
+        return one["end_bytes"] - one["start_bytes"]
 
-    def unexplained(self, precision: str) -> int:
-        """Bytes of them that the closed form of what a model keeps lacks."""
+    def unexplained(self, precision: str, context: int = CONTEXT) -> int:
+        """Bytes that the forward adds and the closed form of what a model keeps lacks."""
         config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return self.added(precision) - measured("accounting.kept", "model_kept_bytes")(
-            config, BATCH, CONTEXT, precision=precision
+        return self.added(precision, context) - measured("accounting.kept", "model_kept_bytes")(
+            config, BATCH, context, precision=precision
         )
 
-    def kept(self, precision: str) -> int:
+    def kept(self, precision: str, context: int = CONTEXT) -> int:
         """Bytes that a block keeps for its backward, autocast's copies of the weights aside."""
-        return sum(block_parts(precision).values()) - self.copies(precision)
+        return sum(block_parts(precision, context).values()) - self.copies(precision)
 
     def copies(self, precision: str) -> int:
         """Bytes of autocast's copies of a block's weights."""
         return block_parts(precision)["autocast's copies of the weights"]
 
-    def largest_terms(self, count: int) -> float:
+    def largest_terms(self, count: int, context: int = CONTEXT) -> float:
         """The share of what a block keeps in fp32 that its largest terms are."""
-        parts = sorted(block_parts("fp32").values())
+        parts = sorted(block_parts("fp32", context).values())
         return sum(parts[-count:]) / sum(parts)
 
-    def kept_by_course(self) -> int:
+    def kept_by_course(self, context: int = CONTEXT) -> int:
         """Bytes that a block of the course's own model keeps."""
         config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return measured("accounting.kept", "course_block_kept_bytes")(config, BATCH, CONTEXT)
+        return measured("accounting.kept", "course_block_kept_bytes")(config, BATCH, context)
 
     def gradients(self) -> int:
         """Bytes of a block's gradients."""
@@ -219,10 +246,15 @@ class Memory(Answer):
         """Bytes of autocast's copies of all weights that matmuls have."""
         return 2 * measured("accounting.compute", "matmul_weights")(measured("configs", "MODEL_CONFIGS")[SIZE])
 
-    def predicted_step(self, context: int) -> int:
-        """The predicted peak of a step in fp32."""
+    def predicted_step(self, context: int, precision: str = "fp32") -> int:
+        """The predicted peak of a step."""
         config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return measured("accounting.peak", "peak_step_bytes")(config, BATCH, context)
+        return measured("accounting.peak", "peak_step_bytes")(config, BATCH, context, precision=precision)
+
+    def predicted_forward(self, context: int, precision: str = "fp32") -> int:
+        """The predicted peak of a forward without gradients."""
+        config = measured("configs", "MODEL_CONFIGS")[SIZE]
+        return measured("accounting.peak", "peak_forward_bytes")(config, BATCH, context, precision=precision)
 
     def card_bytes(self) -> int:
         """Memory of the card."""
@@ -234,5 +266,9 @@ TABLES: dict[str, Callable[[Documents], list[Row]]] = {
     "memory-phases": memory_phases,
     "memory-largest": memory_largest,
     "memory-block": memory_block,
+    "memory-peaks-2026": functools.partial(memory_peaks, contexts=CONTEXTS_2026),
+    "memory-phases-2026": functools.partial(memory_phases, contexts=CONTEXTS_2026),
+    "memory-largest-2026": functools.partial(memory_largest, contexts=CONTEXTS_2026),
+    "memory-block-2026": memory_block_2026,
     "peaks": peaks,
 }
