@@ -58,6 +58,23 @@ def ddp_on_after_backward(ddp_model: torch.nn.Module, optimizer: torch.optim.Opt
     ddp_individual_parameters_on_after_backward(ddp_model, optimizer)
 
 
+def get_fsdp(module: torch.nn.Module, compute_dtype: torch.dtype | None = None) -> torch.nn.Module:
+    """Wrap `module` for fully sharded data parallelism."""
+    from cs336_systems.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(module, compute_dtype)
+
+
+def fsdp_on_after_backward(fsdp_model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Finish the synchronization between the backward and the optimizer's step."""
+    fsdp_model.finish_gradient_synchronization()
+
+
+def fsdp_gather_full_params(fsdp_model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Map the unwrapped model's names to whole tensors."""
+    return fsdp_model.state_dict()
+
+
 def get_sharded_optimizer(
     params: Iterable[Any], optimizer_cls: type[torch.optim.Optimizer], **kwargs: Any
 ) -> torch.optim.Optimizer:

@@ -1,1 +1,1 @@
-"""Data parallelism in four forms and ZeRO stage 1, over torch.distributed: gloo on CPUs, NCCL on GPUs."""
+"""Data parallelism in four forms and ZeRO stages 1 and 3, over torch.distributed: gloo on CPUs, NCCL on GPUs."""

@@ -55,7 +55,7 @@ def backward_groups(output: Any, parameters: Sequence[Tensor]) -> list[Bucket]:
     checkpoint, an output inside a user's class) stays alone.
     """
     producers: dict[int, list[Any]] = {}
-    seen = {tensor.grad_fn for tensor in _tensors_in(output) if tensor.grad_fn is not None}
+    seen = {tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None}
     pending = list(seen)
     while pending:
         node = pending.pop()
@@ -114,19 +114,19 @@ def _in_launch_order(groups: Iterable[Sequence[int]], parameters: Sequence[Tenso
     return sorted(buckets, key=lambda bucket: -bucket.indices[-1])
 
 
-def _tensors_in(output: Any) -> Iterator[Tensor]:
+def tensors_in(output: Any) -> Iterator[Tensor]:
     """Yield the tensors in nested lists, tuples, mappings and dataclasses, the containers that torch's DDP searches."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for part in output.values():
-            yield from _tensors_in(part)
+            yield from tensors_in(part)
     elif isinstance(output, list | tuple | set):
         for part in output:
-            yield from _tensors_in(part)
+            yield from tensors_in(part)
     elif is_dataclass(output) and not isinstance(output, type):
         for field in fields(output):
-            yield from _tensors_in(getattr(output, field.name))
+            yield from tensors_in(getattr(output, field.name))
 
 
 def _dtype_and_device(parameter: Tensor) -> tuple[torch.dtype, torch.device]:

@@ -1,15 +1,17 @@
 """Collectives over any backend and device: fast calls where the backend has them, plain calls elsewhere."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from cs336_systems.distributed import private
+from cs336_systems.distributed.process_group import global_rank
 
 
 class FastCalls(NamedTuple):
@@ -24,10 +26,13 @@ class FastCalls(NamedTuple):
     launches_together: bool = False
     """Combines collectives of any kind into one launch."""
 
+    moves_shards: bool = False
+    """Gathers equal shards into one tensor and reduces one tensor into equal shards."""
+
 
 FAST_CALLS = {
-    ("nccl", "cuda"): FastCalls(averages=True, coalesces_all_reduces=True, launches_together=True),
-    ("gloo", "cpu"): FastCalls(coalesces_all_reduces=True),
+    ("nccl", "cuda"): FastCalls(True, True, True, True),
+    ("gloo", "cpu"): FastCalls(coalesces_all_reduces=True, moves_shards=True),
 }
 """Fast calls by backend and device type. All other pairs have plain calls only; torch 2.11 to 2.15 refuses
 `allreduce_coalesced` for gloo with CUDA tensors."""
@@ -106,6 +111,55 @@ def run_together(
         together = fast_calls(group, device).launches_together
         works += private.start_together(start, group, device) if together else start()
     _wait(works)
+
+
+def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
+    """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works."""
+    device = pairs[0][0].device
+    fast = fast_calls(group, device)
+
+    def start() -> list[Any]:
+        if fast.moves_shards:
+            return [private.all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
+        size = dist.get_world_size(group)
+        return [dist.all_gather(list(whole.chunk(size)), mine, group=group, async_op=True) for whole, mine in pairs]
+
+    return private.start_together(start, group, device) if fast.launches_together and len(pairs) > 1 else start()
+
+
+def start_average_of_rows(whole: Tensor, group: dist.ProcessGroup | None) -> tuple[Average, Tensor]:
+    """Start to average a tensor over the ranks; return the average and this rank's equal share of its rows."""
+    fast, size, rank = fast_calls(group, whole.device), dist.get_world_size(group), dist.get_rank(group)
+    operation, divisor = _operation(fast, group)
+    if _overflows(whole, divisor):
+        whole, divisor = whole / divisor, 1
+    if fast.moves_shards:
+        mine = whole.new_empty(whole.shape[0] // size, *whole.shape[1:])
+        work = private.reduce_scatter_single(mine, whole, op=operation, group=group, async_op=True)
+        return Average([work], divisor), mine
+    chunks = whole.clone().chunk(size)
+    owners = [global_rank(group, owner) for owner in range(size)]
+    works = [
+        dist.reduce(chunk, owner, operation, group, async_op=True) for chunk, owner in zip(chunks, owners, strict=True)
+    ]
+    return Average(works, divisor), chunks[rank]
+
+
+def total_norm(gradients: Sequence[Tensor], device: torch.device, group: dist.ProcessGroup | None) -> Tensor:
+    """Return the float32 norm, on `device`, of all ranks' gradients together."""
+    square = nn.utils.get_total_norm(list(gradients)).to(device, torch.float32) ** 2  # one dtype, whatever a rank owns
+    dist.all_reduce(square, group=group)
+    return square.sqrt()
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Start the message of a `RuntimeError` raised inside with this rank and `what` failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise RuntimeError(f"rank {dist.get_rank()}: {what} failed: {reason}") from error
 
 
 @functools.cache

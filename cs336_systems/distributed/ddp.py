@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
-from cs336_systems.distributed.collectives import Average, Traffic, start_average
+from cs336_systems.distributed.collectives import Average, Traffic, naming, start_average
 from cs336_systems.distributed.replicas import broadcast, verify_same_model
 
 
@@ -248,16 +248,11 @@ class DataParallel(nn.Module):
                 f"{call} before finish_gradient_synchronization() of the last backward; allowed: after it"
             )
 
-    @contextlib.contextmanager
-    def _naming(self, bucket: Bucket) -> Iterator[None]:
-        """Add the rank and the all-reduce to the message of an error raised inside."""
-        try:
-            yield
-        except RuntimeError as error:
-            where = f"rank {dist.get_rank()}: all-reduce {self.buckets.index(bucket) + 1} of {len(self.buckets)}"
-            names = ", ".join(self._names[index] for index in bucket.indices)
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise RuntimeError(f"{where} ({bucket.num_bytes} bytes: {names}) failed: {reason}") from error
+    def _naming(self, bucket: Bucket) -> contextlib.AbstractContextManager[None]:
+        """Name the all-reduce in the message of an error raised inside."""
+        names = ", ".join(self._names[index] for index in bucket.indices)
+        number, count = self.buckets.index(bucket) + 1, len(self.buckets)
+        return naming(f"all-reduce {number} of {count} ({bucket.num_bytes} bytes: {names})")
 
 
 def _ignore(_: int) -> None:

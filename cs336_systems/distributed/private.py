@@ -3,13 +3,14 @@
 If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning.
 """
 
+import datetime
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 Result = TypeVar("Result")
 
@@ -22,6 +23,10 @@ use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler` then.
 
 CHANGES = (AttributeError, TypeError, NotImplementedError)
 """Exceptions raised by a name that is gone or takes other arguments."""
+
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""New names since torch 2.13, which warns of the older ones."""
 
 unavailable: set[str] = set()
 """Names that failed in this process. Each was warned of once and is not tried again."""
@@ -104,6 +109,23 @@ def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | No
     finally:  # otherwise the group would hold back every later collective
         work = end(device)
     return [work]
+
+
+def timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> datetime.timedelta | None:
+    """Return the timeout of a group's collectives on `device`; None, torch's default, where it cannot be read."""
+
+    def read() -> datetime.timedelta | None:
+        try:
+            return _group(group)._get_backend(device).options._timeout
+        except RuntimeError:  # a process group written in Python
+            return None
+
+    return _attempt("Backend.options._timeout", read, lambda: None)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called or the module is the result of `torch.compile`."""
+    return getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules
 
 
 def _attempt(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import partition
-from cs336_systems.distributed.collectives import Traffic, average_at, run_together
+from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
 from cs336_systems.distributed.process_group import failing_together, global_rank
 
 
@@ -139,12 +139,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._reduce_gradients()
         owned = [parameter for parameter in self._owned(self._parameters()) if parameter.grad is not None]
         device = next(self._parameters()).device
-        norm = nn.utils.get_total_norm([parameter.grad for parameter in owned])  # type: ignore[misc]
-        square = norm.to(device, torch.float32) ** 2  # the same dtype on all ranks, whatever they own
-        dist.all_reduce(square, group=self.process_group)
-        self._sent.add(square.nbytes)
-        nn.utils.clip_grads_with_norm_(owned, max_norm, square.sqrt())
-        return square.sqrt()
+        norm = total_norm([value.grad for value in owned if value.grad is not None], device, self.process_group)
+        self._sent.add(norm.nbytes)
+        nn.utils.clip_grads_with_norm_(owned, max_norm, norm)
+        return norm
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather the whole state on the CPU of rank `to` of the group. Every rank must call it."""

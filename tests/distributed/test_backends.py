@@ -78,6 +78,9 @@ def test_a_backend_that_sends_nothing_is_no_error():
     assert spawn_plainly(train_without_others, 2, backend=FAKE) == [True, True]
 
 
+GLOO_ON_CPU = FastCalls(coalesces_all_reduces=True, moves_shards=True)
+
+
 def fast_calls_of(rank):
     return [fast_calls(None, torch.device(device)) for device in ("cpu", "cuda", "meta")]
 
@@ -85,9 +88,9 @@ def fast_calls_of(rank):
 @pytest.mark.parametrize(
     ("backend", "expected"),
     [
-        ("gloo", [FastCalls(coalesces_all_reduces=True), FastCalls(), FastCalls()]),
-        ("cpu:gloo,cuda:gloo", [FastCalls(coalesces_all_reduces=True), FastCalls(), FastCalls()]),
-        (f"cpu:gloo,cuda:{LIKE_GLOO_ON_CUDA}", [FastCalls(coalesces_all_reduces=True), FastCalls(), FastCalls()]),
+        ("gloo", [GLOO_ON_CPU, FastCalls(), FastCalls()]),
+        ("cpu:gloo,cuda:gloo", [GLOO_ON_CPU, FastCalls(), FastCalls()]),
+        (f"cpu:gloo,cuda:{LIKE_GLOO_ON_CUDA}", [GLOO_ON_CPU, FastCalls(), FastCalls()]),
         (FAKE, [FastCalls(), FastCalls(), FastCalls()]),
     ],
 )

@@ -1,0 +1,318 @@
+"""Fully sharded data parallelism (ZeRO stage 3, Rajbhandari et al. 2020): every rank keeps some rows of every matrix.
+
+Weights of linear and embedding layers are sharded by rows; all other parameters are replicated. A step:
+
+    Phase 1   loss = net(batch)         a layer's weights are gathered before its forward and freed after it
+    Phase 2   loss.backward()           and again for its backward; a gradient is averaged at its owners when it exists
+    Phase 3   net.finish_gradient_synchronization()      waits for the last ones, averages replicated gradients
+              optimizer.step()          of this rank's rows
+
+The first step records in which order the layers are used. Later steps gather up to `prefetch` layers ahead, in the
+forward as in the backward, and keep a matrix that the next layers need again. Gathers and averages belong to two
+process groups, which on CUDA are two streams.
+"""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
+
+from cs336_systems.distributed import private
+from cs336_systems.distributed.averages import Averages, ShardedTraffic
+from cs336_systems.distributed.buckets import tensors_in
+from cs336_systems.distributed.collectives import naming, total_norm
+from cs336_systems.distributed.order import Event, Order
+from cs336_systems.distributed.replicas import broadcast, verify_same_model
+from cs336_systems.distributed.shards import Layer, Shard, gather, layers_of, shard_matrices
+
+
+@dataclass(eq=False)
+class _Use:
+    """A layer's forward and the backward of its graph."""
+
+    layer: Layer
+    missing: set[Shard] = field(default_factory=set)
+    """Trained matrices whose gradients are still to come in this backward."""
+
+    in_backward: bool = False
+
+
+class FullyShardedDataParallel(nn.Module):
+    """Shard a model's linear and embedding weights over the ranks.
+
+    Construction checks that all ranks hold the same model and starts from rank 0's values. Parameters stay the same
+    objects with the same names, but hold rows: build the optimizer afterwards, or before its first step. Compile
+    blocks before wrapping: a compiled module is gathered whole, every other layer by itself.
+
+    Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
+    once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
+    layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose ranks agree about an overflow.
+
+    Args:
+        module: the same on every rank except for its values; available as `.module`.
+        compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
+            None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. A compiled block's
+            inputs and other parameters are not cast: run it under autocast.
+        prefetch: layers to gather ahead of the one that computes: 0, 1 or 2.
+        process_group: the ranks that share the model; None means all.
+
+    Raises:
+        RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
+            orders; a sharded weight used outside of its layer's forward; a collective that failed or timed out.
+        ValueError: a dtype that is not of floating point; another prefetch; a sparse gradient.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        compute_dtype: torch.dtype | None = None,
+        *,
+        prefetch: int = 2,
+        process_group: dist.ProcessGroup | None = None,
+    ):
+        super().__init__()
+        self.module, self.process_group = module, process_group
+        self.compute_dtype, self.prefetch = compute_dtype, prefetch
+        self.traffic = ShardedTraffic()
+        """Traffic of the last step."""
+
+        self.events: list[Event] = []
+        """What happened in this step, or in the last one, in order: gather, compute, free or average, and of what."""
+
+        self._averages, self._order = self._new_groups()
+        verify_same_model(module, process_group)
+        self._order.agree(f"FullyShardedDataParallel with compute_dtype={compute_dtype}, prefetch={prefetch}")
+        if compute_dtype is not None and not compute_dtype.is_floating_point:
+            raise ValueError(f"compute_dtype={compute_dtype} was given; allowed: a floating-point dtype, or None")
+        if prefetch not in (0, 1, 2):
+            raise ValueError(f"prefetch={prefetch} was given; allowed: 0, 1, 2")
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+        self._shards = shard_matrices(module, process_group)
+        sharded = {shard.parameter for shard in self._shards}
+        self._replicated = {name: value for name, value in module.named_parameters() if value not in sharded}
+        self._layers = {layer.name: layer for layer in layers_of(module, self._shards)}
+        self._forwards: dict[Layer, _Use] = {}
+        self._num_passes, self._in_pass, self._has_graph, self._had_backward = 0, False, False, False
+        for layer in self._layers.values():
+            before, after = self._hook(self._before_forward, layer), self._hook(self._after_forward, layer)
+            layer.module.register_forward_pre_hook(before, with_kwargs=True)
+            layer.module.register_forward_hook(after, with_kwargs=True)
+        for shard in self._shards:
+            if shard.parameter.requires_grad:
+                shard.parameter.register_post_accumulate_grad_hook(partial(_refuse_direct_use, shard.name))
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the module. Phase 1 of a step."""
+        self._end_pass()
+        if not self._num_passes:
+            self.events = []
+        self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
+        self._in_pass, self._has_graph = True, self._has_graph or torch.is_grad_enabled()
+        self._reach("forward with", ", ".join(sorted({str(value.dtype) for value in self.parameters()})))
+        return self.module(*inputs, **kwargs)
+
+    def finish_gradient_synchronization(self) -> None:
+        """Finish the averages of the step's backwards. Call it before `optimizer.step()`; a second call does nothing.
+
+        Phase 3 of a step.
+        """
+        if not self._has_graph:
+            return
+        trained = {name: value for name, value in self._replicated.items() if value.grad is not None}
+        self._averages.complete()
+        self._reach("average", ", ".join(trained))
+        self._averages.average(trained)
+        self._end_pass()
+        self.traffic, self._averages.traffic = self._averages.traffic, ShardedTraffic()
+        self._num_passes, self._has_graph = 0, False
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale all gradients so that the whole model's norm is at most `max_norm`; return the norm before."""
+        sharded = [shard.parameter.grad for shard in self._shards if shard.parameter.grad is not None]
+        replicated = [value.grad for value in self._replicated.values() if value.grad is not None]
+        norm = total_norm(sharded, next(self.parameters()).device, self._averages.group)
+        norm = torch.hypot(norm, nn.utils.get_total_norm(replicated).to(norm))
+        nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
+        return norm
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the whole state without a prefix, which the plain module can load. All ranks must call it."""
+        state = self.module.state_dict(*args, **kwargs)
+        with naming("gather of the state"):
+            whole = {shard: shard.gathered(self.process_group) for shard in self._shards}
+        state.update({kwargs.get("prefix", "") + name: whole[shard] for name, shard in self._names().items()})
+        return state
+
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """Return the state with this rank's rows, for a restart on the same number of ranks."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Load a whole state, the same on every rank, or what `sharded_state_dict` returned on this rank."""
+        if assign:
+            raise ValueError("assign=True was given; allowed: False, because the parameters hold rows")
+        state = dict(state_dict)
+        for name, shard in self._names().items():
+            if name in state and state[name].shape == shard.shape:
+                state[name] = state[name][shard.rows]
+        return self.module.load_state_dict(state, strict)
+
+    def _names(self) -> dict[str, Shard]:
+        """Map every name of every matrix, of which tied ones have several."""
+        by_parameter = {shard.parameter: shard for shard in self._shards}
+        named = self.module.named_parameters(remove_duplicate=False)
+        return {name: by_parameter[value] for name, value in named if value in by_parameter}
+
+    def _new_groups(self) -> tuple[Averages, Order]:
+        """Create process groups of the same ranks for the averages and, on the CPU, for the order."""
+        group = self.process_group
+        device = next((value.device for value in self.module.parameters()), torch.device("cpu"))
+        options: dict[str, Any] = {"timeout": private.timeout_of(group, device)}
+        if group is not None:
+            options |= {"ranks": dist.get_process_group_ranks(group), "use_local_synchronization": True}
+        backend = None if group is None else dist.get_backend_config(group)
+        averages = dist.new_group(backend=backend, **options)
+        return Averages(averages), Order(dist.new_group(backend="gloo", **options))
+
+    def _hook(self, method: Callable[..., Any], layer: Layer) -> Callable[..., Any]:
+        """Return a hook of the layer's module; a strong reference to `self` would be a cycle through the module."""
+        weak = weakref.WeakMethod(method)
+
+        def hook(module: nn.Module, *args: Any) -> Any:
+            bound = weak()
+            return None if bound is None else bound(layer, *args)
+
+        return torch.compiler.disable(hook) if layer.is_compiled else hook
+
+    def _before_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Gather a layer's matrices and show them to its module."""
+        self._need(layer, layer)
+        use = self._forwards[layer] = _Use(layer)
+        layer.show(
+            {shard: shard.whole(partial(self._on_gradient, use, shard)) for shard in layer.shards}, self.compute_dtype
+        )
+        if self.compute_dtype is None or not layer.is_plain:
+            return None
+        return tuple(map(self._cast, args)), {name: self._cast(value) for name, value in kwargs.items()}
+
+    def _after_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Free a layer's matrices and watch for its backward."""
+        layer.hide()
+        use = self._forwards.pop(layer)
+        inputs = [value for value in tensors_in([args, kwargs]) if value.requires_grad]
+        outputs = list(tensors_in(output))
+        if inputs or not layer.is_plain:
+            for value in outputs:
+                if value.requires_grad:
+                    value.register_hook(lambda _: self._before_backward(use))
+        if inputs and not any(shard.parameter.requires_grad for shard in layer.shards):
+            register_multi_grad_hook(inputs, lambda _: self._after_backward(use))
+        if outputs or not torch.is_grad_enabled():  # otherwise nothing tells when the backward begins
+            self._release(layer, layer)
+
+    def _before_backward(self, use: _Use) -> None:
+        """Gather the matrices of a layer whose backward begins. Phase 2 of a step."""
+        if not use.in_backward:
+            use.in_backward = self._had_backward = True
+            use.missing = {shard for shard in use.layer.shards if shard.parameter.requires_grad}
+            self._need(use.layer, use)
+
+    def _after_backward(self, use: _Use) -> None:
+        if use.in_backward:
+            use.in_backward = False
+            use.layer.hide()
+            self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
+
+    def _on_gradient(self, use: _Use, shard: Shard, gradient: Tensor | None) -> None:
+        """Start to average a matrix's gradient; free the layer if it was the last one."""
+        use.missing.discard(shard)
+        if not use.missing:
+            self._after_backward(use)
+        if gradient is None:
+            return
+        self._had_backward = True
+        self._reach("average", shard.name)
+        self._averages.start(shard, gradient)
+
+    def _need(self, layer: Layer, user: Any) -> None:
+        """Gather a layer's matrices and, without waiting for them, those of the next layers."""
+        self._reach("compute", layer.name)
+        for needed in (layer, *self._next_layers()):
+            missing = [shard for shard in needed.shards if not shard.is_gathered]
+            if missing:
+                self.events += [("gather", shard.name) for shard in missing]
+                with naming(f"gather for {needed.name}"):
+                    num_bytes, num_calls = gather(missing, self.compute_dtype, self.process_group)
+                self._averages.traffic.gathered.add(num_bytes, num_calls)
+        for shard in layer.shards:
+            shard.users.add(user)
+            with naming(f"gather of {shard.name}"):
+                shard.wait()
+        self.events.append(("compute", layer.name))
+
+    def _release(self, layer: Layer, *users: Any) -> None:
+        """Free what nobody needs, now or in the next layers."""
+        soon = {shard for following in self._next_layers() for shard in following.shards}
+        for shard in layer.shards:
+            shard.users.difference_update(users)
+            if shard.is_gathered and not shard.users and shard not in soon:
+                self._free(shard)
+
+    def _free(self, shard: Shard) -> None:
+        with naming(f"gather of {shard.name}"):
+            shard.free()
+        self.events.append(("free", shard.name))
+
+    def _next_layers(self) -> list[Layer]:
+        names = itertools.islice(self._order.upcoming("compute"), self.prefetch)
+        return [self._layers[name] for name in names]
+
+    def _reach(self, kind: str, name: str) -> None:
+        try:
+            self._order.reach(kind, name)
+        except RuntimeError:
+            self._abandon_pass()
+            raise
+        if kind == "average":
+            self.events.append((kind, name))
+
+    def _end_pass(self) -> None:
+        """Finish what is under way since the last forward."""
+        if self._in_pass:
+            self._averages.complete()
+            for layer in self._forwards:  # of a forward that raised
+                layer.hide()
+            self._forwards.clear()
+            for shard in self._shards:
+                shard.users.clear()
+                if shard.is_gathered:
+                    self._free(shard)
+            self._order.end()
+            self._num_passes += self._had_backward
+            self._in_pass = self._had_backward = False
+
+    def _abandon_pass(self) -> None:
+        """Leave what is under way after an error, without waiting for ranks that may never take part."""
+        for layer in self._forwards:
+            layer.hide()
+        self._forwards.clear()
+        for shard in self._shards:
+            shard.forget()
+        self._averages.forget()
+        self._order.start(None)
+        self._in_pass = self._had_backward = False
+
+    def _cast(self, value: Any) -> Any:
+        is_cast = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(self.compute_dtype) if is_cast else value
+
+
+def _refuse_direct_use(name: str, parameter: Tensor) -> None:
+    raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")

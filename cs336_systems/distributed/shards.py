@@ -1,0 +1,206 @@
+"""Matrices of which every rank keeps some rows, and the layers that need them whole."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from cs336_systems.distributed import private
+from cs336_systems.distributed.collectives import Average, start_average_of_rows, start_gathers
+
+SHARDED = {"Linear", "Embedding"}
+"""Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
+
+
+class Shard:
+    """This rank's rows of a matrix, and the memory in which the whole matrix comes and goes.
+
+    Rank r keeps rows r * num_rows to (r + 1) * num_rows, the last ranks fewer or none. The parameter stays the same
+    object, so modules that share it still do. Graphs hold aliases of the whole matrix, whose memory is emptied after
+    a layer's forward and filled again for its backward.
+    """
+
+    def __init__(self, name: str, parameter: nn.Parameter, group: dist.ProcessGroup | None):
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        self.name, self.parameter, self.shape = name, parameter, parameter.shape
+        self.num_rows = -(-self.shape[0] // size)
+        """Rows of every rank but the last ones."""
+
+        self.rows = slice(rank * self.num_rows, (rank + 1) * self.num_rows)
+        self.is_gathered = False
+        self.users: set[Any] = set()
+        """Forwards and backwards that need the whole matrix now."""
+
+        self._padded_rows = size * self.num_rows
+        self._memory: Tensor | None = None
+        self._works: Sequence[Any] = ()
+        parameter.data = parameter.detach()[self.rows].clone()
+        parameter.grad = None
+
+    def whole(self, on_gradient: Callable[[Tensor | None], None]) -> Tensor:
+        """Return an alias of the gathered matrix; its gradient goes to `on_gradient`, not to the parameter's rows."""
+        assert self._memory is not None and self.is_gathered
+        alias = self._memory[: self.shape[0]].data  # has a version of its own, which later gathers do not change
+        trained = alias.new_empty(0, requires_grad=self.parameter.requires_grad)
+        return _Whole.apply(trained, alias, on_gradient)
+
+    def await_later(self, works: Sequence[Any]) -> None:
+        """Note the works of a gather that has been started."""
+        self._works, self.is_gathered = works, True
+
+    def wait(self) -> None:
+        """Wait for the gather; on CUDA make the current stream wait."""
+        works, self._works = self._works, ()
+        for work in works:
+            work.wait()
+
+    def free(self) -> None:
+        """Empty the memory of the whole matrix, once its gather has ended."""
+        assert self._memory is not None
+        self.wait()
+        self._memory.untyped_storage().resize_(0)
+        self.is_gathered = False
+
+    def forget(self) -> None:
+        """Leave the memory to a gather that may never end, after an error."""
+        self._memory, self._works, self.is_gathered = None, (), False
+        self.users.clear()
+
+    def start_average(self, gradient: Tensor, group: dist.ProcessGroup | None) -> tuple[Average, Tensor, int]:
+        """Start to average the whole gradient in the parameter's dtype; return the average, our rows and the bytes."""
+        if gradient.is_sparse:
+            raise ValueError(f"{self.name} has a sparse gradient; allowed: dense gradients")
+        whole = padded(gradient.to(self.parameter.dtype), self._padded_rows)
+        average, mine = start_average_of_rows(whole, group)
+        return average, mine[: self.parameter.shape[0]], whole.nbytes
+
+    def gathered(self, group: dist.ProcessGroup | None) -> Tensor:
+        """Gather a copy of the whole matrix in the parameter's dtype and wait for it."""
+        mine = self.parameter.detach()
+        copy = mine.new_empty(self._padded_rows, *self.shape[1:])
+        for work in start_gathers([(copy, padded(mine, self.num_rows))], group):
+            work.wait()
+        return copy[: self.shape[0]]
+
+    def allocate(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the memory of the whole matrix in `dtype` and what this rank gives to it, both padded."""
+        mine = self.parameter.detach()
+        if self._memory is None or (self._memory.dtype, self._memory.device) != (dtype, mine.device):
+            with torch.inference_mode(False):  # a graph could not keep a tensor of the inference mode
+                self._memory = mine.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
+        else:
+            self._memory.untyped_storage().resize_(self._memory.nbytes)
+        return self._memory, padded(mine.to(dtype), self.num_rows)
+
+
+class _Whole(torch.autograd.Function):
+    """The identity, for a gradient whose average may still be under way when the backward ends."""
+
+    @staticmethod
+    def forward(ctx: Any, trained: Tensor, alias: Tensor, on_gradient: Callable[[Tensor | None], None]) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.on_gradient = on_gradient
+        return alias.data
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, None, None]:
+        ctx.on_gradient(gradient)
+        return None, None, None
+
+
+def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
+    """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
+    pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
+    works = start_gathers(pairs, group)
+    for shard in shards:
+        shard.await_later(works)
+    return sum(whole.nbytes for whole, _ in pairs), len(works)
+
+
+def padded(rows: Tensor, num_rows: int) -> Tensor:
+    """Return `rows` as a contiguous tensor of `num_rows` rows, of which the added ones are zero."""
+    if rows.shape[0] < num_rows:
+        return torch.cat([rows, rows.new_zeros(num_rows - rows.shape[0], *rows.shape[1:])])
+    return rows.contiguous()
+
+
+@dataclass(eq=False)
+class Layer:
+    """A module that needs matrices whole: a linear or embedding layer, or a compiled module with those inside."""
+
+    name: str
+    module: nn.Module
+    places: list[tuple[nn.Module, str, Shard]]
+    """Module, attribute and matrix of each weight."""
+
+    shards: list[Shard] = field(init=False)
+    """The matrices, each once."""
+
+    is_compiled: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shards = list(dict.fromkeys(shard for _, _, shard in self.places))
+        self.is_compiled = private.is_compiled(self.module)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the module is one linear or embedding layer: its weight's gradient does not depend on the weight."""
+        return type(self.module).__name__ in SHARDED and not self.is_compiled
+
+    def show(self, values: dict[Shard, Tensor], dtype: torch.dtype | None) -> None:
+        """Let the module see whole matrices in place of its parameters, and the other parameters cast to `dtype`."""
+        for owner, attribute, shard in self.places:
+            owner.__dict__[attribute] = values[shard]  # found before the parameter of this name
+        if dtype is not None and self.is_plain:
+            for attribute, parameter in self.module.named_parameters(recurse=False):
+                self.module.__dict__.setdefault(attribute, parameter.to(dtype))
+
+    def hide(self) -> None:
+        """Let the module see its parameters again."""
+        for owner, _, _ in self.places:
+            for attribute, _ in owner.named_parameters(recurse=False, remove_duplicate=False):
+                owner.__dict__.pop(attribute, None)
+
+
+def shard_matrices(module: nn.Module, group: dist.ProcessGroup | None) -> list[Shard]:
+    """Shard the weights of all linear and embedding layers in place, each once; return them by their first name."""
+    matrices = {
+        layer.weight
+        for layer in module.modules()
+        if SHARDED & {cls.__name__ for cls in type(layer).__mro__} and isinstance(layer.weight, nn.Parameter)
+    }
+    return [
+        Shard(name, value, group) for name, value in module.named_parameters() if value in matrices and value.numel()
+    ]
+
+
+def layers_of(module: nn.Module, shards: Sequence[Shard]) -> list[Layer]:
+    """Return the layers of a model that hold `shards`: compiled modules as a whole, otherwise the owners themselves."""
+    by_parameter = {shard.parameter: shard for shard in shards}
+
+    def places(owners: Iterator[nn.Module]) -> list[tuple[nn.Module, str, Shard]]:
+        return [
+            (owner, attribute, by_parameter[parameter])
+            for owner in owners
+            for attribute, parameter in owner.named_parameters(recurse=False, remove_duplicate=False)
+            if parameter in by_parameter
+        ]
+
+    layers: dict[nn.Module, Layer] = {}
+
+    def visit(name: str, owner: nn.Module) -> None:
+        compiled = private.is_compiled(owner)
+        found = places(owner.modules() if compiled else iter([owner]))
+        if found and owner not in layers:
+            layers[owner] = Layer(name, owner, found)
+        if not compiled:
+            for child, inner in owner.named_children():
+                visit(f"{name}.{child}" if name else child, inner)
+
+    visit("", module)
+    return list(layers.values())

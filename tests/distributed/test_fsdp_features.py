@@ -1,0 +1,188 @@
+"""What may meet in a sharded model: other dtypes, compiled and checkpointed blocks, accumulation, groups, states."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from cs336_systems.distributed.fsdp import FullyShardedDataParallel
+from cs336_systems.optimizer.master_weights import master_weight_adamw
+from tests.distributed.backends import LIKE_GLOO_ON_CUDA
+from tests.distributed.drawn import draw
+from tests.distributed.models import FEATURES_IN, FEATURES_OUT, Buffered, Toy
+from tests.distributed.ranks import spawn
+from tests.distributed.steps import backward, batch, error_of, finish, seeded, train
+
+
+class Block(nn.Module):
+    """Residual block with a norm and two linear layers."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 15), nn.Linear(15, width, bias=False)
+
+    def forward(self, x):
+        return x + self.down(self.up(self.norm(x)).relu())
+
+
+class Blocks(nn.Module):
+    """Blocks, each compiled by itself and checkpointed if asked."""
+
+    def __init__(self, compiled=False, checkpointed=False):
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES_IN, 7), nn.Linear(7, FEATURES_OUT)
+        self.blocks = nn.ModuleList(Block(7) for _ in range(2))
+        self.blocks[1].up.weight.requires_grad_(False)
+        self.checkpointed = checkpointed
+        for block in self.blocks if compiled else []:
+            block.compile(backend="aot_eager", dynamic=False)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return self.last(x)
+
+
+def most_gathered(net):
+    """Return the largest number of matrices that were whole at once in the last step."""
+    whole, most = 0, 0
+    for kind, _ in net.events:
+        whole += {"gather": 1, "free": -1}.get(kind, 0)
+        most = max(most, whole)
+    assert whole == 0 and net.events[-1][0] == "average", "each is freed before the end"
+    assert not [layer for layer in net.modules() if "weight" in vars(layer)]
+    return most
+
+
+def train_blocks(rank, world_size):
+    """Map (compiled, checkpointed) to the error against one process and the most matrices that were whole."""
+    alone, results = train(seeded(Blocks)), {}
+    for compiled in (False, True):
+        for checkpointed in (False, True):
+            net = FullyShardedDataParallel(seeded(partial(Blocks, compiled, checkpointed), rank))
+            train(net, rank, world_size)
+            whole = net.state_dict()
+            error = max(float((whole[name] - value).abs().max()) for name, value in alone.items())
+            results[compiled, checkpointed] = error, most_gathered(net)
+    return results
+
+
+def test_compiled_and_checkpointed_blocks_are_right_and_no_more_than_two_layers_ahead_are_whole():
+    for results in spawn(train_blocks, 2, 2):
+        assert max(error for error, _ in results.values()) < 1e-6
+        assert results[False, False][1] <= 3
+        assert results[False, True][1] <= 4, "the layer whose backward waits for the recomputation, too"
+        assert max(results[True, True][1], results[True, False][1]) <= 6, "a compiled block has two matrices"
+
+
+def accumulate(rank, world_size):
+    """Return the norm before clipping and the gradients' errors, against one process, after accumulation."""
+    net, plain = FullyShardedDataParallel(seeded(Blocks, rank)), seeded(Blocks)
+    for step in range(3):
+        net.zero_grad(), plain.zero_grad()
+        with torch.inference_mode(step != 1), torch.no_grad():
+            net(batch(0)[0])
+        for micro in range(3):
+            backward(net, *batch(3 * step + micro, rank, world_size))
+            backward(plain, *batch(3 * step + micro))
+        finish(net), finish(net)
+        norms = net.clip_grad_norm_(0.1), nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+        assert norms[0] > 0.1
+        torch.testing.assert_close(*norms)
+    for name, parameter in net.module.named_parameters():
+        whole = plain.get_parameter(name)
+        if whole.grad is None:
+            assert parameter.grad is None
+        else:
+            rows = whole.grad if whole.ndim < 2 else whole.grad.split(-(-len(whole) // world_size))[rank]
+            torch.testing.assert_close(parameter.grad, rows)
+    return True
+
+
+def test_accumulation_evaluation_a_second_finish_and_clipping_are_those_of_one_process():
+    assert all(spawn(accumulate, 2, 2))
+
+
+def train_in_low_precision(rank, world_size):
+    """Return the errors of a bfloat16 model and of master weights, against one process, and what was gathered."""
+    net = FullyShardedDataParallel(seeded(Blocks, rank), torch.bfloat16)
+    wide = FullyShardedDataParallel(seeded(Blocks, rank))
+    results = []
+    for each in (net, wide):
+        backward(each, *batch(0, rank, world_size))
+        finish(each)
+    results.append(net.traffic.gathered.num_bytes / wide.traffic.gathered.num_bytes)
+    results.append(net.traffic.scattered == wide.traffic.scattered)
+    pairs = list(zip(net.parameters(), wide.parameters(), strict=True))
+    results.append(all(a.grad is None or a.grad.dtype == torch.float32 for a, _ in pairs))
+    results.append(max(float((a.grad - b.grad).abs().max()) for a, b in pairs if a.grad is not None and a.numel()))
+
+    nets = [FullyShardedDataParallel(seeded(Blocks, rank)), seeded(Blocks)]
+    optimizers = [master_weight_adamw(net, lr=0.01) for net in nets]
+    for step in range(3):
+        for each, optimizer, share in zip(nets, optimizers, [(rank, world_size), (0, 1)], strict=True):
+            optimizer.zero_grad()
+            with torch.autocast(torch.get_default_device().type, torch.bfloat16):
+                inputs, labels = batch(step, *share)
+                loss = nn.functional.mse_loss(each(inputs).float(), labels)
+            loss.backward()
+            finish(each)
+            optimizer.step()
+    whole, alone = (net.state_dict() for net in nets)
+    assert whole["first.weight"].dtype == torch.bfloat16
+    results.append(max(float((whole[name].float() - alone[name].float()).abs().mean()) for name in alone))
+    return results
+
+
+def test_a_compute_dtype_halves_what_is_gathered_and_master_weights_work():
+    for ratio, same_scattered, float32, error, master_error in spawn(train_in_low_precision, 2, 2):
+        assert ratio == 0.5 and same_scattered and float32
+        assert 0 < error < 0.05
+        assert master_error < 2e-3
+
+
+def save_and_load(rank, world_size):
+    """Check every way between whole, sharded and plain states; return the whole state."""
+    net = FullyShardedDataParallel(seeded(Buffered, rank))
+    whole = net.state_dict()
+    seeded(Buffered, 5).load_state_dict(whole)
+    for state in (whole, net.sharded_state_dict()):
+        other = FullyShardedDataParallel(seeded(Buffered, 7))
+        other.load_state_dict(state)
+        torch.testing.assert_close(other.state_dict(), whole, rtol=0, atol=0)
+    assert "assign=True" in error_of(partial(net.load_state_dict, whole, assign=True))
+    return whole
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_states_are_whole_or_sharded_and_load_into_plain_and_sharded_models(world_size):
+    for whole in spawn(save_and_load, world_size, world_size):
+        torch.testing.assert_close(whole, seeded(Buffered).state_dict(), rtol=0, atol=0)
+
+
+def train_in_pairs(rank):
+    """Return the error of the model that this rank's pair trained on its own batches."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    net = FullyShardedDataParallel(seeded(Toy, rank), process_group=pair)
+    train(net, rank % 2, 2, first=10 * (rank // 2))
+    whole, alone = net.state_dict(), train(seeded(Toy, rank // 2 * 2), first=10 * (rank // 2))
+    return max(float((whole[name] - alone[name]).abs().max()) for name in alone)
+
+
+def test_sub_groups_share_models_of_their_own():
+    assert max(spawn(train_in_pairs, 4)) < 1e-6
+
+
+def train_with_plain_collectives(rank, world_size):
+    net = FullyShardedDataParallel(draw(3))
+    train(net, rank, world_size)
+    whole, alone = net.state_dict(), train(draw(3))
+    return max(float((whole[name] - alone[name]).abs().max()) for name in alone)
+
+
+def test_a_backend_without_collectives_of_shards_trains_the_same():
+    assert max(spawn(train_with_plain_collectives, 3, 3, backend=LIKE_GLOO_ON_CUDA)) < 1e-6

@@ -1,0 +1,163 @@
+"""Misuse of sharded models and ranks that differ: one clear error on every rank, and no hang."""
+
+import datetime
+import os
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from cs336_systems.distributed.fsdp import FullyShardedDataParallel
+from cs336_systems.distributed.process_group import process_group
+from tests.distributed.models import Branches, Toy
+from tests.distributed.ranks import ON_GPUS, preload, spawn, spawn_processes
+from tests.distributed.steps import backward, batch, error_of, finish, gradients, seeded
+
+on_the_cpu = pytest.mark.skipif(ON_GPUS, reason="NCCL ends the process of a rank that waits too long")
+
+
+def wrap_differently(rank):
+    """Map what differs to the error."""
+    last = rank == 2
+    half = torch.float16 if last else None
+    return {
+        "shape": error_of(FullyShardedDataParallel, nn.Linear(2, 3 + last)),
+        "dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3, dtype=half)),
+        "compute_dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), half),
+        "prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=1 + last)),
+        "no such dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.int32),
+        "no such prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=3)),
+    }
+
+
+def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
+    ranks = spawn(wrap_differently, 3)
+    assert ranks[0] == ranks[1] == ranks[2]
+    errors = ranks[0]
+    for kind in ("shape", "dtype", "compute_dtype", "prefetch"):
+        assert errors[kind].startswith("RuntimeError: rank ") and "rank 2" in errors[kind], kind
+    assert errors["no such dtype"].startswith("ValueError: compute_dtype=torch.int32 was given; allowed:")
+    assert errors["no such prefetch"].startswith("ValueError: prefetch=3 was given; allowed:")
+
+
+def step_of(net, inputs, order):
+    net.zero_grad()
+    net(inputs, order).backward()
+    finish(net)
+
+
+def leave_out_at_once(rank):
+    """Return the error of a first step in which rank 1 uses another layer, and of the step after it."""
+    net, inputs = FullyShardedDataParallel(seeded(Branches)), batch(0)[0]
+    errors = [error_of(step_of, net, inputs, (0, 2) if rank == 1 else (0, 1))]
+    errors.append(error_of(step_of, net, inputs, (0, 1, 2, 3)))
+    plain = seeded(Branches)
+    plain(inputs, (0, 1, 2, 3)).backward()
+    own = gradients(net)
+    for name, whole in gradients(plain).items():
+        torch.testing.assert_close(own[name], whole.split(25)[rank] if whole.ndim == 2 else whole)
+    return errors
+
+
+def test_ranks_that_use_other_layers_in_the_first_step_raise_the_same_and_go_on():
+    ranks = spawn(leave_out_at_once, 2)
+    assert ranks[0] == ranks[1]
+    (error, after) = ranks[0]
+    assert "rank 0" in error and "branches.1" in error and "rank 1" in error and "branches.2" in error
+    assert after == "nothing"
+
+
+def differ_later(rank):
+    """Map what rank 1 does differently after two good steps to the error, of groups that time out soon."""
+    inputs, errors = batch(0)[0], {}
+
+    def loss_without(net):
+        return (
+            net(inputs, (0, 1, 2)) if rank == 0 else net(inputs, (0, 1, 2)).detach() + net.module.branches[0].bias.sum()
+        )
+
+    def changed(net):
+        if rank == 1:
+            net.half()
+        return net(inputs.to(next(net.parameters()).dtype), (0, 1, 2))
+
+    different = {
+        "layer": lambda net: net(inputs, (0, 2) if rank == 1 else (0, 1, 2)),
+        "gradient": loss_without,
+        "dtype": changed,
+    }
+    for kind, loss in different.items():
+        group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+        net = FullyShardedDataParallel(seeded(Branches), process_group=group)
+        for _ in range(2):
+            step_of(net, inputs, (0, 1, 2))
+        errors[kind] = error_of(lambda net=net, loss=loss: (loss(net).backward(), finish(net)))
+    return errors
+
+
+@on_the_cpu
+def test_a_rank_that_leaves_out_a_layer_or_a_gradient_or_changes_a_dtype_later_raises_on_all_within_the_timeout():
+    for rank, errors in enumerate(spawn_processes(differ_later, 2)):
+        for kind, error in errors.items():
+            assert error.startswith(f"RuntimeError: rank {rank}: ") and "failed" in error, (kind, error)
+    assert "branches.2" in errors["layer"] and "average" in errors["gradient"] and "float16" in errors["dtype"]
+
+
+def die(rank, folder):
+    """Train for two steps on two ranks; then rank 1 ends, and rank 0 writes the error of its next step."""
+    store = dist.FileStore(str(Path(folder, "store")), 2)
+    with process_group(rank, 2, store, "gloo", 10.0):
+        net = FullyShardedDataParallel(seeded(Toy))
+        for step in range(3):
+            if step == 2 and rank == 1:
+                os._exit(0)
+            error = error_of(lambda step=step: (backward(net, *batch(step)), finish(net)))
+        Path(folder, "error").write_text(error, encoding="utf-8")
+        os._exit(0)
+
+
+@on_the_cpu
+def test_a_rank_that_dies_raises_on_the_others(tmp_path):
+    preload()
+    ranks = [get_context("forkserver").Process(target=die, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    assert (tmp_path / "error").read_text(encoding="utf-8").startswith("RuntimeError: rank 0: ")
+
+
+class Direct(nn.Module):
+    """Model that uses a layer's weight outside of the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.layer.weight.sum()
+
+
+def misuse(rank):
+    """Return the errors of direct use, of a sparse gradient, and of a forward that raises and the step after it."""
+    errors = [error_of(FullyShardedDataParallel(Direct())(torch.ones(1, 4)).sum().backward)]
+    sparse = FullyShardedDataParallel(nn.Embedding(4, 3, sparse=True))
+    errors.append(error_of(sparse(torch.tensor([rank])).sum().backward))
+    net = FullyShardedDataParallel(seeded(Toy))
+    for step in range(3):
+        if step:
+            errors.append(error_of(net, torch.ones(2, 3)))
+        backward(net, *batch(step))
+        finish(net)
+        assert not [layer for layer in net.modules() if "weight" in vars(layer)]
+    return errors
+
+
+def test_direct_use_and_sparse_gradients_are_refused_and_a_failed_forward_leaves_the_next_step_right():
+    for direct, sparse, *shapes in spawn(misuse, 2):
+        assert "layer.weight was used outside of its layer's forward" in direct
+        assert sparse == "ValueError: weight has a sparse gradient; allowed: dense gradients"
+        assert len(shapes) == 2 and all("mat1 and mat2" in error for error in shapes)

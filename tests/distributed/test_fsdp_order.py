@@ -1,0 +1,70 @@
+"""Order of gathers, computations, frees and averages, and their bytes."""
+
+import pytest
+import torch
+from torch import nn
+
+from cs336_systems.distributed.fsdp import FullyShardedDataParallel
+from tests.distributed.ranks import spawn
+
+VOCABULARY, WIDTH, HIDDEN = 7, 6, 9
+
+
+class Chain(nn.Module):
+    """Embedding, norm and three linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.e = nn.Embedding(VOCABULARY, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.a, self.b, self.c = (
+            nn.Linear(WIDTH, HIDDEN, bias=False),
+            nn.Linear(HIDDEN, WIDTH, bias=False),
+            nn.Linear(WIDTH, 1, bias=False),
+        )
+
+    def forward(self, ids):
+        return self.c(self.b(self.a(self.norm(self.e(ids))).relu()))
+
+
+def run_steps(rank, dtype):
+    """Map each prefetch to the events of three steps and the traffic of the last one."""
+    results = {}
+    for prefetch in (0, 1, 2):
+        net, events = FullyShardedDataParallel(Chain(), dtype, prefetch=prefetch), []
+        for _ in range(3):
+            net(torch.arange(4) + rank).float().sum().backward()
+            net.finish_gradient_synchronization()
+            events.append(" ".join(f"{kind[0]}:{name.removesuffix('.weight')}" for kind, name in net.events))
+        traffic = net.traffic
+        results[prefetch] = events, traffic.gathered, traffic.scattered, traffic.averaged
+    return results
+
+
+# g: gather, c: compute, f: free, a: average
+EXPECTED = {
+    0: "g:e c:e f:e g:a c:a f:a g:b c:b f:b g:c c:c f:c "
+    "g:c c:c f:c a:c g:b c:b f:b a:b g:a c:a f:a a:a a:e a:norm.weight, norm.bias",
+    1: "g:e g:a c:e f:e g:b c:a f:a g:c c:b f:b c:c "
+    "g:b c:c f:c a:c g:a c:b f:b a:b c:a f:a a:a a:e a:norm.weight, norm.bias",
+    2: "g:e g:a g:b c:e f:e g:c c:a f:a c:b f:b g:b c:c "
+    "g:a c:c f:c a:c c:b f:b a:b c:a f:a a:a a:e a:norm.weight, norm.bias",
+}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_later_steps_gather_ahead_in_the_order_of_the_first_and_send_the_bytes_of_the_formula(world_size, dtype):
+    rows = {"e": VOCABULARY, "a": HIDDEN, "b": WIDTH, "c": 1}
+    columns = {"e": WIDTH, "a": WIDTH, "b": HIDDEN, "c": WIDTH}
+    size = {name: -(-rows[name] // world_size) * world_size * columns[name] for name in rows}
+    itemsize = 4 if dtype is None else dtype.itemsize
+    for results in spawn(run_steps, world_size, dtype):
+        for prefetch, ((first, *later), gathered, scattered, averaged) in results.items():
+            assert first == EXPECTED[0], "the first step knows no order"
+            assert later == [EXPECTED[prefetch]] * 2
+            twice = size["a"] + size["b"] + (size["c"] if prefetch == 0 else 0)
+            assert gathered.num_bytes == itemsize * (sum(size.values()) + twice)
+            assert gathered.calls == 7 if prefetch == 0 else 6
+            assert scattered.num_bytes == 4 * sum(size.values()) and scattered.calls == 4
+            assert averaged.num_bytes == 4 * 2 * WIDTH
