@@ -65,6 +65,8 @@ MODEL_CONFIGS = {
     "large": ModelConfig(d_model=1280, d_ff=5120, num_layers=36, num_heads=20),
     "xl": ModelConfig(d_model=1600, d_ff=6400, num_layers=48, num_heads=25),
     "2.7B": ModelConfig(d_model=2560, d_ff=10240, num_layers=32, num_heads=32),
+    "8B": ModelConfig(d_model=4096, d_ff=11008, num_layers=34, num_heads=32, vocab_size=151_936),
     "10B": ModelConfig(d_model=4608, d_ff=12288, num_layers=50, num_heads=36),
 }
-"""Sizes of the course of 2025, and the 10B of 2026. The xl of 2026 is the 2.7B here; the other names are the same."""
+"""Sizes of the course of 2025, and of 2026 the 10B and the leaderboard's 8B. The xl of 2026 is the 2.7B here; the other
+names are the same."""

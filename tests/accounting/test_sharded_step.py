@@ -1,0 +1,40 @@
+"""The sharded step's closed forms: parts that are known from elsewhere, and the leaderboard's numbers."""
+
+from cs336_systems.accounting.compute import matmul_weights, parameters, step_flops
+from cs336_systems.accounting.sharded_step import best_checkpoint_every, peak_by_phase, rank_flops, rank_seconds
+from cs336_systems.configs import MODEL_CONFIGS
+
+SIZE = MODEL_CONFIGS["8B"]
+CASE = (SIZE, 1, 32_768)
+OPTIONS = {"num_ranks": 2, "chunk_size": 4096}
+
+
+def test_a_rank_of_n_has_the_nth_part_of_all_states():
+    for ranks in (1, 2, 8):
+        phases = peak_by_phase(*CASE, num_ranks=ranks, chunk_size=4096, checkpoint_every=1)
+        norms = 16 * (2 * SIZE.num_layers + 1) * SIZE.d_model
+        assert abs(phases["optimizer"] - 16 * parameters(SIZE) / ranks) <= norms
+        assert max(phases.values()) < 16 * parameters(SIZE) / ranks + 20e9
+
+
+def test_a_causal_flash_step_has_half_of_the_scores_and_computes_them_once_more():
+    flops = rank_flops(*CASE, checkpoint_every=34)
+    half_of_the_scores = 2 * 32_768**2 * 4096 * 34
+    assert flops == step_flops(*CASE) - 3 * half_of_the_scores + half_of_the_scores // 2
+    again = rank_flops(*CASE, checkpoint_every=1) - rank_flops(*CASE, checkpoint_every=34)
+    head = SIZE.vocab_size * SIZE.d_model
+    assert again == 33 * (2 * (matmul_weights(SIZE) - head) // 34 * 32_768 + 2 * 32_768**2 * 4096)
+    seconds = rank_seconds(*CASE, num_ranks=2, checkpoint_every=34, flops_per_s=1e15, bytes_per_s=1e12)
+    assert round(seconds - rank_flops(*CASE, checkpoint_every=34) / 1e15, 3) == round(14 * parameters(SIZE) / 1e12, 3)
+
+
+def test_the_best_group_has_the_lowest_peak_and_recomputes_least():
+    for layers in (1, 5, 34):
+        config = type(SIZE)(**(vars(SIZE) | {"num_layers": layers}))
+        peaks = [
+            max(peak_by_phase(config, 1, 32_768, checkpoint_every=every, **OPTIONS).values())
+            for every in range(1, layers + 1)
+        ]
+        best = best_checkpoint_every(config, 1, 32_768, **OPTIONS)
+        assert peaks[best - 1] == min(peaks)
+        assert min(peaks) not in peaks[best:]
