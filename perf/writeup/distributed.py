@@ -1,4 +1,4 @@
-"""Chapters about several GPUs, each from the rows of a study: its template, table and figure."""
+"""Chapters that a study's own table and figure are in, most about several GPUs: its template, for its rows."""
 
 import importlib
 import itertools
@@ -14,9 +14,8 @@ from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, sha
 from perf.studies.parallel import step as parallel_step
 from perf.studies.rows import Row
 from perf.studies.speedup_figure import draw as draw_speedups
-from perf.workloads.closed_forms import peak_state_bytes
 from perf.workloads.data_parallel import STRATEGIES
-from perf.writeup.answers.data_parallel import DataParallel, seconds
+from perf.writeup.answers.data_parallel import DataParallel, growth, shardings
 from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.problems import PLACE
 from perf.writeup.source import Source, Study
@@ -38,52 +37,6 @@ def communication(source: Source, figures: Path) -> str:
     return _chapter("all-reduce", found, all_reduce, figures, lambda rows: {"growth": growth(rows)}, all_reduce.draw)
 
 
-def growth(rows: list[Row]) -> list[dict[str, Any]]:
-    """For each backend: what more bytes and what more ranks cost, the smallest and the largest all-reduce."""
-    shown = []
-    for device, backend in all_reduce.BACKENDS.items():
-        cells = {(row["world_size"], row["megabytes"]): row for row in rows if row["device"] == device}
-        if not cells:
-            continue
-        sizes = sorted({size for _, size in cells})
-        least, most = sizes[0], sizes[-1]
-        ranks = [
-            number
-            for number in sorted({number for number, _ in cells})
-            if {(number, least), (number, most)} <= cells.keys()
-        ]
-        bytes_grow = [_grown(cells, (number, least), (number, most)) for number in ranks] if least < most else []
-        shown.append(
-            {
-                "backend": backend,
-                "least": least,
-                "most": most,
-                "bytes": [one | {"ranks": number} for number, one in zip(ranks, bytes_grow, strict=False)],
-                "ranks": [
-                    {
-                        "before": before,
-                        "after": after,
-                        "least": _grown(cells, (before, least), (after, least))["time"],
-                        "most": _grown(cells, (before, most), (after, most)),
-                        "ring": (1 - 1 / after) / (1 - 1 / before),
-                    }
-                    for before, after in itertools.pairwise(ranks)
-                ],
-            }
-        )
-    return shown
-
-
-def _grown(cells: dict[Any, Row], before: Any, after: Any) -> dict[str, float]:
-    """The ratio of their times, and the bus bandwidth of both."""
-    first, second = cells[before], cells[after]
-    return {
-        "time": seconds(second, "samples_s") / seconds(first, "samples_s"),
-        "before_rate": all_reduce.rates(first)[1],
-        "after_rate": all_reduce.rates(second)[1],
-    }
-
-
 def equivalence(source: Source, figures: Path) -> str:
     """naive_ddp: the weights of training on several ranks beside those of one process."""
     found = _documents(source, "ddp-equivalence")
@@ -102,8 +55,9 @@ def data_parallel(template: str, *strategies: str, size: str) -> Part:
         found = _documents(source, "ddp", lambda row: row["size"] == size)
         for _, rows in found:
             rows.sort(key=lambda row: (STRATEGIES.index(row["strategy"]), row["bucket_size_mb"]))
-        kept = lambda row: not strategies or row["strategy"] in strategies  # noqa: E731
-        return _each(template, found, ddp, figures, shown, None if strategies else ddp.draw, kept)
+        if not strategies:
+            return _each(template, found, ddp, figures, shown, ddp.draw)
+        return _each(template, found, ddp, figures, shown, keep=lambda row: row["strategy"] in strategies)
 
     return chapter
 
@@ -126,22 +80,6 @@ def state_sharding(size: str) -> Part:
         return _each("sharding", found, sharding, figures, lambda rows: {"by": shardings(rows)}, sharding.draw)
 
     return chapter
-
-
-def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """For each sharding: its step, over the step with the whole state, and its memory, beside what must exist then."""
-    whole = {seconds(row, "samples_s") for row in rows if row["sharding"] == "none"}
-    shown = {}
-    for row in rows:
-        facts, step_s = row["facts"], seconds(row, "samples_s")
-        one = {"step_s": step_s, "of_whole": step_s / min(whole, default=step_s)}
-        one |= {name: facts[name] for name in ("parameter_bytes", "optimizer_bytes")}
-        if all(name in facts for name in sharding.POINTS):
-            states = peak_state_bytes(row["size"], row["world_size"], row["sharding"])
-            one |= {name: facts[name] for name in sharding.POINTS} | {"states_bytes": states}
-            one["rest_bytes"] = facts["after_step_bytes"] - states
-        shown[row["sharding"]] = one
-    return shown
 
 
 def beside_torch(kind: str, size: str) -> Part:
@@ -177,8 +115,12 @@ def _drawn(rows: list[Row], path: Path, title: str) -> None:
     draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
 
+ARGUMENTS: dict[str, tuple[str, ...]] = {"checkpointing": (), "fsdp": (), "leaderboard-2026": ("cuda",)}
+"""Studies whose own answers are a chapter's sentences, and what those ask for beside the rows."""
+
+
 def of_study(name: str, size: str = "") -> Part:
-    """The chapter of a study that names its own answers: sentences, table and figure of each of its documents.
+    """The chapter of a study of `ARGUMENTS`: sentences, table and figure of each of its documents.
 
     With `size`, of its rows on that model size.
     """
@@ -188,7 +130,10 @@ def of_study(name: str, size: str = "") -> Part:
         if not found:
             raise NotOnFile(f"no rows of study {name}")
         study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
-        shown = lambda rows: {"said": _spaced(study.answers(rows))}  # noqa: E731
+
+        def shown(rows: list[Row]) -> dict[str, Any]:
+            return {"said": _spaced(study.answers(rows, *ARGUMENTS[name])) if rows else []}
+
         return _each("study", found, study, figures, shown, getattr(study, "draw", None), figure=name)
 
     return chapter

@@ -219,7 +219,7 @@ PROBLEMS_2026 = (
         "gradient_checkpointing",
         4,
         ("accounting/test_checkpointing.py",),
-        (Need("checkpointing"),),
+        (Need("checkpointing", asked=_grid(size=("2.7B",), context=(2048,), every=(1, 2))),),
     ),
     *_again("pytorch_attention"),
     replace(_BOTH["torch_compile"], needs=(COMPILE_ATTENTION, _compiled_model(*SIZES_2026), KERNELS)),
@@ -243,7 +243,12 @@ PROBLEMS_2026 = (
     Problem("fsdp_calcs", 3, ("accounting/test_parallelism.py",), answered="worked"),
     Problem("tp_calcs", 4, ("accounting/test_parallelism.py",), answered="worked"),
     Problem("fsdp_tp_calcs", 6, ("accounting/test_parallelism.py",), answered="worked"),
-    Problem("leaderboard", 10, ("studies/test_accounting.py",), (Need("leaderboard-2026", ranks=2),)),
+    Problem(
+        "leaderboard",
+        10,
+        ("studies/test_accounting.py",),
+        (Need("leaderboard-2026", asked=({"num_layers": 34, "world_size": 2},), ranks=2),),
+    ),
 )
 
 EDITIONS = {

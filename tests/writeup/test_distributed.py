@@ -1,13 +1,18 @@
 """Sentences about several GPUs: each stands where the rows bear it out, with their numbers, and not elsewhere."""
 
+import importlib
+import inspect
+
 import pytest
 
+from perf.studies import STUDIES
 from perf.studies.on_file import NotOnFile
-from perf.writeup import distributed
-from perf.writeup.answers.data_parallel import DataParallel
+from perf.studies.parallel.sharding import POINTS
+from perf.writeup import distributed, source
+from perf.writeup.answers.data_parallel import DataParallel, growth, shardings
 from perf.writeup.markdown import Markup
 from perf.writeup.templating import render
-from tests.writeup.made_up import ddp_row
+from tests.writeup.made_up import MACHINE, SHARDING, ddp_row, perf_folder
 
 SHOWN = dict.fromkeys(("made_by", "setting", "table", "figure"), Markup(""))
 
@@ -23,13 +28,13 @@ def all_reduce(ranks, megabytes, ms, device="cuda"):
 
 def test_more_ranks_are_compared_with_what_a_ring_would_take():
     rows = [all_reduce(2, 1, 0.02), all_reduce(2, 1000, 4.0), all_reduce(4, 1, 0.05), all_reduce(4, 1000, 5.0)]
-    text = said("all-reduce", growth=distributed.growth(rows))
+    text = said("all-reduce", growth=growth(rows))
     assert "1000 times the bytes in 200.0 times the time" in text
     assert "From 2 to 4 ranks 1 MB take 2.50 times as long and 1000 MB 1.25 times" in text
     assert "gives 1.50 times; a small call takes longer" in text and "a large one takes less" in text
     assert "gloo" not in text
     slow = [*rows[:2], all_reduce(4, 1, 0.025), all_reduce(4, 1000, 8.0)]
-    text = said("all-reduce", growth=distributed.growth(slow))
+    text = said("all-reduce", growth=growth(slow))
     assert "1000 MB 2.00 times" in text and "a small call" not in text and "a large one" not in text
 
 
@@ -68,12 +73,12 @@ def test_memory_is_compared_with_what_exists_at_that_time():
     count = 1_998_235_200
     rows = [
         {"sharding": name, "size": "xl", "world_size": 2, "samples_s": [0.1]}
-        | {"facts": dict.fromkeys(distributed.sharding.POINTS, each * count + 2**30)}
+        | {"facts": dict.fromkeys(POINTS, each * count + 2**30)}
         for name, each in states.items()
     ]
     for row in rows:
         row["facts"] |= {"parameter_bytes": 4 * count, "optimizer_bytes": 8 * count}
-    found = distributed.shardings(rows)
+    found = shardings(rows)
     assert {one["rest_bytes"] for one in found.values()} == {2**30}
     assert "1.00 to 1.00 GiB in all rows" in said("sharding", by=found)
 
@@ -81,3 +86,22 @@ def test_memory_is_compared_with_what_exists_at_that_time():
 def test_a_strategy_that_was_not_measured_is_not_on_file():
     with pytest.raises(NotOnFile):
         DataParallel([ddp_row("naive")]).step_s("flat")
+
+
+def test_a_study_writes_its_chapter_from_its_rows_on_that_size(undrawn, monkeypatch, tmp_path):
+    monkeypatch.setitem(distributed.ARGUMENTS, "sharding", ())
+    found = source.read(perf_folder(tmp_path, {"sharding": SHARDING}), MACHINE)
+    text = distributed.of_study("sharding", "xl")(found, tmp_path / "figures")
+    assert "- xl, context 512, 2 ranks: sharded is 1.000\u00d7 as fast" in text and "holds 50.0 % of it" in text
+    assert "| xl | 512 | sharded | 2 |" in text and "(figures/sharding-box-x2.png)" in text
+    with pytest.raises(NotOnFile):
+        distributed.of_study("sharding", "2.7B")(found, tmp_path / "figures")
+
+
+@pytest.mark.parametrize(("name", "arguments"), distributed.ARGUMENTS.items())
+def test_a_study_that_writes_its_chapter_is_called_as_it_asks(name, arguments):
+    if name not in STUDIES:
+        pytest.skip("not in this checkout yet")
+    study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
+    inspect.signature(study.answers).bind([], *arguments)
+    inspect.signature(study.shown).bind([])

@@ -1,15 +1,18 @@
-"""What data parallelism adds to a step, beside the rate of a single all-reduce and the trace of a step."""
+"""What communication costs: an all-reduce by itself, data parallelism in a step, and a sharded optimizer."""
 
+import functools
+import itertools
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from perf.studies.on_file import NotOnFile
 from perf.studies.parallel import ddp, overlap
-from perf.studies.parallel.all_reduce import rates
+from perf.studies.parallel.all_reduce import BACKENDS, rates
+from perf.studies.parallel.sharding import POINTS
 from perf.studies.rows import Row
 from perf.units import MIB
-from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds
+from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, peak_state_bytes
 
 
 class DataParallel:
@@ -136,6 +139,58 @@ class DataParallel:
             for row in self.traces
             if row["strategy"] in strategies
         ]
+
+
+def growth(rows: list[Row]) -> list[dict[str, Any]]:
+    """For each backend: what more bytes and what more ranks cost, by its smallest and its largest all-reduce."""
+    shown = []
+    for device, backend in BACKENDS.items():
+        cells = {(row["world_size"], row["megabytes"]): row for row in rows if row["device"] == device}
+        if not cells:
+            continue
+        sizes = sorted({size for _, size in cells})
+        least, most = sizes[0], sizes[-1]
+        ranks = sorted({number for number, _ in cells if {(number, least), (number, most)} <= cells.keys()})
+        grown = functools.partial(_grown, cells)
+        by_bytes = [{"ranks": number} | grown((number, least), (number, most)) for number in ranks if least < most]
+        by_ranks = [
+            {
+                "before": before,
+                "after": after,
+                "least": grown((before, least), (after, least))["time"],
+                "most": grown((before, most), (after, most)),
+                "ring": (1 - 1 / after) / (1 - 1 / before),
+            }
+            for before, after in itertools.pairwise(ranks)
+        ]
+        shown.append({"backend": backend, "least": least, "most": most, "bytes": by_bytes, "ranks": by_ranks})
+    return shown
+
+
+def _grown(cells: dict[Any, Row], before: Any, after: Any) -> dict[str, float]:
+    """The ratio of their times, and the bus bandwidth of both."""
+    first, second = cells[before], cells[after]
+    return {
+        "time": seconds(second, "samples_s") / seconds(first, "samples_s"),
+        "before_rate": rates(first)[1],
+        "after_rate": rates(second)[1],
+    }
+
+
+def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """For each sharding: its step, over the step with the whole state, and its memory, beside what must exist then."""
+    whole = {seconds(row, "samples_s") for row in rows if row["sharding"] == "none"}
+    shown = {}
+    for row in rows:
+        facts, step_s = row["facts"], seconds(row, "samples_s")
+        one = {"step_s": step_s, "of_whole": step_s / min(whole, default=step_s)}
+        one |= {name: facts[name] for name in ("parameter_bytes", "optimizer_bytes")}
+        if all(name in facts for name in POINTS):
+            states = peak_state_bytes(row["size"], row["world_size"], row["sharding"])
+            one |= {name: facts[name] for name in POINTS} | {"states_bytes": states}
+            one["rest_bytes"] = facts["after_step_bytes"] - states
+        shown[row["sharding"]] = one
+    return shown
 
 
 def seconds(row: Row, samples: str) -> float:
