@@ -4,10 +4,11 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from perf import benchmarks
+from perf.harness.case import Case
 from perf.harness.suite import cases_of, is_selected
 
 SETS = {
@@ -49,8 +50,13 @@ def shard(pattern: str, number: int, count: int) -> str:
     """
     instances = [cls() for _, cls, _ in asv_classes() if cls]
     selected = [case for instance in instances for case in cases_of(instance) if is_selected(case, instance, [pattern])]
+    return pattern_of(selected[number - 1 :: count])
+
+
+def pattern_of(cases: Iterable[Case]) -> str:
+    """Return a pattern that selects exactly these cases, every series of theirs included."""
     params: dict[str, list[str]] = {}
-    for case in selected[number - 1 :: count]:
+    for case in cases:
         params.setdefault(case.benchmark, []).append(re.escape(", ".join(map(repr, case.params.values()))))
     parts = (rf"^{re.escape(name)}\.\w+\((?:{'|'.join(values)})\)$" for name, values in params.items())
     return "|".join(parts) or "(?!)"

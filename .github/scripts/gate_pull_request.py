@@ -2,6 +2,8 @@
 
     gate_pull_request.py HEAD_CHECKOUT FOLDER   write report.json and comment.md to FOLDER
 
+The comment ends with the kernels whose machine code differs, which are compiled on the CPU while no GPU is in use.
+
 Reads COMMIT, SET and MINUTES; exits with the status of the gate.
 """
 
@@ -31,11 +33,16 @@ def main() -> int:
     command = [sys.executable, "-m", "perf", "gate", base, commit]
     options = ["--set", os.environ["SET"], "--budget", os.environ["MINUTES"]]
     outputs = ["--json", str(folder / "report.json"), "--markdown", str(folder / "comment.md")]
+    compile_only = ["--compile-only", "--set", os.environ["SET"], "--markdown", str(folder / "machine-code.md")]
     # The code of the pull request runs from here on. The runner must not take its output for commands.
     token = secrets.token_hex()
     print(f"::stop-commands::{token}", flush=True)
     try:
-        return subprocess.run([*command, *options, *outputs], check=False).returncode
+        subprocess.run([*command, *compile_only], check=False)
+        status = subprocess.run([*command, *options, *outputs], check=False).returncode
+        if (section := folder / "machine-code.md").exists() and (comment := folder / "comment.md").exists():
+            comment.write_text(comment.read_text() + "\n" + section.read_text())
+        return status
     finally:
         print(f"::{token}::", flush=True)
 

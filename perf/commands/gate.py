@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -23,6 +23,7 @@ from perf.gate import checkouts
 from perf.gate import report as reports
 from perf.gate.compare import compare
 from perf.gate.evidence import Arm, Evidence
+from perf.gate.machine_code.targets import DEFAULT, TARGETS
 from perf.gate.rows import every_row as all_rows
 from perf.gate.rows import rows
 from perf.gate.unreached import change_between, in_reach
@@ -31,7 +32,7 @@ from perf.harness.case import case_key
 from perf.harness.lock import Busy, measuring
 from perf.harness.preflight import full_disks, objection
 from perf.options import Finite
-from perf.selection import SETS
+from perf.selection import SETS, pattern_of
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
 """Values of --set and their names in `perf.selection.SETS`."""
@@ -95,6 +96,14 @@ class _Gate(click.Command):
     metavar="PERCENT",
     help="Size of the slow-down planted in the self-test, instead of the default set; repeatable.",
 )
+@click.option("--compile-only", is_flag=True, help="Compare the machine code of the rows' kernels instead; no GPU.")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    type=click.Choice(list(TARGETS)),
+    help=f"Compute capability for --compile-only; repeatable. Default: {DEFAULT}.",
+)
 @click.option("--simulate", is_flag=True, help="Test the rules on noise recorded on an H200: 5 minutes, no GPU.")
 def command(
     base: str | None,
@@ -112,6 +121,8 @@ def command(
     keep: bool,
     self_test: bool,
     plant: tuple[float, ...],
+    compile_only: bool,
+    targets: tuple[str, ...],
     simulate: bool,
 ) -> None:
     """Tell whether HEAD is slower than BASE, alternating both in one process, sample by sample.
@@ -121,6 +132,7 @@ def command(
     python -m perf gate v1.2 my-branch --set full --budget 60
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
     python -m perf gate main --dry-run         # which rows can the change reach?
+    python -m perf gate main --compile-only    # which of their kernels become other machine code? No GPU needed
     python -m perf gate --env ~/torch-2.11 ~/torch-2.13 --keep
 
     Rows that run no code that differs between the two are left out, but for a sample of 5 %, by the map that asv run
@@ -136,6 +148,9 @@ def command(
     arm, each within the budget. It reports the gate's false alarms here, and its detection rate for a row that is the
     only changed one, and keeps both under perf/records. --simulate applies the same rules to thousands of reports drawn
     from recorded noise, beside asv's rule and a plain t-test.
+
+    --compile-only plans the launches of every row at both commits and compiles the kernels that differ, on a CPU. Rows
+    of the same machine code, grid and numbers take the same device time; the others are the ones to measure.
 
     --env compares two versions of torch, Triton or Python instead of two commits, with alternating processes. With
     --keep, the site can tell a change of the environment from a change of the code in a series that spans both.
@@ -155,6 +170,14 @@ def command(
         raise click.UsageError("--plant was given; allowed: with --self-test")
     if chosen and pattern:
         raise click.UsageError("--set and -b were both given; allowed: one of them")
+    if targets and not compile_only:
+        raise click.UsageError("--target was given; allowed: with --compile-only")
+    if compile_only:
+        if environments or self_test or keep or dry_run:
+            raise click.UsageError(
+                "--compile-only was given with --env, --self-test, --keep or --dry-run; allowed: alone"
+            )
+        _compile_only(base, head, chosen, pattern, targets or (DEFAULT,), json_file, markdown)
     if dry_run:
         _print_reach(*checkouts.resolve_arms(base, head, environments), _selected(chosen, pattern, gpus))
         return
@@ -207,6 +230,37 @@ def _self_test(
 
     cases = planting([percent / 100 for percent in plant])
     prove(checkouts.resolve(commit), lambda: _selected(chosen, pattern, gpus), cases, budget_s=60 * budget)
+
+
+def _compile_only(
+    base: str | None,
+    head: str | None,
+    chosen: str | None,
+    pattern: str | None,
+    targets: tuple[str, ...],
+    json_file: Path | None,
+    markdown: Path | None,
+) -> NoReturn:
+    from perf.gate.machine_code import compared, report, run
+
+    for path in filter(None, (json_file, markdown)):
+        refuse_unwritable(path)
+    selected = _selected(chosen or (None if pattern else "pr"), pattern, None)
+    cases = [row.case for row in selected if not row.is_control and row.case.device == "cuda"]
+    if not cases:
+        raise click.ClickException("none of these rows runs on a GPU; allowed: rows that do, such as those of --set pr")
+    with _ending_on_sigterm():
+        found = run.run(checkouts.resolve_arms(base, head, None), cases, targets, _command())
+    click.echo(report.text(found))
+    files = {}
+    if json_file:
+        to_measure = compared.to_measure(found.targets.values())
+        pattern = pattern_of(case for case in cases if case.key in to_measure)
+        files[json_file] = report.to_json(found, pattern)
+    if markdown:
+        files[markdown] = report.comment(found)
+    write_measured(files)
+    sys.exit(found.exit_status)
 
 
 def _print_reach(base: Arm, head: Arm, evidence: list[Evidence]) -> None:

@@ -28,57 +28,58 @@ def comment(report: Report) -> str:
     verdicts = in_order(report.judgement.verdicts)
     parts = [
         MARKER,
-        f"### {ICONS[report.exit_status]} perf: {_plain(headline(report))}",
-        f"**To do:** {_plain(to_do(report))}",
-        f"base {_code(commit(report.base))} {_code(report.base['subject'])}<br>"
-        f"head {_code(commit(report.head))} {_code(report.head['subject'])}",
+        f"### {ICONS[report.exit_status]} perf: {plain(headline(report))}",
+        f"**To do:** {plain(to_do(report))}",
+        f"base {code(commit(report.base))} {code(report.base['subject'])}<br>"
+        f"head {code(commit(report.head))} {code(report.head['subject'])}",
     ]
     if worse := [verdict for verdict in verdicts if verdict.is_bad]:
         parts.append(_table(worse))
     if report.differences:
-        lines = "\n".join(f"- {_code(key)}: {_code(clause)}" for key, clause in report.differences)
-        parts.append(_folded(f"Warning: {different_results(report)}", lines))
+        lines = "\n".join(f"- {code(key)}: {code(clause)}" for key, clause in report.differences)
+        parts.append(folded(f"Warning: {different_results(report)}", lines))
     if accepted := [verdict for verdict in verdicts if verdict.accepted]:
-        parts.append(_folded(f"accepted ({len(accepted)})", _table(accepted)))
+        parts.append(folded(f"accepted ({len(accepted)})", _table(accepted)))
     for word in _FOLDED:
         if rows := [verdict for verdict in verdicts if verdict.word == word]:
-            parts.append(_folded(f"{word} ({len(rows)})", _table(rows)))
-    facts = "\n".join(f"- {name}: {_code(value)}" for name, value in conditions(report))
-    parts.append(_folded("How this was measured, and how to repeat it", facts))
-    return _shortened(parts) + "\n"
+            parts.append(folded(f"{word} ({len(rows)})", _table(rows)))
+    facts = "\n".join(f"- {name}: {code(value)}" for name, value in conditions(report))
+    parts.append(folded("How this was measured, and how to repeat it", facts))
+    return shortened(parts, MAX_CHARACTERS) + "\n"
 
 
 def _table(rows: Sequence[Verdict]) -> str:
     lines = [_HEADER]
     for verdict in rows:
-        row = _code(verdict.key) + (" memory" if verdict.quantity == "peak_memory" else "")
+        row = code(verdict.key) + (" memory" if verdict.quantity == "peak_memory" else "")
         if verdict.reason:
-            row += f"<br>{_code(verdict.reason)}"
+            row += f"<br>{code(verdict.reason)}"
         if verdict.accepted:
-            row += f"<br>accepted: {_code(verdict.accepted)}"
-        lines.append(f"| {' | '.join([verdict.word, row, *map(_plain, cells(verdict))])} |")
+            row += f"<br>accepted: {code(verdict.accepted)}"
+        lines.append(f"| {' | '.join([verdict.word, row, *map(plain, cells(verdict))])} |")
     return "\n".join(lines)
 
 
-def _folded(title: str, text: str) -> str:
+def folded(title: str, text: str) -> str:
+    """Fold `text`, in Markdown, under its title."""
     return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escape `text` so that no character has a meaning to Markdown or HTML, on one line."""
     return re.sub(r"[^A-Za-z0-9 ,%()]", lambda match: f"&#{ord(match[0])};", collapsed(text))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Escape `text` and set it as code, in which GitHub links no names and numbers."""
-    return f"<code>{_plain(text)}</code>"
+    return f"<code>{plain(text)}</code>"
 
 
-def _shortened(parts: list[str]) -> str:
+def shortened(parts: list[str], max_characters: int) -> str:
     """Join as many whole parts as fit."""
     kept: list[str] = []
     for part in parts:
-        if sum(map(len, kept)) + len(part) > MAX_CHARACTERS:
+        if sum(map(len, kept)) + len(part) > max_characters:
             return "\n\n".join([*kept, "The rest is too long for a comment; the report's file has it."])
         kept.append(part)
     return "\n\n".join(kept)

@@ -135,7 +135,8 @@ def gate(pull, **changed):
 def test_a_pull_request_is_gated_against_its_merge_base(pull, status):
     pull.answers["perf gate"][1] = status
     assert gate(pull).returncode == status
-    ((*_, base, head, _, chosen, _, minutes, _, report, _, comment),) = pull.called("perf", "gate")
+    on_a_cpu, (*_, base, head, _, chosen, _, minutes, _, report, _, comment) = pull.called("perf", "gate")
+    assert on_a_cpu[2:5] == [base, head, "--compile-only"]
     assert (base, head, chosen, minutes) == (pull.base, pull.commit, "pr", "30")
     files = [pull.folder.parent / "report" / name for name in ("report.json", "comment.md")]
     assert [report, comment] == list(map(str, files))
@@ -144,7 +145,7 @@ def test_a_pull_request_is_gated_against_its_merge_base(pull, status):
 def test_the_runner_takes_no_commands_from_the_output_of_a_pull_request(pull):
     lines = gate(pull).stdout.splitlines()
     token = re.fullmatch("::stop-commands::([0-9a-f]{64})", lines[0])[1]
-    assert lines[1:] == ["::set-output name=changed::false", f"::{token}::"]
+    assert lines[1:] == [*["::set-output name=changed::false"] * 2, f"::{token}::"]
     assert token not in gate(pull).stdout
 
 

@@ -38,6 +38,7 @@ HOLDERS = {
     "perf/harness/side_by_side.py": "a visitor of a syntax tree",
     "perf/harness/sources.py": "visitors of a syntax tree",
     "perf/gate/compare.py": "a budget of time",
+    "perf/gate/machine_code/run.py": "how long a run took",
     "perf/gate/measuring.py": "a budget of time",
     "perf/gate/self_test.py": "a budget of time",
     "perf/harness/bench.py": "studies: checks, and holds to floors",

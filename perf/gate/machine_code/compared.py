@@ -1,0 +1,192 @@
+"""Compare the kernels that rows launch at two commits: the same machine code, or which of it differs."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perf.gate.machine_code.targets import TARGETS
+
+Word = Literal["BROKEN", "WORSE", "DIFFERS", "FIXED", "NEW", "GONE", "SAME"]
+BAD: tuple[Word, ...] = ("BROKEN", "WORSE")
+ORDER: tuple[Word, ...] = ("BROKEN", "WORSE", "DIFFERS", "FIXED", "NEW", "GONE", "SAME")
+"""Words by urgency. WORSE: more of it is on the stack, where registers spill."""
+
+Launches = list[tuple[str, str]]
+"""Launches of a row: digest of the kernel, and its grid and numbers; of torch's operators "", and name and shapes."""
+
+MIN_SIMILARITY = 0.6
+"""Similarity of two names from which a kernel counts as renamed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the rows launch at a commit on a target."""
+
+    rows: Mapping[str, Launches | str]
+    """Case key -> launches, or why they are unknown."""
+
+    kernels: Mapping[str, dict[str, Any]]
+    """Digest -> name and constants."""
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """A kernel whose source, arguments' types or constants differ."""
+
+    target: str
+    word: Word
+    base: str
+    """Name; "" for a new kernel."""
+
+    head: str
+    head_dim: str
+    """Its constant; "" for a kernel without."""
+
+    constants: tuple[str, ...]
+    """"K_TILE_SIZE 64 -> 128"."""
+
+    before: dict[str, Any]
+    """`Compiled` at the base, or an error."""
+
+    after: dict[str, Any]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows of one target."""
+
+    kernels: tuple[KernelChange, ...]
+    same: tuple[str, ...]
+    """Rows whose machine code and launches are the same."""
+
+    reached: dict[str, str]
+    """Rows with other machine code or launches, and which."""
+
+    unknown: dict[str, str]
+    """Rows whose launches are unknown at either commit, and why."""
+
+    without: tuple[str, ...]
+    """Rows that run none of the package's code: its peers."""
+
+
+def unlike(base: Plan, head: Plan) -> tuple[list[str], list[str]]:
+    """Return the digests of kernels that one commit alone launches: all that needs to be compiled."""
+    before, after = (
+        {digest for launches in plan.rows.values() if not isinstance(launches, str) for digest, _ in launches if digest}
+        for plan in (base, head)
+    )
+    return sorted(before - after), sorted(after - before)
+
+
+def compare(
+    target: str, base: Plan, head: Plan, before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]
+) -> Comparison:
+    """Compare row by row; `before` and `after` hold the results of compiling the kernels of `unlike`."""
+    changes: dict[tuple[str, str], KernelChange] = {}
+    same, without = list[str](), list[str]()
+    reached, unknown = dict[str, str](), dict[str, str]()
+    for key in base.rows:
+        ours, theirs = base.rows[key], head.rows[key]
+        if isinstance(ours, str) or isinstance(theirs, str):
+            unknown[key] = theirs if isinstance(theirs, str) else str(ours)
+            continue
+        if not ours and not theirs:
+            without.append(key)
+            continue
+        pairs = _paired(ours, theirs, base, head)
+        for pair in pairs:
+            change = _changed(target, pair, base, head, before, after)
+            rows = changes[pair].rows if pair in changes else 0
+            changes[pair] = KernelChange(**(vars(change) | {"rows": rows + 1}))
+        if differing := [changes[pair] for pair in pairs if changes[pair].word != "SAME"]:
+            reached[key] = ", ".join(dict.fromkeys(change.head or change.base for change in differing))
+        elif [numbers for _, numbers in ours] != [numbers for _, numbers in theirs]:
+            reached[key] = "the same machine code with another grid, other numbers or other operators of torch's"
+        else:
+            same.append(key)
+    kernels = sorted(changes.values(), key=lambda change: (ORDER.index(change.word), change.head or change.base))
+    return Comparison(tuple(kernels), tuple(same), reached, unknown, tuple(without))
+
+
+def _paired(ours: Launches, theirs: Launches, base: Plan, head: Plan) -> list[tuple[str, str]]:
+    """Pair the kernels that only one side launches: those of one name, then of similar names; "" for none."""
+    before = list(dict.fromkeys(digest for digest, _ in ours if digest))
+    after = list(dict.fromkeys(digest for digest, _ in theirs if digest))
+    left = [digest for digest in before if digest not in after]
+    pairs = []
+    for digest in (digest for digest in after if digest not in before):
+        name = head.kernels[digest]["name"]
+        likeness = {old: difflib.SequenceMatcher(None, base.kernels[old]["name"], name).ratio() for old in left}
+        nearest = max(left, key=lambda old: likeness[old], default="")
+        if nearest and likeness[nearest] >= MIN_SIMILARITY:
+            left.remove(nearest)
+        else:
+            nearest = ""
+        pairs.append((nearest, digest))
+    return pairs + [(digest, "") for digest in left]
+
+
+def _changed(
+    target: str,
+    pair: tuple[str, str],
+    base: Plan,
+    head: Plan,
+    before: Mapping[str, dict[str, Any]],
+    after: Mapping[str, dict[str, Any]],
+) -> KernelChange:
+    old, new = (plan.kernels.get(digest, {}) for plan, digest in zip((base, head), pair, strict=True))
+    results = before.get(pair[0], {}), after.get(pair[1], {})
+    constants = [
+        f"{name} {old['constants'].get(name, '-')} -> {new['constants'].get(name, '-')}"
+        for name in (dict.fromkeys([*old["constants"], *new["constants"]]) if old and new else ())
+        if old["constants"].get(name) != new["constants"].get(name)
+    ]
+    word = _word(target, *results)
+    known = new.get("constants") or old.get("constants", {})
+    head_dim = known.get("HEAD_DIM") or known.get("D", "")
+    names = old.get("name", ""), new.get("name", "")
+    return KernelChange(target, word, *names, head_dim, tuple(constants), *results, rows=0)
+
+
+def _word(target: str, before: dict[str, Any], after: dict[str, Any]) -> Word:
+    too_large = after.get("shared_bytes", 0) > TARGETS[target].shared_bytes
+    if "error" in after or too_large:
+        return "BROKEN"
+    if not after:
+        return "GONE"
+    if not before:
+        return "NEW"
+    if "error" in before:
+        return "FIXED"
+    if before["sass"] == after["sass"]:
+        return "SAME"
+    return "WORSE" if after["stack_bytes"] > before["stack_bytes"] else "DIFFERS"
+
+
+def changes(change: KernelChange) -> list[str]:
+    """List the properties that differ: "registers 168 -> 200"."""
+    before, after = change.before, change.after
+    if error := after.get("error") or before.get("error"):
+        return [str(error)]
+    if not before or not after:
+        only = after or before
+        return [f"{name} {only[key]}" for key, name in NAMES.items()]
+    pairs = [(name, before[key], after[key]) for key, name in NAMES.items()]
+    pairs += [(kind, before["mix"][kind], count) for kind, count in after["mix"].items()]
+    found = [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
+    return found or (["the same instructions in another order"] if change.word != "SAME" else [])
+
+
+NAMES = {
+    "registers": "registers",
+    "stack_bytes": "stack bytes",
+    "shared_bytes": "shared bytes",
+    "instructions": "instructions",
+}
+
+
+def to_measure(comparisons: Iterable[Comparison]) -> set[str]:
+    """Return the keys of rows whose device time may have moved on some target, or whose launches are unknown."""
+    return {key for comparison in comparisons for key in (*comparison.reached, *comparison.unknown)}

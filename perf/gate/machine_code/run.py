@@ -1,0 +1,130 @@
+"""Plan and compile with a process an arm, and return one report."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from perf.files import scratch_folder
+from perf.gate import checkouts
+from perf.gate.evidence import Arm
+from perf.gate.machine_code.compared import BAD, Comparison, Plan, compare, unlike
+from perf.harness.case import Case
+from perf.harness.working_tree import ROOT
+
+CACHE = ROOT / ".asv" / "machine-code"
+"""What was compiled before, by the digest of everything that it depends on."""
+
+ENVIRONMENT = {
+    "TRITON_INTERPRET": "0",
+    "TRITON_DISABLE_LINE_INFO": "1",  # with it a comment changes machine code
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a compile-only gate found."""
+
+    base: Arm
+    head: Arm
+    targets: dict[str, Comparison]
+    compiled: int
+    """Kernels that were compiled or read from the cache, of both commits and all targets."""
+
+    triton: str
+    seconds: float
+    command: str
+
+    @property
+    def exit_status(self) -> int:
+        """Return 1 if a kernel is broken or worse, 2 if no row's launches are known, else 0."""
+        comparisons = self.targets.values()
+        if any(change.word in BAD for comparison in comparisons for change in comparison.kernels):
+            return 1
+        return 0 if any(one.same or one.reached or one.without for one in comparisons) else 2
+
+
+def run(arms: tuple[Arm, Arm], cases: Sequence[Case], targets: Sequence[str], command: str) -> Report:
+    """Compare the machine code of the cases' kernels. Raises `click.ClickException` with one line."""
+    begin = time.monotonic()
+    found: dict[str, Comparison] = {}
+    compiled = 0
+    jobs = max(1, (os.cpu_count() or 2) // len(arms))
+    with scratch_folder("perf-machine-code-") as folder, ThreadPoolExecutor(len(arms)) as threads:
+        places = folder / "base", folder / "head"
+        for arm, place in zip(arms, places, strict=True):
+            checkouts.export(arm, place)
+        for target in targets:
+            with _planner(places[0], target, folder) as base, _planner(places[1], target, folder) as head:
+                planners = base, head
+                click.echo(f"Planning {len(cases)} rows of both commits for compute capability {target}", err=True)
+                plans = list(threads.map(lambda planner: planner.plan(cases), planners))
+                digests = unlike(*plans)
+                compiled += sum(map(len, digests))
+                click.echo(f"Compiling {len(digests[0])} and {len(digests[1])} kernels", err=True)
+                results = list(threads.map(lambda planner, own: planner.compile(own, jobs), planners, digests))
+            found[target] = compare(target, *plans, *results)
+    return Report(*arms, found, compiled, version("triton"), round(time.monotonic() - begin, 1), command)
+
+
+class _Planner:
+    """A process that has one commit's package and a GPU that is not there; see `worker`."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: IO[bytes]):
+        self._process, self._log = process, log
+
+    def plan(self, cases: Sequence[Case]) -> Plan:
+        """Return what the cases launch."""
+        reply = next(self._ask({"cases": [case.to_json() for case in cases]}, 1))
+        return Plan(reply["rows"], reply["kernels"])
+
+    def compile(self, digests: Sequence[str], jobs: int) -> dict[str, dict[str, Any]]:
+        """Return what became of kernels of the plan, by digest."""
+        replies = self._ask({"compile": list(digests), "jobs": jobs}, len(digests))
+        return {reply.pop("digest"): reply for reply in replies}
+
+    def _ask(self, request: dict[str, Any], replies: int) -> Iterator[dict[str, Any]]:
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        for _ in range(replies):
+            if not (line := self._process.stdout.readline()):
+                self._log.seek(0)
+                said = self._log.read().decode(errors="replace").strip().splitlines() or ["no output"]
+                raise click.ClickException(f"the process that plans launches ended: {said[-1]}")
+            yield json.loads(line)
+
+
+@contextlib.contextmanager
+def _planner(checkout: Path, target: str, folder: Path) -> Iterator[_Planner]:
+    command = [sys.executable, "-m", "perf.gate.machine_code.worker", str(checkout), target, str(CACHE)]
+    environment = os.environ | ENVIRONMENT | {"TRITON_CACHE_DIR": str(folder / "triton")}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            yield _Planner(process, log)
+        finally:
+            process.kill()
+            process.communicate()
