@@ -173,7 +173,7 @@ def make_train_step(
         allowed = ", ".join(name for name in PRECISIONS if name != "fp16")
         raise ValueError(f"variant={variant!r} was given with precision='fp16'; allowed: {allowed}")
     how = getattr(model, "checkpointing", None)
-    if isinstance(how, Checkpointing) and (is_captured and how.offload or variant == "compiled" and how.runs_hooks):
+    if isinstance(how, Checkpointing) and ((is_captured and how.offload) or (variant == "compiled" and how.runs_hooks)):
         raise ValueError(f"variant={variant!r} was given with {how}; allowed: eager, compiled_blocks")
     scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
     has_masters = precision == "bf16_weights"
