@@ -15,7 +15,17 @@ from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kerne
 from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
 from cs336_systems.attention.hopper import HOPPER_ROWS, HopperBackward, HopperFloat32, HopperForward, suits_tma
-from cs336_systems.attention.launch import Backward, Forward, Launch, cdiv, like, new_lse, num_tiles, strides
+from cs336_systems.attention.launch import (
+    Backward,
+    Forward,
+    Launch,
+    cdiv,
+    like,
+    new_lse,
+    num_tiles,
+    stride_unit,
+    strides,
+)
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import padded_head_dim
 from cs336_systems.attention.tma import aligned_copy, describes
@@ -161,11 +171,12 @@ class Pieces:
         columns = padded_head_dim(q)
         given = (q, k, v) if do is None else (q, k, v, do)
         self._shapes = [(*x.shape[:-1], pieces * columns) for x in given]
+        constants = {"HEAD_DIM": q.shape[-1], "D": columns, "ROWS": SPLIT_ROWS, "PIECES": pieces}
         self._launch = Launch(
             split_kernel,
             sum(num_tiles(x, SPLIT_ROWS) for x in given),
             (*strides(q, k, v, q if do is None else do), *q.shape[:2], k.shape[1], q.shape[2], k.shape[2]),
-            {"HEAD_DIM": q.shape[-1], "D": columns, "ROWS": SPLIT_ROWS, "PIECES": pieces, "num_warps": 4},
+            constants | {"STRIDE_UNIT": stride_unit(*given), "num_warps": 4},
         )
         self._tiles = [
             describes(torch.empty(shape, dtype=torch.bfloat16, device="meta"), WGMMA_ROWS, columns)

@@ -6,6 +6,7 @@ A shape is batch x query heads x heads of each key head x queries x keys x head_
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,11 @@ from unittest import mock
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterator[tuple[str, list[str], str]]:
-    """For each call: what it is, the kernels that it launches, and the compiler's error ("" if there is none)."""
+def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterator[dict[str, Any]]:
+    """For each call: what it is, its kernels, those that load narrowly, and the compiler's error ("" if none).
+
+    Narrow loads of head vectors have 2 bytes, or 4 in the kernel that splits float32: 8 elements are 16 bytes or more.
+    """
     import torch
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -36,11 +40,15 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
 
     driver.set_active(NoGPU())
     kernels: list[str] = []
+    narrow: set[str] = set()
 
     def compile_only(kernel: Any, grid: Any) -> Any:
         def compiled(*arguments: Any, **constants: Any) -> None:
             kernels.append(kernel.__name__)
-            kernel.warmup(*arguments, grid=grid, **constants)
+            ptx = kernel.warmup(*arguments, grid=grid, **constants).asm["ptx"]
+            width = "b32" if kernel.__name__ == "split_kernel" else "b16"
+            if re.search(rf"ld\.global(?![^;]*\.v[248])[^;]*\.{width} ", ptx):
+                narrow.add(kernel.__name__)
 
         return compiled
 
@@ -58,7 +66,7 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
                 for is_causal in (False, True):
                     q = torch.empty(batch, heads, n_q, d, dtype=getattr(torch, dtype))
                     k = torch.empty(batch, heads // group, n_k, d, dtype=q.dtype)
-                    kernels.clear()
+                    kernels.clear(), narrow.clear()
                     error = ""
                     try:
                         products = "bf16x6" if dtype == "float32" else "ieee"
@@ -67,11 +75,12 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
                         plan.backward(q, k, k, out, lse, q, None)
                     except Exception as reason:
                         error = f"{type(reason).__name__}: {str(reason)[-200:]}"
-                    yield f"{shape} {dtype} {'causal' if is_causal else 'full'}", list(kernels), error
+                    call = f"{shape} {dtype} {'causal' if is_causal else 'full'}"
+                    yield {"call": call, "kernels": list(kernels), "narrow": sorted(narrow), "error": error}
 
 
 if __name__ == "__main__":
     asked = [one.removeprefix("--dtypes=").split(",") for one in sys.argv[1:] if one.startswith("--dtypes=")]
     shapes = [one for one in sys.argv[1:] if not one.startswith("-")]
-    for call, launched, error in compile_calls(shapes, *map(tuple, asked)):
-        print(json.dumps({"call": call, "kernels": launched, "error": error}), flush=True)
+    for call in compile_calls(shapes, *map(tuple, asked)):
+        print(json.dumps(call), flush=True)

@@ -54,6 +54,15 @@ def test_calls_of_one_query_compile(shapes: list[str], dtypes: str) -> None:
     assert [call for call in calls if call["error"] or not call["kernels"]] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [24, 88])
+def test_head_vectors_of_a_multiple_of_8_are_loaded_16_bytes_at_a_time(d: int) -> None:
+    """Of one head, and of many: Triton alone sees that 16 divides a stride, and not that 8 does."""
+    calls = printed("compiled_calls", f"1x1x1x1024x1024x{d}", f"2x32x1x2048x2048x{d}", "--dtypes=bfloat16,float32")
+    assert len(calls) == 8
+    assert [call for call in calls if call["error"] or call["narrow"]] == []
+
+
 @pytest.mark.gpu  # Triton's interpreter runs one kernel at a time
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_first_calls_from_several_threads_at_once(dtype: torch.dtype) -> None:

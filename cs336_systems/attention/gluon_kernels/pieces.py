@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from cs336_systems.attention.gluon_kernels.scaffold import Rows, async_load, at_head, matrix, mma, operand
+from cs336_systems.attention.gluon_kernels.scaffold import async_load, at_head, matrix, mma, operand, rows_in
 
 
 @gluon.jit
@@ -129,21 +129,21 @@ def split_kernel(
     Q_ptr, K_ptr, V_ptr, dO_ptr, QPieces_ptr, KPieces_ptr, VPieces_ptr, dOPieces_ptr,
     stride_qb, stride_qh, stride_qq, stride_kb, stride_kh, stride_kk, stride_vb, stride_vh, stride_vk,
     stride_dob, stride_doh, stride_doq, BATCH, NUM_HEADS, NUM_KV_HEADS, N_QUERIES, N_KEYS,
-    HEAD_DIM: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr,
+    HEAD_DIM: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, PIECES: gl.constexpr, STRIDE_UNIT: gl.constexpr,
 ):  # fmt: skip
     """Split q, k, v and, unless it is None, do; each program ROWS rows of one of them."""
     q_tiles = gl.cdiv(N_QUERIES, ROWS) * BATCH * NUM_HEADS
     k_tiles = gl.cdiv(N_KEYS, ROWS) * BATCH * NUM_KV_HEADS
     tile = gl.program_id(0)
     if tile < q_tiles:
-        rows = Rows(Q_ptr, stride_qb, stride_qh, stride_qq)
+        rows = rows_in(Q_ptr, stride_qb, stride_qh, stride_qq, STRIDE_UNIT)
         split_tile(rows, QPieces_ptr, tile, NUM_HEADS, N_QUERIES, HEAD_DIM, D, ROWS, PIECES)
     elif tile < q_tiles + k_tiles:
-        rows = Rows(K_ptr, stride_kb, stride_kh, stride_kk)
+        rows = rows_in(K_ptr, stride_kb, stride_kh, stride_kk, STRIDE_UNIT)
         split_tile(rows, KPieces_ptr, tile - q_tiles, NUM_KV_HEADS, N_KEYS, HEAD_DIM, D, ROWS, PIECES)
     elif tile < q_tiles + 2 * k_tiles:
-        rows = Rows(V_ptr, stride_vb, stride_vh, stride_vk)
+        rows = rows_in(V_ptr, stride_vb, stride_vh, stride_vk, STRIDE_UNIT)
         split_tile(rows, VPieces_ptr, tile - q_tiles - k_tiles, NUM_KV_HEADS, N_KEYS, HEAD_DIM, D, ROWS, PIECES)
     elif dO_ptr is not None:
-        rows = Rows(dO_ptr, stride_dob, stride_doh, stride_doq)
+        rows = rows_in(dO_ptr, stride_dob, stride_doh, stride_doq, STRIDE_UNIT)
         split_tile(rows, dOPieces_ptr, tile - q_tiles - 2 * k_tiles, NUM_HEADS, N_QUERIES, HEAD_DIM, D, ROWS, PIECES)

@@ -117,6 +117,16 @@ def two_rings(a_tiles, b_tiles, STAGES: gl.constexpr, FILLS: gl.constexpr, READE
 
 
 @gluon.jit
+def rows_in(ptr, batch_stride, head_stride, stride, STRIDE_UNIT: gl.constexpr):
+    """Return Rows whose strides are multiples of STRIDE_UNIT, which Triton sees for itself where that is 16 or 1."""
+    if STRIDE_UNIT > 1:
+        batch_stride = batch_stride // STRIDE_UNIT * STRIDE_UNIT
+        head_stride = head_stride // STRIDE_UNIT * STRIDE_UNIT
+        stride = stride // STRIDE_UNIT * STRIDE_UNIT
+    return Rows(ptr, batch_stride, head_stride, stride)
+
+
+@gluon.jit
 def at_head(x, batch, head):
     """Return a pointer to the first row of a head; offsets beyond 2^31 elements are in range."""
     return x.ptr + (batch.to(gl.int64) * x.batch_stride + head.to(gl.int64) * x.head_stride)
