@@ -25,6 +25,7 @@ STUDIES = {
     "tiles": "attention.tiles.study",
     "compile": "compile",
     "memory": "memory.study",
+    "checkpointing": "checkpointing",
     "kernels": "kernels.study",
     "all-reduce": "parallel.all_reduce",
     "ddp": "parallel.ddp",

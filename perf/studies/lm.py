@@ -15,6 +15,7 @@ from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
 from perf.workloads import imported, measured
+from perf.workloads.transformer_state import CHECKPOINT_AXES
 from perf.workloads.transformer_training import Training
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
@@ -38,6 +39,10 @@ class Setting:
     attention: str
     model: str = OURS
     """module:function, called with a `ModelConfig`, the context length and the attention: any user's own model."""
+
+    checkpoint_every: int | None = None
+    checkpoint_mode: str = "groups"
+    checkpoint_offload: bool = False
 
     AXES: ClassVar = ("size", "context", "precision", "variant", "attention")
     """The columns that name it in a table."""
@@ -130,7 +135,8 @@ def device_kind() -> str:
 def training_of(setting: Setting) -> Training:
     """Return the training workload of the setting here. Raises `click.ClickException` for a wrong --model."""
     foreign = {} if setting.model == OURS else {"model": setting.model}
-    params = {axis: getattr(setting, axis) for axis in ("size", "context_length", "batch", *Setting.AXES[2:])} | foreign
+    axes = ("size", "context_length", "batch", *Setting.AXES[2:], *CHECKPOINT_AXES)
+    params = {axis: getattr(setting, axis) for axis in axes} | foreign
     if foreign:
         try:
             imported(setting.model)
@@ -181,8 +187,11 @@ def refused(reply: Row) -> Row:
 
 
 def predicted_bytes(setting: Setting) -> int | None:
-    """Return the peak of a step by `cs336_systems.accounting`; None for a user's model and for compiled forms."""
-    if setting.model != OURS or setting.variant not in ("eager", "cuda_graph"):
+    """Return the peak of a step by `cs336_systems.accounting`.
+
+    None for what it does not model: a user's model, compiled forms, and bf16_weights.
+    """
+    if setting.model != OURS or setting.variant not in ("eager", "cuda_graph") or setting.precision == "bf16_weights":
         return None
     return measured("accounting.peak", "peak_step_bytes")(
         measured("configs", "MODEL_CONFIGS")[setting.size],
@@ -190,7 +199,16 @@ def predicted_bytes(setting: Setting) -> int | None:
         setting.context_length,
         attention="reference" if setting.attention == "reference" else "flash",
         precision=setting.precision,
+        **accounted(setting),
     )
+
+
+def accounted(setting: Setting) -> dict[str, Any]:
+    """Return the argument of closed forms that says which checkpoints a setting has; none without any."""
+    if setting.checkpoint_every is None:
+        return {}
+    checkpoints = (getattr(setting, axis) for axis in CHECKPOINT_AXES)
+    return {"checkpointing": measured("configs", "Checkpointing")(*checkpoints)}
 
 
 def memory_bytes() -> float:

@@ -86,6 +86,20 @@ class MemoryRow(ModelRow):
     step: NotRequired[dict[str, Any]]
 
 
+class CheckpointingRow(ModelRow):
+    """A model with one way to checkpoint: every None is none."""
+
+    batch: int
+    every: int | None
+    mode: str
+    offload: bool
+    recomputed: int
+    kept_bytes: int
+    flops: int
+    step_s: NotRequired[list[float]]
+    peak_bytes: NotRequired[int | None]
+
+
 class AttentionMemoryRow(StatusRow):
     """Bytes of eager attention by the time at which they are alive."""
 
@@ -232,6 +246,7 @@ SCHEMAS: dict[str, Any] = {
     "warm-up": PhasesRow,
     "kernels": ModelRow,
     "memory": MemoryRow,
+    "checkpointing": CheckpointingRow,
     "compile-model": CompiledModelRow,
     "compile-attention": CompiledAttentionRow,
     "attention": ArmRow,

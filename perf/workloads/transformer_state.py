@@ -2,27 +2,45 @@
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import Size, Weights, direction, initial
-from perf.workloads.workload import WrongResult
+from perf.workloads.workload import Unavailable, WrongResult
 
 LR, WEIGHT_DECAY, EPS = 1e-3, 0.01, 1e-8
 UPDATE_TOLERANCE = 1e-3  # of AdamW's step: float32 weights of 1 keep four digits of a change of 1e-3; 7e-6 on an H200
 
 
-def build_model(size: Size, context_length: int, attention: str, device: str) -> Any:
-    """Build the commit's TransformerLM with the oracle's weights."""
+CHECKPOINT_AXES = ("checkpoint_every", "checkpoint_mode", "checkpoint_offload")
+
+
+def build_model(size: Size, context_length: int, attention: str, device: str, **checkpoints: Any) -> Any:
+    """Build the commit's TransformerLM with the oracle's weights; `checkpoints` are some of `CHECKPOINT_AXES`."""
     import torch
 
     config = measured("configs", "ModelConfig")(*size)
     attend = functools.partial(measured("attention.api", "flash_attention"), is_causal=True, impl=attention)
+    build = measured("transformer", "TransformerLM")
     with torch.device(device):
-        model = measured("transformer", "TransformerLM")(config, context_length, attend)
+        model = build(config, context_length, attend, **_known(build, checkpoints))
     restore(model, None)
     return model
+
+
+def _known(build: Any, checkpoints: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of the commit's own model. Raises `Unavailable` if it cannot checkpoint in this way."""
+    known = inspect.signature(build).parameters
+    if checkpoints.get("checkpoint_every") is None:
+        return {}
+    if "checkpoint_every" in known:
+        return checkpoints
+    every, mode, offload = (checkpoints.get(axis) for axis in CHECKPOINT_AXES)
+    if "checkpointed" in known and every == 1 and mode in (None, "groups") and not offload:
+        return {"checkpointed": True}
+    raise Unavailable(f"this commit cannot checkpoint with {checkpoints}")
 
 
 def restore(model: Any, optimizer: Any, weights: Weights = initial) -> None:

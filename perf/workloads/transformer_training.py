@@ -8,6 +8,7 @@ from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.foreign_model import Foreign
 from perf.workloads.transformer_oracle import BATCH, SIZES, ExactStep, Size, Weights, batch_of, initial, oracle
 from perf.workloads.transformer_state import (
+    CHECKPOINT_AXES,
     LR,
     UPDATE_TOLERANCE,
     build_model,
@@ -43,7 +44,8 @@ class Training:
     """The commit's `TrainStep` of a model, `train`, and its workloads.
 
     `params`: size, context_length, precision, variant, attention (an impl of `flash_attention`); optional batch
-    (default 4) and model (module:function, called with config, context_length and attention; default the commit's own).
+    (default 4), `CHECKPOINT_AXES` (arguments of `TransformerLM`) and model (module:function, called with config,
+    context_length and attention; default the commit's own).
     A user's own model is compared with itself in eager float32 with eager attention, ours with the float64 oracle.
     """
 
@@ -61,7 +63,9 @@ class Training:
         if self._foreign:
             model = self._foreign.build(params["attention"])
         else:
-            model = build_model(SIZES[params["size"]], params["context_length"], params["attention"], device)
+            checkpoints = {axis: params[axis] for axis in CHECKPOINT_AXES if axis in params}
+            size, context_length = SIZES[params["size"]], params["context_length"]
+            model = build_model(size, context_length, params["attention"], device, **checkpoints)
         make = measured("training", "make_train_step")
         self.train = make(model, *data_of(params, device), precision=self.precision, variant=self.variant)
 

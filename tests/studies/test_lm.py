@@ -123,6 +123,12 @@ def test_bad_input_is_one_clear_line(arguments, message):
     assert "Traceback" not in done.output
 
 
+def test_what_the_closed_forms_do_not_model_has_no_prediction():
+    setting = Setting("tiny", 16, 1, "bf16_weights", "eager", "reference")
+    assert lm.predicted_bytes(setting) is None
+    assert lm.predicted_bytes(dataclasses.replace(setting, precision="bf16")) > 0
+
+
 def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
     models = lm.Models({"precision": ("bf16",)}, on_a_gpu=lm.ON_A_GPU | {"context": (128, 256)})
     for device, sizes, contexts in (("cuda", lm.SIZES[1:6], [128, 256]), ("cpu", ("tiny",), [64])):
