@@ -42,7 +42,10 @@ def parts(edition: Edition) -> dict[str, tuple[Part | str, ...]]:
     on_xl = functools.partial(distributed.data_parallel, size=edition.xl)
     all_parts: dict[str, tuple[Part | str, ...]] = {
         **{name: (name,) for name in answered.CHAPTERS},
-        "gradient_checkpointing": (_worked("gradient_checkpointing"), distributed.of_study("checkpointing")),
+        "gradient_checkpointing": (
+            _worked("gradient_checkpointing"),
+            distributed.of_study("checkpointing", edition.xl),
+        ),
         "flash_benchmarking": (flash.benchmarking,),
         "leaderboard": (flash.leaderboard,),
         "distributed_communication_single_node": (distributed.communication,),

@@ -120,21 +120,29 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {"checkpointing": (), "fsdp": (), "leade
 
 
 def of_study(name: str, size: str = "") -> Part:
-    """The chapter of a study of `ARGUMENTS`: sentences, table and figure of each of its documents.
+    """The chapter of a study of `ARGUMENTS`: its own sentences, table and figure, for each group of its rows.
 
-    With `size`, of its rows on that model size.
+    A group is a document, or what the study's `groups` makes of its rows. With `size`, of the rows on that model size.
     """
+
+    def part(one: Study, rows: list[Row], figures: Path, figure: str) -> str:
+        study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
+
+        def shown(_: list[Row]) -> dict[str, Any]:
+            return {"said": _spaced(study.answers(rows, *ARGUMENTS[name]))}  # rows that failed too
+
+        return _chapter("study", [(one, rows)], study, figures, shown, getattr(study, "draw", None), figure)
 
     def chapter(source: Source, figures: Path) -> str:
         found = _documents(source, name, lambda row: not size or row["size"] == size)
         if not found:
             raise NotOnFile(f"no rows of study {name}")
-        study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
-
-        def shown(rows: list[Row]) -> dict[str, Any]:
-            return {"said": _spaced(study.answers(rows, *ARGUMENTS[name])) if rows else []}
-
-        return _each("study", found, study, figures, shown, getattr(study, "draw", None), figure=name)
+        groups = getattr(importlib.import_module(f"perf.studies.{STUDIES[name]}"), "groups", lambda rows: [rows])
+        return "\n".join(
+            part(one, group, figures, "-".join([name, *one.folder.parts, *[str(number)] * (number > 1)]))
+            for one, rows in found
+            for number, group in enumerate(groups(rows), 1)
+        )
 
     return chapter
 
@@ -171,13 +179,12 @@ def _each(
     shown: Figures,
     draw: Draw | None = None,
     keep: Keep = lambda row: True,
-    figure: str = "",
 ) -> str:
     """The template for each document, with the rows that it keeps in its table. Raises `NotOnFile` if there is none."""
     parts = []
     for one, rows in found:
         if any(map(keep, rows)):
-            name = "-".join([figure or template, *one.folder.parts])
+            name = "-".join([template, *one.folder.parts])
             parts.append(_chapter(template, [(one, rows)], study, figures, shown, draw, name, keep))
     if not parts:
         raise NotOnFile(f"no rows for {template}")

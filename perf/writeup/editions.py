@@ -92,7 +92,7 @@ def _on(xl: str) -> dict[str, tuple[Need, ...]]:
         ),
         "ddp_bucketed_benchmarking": (ddp(*_grid(strategy=("bucketed",), bucket_size_mb=BUCKETS_MB)),),
         "optimizer_state_sharding_accounting": (need("sharding", "", *_grid(sharding=("none", "sharded"))),),
-        "fsdp_accounting": (Need("fsdp", ranks=2, folder=folder),),
+        "fsdp_accounting": (need("fsdp", "", {}),),
     }
 
 
@@ -236,7 +236,12 @@ PROBLEMS_2026 = (
         "optimizer_state_sharding",
         "optimizer_state_sharding_accounting",
     ),
-    Problem("fsdp", 15, (), answered="code"),
+    Problem(
+        "fsdp",
+        15,
+        ("test_fsdp.py", "distributed/test_fsdp_training.py", "distributed/test_fsdp_order.py"),
+        answered="code",
+    ),
     Problem("fsdp_accounting", 5, ("accounting/test_sharding.py",), XL_2026["fsdp_accounting"]),
     Problem("alternate_ring_all_reduce", 1, ("accounting/test_parallelism.py",), answered="worked"),
     Problem("data_parallel_calcs", 3, ("accounting/test_parallelism.py",), answered="worked"),
