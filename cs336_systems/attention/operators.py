@@ -4,7 +4,7 @@ torch.compile can trace neither Gluon kernels nor Triton kernels with tuples amo
 with known shapes, which plan and launch at run time, as calls outside of graphs do.
 """
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,21 +69,18 @@ FORWARD = getattr(torch.ops, _NAMESPACE).forward.default
 BACKWARD = getattr(torch.ops, _NAMESPACE).backward.default
 
 
-class RecordedPlan(NamedTuple):
-    """Stand-in for a `Plan` where calls are recorded."""
+class RecordedPlan:
+    """Stand-in for a `Plan` where calls are recorded; `options` are the operators' last five arguments."""
 
-    is_causal: bool
-    scale: float | None
-    fp32_precision: str | None
-    dropout: float
-    deterministic: bool
+    def __init__(self, *options: Any):
+        self.options = options
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return out and lse, as `Plan.forward`."""
-        return FORWARD(q, k, v, seed, *self)
+        return FORWARD(q, k, v, seed, *self.options)
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return dq, dk, dv, as `Plan.backward`."""
-        return BACKWARD(q, k, v, out, lse, grad_out, seed, *self)
+        return BACKWARD(q, k, v, out, lse, grad_out, seed, *self.options)
