@@ -1,8 +1,9 @@
 """Fresh processes for a study, forked from a server that has imported torch and the compiler once."""
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
@@ -40,6 +41,34 @@ class FreshProcess:
         if self._pool:
             self._pool.shutdown()
         self._pool = None
+
+
+def side_by_side(module: str, function: Callable[..., Any], asked: Sequence[Any], processes: int) -> Iterator[Any]:
+    """Yield function(one) for each of `asked`, in order, from as many fresh processes at once.
+
+    It is None for one that raises or kills its process; another process goes on with the next.
+    """
+    workers = [FreshProcess(module) for _ in range(min(processes, len(asked)))]
+    idle: queue.SimpleQueue[FreshProcess] = queue.SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def in_any(one: Any) -> Any:
+        worker = idle.get()
+        try:
+            return worker.ask(function, one)
+        except Exception:
+            worker.end()  # its GPU context may be unusable
+            return None
+        finally:
+            idle.put(worker)
+
+    try:
+        with ThreadPoolExecutor(max(1, len(workers))) as threads:
+            yield from threads.map(in_any, asked)
+    finally:
+        for worker in workers:
+            worker.end()
 
 
 def _pool(module: str) -> ProcessPoolExecutor:

@@ -91,7 +91,7 @@ def compared(
     arms = [
         ComparedArm(
             impl,
-            build=_builder(cell, impl, device),
+            build=builder(cell, impl, device),
             new_clock=partial(worker.new_clock, cell.clock),
             is_checked=impl in unchecked,
         )
@@ -104,7 +104,9 @@ def compared(
     return replies
 
 
-def _builder(cell: Cell, impl: str, device: Device) -> Callable[[], Workload]:
+def builder(cell: Cell, impl: str, device: Device) -> Callable[[], Workload]:
+    """Return a function that builds one arm of a cell."""
+
     def build_arm() -> Workload:
         if (needed := min_bytes(cell, impl)) > memory_bytes():
             raise DoesNotFit(f"its scores take {gib(needed, 0)} at least, this GPU has {memory_bytes() / GIB:.0f}")

@@ -12,6 +12,7 @@ from perf.harness.case import ClockName
 from perf.harness.comparison import Pilot, compare
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
+from perf.studies.attention.ahead import compile_ahead
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
 from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, groups_of
@@ -41,7 +42,8 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
     For each cell ours and the others are built in one process from the same numbers, each compared with float64 (we do
     not time incorrect code), warmed up, and then sampled in turn, A B C C B A, so that drift of the machine affects
     each alike; then again in fresh processes, starting with another arm in each: three, and as many more as their
-    scatter demands for a narrow 95 % interval of every speed-up. The clock is CUDA events with a cold L2, which
+    scatter demands for a narrow 95 % interval of every speed-up. Before, the kernels of all cells are compiled, in up
+    to eight processes. The clock is CUDA events with a cold L2, which
     excludes the host; "short" uses the wall clock with operands in L2, as the layer before leaves them (--clock
     cuda_graph: its kernels alone). An arm that cannot run (dtype, memory) is a row with its reason.
 
@@ -100,6 +102,7 @@ def command(
     rows = list(itertools.chain.from_iterable(plan.values()))
     with Process(device) as process:
         whole = start(process, rows)
+        compile_ahead(plan, device)
         for _ in measure(process, plan, effort):
             write(out / "attention.json", whole)
     click.echo(heading(whole))

@@ -3,14 +3,11 @@
 The kernels go to Triton's cache on disk, where the measuring process finds them.
 """
 
-import queue
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from perf.harness.status import one_line
-from perf.studies.fresh_process import FreshProcess
+from perf.studies.fresh_process import side_by_side
 from perf.studies.progress import progress
 from perf.workloads import build
 from perf.workloads.workload import Unavailable
@@ -21,32 +18,9 @@ Reply = dict[str, Any]
 
 def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Reply]:
     """Yield a reply for the params of each candidate, in order; a failure or crash is a reply too."""
-    idle: queue.SimpleQueue[FreshProcess] = queue.SimpleQueue()
-    compilers = [FreshProcess(__name__) for _ in range(min(workers, len(params)))]
-    for compiler in compilers:
-        idle.put(compiler)
-
-    def in_any(candidate: dict[str, Any]) -> Reply:
-        compiler = idle.get()
-        try:
-            return _reply(compiler, candidate)
-        finally:
-            idle.put(compiler)
-
-    try:
-        with ThreadPoolExecutor(len(compilers)) as threads:
-            replies = threads.map(in_any, params)
-            yield from progress(replies, total=len(params), unit="kernel")
-    finally:
-        for compiler in compilers:
-            compiler.end()
-
-
-def _reply(compiler: FreshProcess, params: dict[str, Any]) -> Reply:
-    try:
-        return compiler.ask(compiled, params)
-    except BrokenProcessPool:
-        return {"status": "does_not_compile", "reason": "the compiler died; its output is above"}
+    replies = side_by_side(__name__, compiled, params, workers)
+    for reply in progress(replies, total=len(params), unit="kernel"):
+        yield reply or {"status": "does_not_compile", "reason": "the compiler died; its output is above"}
 
 
 def compiled(params: dict[str, Any]) -> Reply:
