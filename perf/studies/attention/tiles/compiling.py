@@ -3,13 +3,14 @@
 The kernels go to Triton's cache on disk, where the measuring process finds them.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perf.harness.status import one_line
 from perf.studies.fresh_process import side_by_side
 from perf.studies.progress import progress
-from perf.workloads import build
+from perf.workloads import build, measured_module
 from perf.workloads.workload import Unavailable
 
 Reply = dict[str, Any]
@@ -26,6 +27,8 @@ def compile_all(params: Sequence[dict[str, Any]], workers: int) -> Iterator[Repl
 def compiled(params: dict[str, Any]) -> Reply:
     """Compile one candidate for this GPU. Afterwards this process can no longer launch kernels."""
     from triton.runtime.jit import KernelInterface
+
+    plan_for_this_gpu()
 
     kernels: list[Any] = []
     # Every launch is kernel[grid](...). Dtypes and strides of its tensors suffice to compile it, without memory.
@@ -47,6 +50,18 @@ def compiled(params: dict[str, Any]) -> Reply:
         "spills": largest.n_spills,
         "shared_bytes": largest.metadata.shared,
     }
+
+
+@functools.cache
+def plan_for_this_gpu() -> None:
+    """Let planning, of tensors on "meta", see this process's GPU: the choice of kernels and of tiles asks for it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return
+    gpu, here = measured_module("attention.gpu"), torch.device("cuda", torch.cuda.current_device())
+    for name in ("multiprocessors", "shared_bytes", "l2_bytes", "runs_gluon"):
+        setattr(gpu, name, functools.partial(lambda of, _: of(here), getattr(gpu, name)))
 
 
 def _reason(error: BaseException) -> str:

@@ -8,6 +8,10 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import ClassVar
 
+import torch
+
+from cs336_systems.attention import gpu, hopper
+from cs336_systems.attention.request import Request
 from perf.studies import fresh_process
 from perf.studies.attention.tiles import compiling
 
@@ -85,3 +89,17 @@ def test_a_real_compiler_without_a_gpu():
     assert unavailable["status"] == "unavailable"
     assert taken == {"status": "ok", "registers": -1, "spills": -1, "shared_bytes": taken["shared_bytes"]}
     assert 0 < taken["shared_bytes"] < 99 * 2**10
+
+
+def test_planning_without_memory_sees_the_gpu(monkeypatch):
+    """By itself "meta" has no multiprocessors and no Gluon, and other kernels would be compiled."""
+    facts = {"multiprocessors": 132, "shared_bytes": 227 * 2**10, "l2_bytes": 50 * 2**20, "runs_gluon": True}
+    for name, fact in facts.items():
+        monkeypatch.setattr(gpu, name, lambda device, fact=fact: fact if device.type == "cuda" else 0)
+    q = torch.empty(4, 16, 4096, 64, dtype=torch.bfloat16, device="meta")
+    request = Request(is_causal=True, scale=0.125)
+    assert not hopper.hopper_forward(request, q, q, q)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    compiling.plan_for_this_gpu.__wrapped__()
+    assert hopper.hopper_forward(request, q, q, q) == hopper.HOPPER_FORWARD_MANY[64]
