@@ -93,10 +93,11 @@ def shown(rows: list[Row]) -> Iterator[str]:
 
 def where(row: Row) -> str:
     """Format the cell within its group: batch x heads x seq_len x d, dtype, mask, mode."""
-    return f"{_within_mode(row)}, {row['mode']}"
+    return f"{within_mode(row)}, {row['mode']}"
 
 
-def _within_mode(row: Row) -> str:
+def within_mode(row: Row) -> str:
+    """Format the problem: batch x heads x seq_len x d, dtype, mask."""
     return f"{shape(row)} {row['dtype']}, {MASKS[row['is_causal']]}"
 
 
@@ -181,7 +182,7 @@ def _sampled(ours: str, pairs: list[Pair]) -> Iterator[str]:
                 speedup, half, worst = _worst(mine)
                 yield (
                     f"{ours} over the best of the others, random, {mode}, {name}, geometric mean of {len(mine)} cells: "
-                    f"{with_interval(*geometric_mean(mine))} as fast; worst in {_within_mode(worst)}: "
+                    f"{with_interval(*geometric_mean(mine))} as fast; worst in {within_mode(worst)}: "
                     f"{with_interval(speedup, half)}, {worst['against']}."
                 )
 

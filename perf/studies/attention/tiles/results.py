@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from perf.harness.status import describe
 from perf.studies.attention.cells import MASKS
-from perf.studies.attention.results import Pair, grouped, shape, timed
+from perf.studies.attention.results import Pair, grouped, shape, timed, within_mode
 from perf.studies.document import text_table
 from perf.studies.rows import Row
 from perf.studies.speedups import geometric_mean, milliseconds, speedup_of, with_interval
@@ -17,19 +17,45 @@ CLOSE = 0.02
 """A gain that is not worth changing an entry."""
 
 Cells = dict[str, dict[str, Pair]]
-"""Shape and mask of a cell -> candidate -> its pair with the present choice, which is paired with itself."""
+"""Shape, dtype and mask of a cell -> candidate -> its pair with the present choice, which is paired with itself."""
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
-    """Yield a table of the fastest candidates for every kernel, d and dtype, and the failures."""
-    for (kernel, d, dtype), mine in grouped(rows, "group", "d", "dtype"):
+    """Yield a table of the fastest candidates for every kernel, d and dtype, and the failures.
+
+    The choice of kernels gets one table: the cells where another of our kernels is the fastest.
+    """
+    for (kernel, d, dtype), mine in grouped((row for row in rows if row["group"] not in WAYS), "group", "d", "dtype"):
         yield f"\n{kernel}, d {d}, {dtype}: the fastest, with their speed-up over the present choice"
         cells = grouped(mine, "batch", "num_heads", "seq_len", "is_causal")
         yield text_table(line for _, rows in cells for line in _fastest(rows))
-        untimed = [row for row in mine if row["status"] != "ok"]
-        for (status,), same in grouped(untimed, "status"):
-            first, words = same[0], describe({"status": status})
-            yield f"{words}: {len(same)}, as {first['impl']} in {_where(first)}: {first.get('reason', '')}"
+        yield from _untimed(mine)
+    for (kernel,), mine in grouped((row for row in rows if row["group"] in WAYS), "group"):
+        if slower := [pair for pair in _best(mine) if speedup_of(pair)[0] > 1]:
+            yield f"\n{kernel}, where another of our kernels is faster than the choice"
+            yield text_table(map(_lost, sorted(slower, key=lambda pair: -speedup_of(pair)[0])))
+        yield from _untimed(mine)
+
+
+def _untimed(rows: list[Row]) -> Iterator[str]:
+    for (status,), same in grouped((row for row in rows if row["status"] != "ok"), "status"):
+        first, words = same[0], describe({"status": status})
+        yield f"{words}: {len(same)}, as {_name(first, 'impl')} in {within_mode(first)}: {first.get('reason', '')}"
+
+
+def _name(row: Row, arm: str) -> str:
+    """Return a candidate, by its name if it is one of `WAYS`."""
+    return WAYS[row["group"]][int(row[arm])] if row["group"] in WAYS else row[arm]
+
+
+def _lost(pair: Pair) -> dict[str, str]:
+    return {
+        "B x H x n x d, dtype, mask": within_mode(pair),
+        "choice": _name(pair, "against"),
+        "ms": digits(milliseconds(pair, "against"), 4),
+        "fastest": _name(pair, "ours"),
+        "speed-up": with_interval(*speedup_of(pair)),
+    }
 
 
 def _fastest(rows: list[Row]) -> Iterator[dict[str, str]]:
@@ -68,8 +94,7 @@ def verdicts(rows: Iterable[Row]) -> Iterator[str]:
 
 def _choice_verdict(rows: list[Row]) -> str:
     """Compare the choice in each cell with the fastest way there."""
-    ways = WAYS[rows[0]["group"]]
-    best = [max(pairs.values(), key=lambda pair: speedup_of(pair)[0]) for pairs in _cells(rows).values()]
+    best = _best(rows)
     if not best:
         return "nothing was compared with the choice"
     worst = max(best, key=lambda pair: speedup_of(pair)[0])
@@ -77,11 +102,16 @@ def _choice_verdict(rows: list[Row]) -> str:
     if speed <= 1:
         return f"the choice is the fastest of our kernels in all {len(best)} cells"
     slower = sum(speedup_of(pair)[0] > 1 + MAX_LOSS for pair in best)
-    faster, chosen = ways[int(worst["ours"])], ways[int(worst["against"])]
+    faster, chosen = _name(worst, "ours"), _name(worst, "against")
     return (
         f"in {slower} of {len(best)} cells another of our kernels is more than {MAX_LOSS:.0%} faster than the choice; "
-        f"at worst, in {_where(worst)}, {worst['dtype']}, {faster} is {with_interval(speed, half)} as fast as {chosen}"
+        f"at worst, in {within_mode(worst)}, {faster} is {with_interval(speed, half)} as fast as {chosen}"
     )
+
+
+def _best(rows: list[Row]) -> list[Pair]:
+    """Return for each cell the pair of the fastest candidate."""
+    return [max(pairs.values(), key=lambda pair: speedup_of(pair)[0]) for pairs in _cells(rows).values()]
 
 
 def _verdict(rows: list[Row]) -> str:
@@ -116,9 +146,9 @@ def _cells(rows: Iterable[Row]) -> Cells:
         if row["role"] == "against" and row["status"] == "ok":
             itself = {"ours": row["impl"], "against": row["impl"]}
             times = {"ours_s": row["samples_s"], "against_s": row["samples_s"]}
-            cells[_where(row)] = {row["impl"]: row | itself | times}
+            cells[within_mode(row)] = {row["impl"]: row | itself | times}
     for pair in timed(rows):
-        cells[_where(pair)][pair["ours"]] = pair
+        cells[within_mode(pair)][pair["ours"]] = pair
     return cells
 
 

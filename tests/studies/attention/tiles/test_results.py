@@ -71,4 +71,28 @@ def test_the_fastest_few_and_the_present_choice_are_shown_with_their_resources()
     assert [line[2] for line in lines] == ["a0", "a1", "a2", "a3", "a4", "p"]
     assert lines[0][3:] == ["500.0", "2.000\u00d7", "±", "0.0", "%", "-", "4", "96"]
     assert lines[-1][3:] == ["(present)", "1000", "1", "168", "4", "96"]
-    assert len(failed) == 1 and "b in 1x2x1024x64, causal" in failed[0]
+    assert len(failed) == 1 and "b in 1x2x1024x64 bfloat16, causal" in failed[0]
+
+
+def choice(kernel, present, times, seq_len=1024, dtype="bfloat16"):
+    """Rows of one cell of a choice of kernels; `times` are the seconds of its ways by number."""
+    made = rows({str(way): time for way, time in times.items()}, present=str(present), seq_len=seq_len)
+    return [row | {"group": kernel, "dtype": dtype, "entry": f"{kernel} {seq_len} {dtype}"} for row in made]
+
+
+def test_the_report_on_the_choice_names_each_problem_that_another_kernel_wins_and_by_how_much():
+    mine = [
+        *choice("forward-choice", 0, {0: 1.0, 1: 0.8, 2: 0.9}),
+        *choice("forward-choice", 2, {0: 1.2, 2: 1.0}, dtype="float32"),
+        *choice("forward-choice", 2, {0: 1.0, 2: 1.04}, seq_len=64),
+        *choice("backward-choice", 2, {0: 3.0, 1: 1.5, 2: 1.0}),
+    ]
+    (title, table), (forward, backward) = shown(mine), verdicts(mine)
+    assert title.startswith("\nforward-choice, ")
+    lines = [line.split("  ") for line in table.splitlines()[2:]]
+    assert [[cell.strip() for cell in line if cell.strip()] for line in lines] == [
+        ["1x2x1024x64 bfloat16, causal", "plain", "1000", "split", "1.250\u00d7 \u00b1 0.0 %"],
+        ["1x2x64x64 bfloat16, causal", "gluon", "1040", "plain", "1.040\u00d7 \u00b1 0.0 %"],
+    ]
+    assert "in 1 of 3 cells" in forward and "1x2x1024x64 bfloat16, causal, split is 1.250" in forward
+    assert backward == "backward-choice: the choice is the fastest of our kernels in all 1 cells."

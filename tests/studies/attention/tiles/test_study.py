@@ -60,7 +60,7 @@ def test_cells_and_candidates_of_one_s_own_and_one_that_cannot_be_launched(tmp_p
     assert [row["impl"] for row in rows] == ["64x64x4x3x1", "16x16x4x1x1", "32x16x4x1x2"]
     assert {(row["batch"], row["num_heads"], row["seq_len"], row["is_causal"]) for row in rows} == {(1, 1, 48, False)}
     assert describe(rows[2]) == "unavailable: a part of 24 keys is no multiple of both tiles"
-    assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16, full: a part of 24 keys" in done.output
+    assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16 float32, full: a part of 24 keys" in done.output
 
 
 @on_a_cpu
