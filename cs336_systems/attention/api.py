@@ -1,5 +1,7 @@
 """Entry points of attention, which check their arguments and call the requested implementation."""
 
+from types import NoneType
+
 import torch
 from torch import Tensor
 
@@ -50,8 +52,8 @@ def flash_attention(
         empty batch, no heads or no queries give an empty result and empty or zero gradients.
 
     Raises:
-        ValueError: unknown impl or fp32_precision; dropout_p out of range; mismatched or unsupported
-            shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
+        ValueError: unknown impl or fp32_precision; dropout_p out of range; softmax_scale no number; mismatched or
+            unsupported shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
@@ -62,6 +64,8 @@ def flash_attention(
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, (float, int)) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
+    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, (float, int, NoneType)):
+        raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     if impl == "triton":  # planning checks inputs, once for each layout

@@ -3,6 +3,7 @@
 The code follows the paper and runs where Triton does not. No n x n matrix exists at any time.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ class FlashAttentionPyTorch(torch.autograd.Function):
     ) -> Tensor:
         """Run Algorithm 1."""
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-        with torch.autocast(q.device.type, enabled=False):  # it would round float32 sums
+        with _without_autocast(q):
             dropout = dropout_of_call(dropout_p, dropout_seed, q.device)
             out, lse = tiled_forward(q, k, v, is_causal, scale, dropout)
         ctx.save_for_backward(q, k, v, out, lse, *([] if dropout is None else [dropout.seed]))
@@ -56,7 +57,7 @@ class FlashAttentionPyTorch(torch.autograd.Function):
         """Run Algorithm 2."""
         q, k, v, out, lse, *seed = ctx.saved_tensors
         dropout = Dropout(ctx.dropout_p, *seed) if seed else None
-        with torch.autocast(q.device.type, enabled=False):
+        with _without_autocast(q):
             grads = tiled_backward(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale, dropout)
         return *grads, None, None, None, None
 
@@ -89,8 +90,13 @@ class FlashAttentionCompiledBackward(FlashAttentionPyTorch):
         """Run equations 13 to 19 of the course's handout, fused by torch's compiler."""
         # Detached, because the compiler reads .grad of each tensor, which warns for out, a non-leaf.
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
-        with torch.autocast(q.device.type, enabled=False):
+        with _without_autocast(q):
             return *compiled_backward()(q, k, v, out, lse, grad_out, ctx.is_causal, ctx.scale), None, None, None
+
+
+def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Turn off autocast, which would round float32 sums; the device "meta" has none."""
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def tiled_forward(

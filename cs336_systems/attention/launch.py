@@ -6,6 +6,7 @@ contiguous head vectors, and so are outputs.
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -21,6 +22,9 @@ _hooks = triton.knobs.runtime
 T = TypeVar("T")
 
 MAX_PLANS = 4096
+
+_interpreter = threading.Lock()
+"""Held while Triton's interpreter runs a kernel: it puts its own functions in the place of Triton's language."""
 
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(q, k, v, seed of the dropout) -> out, lse in float32."""
@@ -41,6 +45,7 @@ class Launch:
         self.kernel, self.grid = kernel, (num_programs, 1, 1)
         self.scalars, self.constants = scalars, constants
         self._is_compiled = False
+        self._turn = contextlib.nullcontext() if isinstance(kernel, triton.runtime.JITFunction) else _interpreter
         self._direct: DirectLaunch | None = None
 
     @property
@@ -70,7 +75,7 @@ class Launch:
         direct.run(*self.grid, stream, *direct.fixed, *((arguments,) if direct.as_one_tuple else arguments))
 
     def _launch_with_triton(self, tensors: tuple[Any, ...]) -> None:
-        with _on_device_of(tensors[0]):
+        with self._turn, _on_device_of(tensors[0]):
             compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
             # None where Triton's interpreter or a hook of Triton's has taken the call.
             if compiled is not None and not self._is_compiled:

@@ -182,5 +182,5 @@ def _empty_backward(
 
 
 def _check_device(q: Tensor) -> None:
-    if not q.is_cuda and IS_COMPILED:
+    if not q.is_cuda and (IS_COMPILED or not q.is_cpu):
         raise ValueError(f"q is on {q.device}; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
 from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.reference import attention
 from cs336_systems.attention.request import FP32_PRODUCTS
-from tests.attention.gate import DEVICE, Shape, exact_and_eager, make_inputs
+from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 
@@ -159,6 +160,7 @@ def test_eager_implementations_take_any_head_dim(impl: str) -> None:
         (ones(1, 4, 16), ones(1, 4, 16), ones(1, 4, 16, device="meta"), "auto", "q, k, v are on .*, meta; allowed"),
         (ones(1, 4, 8), ones(1, 4, 8), ones(1, 4, 8), "pytorch", "head_dim is 8; allowed for impl='pytorch': 16 to"),
         (ones(1, 4, 257), ones(1, 4, 257), ones(1, 4, 257), "triton", "head_dim is 257; allowed for impl='triton'"),
+        (*[ones(1, 4, 16, device="meta")] * 3, "triton", "q is on meta; allowed for Triton: CUDA"),
     ],
 )
 def test_wrong_inputs_get_one_clear_line(
@@ -168,6 +170,38 @@ def test_wrong_inputs_get_one_clear_line(
         flash_attention(q, k, v, impl=impl)
     assert "\n" not in str(raised.value)
     assert "; allowed" in str(raised.value)
+
+
+@pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
+@pytest.mark.parametrize("scale", ["0.1", True, torch.tensor(0.1, requires_grad=True)], ids=["text", "bool", "tensor"])
+def test_a_scale_is_a_number(scale: Any, impl: str) -> None:
+    """A tensor would get no gradient, without a word."""
+    q = ones(1, 4, 16)
+    with pytest.raises(ValueError, match=r"^softmax_scale is .*; allowed: a number, which gets no gradient, or None$"):
+        flash_attention(q, q, q, impl=impl, softmax_scale=scale)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_shapes_are_known_without_memory(dropout_p: float) -> None:
+    q = ones(2, 4, 9, 16, device="meta").requires_grad_()
+    k = ones(2, 2, 7, 16, device="meta").requires_grad_()
+    out = flash_attention(q, k, k, True, dropout_p=dropout_p)
+    assert [x.shape for x in (out, *torch.autograd.grad(out.sum(), (q, k)))] == [q.shape, q.shape, k.shape]
+
+
+def test_two_threads_at_once() -> None:
+    """Of Triton too: its interpreter by itself runs one kernel at a time."""
+
+    def call(impl: str) -> dict[str, torch.Tensor]:
+        q, k, v, grad_out = make_inputs(Shape((2,), 70, 33, 16), torch.float32)
+        out = flash_attention(q, k, v, True, impl=impl)
+        return dict(zip(("out", "dq", "dk", "dv"), (out, *torch.autograd.grad(out, (q, k, v), grad_out)), strict=True))
+
+    q, k, v, grad_out = make_inputs(Shape((2,), 70, 33, 16), torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, True)
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(call, ["triton", "triton", "pytorch", "triton"]):
+            assert_within_gate(found, exact, eager, torch.float32)
 
 
 @pytest.mark.parametrize(("impl", "asked"), [("triton", "fp8"), ("pytorch", "tf32"), ("sdpa", "ieee")])
