@@ -250,6 +250,8 @@ SCHEMAS: dict[str, Any] = {
     "compile-model": CompiledModelRow,
     "compile-attention": CompiledAttentionRow,
     "attention": ArmRow,
+    "attention-gqa": ArmRow,
+    "attention-random": ArmRow,
     "tiles": TileRow,
     "attention-memory": AttentionMemoryRow,
     "train-step": TrainStepRow,

@@ -65,6 +65,7 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
         "attention": compiled.Attention(documents),
         "model": compiled.CompiledModel(documents),
         "beside": attention.Beside(documents),
+        "unmeasured": lambda group: attention.unmeasured(source, group),
         "train_step": train_step.TrainStep(documents),
         "parallel": lambda run, ours: train_step.parallel_speedup(_parallel_rows(source, run), ours),
         "parallel_settings": sorted(

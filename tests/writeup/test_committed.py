@@ -9,10 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from perf.__main__ import main
+from perf.studies.attention.cells import Cell, cells_of
+from perf.studies.attention.groups import GROUPS
 from perf.writeup import committed
 from perf.writeup.answered import TABLES
 from perf.writeup.markdown import anchor
 from perf.writeup.templating import FOLDER
+from tests.studies.attention.test_sample import of_a_cell
 from tests.writeup.made_up import perf_folder
 
 PERF = Path(__file__).parents[2] / "perf"
@@ -85,6 +88,50 @@ def test_other_rows_make_other_documents(checkout):
         "README.md: unchanged",
         "README.zh.md: unchanged",
     ]
+
+
+def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(checkout):
+    def sections():
+        assert answers(checkout).exit_code == 0
+        return (checkout / H200 / "README.md").read_text(encoding="utf-8").partition("**Grouped heads**")[2]
+
+    commands = re.findall(r"Not measured: `(python -m perf study attention --group \w+)", sections())
+    assert [command.split()[-1] for command in commands] == ["gqa", "random"]
+    known = json.loads((checkout / H200 / "attention.json").read_text())
+    grouped = [of_a_cell(cell, sdpa_cudnn=1.25, sdpa_flash=2.0) for cell in cells_of({"gqa": GROUPS["gqa"]})]
+    drawn = [
+        of_a_cell(Cell("random", 3, 10, 6272, d, dtype, False, "forward", "cuda_events", "cold"), **others)
+        for d, dtype, others in (
+            (88, "bfloat16", {"sdpa_cudnn": 0.5, "sdpa_math": 9.0}),
+            (64, "float16", {"sdpa_cudnn": 2.0}),
+            (80, "float32", {"sdpa_efficient": 8.0}),
+        )
+    ]
+    for name, cells in (("gqa", grouped), ("random", drawn)):
+        document = known | {"command": f"measure {name}", "rows": [row for cell in cells for row in cell]}
+        (checkout / H200 / f"attention-{name}.json").write_text(json.dumps(document))
+    text = sections()
+    assert "Not measured" not in text and "`measure gqa`" in text and "`measure random`" in text
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    gqa = [line for line in lines if line[0].startswith("1 x 64/8 x ")]
+    assert len(gqa) == 20 and {tuple(line[-2:]) for line in gqa} == {("1.250× ± 0.0 %", "2.000× ± 0.0 %")}
+    assert {(line[0].split()[4], line[1], line[2]) for line in gqa} == {
+        (str(n), mask, mode)
+        for n in (2048, 4096, 8192, 16384, 32768)
+        for mask in ("causal", "full")
+        for mode in ("forward", "backward")
+    }
+    sample = [line[1:] for line in lines if line[0] == "forward"]
+    assert [line[:4] for line in sample] == [
+        ["every d", "3", "2.000× ± 0.0 %", "1"],
+        ["d 16, 32, 64, 128", "1", "2.000× ± 0.0 %", "0"],
+        ["d 48, 80, 96, 112", "1", "8.000× ± 0.0 %", "0"],
+        ["d in odd multiples of 8", "1", "0.500× ± 0.0 %", "1"],
+    ]
+    assert sample[2][4:] == ["8.000× ± 0.0 %, SDPA efficient", "3 x 10 x 6272 x 80 float32, full"]
+    assert sample[0][4:] == sample[3][4:] == ["0.500× ± 0.0 %, cuDNN", "3 x 10 x 6272 x 88 bfloat16, full"]
+    pictures = set(re.findall(r"\((attention-[\w-]+\.png)\)", text))
+    assert pictures == {f"attention-{name}-{mode}.png" for name in ("gqa", "random") for mode in GROUPS[name].modes}
 
 
 def slower_attention(folder):

@@ -179,6 +179,14 @@ GROUPS = {
     ),
 }
 
+OF_THEIR_OWN = ("gqa", "random")
+
+
+def document_of(group: str) -> str:
+    """Return the name of the document with a group's rows; a run replaces the documents of its groups."""
+    return f"attention-{group}" if group in OF_THEIR_OWN else "attention"
+
+
 _TINY: dict[str, dict[str, Any]] = {
     "grid": {"seq_lens": (64, 128), "heads": ((2, 16),), "tokens": 256},
     "leaderboard": {"seq_lens": (64,), "heads": ((2, 16),)},

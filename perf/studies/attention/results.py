@@ -129,7 +129,7 @@ def _cell(row: Row, pairs: list[Pair]) -> dict[str, str]:
 def _others(pairs: list[Pair]) -> Iterator[Row]:
     """Yield the cells of each other arm over all cells of a mode."""
     for (mode, against), mine in grouped(sorted(pairs, key=lambda pair: pair["mode"]), "mode", "against"):
-        least, least_half, worst = _worst(mine)
+        least, least_half, worst = worst_of(mine)
         yield {
             "mode": mode,
             "against": against,
@@ -145,7 +145,7 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
     for (ours,), every in grouped(timed(rows), "ours"):
         for against in FLASH_PEERS:
             if mine := [pair for pair in every if pair["against"] == against]:
-                speedup, half, worst = _worst(mine)
+                speedup, half, worst = worst_of(mine)
                 cell = f"{worst['group']} {where(worst)}"
                 which = f"{ours} over {against}, worst of {len(mine)} cells, {cell}"
                 yield f"{which}: {with_interval(speedup, half)} as fast."
@@ -176,15 +176,21 @@ def nearest(pairs: Iterable[Pair]) -> list[Pair]:
 
 def _sampled(ours: str, pairs: list[Pair]) -> Iterator[str]:
     """Yield the mean and the worst cell of the random sample for each mode and row of head dimensions."""
+    for mode, name, mine in by_d(pairs):
+        speedup, half, worst = worst_of(mine)
+        yield (
+            f"{ours} over the best of the others, random, {mode}, {name}, geometric mean of {len(mine)} cells: "
+            f"{with_interval(*geometric_mean(mine))} as fast; worst in {within_mode(worst)}: "
+            f"{with_interval(speedup, half)}, {worst['against']}."
+        )
+
+
+def by_d(pairs: Iterable[Pair]) -> Iterator[tuple[str, str, list[Pair]]]:
+    """Yield the pairs of each mode and row of head dimensions, with both their names."""
     for (mode,), cells in grouped(pairs, "mode"):
         for name, dims in ROWS_OF_D.items():
             if mine := [pair for pair in cells if pair["d"] in dims]:
-                speedup, half, worst = _worst(mine)
-                yield (
-                    f"{ours} over the best of the others, random, {mode}, {name}, geometric mean of {len(mine)} cells: "
-                    f"{with_interval(*geometric_mean(mine))} as fast; worst in {within_mode(worst)}: "
-                    f"{with_interval(speedup, half)}, {worst['against']}."
-                )
+                yield mode, name, mine
 
 
 def draw(rows: list[Row], folder: Path, title: str) -> None:
@@ -205,7 +211,8 @@ def _arm(pair: Pair, *, several: bool) -> str:
     return f"{shape(pair)}, {MASKS[pair['is_causal']]}" + (f": {pair['ours']}" if several else "")
 
 
-def _worst(pairs: list[Pair]) -> tuple[float, float, Pair]:
+def worst_of(pairs: list[Pair]) -> tuple[float, float, Pair]:
+    """Return the smallest speed-up, its half-width and its pair."""
     pair = min(pairs, key=lambda pair: speedup_of(pair)[0])
     return *speedup_of(pair), pair
 

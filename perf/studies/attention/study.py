@@ -15,7 +15,7 @@ from perf.harness.status import GOES_ON
 from perf.studies.attention.ahead import compile_ahead
 from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
-from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, groups_of
+from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, document_of, groups_of
 from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import conclude, document, heading, out_option, write
 from perf.studies.lm import device_kind, tiny_option
@@ -104,12 +104,21 @@ def command(
         whole = start(process, rows)
         compile_ahead(plan, device)
         for _ in measure(process, plan, effort):
-            write(out / "attention.json", whole)
+            save(whole, out)
     click.echo(heading(whole))
     conclude([*shown(rows), *answers(rows, effort.half_width)])
     draw(rows, out, heading(whole))
     if not timed(rows):
         raise click.ClickException("nothing was compared; the reasons are above")
+
+
+def save(whole: dict[str, Any], folder: Path) -> None:
+    """Write the rows of each document."""
+    documents: dict[str, list[Row]] = {}
+    for row in whole["rows"]:
+        documents.setdefault(document_of(row["group"]), []).append(row)
+    for name, rows in documents.items():
+        write(folder / f"{name}.json", whole | {"rows": rows})
 
 
 def drawn(groups: dict[str, CellGroup], **given: int | None) -> dict[str, CellGroup]:

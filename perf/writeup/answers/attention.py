@@ -6,17 +6,21 @@ from functools import partial
 from typing import Any
 
 from perf.studies.attention.cells import AXES, MASKS
-from perf.studies.attention.results import Pair, grouped, shape, tflops, timed
+from perf.studies.attention.groups import document_of
+from perf.studies.attention.results import Pair, by_d, grouped, nearest, shape, tflops, timed, worst_of
 from perf.studies.speedups import best, factor, geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
 from perf.writeup.answers.rows import Answer, Documents, Row
-from perf.writeup.markdown import Markup, plain
+from perf.writeup.markdown import Markup, code, plain
+from perf.writeup.problems import Need
+from perf.writeup.source import Source
 
 NAMES = {
     "sdpa": "SDPA",
     "sdpa_cudnn": "cuDNN",
     "sdpa_flash": "SDPA flash",
     "sdpa_efficient": "SDPA efficient",
+    "sdpa_math": "SDPA math",
     "flex": "FlexAttention",
     "reference": "eager",
     "reference_compiled": "eager, compiled",
@@ -35,7 +39,7 @@ FRONT: tuple[dict[str, Any], ...] = (
 )
 """The causal cells of README.md: a line each."""
 
-SHOWN = ("grid", "leaderboard", "long", "short", "float32")
+SHOWN = ("grid", "leaderboard", "long", "short", "float32", "gqa")
 """The groups of the study that have a table of their own."""
 
 FRONT_COLUMNS = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
@@ -59,6 +63,11 @@ class Beside(Answer):
     def pairs(self) -> list[Pair]:
         """Ours with each of the others in every cell that was measured."""
         return timed(self.documents["attention"]["rows"])
+
+    @functools.cached_property
+    def sample(self) -> list[Pair]:
+        """Ours with the fastest of the others in every cell of the random sample."""
+        return nearest(timed(self.documents[document_of("random")]["rows"]))
 
     def select(self, **axes: Any) -> list[Pair]:
         """The pairs with these values."""
@@ -121,7 +130,7 @@ class Beside(Answer):
 
 def beside(group: str, documents: Documents) -> list[Row]:
     """Our time in each cell of a group, and the speed-up over each of the others."""
-    mine = [pair for pair in timed(documents["attention"]["rows"]) if pair["group"] == group]
+    mine = [pair for pair in timed(documents[document_of(group)]["rows"]) if pair["group"] == group]
     axes = [axis for axis in ("is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
     shown = []
     for _, cell in grouped(mine, *AXES, "ours"):
@@ -133,6 +142,33 @@ def beside(group: str, documents: Documents) -> list[Row]:
         cells |= {NAMES.get(pair["against"], pair["against"]): with_interval(*speedup_of(pair)) for pair in cell}
         shown.append(cells)
     return shown
+
+
+def sample(documents: Documents) -> list[Row]:
+    """The random sample by mode and head dimensions: our speed-up over the fastest of the others."""
+    shown = []
+    for mode, name, mine in by_d(Beside(documents).sample):
+        speedup, half, worst = worst_of(mine)
+        shown.append(
+            {"mode": mode, "head dimensions": name, "cells": len(mine)}
+            | {"geometric mean": with_interval(*geometric_mean(mine))}
+            | {"below 1": sum(speedup_of(pair)[0] < 1 for pair in mine)}
+            | {"worst": f"{with_interval(speedup, half)}, {NAMES.get(worst['against'], worst['against'])}"}
+            | {"in": f"{_spaced(worst)} {worst['dtype']}, {MASKS[worst['is_causal']]}"}
+        )
+    return shown
+
+
+NEEDS = {
+    group: Need("attention", f"--group {group}{options}", document=document_of(group))
+    for group, options in (("gqa", ""), ("random", " --seed 1 --rounds 6 --processes 2"))
+}
+
+
+def unmeasured(source: Source, group: str) -> Markup:
+    """The command for a group that was not measured; nothing if it was."""
+    need = NEEDS[group]
+    return Markup(f"*Not measured: {code(need.command(source.machine))}.*" if need.missing(source) else "")
 
 
 def front(language: str, documents: Documents) -> list[Row]:
@@ -173,5 +209,6 @@ def _spaced(pair: Pair) -> str:
 
 TABLES: dict[str, Callable[[Documents], list[Row]]] = {
     **{f"attention-{group}": partial(beside, group) for group in SHOWN},
+    "attention-random": sample,
     **{f"attention-front-{language}": partial(front, language) for language in HEADS},
 }

@@ -14,7 +14,7 @@ from perf.harness.comparison import Comparer
 from perf.harness.status import describe
 from perf.studies.attention import arms, results, study
 from perf.studies.attention.cells import SCORES_BYTES, Cell, cells_of, min_bytes, narrowed, peers_of, scores_bytes
-from perf.studies.attention.groups import GROUPS, groups_of
+from perf.studies.attention.groups import GROUPS, document_of, groups_of
 from perf.studies.speedups import FEWEST, Effort
 from perf.workloads import attention_impls, build
 from perf.workloads.attention import problem_of
@@ -76,7 +76,10 @@ def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
     done = invoke("--mask", "causal", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "Measured on a CPU" in done.output
-    rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
+    rows = []
+    for name in ("attention", "attention-gqa", "attention-random"):
+        rows += json.loads((tmp_path / f"{name}.json").read_text())["rows"]
+        assert {document_of(row["group"]) for row in rows} >= {name}
     assert {row["group"] for row in rows} == set(GROUPS)
     assert {row["impl"] for row in rows} == {"pytorch", "sdpa_flash", "reference"}
     assert {row["status"] for row in rows} == {"ok"}
