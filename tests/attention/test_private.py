@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
+from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_systems.attention import flash_triton, gpu, launch
 from cs336_systems.attention import private as kernels
@@ -43,6 +44,22 @@ def test_without_the_check_for_functorch_apply_is_torchs_own(how: str, monkeypat
     monkeypatch.setattr(flash_triton, "_functorch_is_active", check)
     plain = torch.autograd.grad(flash_attention(q, q, q, impl="triton").sum(), q)
     torch.testing.assert_close(plain, fast, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("how", ["gone", "changed"])
+def test_without_the_check_for_dispatch_modes_attention_runs_as_outside_of_them(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "gone":
+        monkeypatch.delattr(torch._C, "_len_torch_dispatch_stack")
+    else:
+        monkeypatch.setattr(torch._C, "_len_torch_dispatch_stack", refuse)
+    with pytest.warns(RuntimeWarning, match="dispatch"):
+        check = kernels.dispatch_mode_check()
+    monkeypatch.undo()
+    with FlopCounterMode(display=False):  # one of them
+        assert kernels.dispatch_mode_check()() and not check()
+    assert not kernels.dispatch_mode_check()()
 
 
 def hands_on_nothing(kernel: FakeKernel) -> None:
