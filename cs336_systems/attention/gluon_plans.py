@@ -1,5 +1,6 @@
 """Launches of the Gluon kernels, for compute capability 9.0; imported only where these run. None takes dropout."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,13 @@ from cs336_systems.attention.gluon_kernels.backward_float32 import flash_bwd_hop
 from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kernel
 from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
-from cs336_systems.attention.hopper import HOPPER_ROWS, HopperBackward, HopperFloat32, HopperForward, suits_tma
+from cs336_systems.attention.hopper import (
+    HopperBackward,
+    HopperFloat32,
+    HopperForward,
+    backward_heads_at_once,
+    suits_tma,
+)
 from cs336_systems.attention.launch import (
     Backward,
     Forward,
@@ -29,18 +36,13 @@ from cs336_systems.attention.launch import (
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import padded_head_dim
 from cs336_systems.attention.tma import aligned_copy, describes
-from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_dq_kernel
+from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_kernel
 from cs336_systems.attention.triton_plans import delta_launch
 
 CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
 MAX_PROGRAMS = 132  # where there is no GPU to ask
-FEW_PROGRAMS = 20
-"""With fewer backward programs a multiprocessor than this, the order of heads balances them before it saves loads."""
-
-SHARING = 12
-"""Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
 
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
@@ -74,11 +76,15 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
 def gluon_backward(
     request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, choice: HopperBackward
 ) -> Backward:
-    """Plan a 16-bit backward, which allocates a float32 dq besides the gradients."""
-    program_keys = CONSUMERS * WGMMA_ROWS
+    """Plan a 16-bit backward.
+
+    Besides the gradients it allocates a float32 dq, and where programs share keys (`choice.splits`) float32 dk and dv.
+    """
+    program_keys, splits = CONSUMERS * WGMMA_ROWS, choice.splits
     copies_do = not suits_tma(do)
     do = aligned_copy(do) if copies_do else do
     constants = _constants(request, q, k, choice.stages, choice.registers) | {
+        "SPLITS": splits,
         "Q_TILE_SIZE": choice.q_tile,
         "DS_STAGES": choice.ds_stages,
         "EVEN_QUERIES": q.shape[2] % choice.q_tile == 0,
@@ -88,34 +94,55 @@ def gluon_backward(
     if padded_head_dim(q) == 64:
         kernel = flash_bwd_hopper_64_kernel
         constants["DQ_REGISTERS"] = choice.dq_registers
-    scalars = *_backward_sizes(request, q, k), request.scale, request.scale_log2
-    launch = Launch(kernel, num_tiles(k, program_keys), scalars, constants)
+    else:
+        constants |= {
+            "S_AHEAD": choice.s_ahead,
+            "SKIP_MASKED": choice.skip_masked,
+            "DK_FIRST": choice.dk_first,
+            "DQ_STAGES": choice.dq_stages,
+            "STORE_TILES": choice.store_tiles,
+        }
+    heads_at_once = choice.heads_at_once or backward_heads_at_once(request, q, k, splits)
+    scalars = *_backward_sizes(q, k, splits, heads_at_once), request.scale, request.scale_log2
+    launch = Launch(kernel, num_tiles(k, program_keys) * splits, scalars, constants)
     delta_of = delta_launch(out, do)
-    round_dq = Launch(
-        flash_bwd_round_dq_kernel,
-        cdiv(q.numel(), ROUND_TILE_ELEMENTS),
-        (q.numel(), request.scale),
-        {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
-    )
-    columns = padded_head_dim(q)
+    columns, is_split = padded_head_dim(q), splits > 1
     q_tiles, do_tiles = (describes(x, choice.q_tile, columns) for x in (q, do))
-    k_tiles, v_tiles, dk_tiles, dv_tiles = (
-        describes(x, WGMMA_ROWS, columns) for x in (k, v, torch.empty_like(k), torch.empty_like(v))
-    )
-    sums_tiles = describes(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
+    k_tiles, v_tiles = (describes(x, WGMMA_ROWS, columns) for x in (k, v))
+    dq_tiles = describes(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
+    # A tile of float32 sums takes the place of 64 x D of 16 bits.
+    kv_dtype, kv_columns = (torch.float32, columns // 2) if is_split else (k.dtype, columns)
+    dk_tiles, dv_tiles = (describes(torch.empty_like(x, dtype=kv_dtype), WGMMA_ROWS, kv_columns) for x in (k, v))
+    round_dq, round_dk, round_dv = rounding(q, request.scale), rounding(k, request.scale), rounding(v, 1.0)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         do = aligned_copy(do) if copies_do else do
         delta = delta_of(out, do, lse)
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        sums = torch.zeros_like(q, dtype=torch.float32)
-        launch(
-            q_tiles(q), k_tiles(k), v_tiles(v), do_tiles(do), sums_tiles(sums), dk_tiles(dk), dv_tiles(dv), lse, delta
-        )
-        round_dq(sums, dq)
-        return dq, dk, dv
+        new = torch.zeros_like if is_split else torch.empty_like
+        dq, dk, dv = torch.zeros_like(q, dtype=torch.float32), new(k, dtype=kv_dtype), new(v, dtype=kv_dtype)
+        launch(q_tiles(q), k_tiles(k), v_tiles(v), do_tiles(do), dq_tiles(dq), dk_tiles(dk), dv_tiles(dv), lse, delta)
+        dq = round_dq(dq)  # and the sums are free
+        return (dq, round_dk(dk), round_dv(dv)) if is_split else (dq, dk, dv)
+
+    return run
+
+
+def rounding(like: Tensor, scale: float | None) -> Callable[[Tensor], Tensor]:
+    """Return a function that multiplies a float32 sum, laid out as `like`, with `scale`, and rounds it."""
+    dtype, numel = like.dtype, like.numel()
+    launch = Launch(
+        flash_bwd_round_kernel,
+        cdiv(numel, ROUND_TILE_ELEMENTS),
+        (numel, scale),
+        {"TILE_ELEMENTS": ROUND_TILE_ELEMENTS},
+    )
+
+    def run(sums: Tensor) -> Tensor:
+        out = torch.empty_like(sums, dtype=dtype)
+        launch(sums, out)
+        return out
 
     return run
 
@@ -139,10 +166,11 @@ def pieces_backward(
     request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, choice: HopperFloat32
 ) -> Backward:
     """Plan a float32 backward over pieces, 4 or 6 bytes an element of q, k, v and do; dq is summed in its output."""
+    sizes = _backward_sizes(q, k, 1, backward_heads_at_once(request, q, k))
     launch = Launch(
         flash_bwd_hopper_float32_kernel,
         num_tiles(k, WGMMA_ROWS),
-        (*strides(like(q), like(k), like(v)), *_backward_sizes(request, q, k), request.scale, request.scale_log2),
+        (*strides(like(q), like(k), like(v)), *sizes, request.scale, request.scale_log2),
         _constants(request, q, k, choice.stages, choice.registers)
         | {
             "PIECES": choice.pieces,
@@ -219,17 +247,10 @@ def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
     return q.shape[2], k.shape[2], *_heads(request, q, gpu.l2_bytes(q.device) // 2 // bytes_of_head)
 
 
-def _backward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:
-    """Return queries, keys, key heads, all key heads, and those of which q, do and the sums of dq stay in the cache.
-
-    Where programs are few, a long one that starts late costs more than the cache saves: then they are at least as many
-    as leave each head SHARING programs, which read the same queries at about the same time.
-    """
-    bytes_of_head = (2 * q.element_size() + 4) * q[0, 0].numel() * q.shape[1] // k.shape[1]
-    fitting, processors = gpu.l2_bytes(q.device) // 2 // bytes_of_head, gpu.multiprocessors(q.device)
-    if num_tiles(k, HOPPER_ROWS) < FEW_PROGRAMS * processors:
-        fitting = max(fitting, processors // SHARING)
-    return q.shape[2], k.shape[2], *_heads(request, k, fitting)
+def _backward_sizes(q: Tensor, k: Tensor, splits: int, heads_at_once: int) -> tuple[int, ...]:
+    """Return queries, keys, groups of query heads (of one program each), all of the batch, and those at once."""
+    groups = k.shape[1] * splits
+    return q.shape[2], k.shape[2], groups, q.shape[0] * groups, heads_at_once
 
 
 def _heads(request: Request, x: Tensor, fitting: int) -> tuple[int, int, int]:

@@ -45,6 +45,21 @@ class HopperBackward(NamedTuple):
     registers: int
     dq_registers: int = 0
     """Registers of a thread of dq's warp group, which only the kernel for up to 64 columns has."""
+    s_ahead: int = 0
+    """Whether s of the next tile is multiplied while dq of this one is added in memory. This and the next four are
+    choices of the kernel for more than 64 columns."""
+    skip_masked: int = 0
+    """Whether, if causal and with one head a program, the second consumer skips the first tile, which is all masked."""
+    dk_first: int = 0
+    """Whether dk is issued before ds is exchanged; with two slots of ds, without a barrier for "free again" too."""
+    dq_stages: int = 1
+    """Tiles of dq that a consumer has under way to memory."""
+    store_tiles: int = 1
+    """Tiles of shared memory, 1 or 2, through which a consumer stores dk and dv."""
+    splits: int = 1
+    """Programs that share the query heads of a key tile. With more than one, dk and dv are added in memory as dq is."""
+    heads_at_once: int = 0
+    """Heads whose programs are next to each other; 0: as `backward_heads_at_once` says."""
 
 
 class HopperFloat32(NamedTuple):
@@ -65,7 +80,10 @@ HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, whole_turns=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, halves=True, one_tile=True)}
 """Replacements there if a tile sees HOPPER_LONG_KEYS keys in the mean."""
-HOPPER_BACKWARD = {64: HopperBackward(64, 3, 2, 200, 88), 128: HopperBackward(64, 2, 2, 240)}
+HOPPER_BACKWARD = {
+    64: HopperBackward(64, 3, 2, 200, 88),
+    128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1),
+}
 HOPPER_FLOAT32 = {
     (64, 2): HopperFloat32(2, 2, 216),
     (64, 3): HopperFloat32(3, 2, 216),
@@ -88,6 +106,16 @@ HOPPER_FORWARD_SHARE = 0.75
 
 HOPPER_MIN_KEYS = 1024
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
+
+HOPPER_FEW = 20
+"""With fewer backward programs a multiprocessor than this, more of them share the query heads of a key head, and the
+order of heads balances them before it saves loads."""
+
+HOPPER_SHARING = 12
+"""Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
+
+HOPPER_MANY_BY_HEAD = False
+"""Whether more causal backward programs take one head after another, not those that half the L2 cache holds in turn."""
 
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
@@ -117,7 +145,39 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
         return None
     d = q.shape[-1]
     multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
-    return HOPPER_BACKWARD[padded_head_dim(q)] if multiplies_less or not tiles_at_once(q, k) else None
+    if not multiplies_less and tiles_at_once(q, k):
+        return None
+    return HOPPER_BACKWARD[padded_head_dim(q)]._replace(splits=backward_splits(q, k))
+
+
+def backward_splits(q: Tensor, k: Tensor) -> int:
+    """Return how many programs share the query heads of a key tile: a divisor of their number.
+
+    Where programs are few, one that visits all these heads takes a large part of the whole time.
+    """
+    group, enough = q.shape[1] // k.shape[1], HOPPER_FEW * gpu.multiprocessors(q.device)
+    divisors = (splits for splits in range(1, group + 1) if group % splits == 0)
+    return next((splits for splits in divisors if splits * num_tiles(k, HOPPER_ROWS) >= enough), group)
+
+
+def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int = 1) -> int:
+    """Return of how many groups of query heads, one group a program, the backward visits the tiles together.
+
+    The tiles of a causal head differ in work, and the more heads share one order the better it is balanced. But q, do
+    and the sums of dq should stay in half the L2 cache. Where programs are few, a long one that starts late costs more
+    than the cache saves: then groups are at least as many as leave each HOPPER_SHARING programs, which read the same
+    queries at about the same time.
+    """
+    if not request.is_causal:
+        return 1
+    groups, processors = k.shape[1] * splits, gpu.multiprocessors(q.device)
+    bytes_of_group = (2 * q.element_size() + 4) * q[0].numel() // groups
+    fitting = gpu.l2_bytes(q.device) // 2 // bytes_of_group
+    if splits * num_tiles(k, HOPPER_ROWS) < HOPPER_FEW * processors:
+        fitting = max(fitting, processors // HOPPER_SHARING)
+    elif HOPPER_MANY_BY_HEAD:
+        fitting = 1
+    return min(q.shape[0] * groups, max(1, fitting))
 
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:

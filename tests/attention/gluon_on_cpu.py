@@ -62,7 +62,12 @@ class Shared:
         return self.tensor.clone()
 
     def reinterpret(self, dtype: torch.dtype, shape: list[int], layout: object, _semantic: None) -> "Shared":
-        return Shared(self.tensor.view(-1).view(dtype)[: torch.Size(shape).numel()].view(shape))
+        """View the memory; where float32 stands for 16 bits it may be too small, and then it is new."""
+        elements = torch.Size(shape).numel()
+        flat = self.tensor.reshape(-1).view(dtype)
+        if flat.numel() < elements:
+            return _allocate(dtype, shape, layout)
+        return Shared(flat[:elements].view(shape))
 
 
 class Pointer:
@@ -130,7 +135,7 @@ class Program:
             self.changed.notify_all()
 
 
-CURRENT = threading.local()  # .program
+CURRENT = threading.local()  # .program, and of a warp group .passed: phases of barriers that it has waited for
 
 
 def _change(barrier: Shared, arrivals: int, num_bytes: int) -> None:
@@ -163,6 +168,10 @@ def _wait(barrier: Shared, phase: Any, pred: Any = True) -> None:
         del program.waiting[threading.get_ident()]
         if program.errors:
             raise RuntimeError("another warp group failed")
+        # A parity cannot tell a phase from the one after the next: who misses one may pass too early, or never.
+        missed = state["phase"] - CURRENT.passed.setdefault(barrier.tensor.data_ptr(), state["phase"])
+        assert missed in (0, 1), "a warp group missed a phase of a barrier"
+        CURRENT.passed[barrier.tensor.data_ptr()] = state["phase"]
 
 
 def _copy_to_shared(desc: TensorDescriptor, coord: list[Any], barrier: Shared, tile: Shared) -> None:
@@ -188,7 +197,7 @@ def _warp_specialize(parts: list[tuple[Callable[..., None], tuple[Any, ...]]], w
     assert len(parts) - 1 == len(warps) == len(registers)
 
     def run(part: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        CURRENT.program = program
+        CURRENT.program, CURRENT.passed = program, {}
         try:
             with torch.no_grad():  # a thread's own
                 part(*arguments)
@@ -285,6 +294,7 @@ _GL = {
     "join": lambda a, b: torch.stack((a, b), -1),
     "exp2": torch.exp2,
     "log2": torch.log2,
+    "split": lambda x: x.unbind(-1),
     "convert_layout": lambda x, layout: x,
     "load": _load,
     "store": _store,
@@ -307,7 +317,7 @@ def _stand_ins() -> dict[str, ModuleType]:
     barrier = SimpleNamespace(
         MBarrierLayout=_nothing,
         init=_init,
-        arrive=lambda barrier, count: _change(barrier, count, 0),
+        arrive=lambda barrier, count, pred=True: _change(barrier, count, 0) if pred else None,
         expect=lambda barrier, num_bytes: _change(barrier, 1, num_bytes),
         wait=_wait,
     )

@@ -146,6 +146,47 @@ def test_heads_are_visited_together_in_whole_turns(
     assert launchers.in_whole_turns(heads, tiles, programs) == expected
 
 
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    ("shape", "splits", "heads_at_once"),
+    [
+        (Shape((1, 6), 70, 140, 128, heads_per_kv_head=3), 3, 0),
+        (Shape((1, 5), 140, 70, 80, "heads_inside", heads_per_kv_head=5), 5, 2),
+        (Shape((2, 4), 140, 140, 40, heads_per_kv_head=4), 2, 3),
+    ],
+    ids=str,
+)
+def test_programs_share_the_query_heads_of_a_key_head(
+    launchers: Any, shape: Shape, splits: int, heads_at_once: int, is_causal: bool
+) -> None:
+    q, k, v, grad_out = make_inputs(shape, torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    plans = launchers.gluon_forward, launchers.gluon_backward
+    choices = {d: how._replace(splits=splits, heads_at_once=heads_at_once) for d, how in HOPPER_BACKWARD.items()}
+    got = run(plans, HOPPER_FORWARD, choices, q, k, v, grad_out, is_causal)
+    assert_within_gate(got, exact, eager, torch.float32)
+
+
+@pytest.mark.parametrize("d", [72, 128])
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"s_ahead": 0, "skip_masked": 0},
+        {"s_ahead": 0, "dk_first": 1},
+        {"skip_masked": 0, "dk_first": 1, "ds_stages": 1},
+        {"dk_first": 1, "dq_stages": 2, "store_tiles": 2},
+    ],
+    ids=str,
+)
+def test_all_orders_of_a_wide_backward_are_exact(launchers: Any, order: dict[str, int], d: int) -> None:
+    """Over five tiles of queries, so that each ring goes round twice; of the last program the second half is no key."""
+    q, k, v, grad_out = make_inputs(Shape((1, 1), 300, 180, d), torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, True)
+    plans, choices = (launchers.gluon_forward, launchers.gluon_backward), HOPPER_BACKWARD[128]._replace(**order)
+    got = run(plans, HOPPER_FORWARD, {128: choices}, q, k, v, grad_out, True)
+    assert_within_gate(got, exact, eager, torch.float32)
+
+
 def test_more_heads_share_a_key_head_than_it_has_bytes(launchers: Any) -> None:
     q, k = (torch.empty(1, heads, 128, 40, dtype=torch.bfloat16, device="meta") for heads in (30000, 1))
     assert launchers._forward_sizes(Request(is_causal=True, scale=0.1), q, k) == (128, 128, 30000, 30000, 1)

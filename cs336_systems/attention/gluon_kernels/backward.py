@@ -20,9 +20,11 @@ from cs336_systems.attention.gluon_kernels.order import in_order
 from cs336_systems.attention.gluon_kernels.scaffold import (
     ROWS,
     Ring,
+    async_add,
     async_load,
     async_store,
     barriers,
+    reinterpret,
     ring_barriers,
     tiles_like,
 )
@@ -56,7 +58,10 @@ class Config(NamedTuple):
     IS_CAUSAL: Any
     EVEN_QUERIES: Any
     EVEN_KEYS: Any
-    HEADS_PER_KV_HEAD: Any
+    HEADS: Any
+    """Query heads of a program."""
+    SPLITS: Any
+    """Programs that share the query heads of a key tile. With more than one, dk and dv are added in memory as dq is."""
 
 
 class Task(NamedTuple):
@@ -104,7 +109,10 @@ def allocate(
 
 @gluon.jit
 def tiles_of_program(sizes, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return first key, batch, key head, first query and number of query tiles. The first key tile is the heaviest."""
+    """Return first key, batch, group, first query and number of query tiles. The first key tile is the heaviest.
+
+    A group is the query heads that a program visits: all that share a key head, or one of SPLITS parts of them.
+    """
     tile, batch_head = in_order(gl.program_id(0), gl.cdiv(sizes.keys, K_TILE_SIZE), sizes)
     k_start = tile * K_TILE_SIZE
     q_start = k_start * 0
@@ -115,34 +123,32 @@ def tiles_of_program(sizes, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr
 
 
 @gluon.jit
-def visited(i, num_tiles, kv_head, HEADS_PER_KV_HEAD: gl.constexpr):
-    """Return tile and query head of visit i: all tiles of the first query head that kv_head serves, then the next."""
+def visited(i, num_tiles, group, HEADS: gl.constexpr):
+    """Return tile and query head of visit i: all tiles of the group's first head, then of the next."""
     tile = i
-    head = kv_head
-    if HEADS_PER_KV_HEAD > 1:
+    head = group
+    if HEADS > 1:
         tile = i % num_tiles
-        head = kv_head * HEADS_PER_KV_HEAD + i // num_tiles
+        head = group * HEADS + i // num_tiles
     return tile, head
 
 
 @gluon.jit
 def load_tiles(q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, sizes, config):
     """Load k and v once, then q, do, lse (in base 2) and delta through a ring."""
-    k_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
-        sizes, 2 * KEYS, config.Q_TILE_SIZE, config.IS_CAUSAL
-    )
+    k_start, batch, group, q_start, num_tiles = tiles_of_program(sizes, 2 * KEYS, config.Q_TILE_SIZE, config.IS_CAUSAL)
     for c in gl.static_range(2):
-        keys = [batch, kv_head, k_start + c * KEYS, 0]
+        keys = [batch, group // config.SPLITS, k_start + c * KEYS, 0]
         mbarrier.expect(memory.kv_full.index(c), k_desc.block_type.nbytes + v_desc.block_type.nbytes)
         async_load(k_desc, keys, memory.kv_full.index(c), memory.k_tiles.index(c))
         async_load(v_desc, keys, memory.kv_full.index(c), memory.v_tiles.index(c))
     ring = memory.q
     columns = gl.arange(0, config.Q_TILE_SIZE, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    for i in range(0, num_tiles * config.HEADS_PER_KV_HEAD):
+    for i in range(0, num_tiles * config.HEADS):
         slot = i % config.STAGES
-        tile, head = visited(i, num_tiles, kv_head, config.HEADS_PER_KV_HEAD)
+        tile, head = visited(i, num_tiles, group, config.HEADS)
         row = q_start + tile * config.Q_TILE_SIZE
-        lse, delta = load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, config.HEADS_PER_KV_HEAD)
+        lse, delta = load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, config.HEADS)
         mbarrier.wait(ring.empty.index(slot), (i // config.STAGES) % 2 ^ 1)
         mbarrier.expect(ring.full.index(slot), q_desc.block_type.nbytes + do_desc.block_type.nbytes)
         async_load(q_desc, [batch, head, row, 0], ring.full.index(slot), ring.tiles.index(slot))
@@ -153,9 +159,9 @@ def load_tiles(q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, sizes,
 
 
 @gluon.jit
-def load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, HEADS_PER_KV_HEAD: gl.constexpr):
+def load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, HEADS: gl.constexpr):
     """Load lse and delta of a tile of queries, zeros beyond the end."""
-    row_ptr = (batch * (sizes.heads * HEADS_PER_KV_HEAD) + head).to(gl.int64) * sizes.queries
+    row_ptr = (batch * (sizes.heads * HEADS) + head).to(gl.int64) * sizes.queries
     lse = gl.load(L_ptr + row_ptr + row + columns, mask=row + columns < sizes.queries, other=0.0)
     delta = gl.load(Delta_ptr + row_ptr + row + columns, mask=row + columns < sizes.queries, other=0.0)
     return lse, delta
@@ -182,15 +188,54 @@ def masked(s, keys, tile, q_start, full_from, num_tiles, sizes, config, row_layo
 
 
 @gluon.jit
-def store_dkdv(dk_desc, dv_desc, dk, dv, parts: gl.constexpr, v, v_tile, scale, coord):
-    """Store dk and dv, in parts of columns, through the tile of v, which is not read again; for dq k still is."""
-    for i in gl.static_range(len(parts)):
-        columns_of(v, start_of(parts, i), width_of(parts, i)).store(dv[i].to(dv_desc.dtype))
-    fence_async_shared()
-    async_store(dv_desc, coord, v_tile)
+def store_dkdv(task, dk, dv, parts: gl.constexpr, tiles, batch, group, k_start):
+    """Store dk and dv, in parts of columns; where programs share their keys, add them in float32 and without `scale`.
+
+    They pass through one or two `tiles` of shared memory, each 64 x D of 16 bits, which are not read again: that of v
+    (k is read for dq until all warp groups are done) and perhaps one of dq.
+    """
+    coord = [batch, group // task.config.SPLITS, k_start, 0]
+    if task.config.SPLITS == 1:
+        async_store(task.dv, coord, written(task.dv, dv, 1.0, parts, tiles[0]))
+        tma.store_wait(len(tiles) - 1)
+        async_store(task.dk, coord, written(task.dk, dk, task.scale, parts, tiles[len(tiles) - 1]))
+    else:
+        add_halves(task.dv, dv, parts, tiles, coord)
+        add_halves(task.dk, dk, parts, tiles, coord)
     tma.store_wait(0)
+
+
+@gluon.jit
+def add_halves(desc, x, parts: gl.constexpr, tiles, coord):
+    """Add parts of columns in memory. A float32 tile in the place of 64 x D of 16 bits has half as many columns."""
+    halves: gl.constexpr = halves_of(parts)
+    for i in gl.static_range(2):
+        tma.store_wait(len(tiles) - 1)
+        tile = written(desc, (half_of(x, parts, i),), 1.0, (width_of(halves, i),), tiles[i % len(tiles)])
+        async_add(desc, [coord[0], coord[1], coord[2], i * desc.block_type.shape[3]], tile)
+
+
+@gluon.constexpr_function
+def halves_of(parts):
+    """Return widths of two parts."""
+    return parts if len(parts) == 2 else (parts[0] // 2, parts[0] // 2)
+
+
+@gluon.jit
+def half_of(x, parts: gl.constexpr, i: gl.constexpr):
+    """Return one of two parts of columns, or of the halves of one part."""
+    if len(parts) == 2:
+        return x[i]
+    else:  # noqa: RET505, Triton compiles what follows a return
+        return gl.split(x[0].reshape((KEYS, 2, width_of(parts, 0) // 2)).permute((0, 2, 1)))[i]
+
+
+@gluon.jit
+def written(desc, x, factor, parts: gl.constexpr, tile):
+    """Write factor * x, in parts of columns, to a tile of shared memory, and return it as a tile of `desc`."""
+    tile = reinterpret(tile, desc.dtype, desc.block_type.shape, desc.layout)
+    columns = tile.reshape((KEYS, desc.block_type.shape[3]))
     for i in gl.static_range(len(parts)):
-        columns_of(v, start_of(parts, i), width_of(parts, i)).store((dk[i] * scale).to(dk_desc.dtype))
+        columns_of(columns, start_of(parts, i), width_of(parts, i)).store((x[i] * factor).to(desc.dtype))
     fence_async_shared()
-    async_store(dk_desc, coord, v_tile)
-    tma.store_wait(0)
+    return tile

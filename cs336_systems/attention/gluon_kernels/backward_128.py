@@ -4,6 +4,8 @@ One group loads, two compute s, p, dp, ds, dv and dk of 64 keys each. Each consu
 While dk is computed from registers, it multiplies the ds of both consumers with 64 columns of k, for dq.
 """
 
+from typing import Any, NamedTuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -29,6 +31,7 @@ from cs336_systems.attention.gluon_kernels.backward import (
 from cs336_systems.attention.gluon_kernels.columns import (
     add_products,
     columns_of,
+    parts_of,
     products_over,
     result_parts,
     wgmma_columns,
@@ -46,18 +49,51 @@ def dq_width(consumer, head_dim):
     return rest if consumer == 1 and rest in (16, 32) else DQ_COLUMNS
 
 
+class Order(NamedTuple):
+    """Compile-time choices of what a consumer does when; `hopper.HopperBackward` describes them."""
+
+    S_AHEAD: Any
+    SKIP_MASKED: Any
+    DK_FIRST: Any
+    DQ_STAGES: Any
+    STORE_TILES: Any
+
+
 @gluon.jit
-def wait_for_all(dv, dk, dq):
-    """Wait for all products. dv and dk are in parts of columns."""
-    results = warpgroup_mma_wait(0, deps=dv + dk + (dq,))
+def wait_for_sums(UNDER_WAY: gl.constexpr, dv, dk):
+    """Wait for dv and dk, in parts of columns, while so many later products are under way."""
+    results = warpgroup_mma_wait(UNDER_WAY, deps=dv + dk)
     if len(dv) == 2:
-        return (results[0], results[1]), (results[2], results[3]), results[4]
+        return (results[0], results[1]), (results[2], results[3])
     else:  # noqa: RET505, Triton compiles what follows a return
-        return (results[0],), (results[1],), results[2]
+        return (results[0],), (results[1],)
 
 
 @gluon.jit
-def compute(CONSUMER: gl.constexpr, task):
+def dq_of(CONSUMER: gl.constexpr, task, ds_slot):
+    """Issue dq = ds k (line 15), a consumer's columns of it, of both consumers' keys."""
+    memory = task.memory
+    WIDTH: gl.constexpr = dq_width(CONSUMER, task.config.HEAD_DIM)
+    k0 = matrix(memory.k_tiles, 0, KEYS, task.config.D).slice(CONSUMER * DQ_COLUMNS, WIDTH, 1)
+    k1 = matrix(memory.k_tiles, 1, KEYS, task.config.D).slice(CONSUMER * DQ_COLUMNS, WIDTH, 1)
+    dq = gl.zeros([task.config.Q_TILE_SIZE, WIDTH], gl.float32, layout=mma(WIDTH))
+    dq = warpgroup_mma(memory.ds.tiles.index(ds_slot * 2).permute((1, 0)), k0, dq, use_acc=False, is_async=True)
+    return warpgroup_mma(memory.ds.tiles.index(ds_slot * 2 + 1).permute((1, 0)), k1, dq, is_async=True)
+
+
+@gluon.jit
+def add_dq(CONSUMER: gl.constexpr, task, order, dq, i, batch, head, row):
+    """Add a consumer's columns of the tile of dq of visit i in memory."""
+    WIDTH: gl.constexpr = dq_width(CONSUMER, task.config.HEAD_DIM)
+    tile = i % order.DQ_STAGES * 2 + CONSUMER
+    tma.store_wait(order.DQ_STAGES - 1)  # the last addition from there has read its tile
+    columns_of(matrix(task.memory.dq_tiles, tile, task.config.Q_TILE_SIZE, DQ_COLUMNS), 0, WIDTH).store(dq)
+    fence_async_shared()
+    async_add(task.dq, [batch, head, row, CONSUMER * DQ_COLUMNS], task.memory.dq_tiles.index(tile))
+
+
+@gluon.jit
+def compute(CONSUMER: gl.constexpr, task, order):
     """Compute 64 rows of dk and dv, and 64 columns of every tile of dq."""
     memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
     HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
@@ -65,36 +101,66 @@ def compute(CONSUMER: gl.constexpr, task):
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    HEADS_PER_KV_HEAD: gl.constexpr = task.config.HEADS_PER_KV_HEAD
-    dtype: gl.constexpr = task.dk.dtype
+    HEADS: gl.constexpr = task.config.HEADS
+    S_AHEAD: gl.constexpr = order.S_AHEAD
+    DK_FIRST: gl.constexpr = order.DK_FIRST
+    SKIPS: gl.constexpr = order.SKIP_MASKED and task.config.IS_CAUSAL and HEADS == 1 and CONSUMER == 1
+    # A consumer stores ds of a tile after dq of the last one. So once it has the other's ds of a tile, the other has
+    # read all earlier ones, and with two slots it needs no barrier to store the next.
+    FREES_DS: gl.constexpr = not (DK_FIRST and DS_STAGES > 1)
+    dtype: gl.constexpr = memory.k_tiles.dtype
     s_layout: gl.constexpr = mma(Q_TILE_SIZE)
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
-    DQ_WIDTH: gl.constexpr = dq_width(CONSUMER, HEAD_DIM)
+    # Products of one matrix over head vectors that are waited for together.
+    PRODUCTS: gl.constexpr = len(parts_of(wgmma_columns(HEAD_DIM)))
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
-    block_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
+    block_start, batch, group, q_start, num_tiles = tiles_of_program(
         sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL
     )
     k_start = block_start + CONSUMER * KEYS
     keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
     full_from = gl.cdiv(k_start + KEYS - 1 - q_start, Q_TILE_SIZE)  # tiles of queries that see all these keys
+    visits = num_tiles * HEADS
+    first = 1 if SKIPS else 0
     dk = zeros_of(parts)
     dv = zeros_of(parts)
     mbarrier.wait(memory.kv_full.index(0), 0)
     mbarrier.wait(memory.kv_full.index(1), 0)
     k = matrix(memory.k_tiles, CONSUMER, KEYS, D)
     v = matrix(memory.v_tiles, CONSUMER, KEYS, D)
-    k0 = matrix(memory.k_tiles, 0, KEYS, D).slice(CONSUMER * DQ_COLUMNS, DQ_WIDTH, 1)
-    k1 = matrix(memory.k_tiles, 1, KEYS, D).slice(CONSUMER * DQ_COLUMNS, DQ_WIDTH, 1)
-    for i in range(0, num_tiles * HEADS_PER_KV_HEAD):
+    if SKIPS:
+        # ds of the first tile is 0. What there is of dq is the first consumer's part. A branch instead of predicates
+        # adds 50 bytes of spills.
+        mbarrier.wait(memory.q.full.index(0), 0, pred=visits > 0)
+        mbarrier.arrive(memory.q.empty.index(0), count=1, pred=visits > 0)
+        memory.ds.tiles.index(1).store(gl.zeros([KEYS, Q_TILE_SIZE], dtype, layout=s_layout))
+        fence_async_shared()
+        mbarrier.arrive(memory.ds.full.index(0), count=1, pred=visits > 0)
+        mbarrier.wait(memory.ds.full.index(0), 0, pred=visits > 0)
+        dq = warpgroup_mma_wait(0, deps=(dq_of(CONSUMER, task, 0),))
+        if FREES_DS:
+            mbarrier.arrive(memory.ds.empty.index(0), count=1, pred=visits > 0)
+        if visits > 0:
+            add_dq(CONSUMER, task, order, dq, 0, batch, group, q_start)
+    if S_AHEAD:
+        slot = first % STAGES
+        mbarrier.wait(memory.q.full.index(slot), (first // STAGES) % 2, pred=first < visits)
+        next_s = products_over(k, matrix(memory.q.tiles, slot, Q_TILE_SIZE, D), HEAD_DIM, Q_TILE_SIZE)
+        next_s = warpgroup_mma_wait(0, deps=(next_s,))
+    for i in range(first, visits):
         slot = i % STAGES
-        tile, head = visited(i, num_tiles, kv_head, HEADS_PER_KV_HEAD)
-        mbarrier.wait(memory.q.full.index(slot), (i // STAGES) % 2)
+        tile, head = visited(i, num_tiles, group, HEADS)
         q = matrix(memory.q.tiles, slot, Q_TILE_SIZE, D)
         do = matrix(memory.do_tiles, slot, Q_TILE_SIZE, D)
         # p (line 11), while dp is multiplied (line 13).
-        s = products_over(k, q, HEAD_DIM, Q_TILE_SIZE)
+        if S_AHEAD:
+            s = next_s
+        else:
+            mbarrier.wait(memory.q.full.index(slot), (i // STAGES) % 2)
+            s = products_over(k, q, HEAD_DIM, Q_TILE_SIZE)
         dp = products_over(v, do, HEAD_DIM, Q_TILE_SIZE)
-        s = warpgroup_mma_wait(1, deps=(s,))
+        if not S_AHEAD:
+            s = warpgroup_mma_wait(PRODUCTS, deps=(s,))
         s = s * scale_log2 - memory.lse.index(slot).load(column_layout)[None, :]
         s = masked(s, keys, tile, q_start, full_from, num_tiles, sizes, task.config, column_layout)
         p = gl.exp2(s)
@@ -104,60 +170,79 @@ def compute(CONSUMER: gl.constexpr, task):
         dv = add_products(p_rounded, do, dv, parts)
         ds = (p * (dp - memory.delta.index(slot).load(column_layout)[None, :])).to(dtype)
         # ds to the other consumer, and dk (line 16).
+        if DK_FIRST:
+            dk = add_products(ds, q, dk, parts)
         ds_slot = i % DS_STAGES
         phase = (i // DS_STAGES) % 2
-        mbarrier.wait(memory.ds.empty.index(ds_slot), phase ^ 1)
+        if FREES_DS:
+            mbarrier.wait(memory.ds.empty.index(ds_slot), phase ^ 1)
         memory.ds.tiles.index(ds_slot * 2 + CONSUMER).store(ds)
         fence_async_shared()
         mbarrier.arrive(memory.ds.full.index(ds_slot), count=1)
-        dk = add_products(ds, q, dk, parts)
+        if not DK_FIRST:
+            dk = add_products(ds, q, dk, parts)
         # dq += ds k (line 15), of both consumers' keys, added in memory.
         mbarrier.wait(memory.ds.full.index(ds_slot), phase)
-        dq = gl.zeros([Q_TILE_SIZE, DQ_WIDTH], gl.float32, layout=mma(DQ_WIDTH))
-        dq = warpgroup_mma(memory.ds.tiles.index(ds_slot * 2).permute((1, 0)), k0, dq, use_acc=False, is_async=True)
-        dq = warpgroup_mma(memory.ds.tiles.index(ds_slot * 2 + 1).permute((1, 0)), k1, dq, is_async=True)
-        dv, dk, dq = wait_for_all(dv, dk, dq)
-        mbarrier.arrive(memory.q.empty.index(slot), count=1)
-        mbarrier.arrive(memory.ds.empty.index(ds_slot), count=1)
-        tma.store_wait(0)  # the last addition has read its tile
-        columns_of(matrix(memory.dq_tiles, CONSUMER, Q_TILE_SIZE, DQ_COLUMNS), 0, DQ_WIDTH).store(dq)
-        fence_async_shared()
-        row = q_start + tile * Q_TILE_SIZE
-        async_add(task.dq, [batch, head, row, CONSUMER * DQ_COLUMNS], memory.dq_tiles.index(CONSUMER))
+        dq = dq_of(CONSUMER, task, ds_slot)
+        if S_AHEAD:
+            # s of the next tile; after the last, of whatever lies there, which is never read. dk and dv are awaited
+            # before: with their left operands in registers too, ptxas serializes (C7512).
+            dv, dk = wait_for_sums(2, dv, dk)
+            mbarrier.arrive(memory.q.empty.index(slot), count=1)
+            ahead = (i + 1) % STAGES
+            mbarrier.wait(memory.q.full.index(ahead), ((i + 1) // STAGES) % 2, pred=i + 1 < visits)
+            next_s = products_over(k, matrix(memory.q.tiles, ahead, Q_TILE_SIZE, D), HEAD_DIM, Q_TILE_SIZE)
+            dq = warpgroup_mma_wait(PRODUCTS, deps=(dq,))
+        else:
+            dv, dk = wait_for_sums(0, dv, dk)
+            dq = warpgroup_mma_wait(0, deps=(dq,))
+            mbarrier.arrive(memory.q.empty.index(slot), count=1)
+        if FREES_DS:
+            mbarrier.arrive(memory.ds.empty.index(ds_slot), count=1)
+        add_dq(CONSUMER, task, order, dq, i, batch, head, q_start + tile * Q_TILE_SIZE)
+        if S_AHEAD:
+            next_s = warpgroup_mma_wait(0, deps=(next_s,))
     tma.store_wait(0)
-    store_dkdv(
-        task.dk, task.dv, dk, dv, parts, v, memory.v_tiles.index(CONSUMER), task.scale, [batch, kv_head, k_start, 0]
-    )
+    tiles = (memory.v_tiles.index(CONSUMER),)
+    if order.STORE_TILES == 2:
+        tiles = tiles + (memory.dq_tiles.index(CONSUMER),)
+    store_dkdv(task, dk, dv, parts, tiles, batch, group, k_start)
 
 
-@gluon.jit(do_not_specialize=["NUM_KV_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
+@gluon.jit(do_not_specialize=["NUM_GROUPS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_128_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, L_ptr, Delta_ptr,
-    N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, Q_TILE_SIZE: gl.constexpr,
-    STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, EVEN_QUERIES: gl.constexpr,
-    EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
+    N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, SPLITS: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr,
+    Q_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
+    EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, S_AHEAD: gl.constexpr, SKIP_MASKED: gl.constexpr,
+    DK_FIRST: gl.constexpr, DQ_STAGES: gl.constexpr, STORE_TILES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Do the work of `flash_bwd_hopper_64_kernel` without a warp group for dq; tiles of `dq_desc` have DQ_COLUMNS."""
     memory = allocate(
-        q_desc, k_desc, v_desc, do_desc, dq_desc, 2, DS_STAGES, 2, Q_TILE_SIZE, STAGES, DS_STAGES
+        q_desc, k_desc, v_desc, do_desc, dq_desc, 2 * DQ_STAGES, DS_STAGES, 2, Q_TILE_SIZE, STAGES, DS_STAGES
     )  # fmt: skip
     specialize(
         (
             q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
-            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
+            Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE),
+            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
         ),
         Task(
             dq_desc, dk_desc, dv_desc, memory,
-            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
-            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
+            Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
+            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
         ),
+        Order(S_AHEAD, SKIP_MASKED, DK_FIRST, DQ_STAGES, STORE_TILES),
         REGISTERS,
     )  # fmt: skip
 
 
 @gluon.jit
-def specialize(load, task, REGISTERS: gl.constexpr):
-    """Run `load_tiles(*load)` in one warp group, and `compute(consumer, task)` in two others."""
-    gl.warp_specialize([(load_tiles, load), (compute, (0, task)), (compute, (1, task))], [4, 4], [REGISTERS, REGISTERS])
+def specialize(load, task, order, REGISTERS: gl.constexpr):
+    """Run `load_tiles(*load)` in one warp group, and `compute(consumer, task, order)` in two others."""
+    gl.warp_specialize(
+        [(load_tiles, load), (compute, (0, task, order)), (compute, (1, task, order))], [4, 4], [REGISTERS, REGISTERS]
+    )

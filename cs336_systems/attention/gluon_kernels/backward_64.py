@@ -38,18 +38,18 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    HEADS_PER_KV_HEAD: gl.constexpr = task.config.HEADS_PER_KV_HEAD
-    dtype: gl.constexpr = task.dk.dtype
+    HEADS: gl.constexpr = task.config.HEADS
+    dtype: gl.constexpr = memory.k_tiles.dtype
     s_layout: gl.constexpr = mma(Q_TILE_SIZE)
     a_layout: gl.constexpr = operand(D)
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
-    block_start, batch, kv_head, q_start, num_tiles = tiles_of_program(
+    block_start, batch, group, q_start, num_tiles = tiles_of_program(
         sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL
     )
     k_start = block_start + CONSUMER * KEYS
     keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
     full_from = gl.cdiv(k_start + KEYS - 1 - q_start, Q_TILE_SIZE)  # tiles of queries that see all these keys
-    visits = num_tiles * HEADS_PER_KV_HEAD
+    visits = num_tiles * HEADS
     dk = gl.zeros([KEYS, D], gl.float32, layout=mma(D))
     dv = gl.zeros([KEYS, D], gl.float32, layout=mma(D))
     mbarrier.wait(memory.kv_full.index(CONSUMER), 0)
@@ -62,7 +62,7 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
     next_s = warpgroup_mma_wait(0, deps=(next_s,))
     for i in range(0, visits):
         slot = i % STAGES
-        tile, _ = visited(i, num_tiles, kv_head, HEADS_PER_KV_HEAD)
+        tile, _ = visited(i, num_tiles, group, HEADS)
         q = matrix(memory.q.tiles, slot, Q_TILE_SIZE, D)
         do = matrix(memory.do_tiles, slot, Q_TILE_SIZE, D)
         # p (line 11), while dp is multiplied (line 13).
@@ -91,8 +91,7 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
         next_s = warpgroup_mma(k, q_ahead.permute((1, 0)), zeros, use_acc=False, is_async=True)
         dv, dk, next_s = warpgroup_mma_wait(0, deps=(dv, dk, next_s))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-    keys_at, v_tile = [batch, kv_head, k_start, 0], memory.v_tiles.index(CONSUMER)
-    store_dkdv(task.dk, task.dv, (dk,), (dv,), parts_of(D), v, v_tile, task.scale, keys_at)
+    store_dkdv(task, (dk,), (dv,), parts_of(D), (memory.v_tiles.index(CONSUMER),), batch, group, k_start)
 
 
 @gluon.jit
@@ -102,16 +101,16 @@ def reduce_dq(task):
     D: gl.constexpr = task.config.D
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    HEADS_PER_KV_HEAD: gl.constexpr = task.config.HEADS_PER_KV_HEAD
-    _, batch, kv_head, q_start, num_tiles = tiles_of_program(sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL)
+    HEADS: gl.constexpr = task.config.HEADS
+    _, batch, group, q_start, num_tiles = tiles_of_program(sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL)
     k0 = matrix(memory.k_tiles, 0, KEYS, D)
     k1 = matrix(memory.k_tiles, 1, KEYS, D)
     mbarrier.wait(memory.kv_full.index(0), 0)
     mbarrier.wait(memory.kv_full.index(1), 0)
-    for i in range(0, num_tiles * HEADS_PER_KV_HEAD):
+    for i in range(0, num_tiles * HEADS):
         slot = i % DS_STAGES * 2
         phase = (i // DS_STAGES) % 2
-        tile, head = visited(i, num_tiles, kv_head, HEADS_PER_KV_HEAD)
+        tile, head = visited(i, num_tiles, group, HEADS)
         dq = gl.zeros([Q_TILE_SIZE, D], gl.float32, layout=mma(D))
         mbarrier.wait(memory.ds.full.index(slot), phase)
         dq = warpgroup_mma(memory.ds.tiles.index(slot).permute((1, 0)), k0, dq, use_acc=False, is_async=True)
@@ -127,17 +126,17 @@ def reduce_dq(task):
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["NUM_KV_HEADS", "ALL_HEADS", "HEADS_AT_ONCE"])
+@gluon.jit(do_not_specialize=["NUM_GROUPS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_64_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, L_ptr, Delta_ptr,
-    N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, Q_TILE_SIZE: gl.constexpr,
-    STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, EVEN_QUERIES: gl.constexpr,
-    EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr, DQ_REGISTERS: gl.constexpr,
+    N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
+    HEADS_PER_KV_HEAD: gl.constexpr, SPLITS: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr,
+    Q_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
+    EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr, DQ_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of 128 keys of one head of one batch element, and add their part of dq.
 
-    dq is left without `scale`: `flash_bwd_round_dq_kernel` multiplies and rounds.
+    dq is left without `scale`: `flash_bwd_round_kernel` multiplies and rounds.
 
     STAGES tiles of q and do are in flight, and DS_STAGES of ds. EVEN_QUERIES and EVEN_KEYS: Q_TILE_SIZE and 128 divide
     the lengths. REGISTERS are those of a consumer's thread, DQ_REGISTERS those of a thread of dq's warp group.
@@ -148,13 +147,15 @@ def flash_bwd_hopper_64_kernel(
     specialize(
         (
             q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
-            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
+            Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE),
+            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
         ),
         Task(
             dq_desc, dk_desc, dv_desc, memory,
-            Sizes(N_QUERIES, N_KEYS, NUM_KV_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
-            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD),
+            Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
+            Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
         ),
         REGISTERS, DQ_REGISTERS,
     )  # fmt: skip

@@ -299,9 +299,9 @@ def flash_bwd_at_once_kernel(
 
 
 @triton.jit
-def flash_bwd_round_dq_kernel(Sums_ptr, dQ_ptr, NUMEL, scale, TILE_ELEMENTS: tl.constexpr):
-    """Compute dq = sums * scale in dq's dtype from float32 `sums` with dq's strides, for the 16-bit Gluon backward."""
+def flash_bwd_round_kernel(Sums_ptr, Out_ptr, NUMEL, scale, TILE_ELEMENTS: tl.constexpr):
+    """Compute out = sums * scale in out's dtype from float32 `sums` with the same strides, for the Gluon backward."""
     scale = tl.cast(scale, tl.float32)
     offsets = tl.program_id(0).to(tl.int64) * TILE_ELEMENTS + tl.arange(0, TILE_ELEMENTS)
     sums = tl.load(Sums_ptr + offsets, mask=offsets < NUMEL)
-    tl.store(dQ_ptr + offsets, (sums * scale).to(dQ_ptr.dtype.element_ty), mask=offsets < NUMEL)
+    tl.store(Out_ptr + offsets, (sums * scale).to(Out_ptr.dtype.element_ty), mask=offsets < NUMEL)
