@@ -71,7 +71,7 @@ class HopperFloat32(NamedTuple):
 
 
 # By padded head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills
-# but some 30 registers in the causal backward of d = 128, before its loop.
+# but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
     64: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
     128: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
@@ -108,14 +108,14 @@ HOPPER_MIN_KEYS = 1024
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
 
 HOPPER_FEW = 20
-"""With fewer backward programs a multiprocessor than this, more of them share the query heads of a key head, and the
-order of heads balances them before it saves loads."""
+"""With fewer backward programs a multiprocessor than this, several share the query heads of a key tile, and the order
+of heads balances them before it saves loads."""
 
 HOPPER_SHARING = 12
 """Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
 
 HOPPER_MANY_BY_HEAD = False
-"""Whether more causal backward programs take one head after another, not those that half the L2 cache holds in turn."""
+"""Whether causal backward programs, if no fewer, take the heads one by one, not as many as half the L2 cache holds."""
 
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
@@ -140,7 +140,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
 
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:
-    """Return choices of the 16-bit backward in Gluon, which sums dq in any order, or None."""
+    """Return choices of the 16-bit backward in Gluon, or None. It adds dq, and dk and dv if split, in any order."""
     if not _takes_16_bit(request, q, k, v) or request.deterministic:
         return None
     d = q.shape[-1]

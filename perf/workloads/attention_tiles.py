@@ -42,7 +42,7 @@ class KernelLaunch:
     """Number of matrix products for each tile."""
 
     read: int
-    """Number of tensors of q's size that are read; likewise `written`."""
+    """Number of tensors of at least k's size that are read; likewise `written`."""
 
     written: int
 
@@ -91,11 +91,11 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
         return None
     if kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
-    entry, numbers = _of_hopper(kernel, request, q)
+    entry, numbers = _of_hopper(kernel, request, q, problem.kv_shape)
     return entry, _joined(numbers)
 
 
-def _of_hopper(kernel: str, request: Any, q: Any) -> tuple[str, tuple[int, ...]]:
+def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the entry of the Gluon kernel's table for q, and its numbers, also where the plain kernels are chosen."""
     tables = _tables()
     d = tables.padded_head_dim(q)
@@ -103,6 +103,10 @@ def _of_hopper(kernel: str, request: Any, q: Any) -> tuple[str, tuple[int, ...]]
         return f"HOPPER_FLOAT32[{d}, 3]", _hopper().HOPPER_FLOAT32[d, 3][1:]
     if kernel == "hopper-backward":
         return f"HOPPER_BACKWARD[{d}]", _hopper().HOPPER_BACKWARD[d][:3]
+    if kernel == "backward-order":
+        return f"HOPPER_BACKWARD[{d}], order", tuple(getattr(_hopper().HOPPER_BACKWARD[d], name) for name in ORDER)
+    if kernel == "backward-programs":
+        return f"backward_splits {_joined(q.shape)}", (_hopper().backward_splits(q, q.new_empty(kv_shape)), 0)
     taken = _hopper().hopper_forward(request, q, q, q) or _hopper().HOPPER_FORWARD[d]
     table = HOPPER_TABLES[_gluon_way(taken, d)]
     return f"{table}[{d}]", (*taken[:4], *map(int, taken[5:]))
@@ -140,6 +144,9 @@ def _backward_way(tables: Any, request: Any, q: Any) -> str:
     return "at once" if tables.tiles_at_once(q, q) else "two passes"
 
 
+ORDER = ("s_ahead", "skip_masked", "dk_first", "dq_stages", "store_tiles")
+"""Fields of HOPPER_BACKWARD that order the work of a program, for more than 64 columns."""
+
 TABLES = {"forward": "FORWARD_TILES", "dkdv": "DKDV_TILES", "dq": "DQ_TILES"}
 
 
@@ -161,8 +168,8 @@ def _tensors(problem: AttentionProblem, device: str) -> Tensors:
 
     if device == "meta":
         q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
-        rows = torch.empty(problem.shape[:-1], device=device)
-        return Tensors(q, q, q, q, q, rows, rows)
+        k, rows = q.new_empty(problem.kv_shape), torch.empty(problem.shape[:-1], device=device)
+        return Tensors(q, k, k, q, q, rows, rows)
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward
     out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
@@ -275,10 +282,24 @@ def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
 
 
 def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """Plan all launches of the backward, with the table's registers for the head dimension."""
-    q_tile, stages, ds_stages = numbers
+    return _changed_backward(problem, on, ("q_tile", "stages", "ds_stages"), numbers)
+
+
+def _backward_order(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    return _changed_backward(problem, on, ORDER, numbers)
+
+
+def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    group = on.q.shape[1] // on.k.shape[1]
+    if group % numbers[0]:
+        raise Unavailable(f"{numbers[0]} programs cannot share {group} query heads evenly")
+    return _changed_backward(problem, on, ("splits", "heads_at_once"), numbers)
+
+
+def _changed_backward(problem: AttentionProblem, on: Tensors, fields: tuple[str, ...], numbers: tuple[int, ...]) -> Run:
+    """Plan all launches of the backward, with the table's choice for the head dimension but for these fields."""
     table = _hopper().HOPPER_BACKWARD[_tables().padded_head_dim(on.q)]
-    how = table._replace(q_tile=q_tile, stages=stages, ds_stages=ds_stages)
+    how = table._replace(**dict(zip(fields, numbers, strict=True)))
     plan = _gluon().gluon_backward(_request(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
 
@@ -349,6 +370,8 @@ KERNELS = {
     "split": KernelLaunch(_split, products=2, read=3, written=1),
     "hopper-forward": KernelLaunch(_hopper_forward, products=2, read=3, written=1),
     "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
+    "backward-order": KernelLaunch(_backward_order, products=5, read=5, written=3),
+    "backward-programs": KernelLaunch(_backward_programs, products=5, read=5, written=3),
     "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
     "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),
     "forward-choice": KernelLaunch(_forward_choice, products=2, read=3, written=1),
@@ -357,7 +380,7 @@ KERNELS = {
 
 
 def _floor(kernel: KernelLaunch, problem: AttentionProblem) -> Floor:
-    tensor = math.prod(problem.shape) * BYTES[problem.dtype]
+    tensor = math.prod(problem.kv_shape) * BYTES[problem.dtype]
     return Floor(
         flops=floor(problem, "forward").flops * kernel.products / 2,
         matmul_dtype=problem.dtype,

@@ -108,8 +108,8 @@ def hopper(monkeypatch):
     monkeypatch.setattr(gpu, "shared_bytes", lambda device: 227 * 2**10)
 
 
-def problem(batch, heads, seq_len, d, dtype="bfloat16"):
-    return AttentionProblem((batch, heads), seq_len, d, dtype, is_causal=True)
+def problem(batch, heads, seq_len, d, dtype="bfloat16", kv_heads=None):
+    return AttentionProblem((batch, heads), seq_len, d, dtype, is_causal=True, kv_heads=kv_heads)
 
 
 @pytest.mark.usefixtures("hopper")
@@ -155,10 +155,10 @@ def test_the_entry_and_the_tiles_of_a_cell():
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_the_tables_say_is_a_candidate(name):
     kernel = KERNELS[name]
-    for batch, heads, seq_len in kernel.shapes:
+    for batch, heads, seq_len, *kv_heads in kernel.shapes:
         for d in kernel.dims:
             for dtype in kernel.dtypes:
-                _, present = choice(name, problem(batch, heads, seq_len, d, dtype), "meta")
+                _, present = choice(name, problem(batch, heads, seq_len, d, dtype, *kv_heads), "meta")
                 assert checked(name, present) == present
 
 
@@ -170,13 +170,19 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
     monkeypatch.setattr(attention_tiles, "_forward_run", lambda plan, on: plan)
     monkeypatch.setattr(attention_tiles, "_backward_run", lambda plan, on: plan)
 
-    def told(kernel, numbers, dtype="bfloat16"):
-        of = problem(1, 2, 512, 64, dtype)
+    def told(kernel, numbers, dtype="bfloat16", d=64, kv_heads=None):
+        of = problem(1, 4, 512, d, dtype, kv_heads)
         return attention_tiles.KERNELS[kernel].make(of, attention_tiles._tensors(of, "meta"), numbers)
 
     assert told("hopper-forward", (128, 2, 1, 3, 1, 1, 0)) == HOPPER_FORWARD_LONG[64]
     assert told("forward-choice", (4,)) == HOPPER_FORWARD_LONG[64]
     assert told("hopper-backward", (64, 2, 1)) == HOPPER_BACKWARD[64]._replace(stages=2, ds_stages=1)
+    swapped = {"s_ahead": 0, "skip_masked": 0, "dk_first": 1, "dq_stages": 2, "store_tiles": 2}
+    assert told("backward-order", (0, 0, 1, 2, 2), d=128) == HOPPER_BACKWARD[128]._replace(**swapped)
+    shared = HOPPER_BACKWARD[64]._replace(splits=2, heads_at_once=16)
+    assert told("backward-programs", (2, 16), kv_heads=2) == shared
+    with pytest.raises(Unavailable, match="2 programs cannot share 1 query heads"):
+        told("backward-programs", (2, 16))
     assert told("float32-backward", (2, 216), "float32") == HOPPER_FLOAT32[64, 3]
 
 

@@ -1,8 +1,9 @@
 """FlashAttention-2's backward, Algorithm 2 of Dao (2023), in five products a tile: code that all head dimensions share.
 
 Consumers hold 64 rows of dk and dv each in registers and visit the tiles of queries. dq is summed over programs in
-memory, in float32 and in the order in which programs arrive, so the last bits of two runs differ. Scores are
-transposed, keys by queries: p and ds then are in the layout of a wgmma's left operand, for dv and dk.
+memory, in float32 and in the order in which programs arrive, so the last bits of two runs differ. So are dk and dv
+where several programs share the query heads of a key head. Scores are transposed, keys by queries: p and ds then are in
+the layout of a wgmma's left operand, for dv and dk.
 
 `scale` is softmax_scale; `scale_log2` is softmax_scale * log2(e), for the scores, which are in base 2 as in the
 forward.

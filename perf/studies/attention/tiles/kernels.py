@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from perf.harness.case import Case, ClockName
@@ -18,8 +18,8 @@ MIN_SIZES = {"q": 16, "k": 16}
 RACE = 1.5
 """A candidate is out of the race if its first sample takes so many times that of the fastest."""
 
-Shape = tuple[int, int, int]
-"""batch, heads, seq_len."""
+Shape = tuple[int, ...]
+"""batch, heads, seq_len, and the heads of k and v if these are fewer."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class TileCell(Cell):
         whole = {"tokens": self.batch * self.seq_len, "d_model": self.num_heads * self.d}
         shape = {"seq_len": self.seq_len, "d": self.d, "dtype": self.dtype, "is_causal": self.is_causal}
         params: dict[str, Any] = {"kernel": self.group, "tiles": impl} | shape | whole
+        params |= {"kv_heads": self.kv_heads} if self.kv_heads != self.num_heads else {}
         return Case("study", "attention_tiles", params, device, self.clock, self.cache)
 
     def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
@@ -156,6 +157,22 @@ KERNELS = {
         dtypes=("bfloat16",),
         others_hang=True,
     ),
+    "backward-order": TunedKernel(
+        "HOPPER_BACKWARD: the order of a program's work for more than 64 columns",
+        {"s ahead": (0, 1), "skip masked": (0, 1), "dk first": (0, 1), "dq stages": (1, 2), "store tiles": (1, 2)},
+        ((2, 16, 16384), (8, 16, 4096), (32, 16, 1024), (1, 1, 65536)),
+        dims=(80, 128),
+        dtypes=("bfloat16",),
+        others_hang=True,
+    ),
+    "backward-programs": TunedKernel(
+        "backward_splits and backward_heads_at_once; 0 heads: as the latter says",
+        {"splits": (1, 2, 4, 8), "heads at once": (0, 1, 4, 16, 64)},
+        ((1, 64, 2048, 8), (1, 64, 8192, 8), (1, 64, 32768, 8), (8, 16, 4096), (32, 16, 1024)),
+        dims=(64, 128),
+        dtypes=("bfloat16",),
+        others_hang=True,
+    ),
     **{
         f"float32-{mode}": TunedKernel(
             "HOPPER_FLOAT32 of three pieces: one entry for both kernels",
@@ -212,12 +229,12 @@ def _can_be(kernel: TunedKernel, what: str, number: int) -> bool:
 
 
 def shape_of(text: str) -> Shape:
-    """Return `2x16x16384` as numbers. Raises `ValueError` with one line."""
+    """Return `2x16x16384`, or `1x64x2048x8` of fewer key heads, as numbers. Raises `ValueError` with one line."""
     words = text.split("x")
-    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
+    shape = tuple(map(int, words)) if all(word.isdecimal() for word in words) else ()
+    if len(shape) not in (3, 4) or 0 in shape or (len(shape) == 4 and shape[1] % shape[3]):
         raise ValueError(f"--cell {text} was given; allowed: batch x heads x seq_len, as 2x16x16384")
-    batch, num_heads, seq_len = map(int, words)
-    return batch, num_heads, seq_len
+    return shape
 
 
 def drawn_cells(names: Sequence[str], problems: Iterable[Problem], device: str) -> Iterator[TileCell]:
@@ -243,5 +260,6 @@ def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str, *, tiny
         few = 1 if tiny else None
         dims, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims[:few], kernel.dtypes[:few])
         mine = shapes or (((1, 2, 32),) if on_cpu or tiny else kernel.shapes)
-        for dtype, d, is_causal, (batch, num_heads, seq_len) in itertools.product(dtypes, dims, MASKS, mine):
-            yield TileCell(name, batch, num_heads, seq_len, d, dtype, is_causal, kernel.mode, clock, cache)
+        for dtype, d, is_causal, (batch, num_heads, seq_len, *kv) in itertools.product(dtypes, dims, MASKS, mine):
+            cell = TileCell(name, batch, num_heads, seq_len, d, dtype, is_causal, kernel.mode, clock, cache)
+            yield replace(cell, kv_heads=kv[0]) if kv else cell

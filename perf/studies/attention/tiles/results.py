@@ -27,7 +27,7 @@ def shown(rows: list[Row]) -> Iterator[str]:
     """
     for (kernel, d, dtype), mine in grouped((row for row in rows if row["group"] not in WAYS), "group", "d", "dtype"):
         yield f"\n{kernel}, d {d}, {dtype}: the fastest, with their speed-up over the present choice"
-        cells = grouped(mine, "batch", "num_heads", "seq_len", "is_causal")
+        cells = grouped(mine, "batch", "num_heads", "kv_heads", "seq_len", "is_causal")
         yield text_table(line for _, rows in cells for line in _fastest(rows))
         yield from _untimed(mine)
     for (kernel,), mine in grouped((row for row in rows if row["group"] in WAYS), "group"):

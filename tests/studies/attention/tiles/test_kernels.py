@@ -44,7 +44,8 @@ def test_what_cannot_be_is_refused_with_what_can(name, candidate):
 
 def test_a_cell_is_read_as_a_shape():
     assert shape_of("2x16x16384") == (2, 16, 16384)
-    for wrong in ("2x16", "2x0x16", "axbxc", "1x2x3x4"):
+    assert shape_of("1x64x2048x8") == (1, 64, 2048, 8)
+    for wrong in ("2x16", "2x0x16", "axbxc", "1x2x3x4", "1x4x3x3", "1x4x3x2x1"):
         with pytest.raises(ValueError, match=f"--cell {wrong} was given; allowed: batch x heads x seq_len"):
             shape_of(wrong)
 
@@ -57,6 +58,7 @@ def test_a_cell_is_a_case_of_its_workload(name, device):
         assert (case.workload, case.clock, case.cache) == ("attention_tiles", cell.clock, cell.cache)
         assert (case.params["kernel"], case.params["tiles"]) == (name, "64x64x4x3")
         assert problem_of(case.params).shape == (cell.batch, cell.num_heads, cell.seq_len, cell.d)
+        assert problem_of(case.params).kv_shape == (cell.batch, cell.kv_heads, cell.seq_len, cell.d)
 
 
 def test_shapes_that_are_given_take_the_place_of_a_kernels_own():
