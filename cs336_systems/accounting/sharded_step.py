@@ -5,9 +5,16 @@ float32 weights, gradients and moments, and of `linear_cross_entropy`. B is the 
 keep what uncompiled ones do, so a compiled step stays below these peaks.
 """
 
-from cs336_systems.accounting.compute import block_parameters, matmul_weights, parameters
+from cs336_systems.accounting.checkpointing import recomputed_blocks
+from cs336_systems.accounting.compute import (
+    attention_weights,
+    block_parameters,
+    causal_step_flops,
+    ffn_weights,
+    parameters,
+)
 from cs336_systems.accounting.kept import block_kept_bytes, blocks_cast_bytes
-from cs336_systems.configs import ModelConfig
+from cs336_systems.configs import Checkpointing, ModelConfig
 
 UNDER_WAY = 3
 """Whole float32 gradients in memory while they are averaged: two under way, and the one that waits."""
@@ -64,17 +71,12 @@ def best_checkpoint_every(config: ModelConfig, batch: int, seq_len: int, **optio
 
 
 def rank_flops(config: ModelConfig, batch: int, seq_len: int, *, checkpoint_every: int) -> int:
-    """FLOPs of a rank's step that a causal flash attention needs, with the recomputation of all groups but the last.
-
-    Weights: 2 a token forward, 4 backward, 2 again. Attention: 2 BT^2 d a block forward and again, half of the square;
-    its backward computes the scores too, five products for two.
-    """
-    tokens, blocks = batch * seq_len, config.num_layers
-    again = (blocks - 1) // checkpoint_every * checkpoint_every
-    attention = 2 * tokens * seq_len * config.d_model
-    matrices = block_parameters(config) - 2 * config.d_model
-    forwards = 6 * matmul_weights(config) * tokens + 2 * again * matrices * tokens
-    return forwards + attention * (blocks + again) + attention * blocks * 5 // 2
+    """FLOPs of a rank's step: `causal_step_flops`, and a second forward of all groups but the last."""
+    tokens = batch * seq_len
+    matrices = attention_weights(config) + ffn_weights(config)
+    block = 2 * matrices * tokens + 2 * tokens * seq_len * config.d_model  # half of the scores
+    again = recomputed_blocks(config.num_layers, Checkpointing(checkpoint_every))
+    return causal_step_flops(config, batch, seq_len) + again * block
 
 
 def rank_seconds(

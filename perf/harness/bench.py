@@ -115,12 +115,16 @@ class Bench(Comparer):
     def _hold_arm(self, samples_s: list[float], work: Workload, cache: Cache) -> None:
         self.hold(samples_s, work, cache)
 
-    def measure_ceilings(self) -> None:
-        """Measure once a process, in 3 GiB of a GPU: before its memory is full, or after a first call that is timed."""
+    def measure_ceilings(self) -> dict[str, Any]:
+        """Measure once a process, in 3 GiB of a GPU: before its memory is full, or after a first call that is timed.
+
+        Returns the rates of `ceilings.measure`.
+        """
         if not self._ceilings:
             self._leftovers.release()
             self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
             self._leftovers.release()
+        return self._ceilings
 
     def _require_checked(self, work: Workload) -> None:
         assert any(work is one() for one in self._checked), "work is timed that nobody has checked"

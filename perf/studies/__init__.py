@@ -33,6 +33,7 @@ STUDIES = {
     "overlap": "parallel.overlap",
     "parallel-step": "parallel.step",
     "sharding": "parallel.sharding",
+    "leaderboard-2026": "leaderboard_2026",
 }
 """The module of this package with the `command` of each study."""
 

@@ -202,6 +202,28 @@ class ShardingRow(CaseRow, RankedRow):
     samples_s: NotRequired[list[float]]
 
 
+class LeaderboardStepRow(CaseRow):
+    """The leaderboard's step of 2026 or a slice of it, and the closed forms of it and of the whole."""
+
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    vocab_size: int
+    context_length: int
+    batch: int
+    checkpoint_every: int
+    precision: str
+    variant: str
+    attention: str
+    prefetch: int
+    predicted_bytes: int
+    predicted_s: float
+    whole_predicted_bytes: int
+    whole_predicted_s: float
+    samples_s: NotRequired[list[float]]
+
+
 class StrategyRow(CaseRow, RankedRow):
     """A step with one strategy of data parallelism, whole, and what communication adds to it."""
 
@@ -259,6 +281,7 @@ SCHEMAS: dict[str, Any] = {
     "all-reduce": AllReduceRow,
     "ddp": StrategyRow,
     "sharding": ShardingRow,
+    "leaderboard-2026": LeaderboardStepRow,
     "overlap": OverlapRow,
     "ddp-equivalence": EquivalenceRow,
     "noise": NoiseRow,

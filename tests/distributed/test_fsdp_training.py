@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from cs336_systems.configs import MODEL_CONFIGS
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
+from cs336_systems.training import cross_entropy
+from cs336_systems.transformer import TransformerLM
 from tests.distributed.drawn import draw
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import batch, finish
@@ -48,3 +51,23 @@ def test_drawn_models_train_as_in_one_process(world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_fifty_drawn_models_train_as_in_one_process(world_size):
     check(world_size, range(50))
+
+
+def losses_of_the_head(rank):
+    """Return the loss of logits and that which the head computes itself, and the gradient of its rows for each."""
+    found = []
+    for is_fused in (False, True):
+        torch.manual_seed(0)
+        net = FullyShardedDataParallel(TransformerLM(MODEL_CONFIGS["tiny"], 16), torch.bfloat16)
+        ids = torch.arange(32).view(2, 16)
+        loss = net(ids, ids) if is_fused else cross_entropy(net(ids), ids)
+        loss.backward()
+        finish(net)
+        found.append((float(loss), net.module.lm_head.weight.grad))
+    return found
+
+
+def test_the_head_computes_its_loss_from_a_gathered_weight():
+    for (plain, gradient), (fused, its) in spawn(losses_of_the_head, 2):
+        assert abs(fused - plain) < 1e-3 * plain
+        assert float((its - gradient).norm() / gradient.norm()) < 2e-2

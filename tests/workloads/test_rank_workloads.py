@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cs336_systems import training
+from cs336_systems import linear_cross_entropy, training
 from cs336_systems.distributed import ddp
 from cs336_systems.distributed.collectives import Average
 from perf.workloads import build, data_parallel, sharded_optimizer
@@ -247,3 +247,38 @@ def check_with_a_fault(rank, fault):
 def test_a_wrong_step_gets_no_time(fault):
     for errors in zip(*spawn(check_with_a_fault, 2, fault), strict=True):
         assert all(FAULTS[fault][3] in error for error in errors), errors
+
+
+LEADERBOARD = {"d_model": 32, "d_ff": 48, "num_layers": 3, "num_heads": 2, "vocab_size": 67, "context_length": 16}
+LEADERBOARD |= {"batch": 1, "precision": "fp32", "variant": "eager", "attention": "pytorch", "prefetch": 2}
+
+
+def check_leaderboard_steps(rank):
+    """The error of a right step, and those of a gradient and of an update that are wrong."""
+    loss, step, found = linear_cross_entropy.linear_cross_entropy, training.TrainStep.optimizer_step, []
+    for owner, name, wrong in (
+        (linear_cross_entropy, "linear_cross_entropy", loss),
+        (
+            linear_cross_entropy,
+            "linear_cross_entropy",
+            lambda x, *rest: loss(x.detach() + 1.01 * (x - x.detach()), *rest),
+        ),
+        (training.TrainStep, "optimizer_step", lambda train: (step(train), step(train))),
+    ):
+        with patch.object(owner, name, wrong):
+            params = LEADERBOARD | {"checkpoint_every": 2, "world_size": dist.get_world_size()}
+            work = build("leaderboard_step", params, "cpu")
+            work.run()
+            try:
+                found.append(work.check())
+            except WrongResult as error:
+                found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_leaderboards_step_is_compared_with_float64(world_size):
+    for error, gradient, update in spawn(check_leaderboard_steps, world_size):
+        assert error < 1e-4
+        assert gradient.startswith("the gradient differs")
+        assert update.startswith("AdamW's update differs")

@@ -1,0 +1,91 @@
+"""The timed call of the CS336 leaderboard of 2026: a whole training step, its states sharded over the ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads.transformer_oracle import Size, batch_of, direction, exact_of, initial
+from perf.workloads.transformer_state import EPS, LR, UPDATE_TOLERANCE, WEIGHT_DECAY, build_model, hold
+from perf.workloads.transformer_training import GRADIENT_TOLERANCE, LOSS_TOLERANCE, floor
+from perf.workloads.workload import Workload
+
+CHECKED = 512
+"""Tokens of each sequence on which the step is checked: float64 of 32768 would take the memory and time of many."""
+
+ROWS = 4096
+"""Rows of a matrix that are compared at a time."""
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """Build this rank's part of the step: fused loss, checkpointed groups, `FullyShardedDataParallel` and AdamW.
+
+    `params`: the fields of `Size`, context_length, batch (of each rank), checkpoint_every, precision (fp32 or bf16),
+    variant, attention, prefetch and world_size.
+    """
+    import torch
+    import torch.distributed as dist
+
+    size = Size(*(params[name] for name in Size._fields))
+    context_length, precision, batch = params["context_length"], params["precision"], params["batch"]
+    if params["variant"].startswith("compiled"):
+        compile_any_number_of_shapes()
+    every = params["checkpoint_every"]
+    model = build_model(size, context_length, params["attention"], device, checkpoint_every=every)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    ids, targets = batch_of(size, context_length, device, batch)
+    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    train = measured("training", "make_train_step")(
+        model, ids, targets, precision=precision, variant=params["variant"], fused_loss=True
+    )
+    dtype = torch.bfloat16 if precision == "bf16" else None
+    net = measured("distributed.fsdp", "FullyShardedDataParallel")(model, dtype, prefetch=params["prefetch"])
+    train.run = net
+
+    def step() -> Any:
+        train.optimizer.zero_grad(set_to_none=True)
+        loss = train.forward()
+        train.backward(loss)
+        net.finish_gradient_synchronization()
+        train.optimizer_step()
+        return loss.detach()
+
+    def mine() -> Iterator[tuple[str, Any, Any, float]]:
+        """Yield each parameter's name, what this rank has of it, its rows, and its share in a sum over the ranks."""
+        for name, parameter in model.named_parameters():
+            if tuple(parameter.shape) == shapes[name]:
+                yield name, parameter, slice(None), 1 / dist.get_world_size()
+            else:
+                first = dist.get_rank() * -(-shapes[name][0] // dist.get_world_size())
+                yield name, parameter, slice(first, first + len(parameter)), 1.0
+
+    def check() -> float:
+        """Compare a step on the first tokens with float64: the loss, the gradient's projection and the update."""
+        with torch.no_grad():
+            for name, parameter, rows, _ in mine():
+                parameter.copy_(initial(name, shapes[name], device)[rows])
+        train.optimizer.state.clear()
+        train.optimizer.zero_grad()  # float64 needs the memory
+        train.ids, train.targets = ids[:, :CHECKED], targets[:, :CHECKED]
+        try:
+            exact = exact_of(size, train.ids, train.targets, initial)
+            loss = step()
+        finally:
+            train.ids, train.targets = ids, targets
+        sums = torch.tensor([float(loss), exact.loss, exact.slope], dtype=torch.float64, device=device)
+        sums = torch.cat((sums / dist.get_world_size(), sums.new_zeros(4)))
+        for name, parameter, rows, share in mine():
+            before, along = (make(name, shapes[name], device)[rows] for make in (initial, direction))
+            for part in zip(*(x.split(ROWS) for x in (parameter.detach(), parameter.grad, before, along)), strict=True):
+                new, gradient, old, towards = (x.double() for x in part)
+                update = -LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + EPS)
+                error = new - old - update
+                pairs = (gradient, towards), (gradient, gradient), (error, error), (update, update)
+                sums[3:] += share * torch.stack([(a * b).sum() for a, b in pairs])
+        dist.all_reduce(sums)
+        loss, exact_loss, exact_slope, slope, square, update_error, update_square = sums.tolist()
+        hold("the loss", abs(loss / exact_loss - 1), LOSS_TOLERANCE[precision])
+        hold("AdamW's update", (update_error / update_square) ** 0.5, UPDATE_TOLERANCE)
+        return hold("the gradient", abs(slope - exact_slope) / square**0.5, GRADIENT_TOLERANCE[precision])
+
+    exact = floor(size, context_length, precision, "step", batch)
+    return Workload(run=step, check=check, floor=exact, settles=True)
