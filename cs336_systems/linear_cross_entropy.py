@@ -5,6 +5,7 @@ gradient of its logits in their place, and from that the chunk's gradient of `hi
 `weight`: three products, the number that eager takes in forward and backward. The backward only scales both gradients.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -186,13 +187,29 @@ def _outputs(
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to `total`, which may be float32 where they are 16-bit, without rounding the product."""
+    """Add a @ b to `total`, which may be float32 where they are 16-bit."""
     if a.dtype == total.dtype:
         total.addmm_(a, b)
-    elif a.is_cuda and torch.cuda.get_device_capability(a.device) >= (8, 0):
+    elif _adds_in_place(a.device):
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
     else:
-        total.addmm_(a.to(total.dtype), b.to(total.dtype))
+        total.add_(a @ b)  # each product is rounded once, the sum is not
+
+
+@functools.cache
+def _adds_in_place(device: torch.device) -> bool:
+    """Whether torch and this device add a product of 16-bit matrices to a float32 one.
+
+    cuBLAS does from compute capability 8.0 on; not every torch let addmm's addend differ from its factors
+    (pytorch #154086).
+    """
+    factor = torch.zeros(16, 16, dtype=torch.bfloat16, device=device)
+    total = factor.float()
+    try:
+        torch.addmm(total, factor, factor, out_dtype=total.dtype, out=total)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _autocast_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype | None:
