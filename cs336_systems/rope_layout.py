@@ -21,7 +21,8 @@ def carry_rope_layout(model: nn.Module) -> None:
 
     A state dict without the entry is the course's or of an older `TransformerLM`. The names of the modules, which torch
     saves along, tell: only the course has a `positional_encoder`. Without them too (in a copied dict, or below a
-    wrapper), it counts as the course's; set the entry otherwise. Raises `ValueError`, at loading, for another distance.
+    wrapper), it counts as the course's; set the entry otherwise. At loading, another distance raises `ValueError`, and
+    neighbours of which some rows are missing (a shard) `RuntimeError`.
     """
     model.register_state_dict_post_hook(_write)
     model.register_load_state_dict_pre_hook(_convert)
@@ -36,16 +37,21 @@ def _write(model: Any, state_dict: dict[str, Any], prefix: str, *_: object) -> N
     state_dict[prefix + KEY] = torch.tensor(model.config.head_dim // 2, device="cpu")
 
 
-def _convert(model: Any, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
-    head_dim = model.config.head_dim
+def _convert(
+    model: Any, state_dict: dict[str, Any], prefix: str, _0: Any, _1: Any, _2: Any, _3: Any, errors: list[str]
+) -> None:
+    head_dim, rows = model.config.head_dim, model.config.d_model
     halves = head_dim // 2
     distance = int(state_dict.pop(prefix + KEY, _inferred_distance(state_dict, halves)))
     if distance not in (1, halves):
         raise ValueError(f"{KEY}={distance} was given; allowed: 1 and {halves}, for head_dim={head_dim}")
     for name, weight in state_dict.items() if distance != halves else ():
-        is_turned = name.startswith(prefix) and name.endswith(("q_proj.weight", "k_proj.weight"))
-        if is_turned and len(weight) % head_dim == 0:  # torch itself refuses a weight of another size
+        if not name.startswith(prefix) or not name.endswith(("q_proj.weight", "k_proj.weight")):
+            continue
+        if len(weight) == rows:
             state_dict[name] = neighbours_to_halves(weight, head_dim)
+        else:  # another size, or the rows of one rank
+            errors.append(f"{len(weight)} rows of {name} were given; allowed: all {rows}, to reorder them for RoPE")
 
 
 def _inferred_distance(state_dict: Mapping[str, Any], halves: int) -> int:

@@ -79,5 +79,6 @@ def test_what_cannot_be_a_layout_or_a_weight_is_refused():
     state = ours.state_dict()
     with pytest.raises(ValueError, match=f"{KEY}=3 was given; allowed: 1 and {HALVES}, for head_dim={TINY.head_dim}"):
         ours.load_state_dict({**state, KEY: torch.tensor(3)})
-    with pytest.raises(RuntimeError, match="size mismatch for layers"):
-        ours.load_state_dict({**state, KEY: 1, "layers.0.attn.q_proj.weight": torch.zeros(7, 64)})
+    half = {**state, KEY: 1, "layers.0.attn.q_proj.weight": torch.zeros(32, 64)}
+    with pytest.raises(RuntimeError, match=r"32 rows of layers.0.attn.q_proj.weight were given; allowed: all 64"):
+        ours.load_state_dict(half)
