@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import pytest
+import torch
 from click.testing import CliRunner
 
 from perf.commands.gate import command
@@ -14,6 +15,7 @@ from perf.gate import checkouts
 from perf.gate.evidence import Arm
 from perf.gate.machine_code import compared, compiled, report, run
 from perf.gate.machine_code.compared import Comparison, Plan, compare, to_measure, unlike
+from perf.gate.machine_code.pretended import Operators
 from perf.harness.case import Case
 from perf.selection import pattern_of
 
@@ -237,6 +239,16 @@ def test_kernels_are_compiled_for_a_gpu_that_is_not_here(
     if word == "SAME":  # once is enough
         again = run.run((Arm("base", ""), Arm("head", "")), [CASE], ["9.0"], "")
         assert again.targets == found.targets
+
+
+def test_operators_are_noted_by_their_shapes_and_views_are_not() -> None:
+    notes: list[str] = []
+    for value in (1.0, 2.0):
+        with Operators(notes.append):
+            torch.stack([torch.full((2, 3), value)] * 2).transpose(0, 1).add(1)
+    first, second = notes[: len(notes) // 2], notes[len(notes) // 2 :]
+    assert [note.partition(" ")[0] for note in first] == ["aten.full.default", "aten.stack.default", "aten.add.Tensor"]
+    assert first[1:] == second[1:], "what the tensors hold is not noted"
 
 
 def test_a_process_that_ends_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from perf.gate.machine_code.targets import Target
 
@@ -95,8 +96,7 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not getattr(func, "is_view", False):
-            shapes = [tuple(given.shape) if isinstance(given, torch.Tensor) else given for given in args]
-            self._note(f"{func} {shapes}")
+            self._note(f"{func} {tree_map_only(torch.Tensor, lambda tensor: tuple(tensor.shape), args)}")
         return func(*args, **(kwargs or {}))
 
 
