@@ -116,6 +116,7 @@ def test_rows_are_sorted_by_what_reaches_them() -> None:
         none=[],
         kernel=[("old", "1")] * 2,
         gone="needs two GPUs",
+        fails=[("bwd", "1")],
     )
     head = plan(
         same=[("", "add"), ("old", "1")],
@@ -124,12 +125,13 @@ def test_rows_are_sorted_by_what_reaches_them() -> None:
         none=[],
         kernel=[("other", "1")] * 2,
         gone=[("old", "1")],
+        fails={"error": "no luck"},
     )
     found = compared_(base, head)
     assert found.same == ("same",) and found.without == ("none",)
     assert found.reached.keys() == {"copy", "grid", "kernel"} and found.reached["kernel"] == "fwd_kernel"
-    assert found.unknown == {"gone": "needs two GPUs"}
-    assert to_measure([found]) == {"copy", "grid", "kernel", "gone"}, "what is unknown is measured"
+    assert found.unknown == {"gone": "needs two GPUs"} and found.broken == {"fails": "no luck"}
+    assert to_measure([found]) == {"copy", "grid", "kernel", "gone", "fails"}, "what is unknown is measured"
     assert [change.rows for change in found.kernels] == [1]
 
 

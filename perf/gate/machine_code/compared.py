@@ -23,8 +23,8 @@ MIN_SIMILARITY = 0.6
 class Plan:
     """What the rows launch at a commit on a target."""
 
-    rows: Mapping[str, Launches | str]
-    """Case key -> launches, or why they are unknown."""
+    rows: Mapping[str, Launches | str | dict[str, str]]
+    """Case key -> launches, why they are unknown, or the error of a call that fails."""
 
     kernels: Mapping[str, dict[str, Any]]
     """Digest -> name and constants."""
@@ -64,6 +64,9 @@ class Comparison:
     reached: dict[str, str]
     """Rows with other machine code or launches, and which."""
 
+    broken: dict[str, str]
+    """Rows whose call fails at the head alone, and how."""
+
     unknown: dict[str, str]
     """Rows whose launches are unknown at either commit, and why."""
 
@@ -73,8 +76,9 @@ class Comparison:
 
 def unlike(base: Plan, head: Plan) -> tuple[list[str], list[str]]:
     """Return the digests of kernels that one commit alone launches: all that needs to be compiled."""
+    both = [key for key in base.rows if isinstance(base.rows[key], list) and isinstance(head.rows[key], list)]
     before, after = (
-        {digest for launches in plan.rows.values() if not isinstance(launches, str) for digest, _ in launches if digest}
+        {digest for key in both if isinstance(launches := plan.rows[key], list) for digest, _ in launches if digest}
         for plan in (base, head)
     )
     return sorted(before - after), sorted(after - before)
@@ -86,11 +90,15 @@ def compare(
     """Compare row by row; `before` and `after` hold the results of compiling the kernels of `unlike`."""
     changes: dict[tuple[str, str], KernelChange] = {}
     same, without = list[str](), list[str]()
-    reached, unknown = dict[str, str](), dict[str, str]()
+    reached, broken, unknown = dict[str, str](), dict[str, str](), dict[str, str]()
     for key in base.rows:
         ours, theirs = base.rows[key], head.rows[key]
-        if isinstance(ours, str) or isinstance(theirs, str):
-            unknown[key] = theirs if isinstance(theirs, str) else str(ours)
+        if isinstance(theirs, dict) and not isinstance(ours, dict):
+            broken[key] = theirs["error"]
+            continue
+        if not (isinstance(ours, list) and isinstance(theirs, list)):
+            reason = ours if isinstance(theirs, list) else theirs
+            unknown[key] = reason["error"] if isinstance(reason, dict) else str(reason)
             continue
         if not ours and not theirs:
             without.append(key)
@@ -107,7 +115,7 @@ def compare(
         else:
             same.append(key)
     kernels = sorted(changes.values(), key=lambda change: (ORDER.index(change.word), change.head or change.base))
-    return Comparison(tuple(kernels), tuple(same), reached, unknown, tuple(without))
+    return Comparison(tuple(kernels), tuple(same), reached, broken, unknown, tuple(without))
 
 
 def _paired(ours: Launches, theirs: Launches, base: Plan, head: Plan) -> list[tuple[str, str]]:
@@ -189,4 +197,4 @@ NAMES = {
 
 def to_measure(comparisons: Iterable[Comparison]) -> set[str]:
     """Return the keys of rows whose device time may have moved on some target, or whose launches are unknown."""
-    return {key for comparison in comparisons for key in (*comparison.reached, *comparison.unknown)}
+    return {key for comparison in comparisons for key in (*comparison.reached, *comparison.broken, *comparison.unknown)}

@@ -19,6 +19,8 @@ def headline(report: Report) -> str:
     kernels = [change for found in report.targets.values() for change in found.kernels]
     counts = Counter(change.word for change in kernels)
     words = ", ".join(f"{counts[word]} {word.lower()}" for word in ORDER if counts[word])
+    if broken := {key: why for found in report.targets.values() for key, why in found.broken.items()}:
+        return f"Calls fail at HEAD, rows: {len(broken)}, such as by {next(iter(broken.values()))}"
     if report.exit_status == 2:
         return "No row's launches could be planned"
     if not any(change.word != "SAME" for change in kernels):
@@ -32,7 +34,12 @@ def conditions(report: Report) -> list[tuple[str, str]]:
     lines = []
     for target, found in report.targets.items():
         counts = f"{len(found.same)} the same, {len(found.reached)} reached, {len(found.without)} of peers"
-        lines.append((f"Rows, compute capability {target}", f"{counts}, {len(found.unknown)} unknown"))
+        lines.append(
+            (
+                f"Rows, compute capability {target}",
+                f"{counts}, {len(found.unknown)} unknown, {len(found.broken)} broken",
+            )
+        )
     lines.append(("Rows to measure", f"{len(to_measure(report.targets.values()))}"))
     lines.append(("Compiled", f"{report.compiled} kernels with triton {report.triton}, in {report.seconds:.0f} s"))
     return [*lines, ("Command", report.command)]
@@ -46,9 +53,9 @@ def text(report: Report) -> str:
         lines += ["", f"{change.word:8} {_name(change)}, compute capability {change.target}, {_rows(change)}"]
         lines += [f"    {line}" for line in (", ".join(change.constants), ", ".join(changes(change))) if line]
     for target, found in report.targets.items():
-        for title, rows in (("reached", found.reached), ("unknown", found.unknown)):
+        for title, rows in (("broken", found.broken), ("reached", found.reached), ("unknown", found.unknown)):
             for why, count in Counter(rows.values()).items():
-                lines += ["", f"{count} rows {title}, compute capability {target}: {why}"]
+                lines += ["", f"Rows {title}, compute capability {target}: {count}, {why}"]
                 lines += [f"  {key}" for key in rows if rows[key] == why]
     lines += ["", *(f"{name}: {value}" for name, value in conditions(report))]
     return "\n".join(map(printable, lines))

@@ -50,9 +50,9 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """Return 1 if a kernel is broken or worse, 2 if no row's launches are known, else 0."""
+        """Return 1 if a kernel or a call is broken or a kernel worse, 2 if no row's launches are known, else 0."""
         comparisons = self.targets.values()
-        if any(change.word in BAD for comparison in comparisons for change in comparison.kernels):
+        if any(one.broken or any(change.word in BAD for change in one.kernels) for one in comparisons):
             return 1
         return 0 if any(one.same or one.reached or one.without for one in comparisons) else 2
 

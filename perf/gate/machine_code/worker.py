@@ -94,8 +94,10 @@ def plan(launches: Launches, cases: list[Case]) -> dict[str, Any]:
     for case in cases:
         try:
             rows[case.key] = launches.of(case)
+        except Unavailable as reason:
+            rows[case.key] = str(reason)
         except Exception as error:  # a commit's own code may raise anything
-            rows[case.key] = one_line(error)
+            rows[case.key] = {"error": one_line(error)}
     return {"rows": rows, "kernels": {digest: launches.described(digest) for digest in launches.found}}
 
 
