@@ -208,6 +208,39 @@ class SmokeShardedOptimizer(_Timed):
         return measure_class(self)
 
 
+class SmokeFullySharded(_Timed):
+    """`fully_sharded.FullySharded` on a CPU: two layers of width 64 on two ranks over gloo."""
+
+    version = "1"
+    negligible = (0.1, 1e-4)
+    params = (
+        ["prefetch_0", "prefetch_2", "torch"],
+        ["float32"],
+        ["tiny"],
+        [32],
+        [4],
+        ["fp32"],
+        ["eager"],
+        [2],
+        ["step"],
+    )
+    param_names = (
+        "sharding",
+        "compute_dtype",
+        "size",
+        "context_length",
+        "batch",
+        "precision",
+        "variant",
+        "world_size",
+        "mode",
+    )
+    workload, device, clock, cache = "fully_sharded", "cpu", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+
 class SmokeLinearCrossEntropy(_Timed):
     """`linear_cross_entropy.LinearCrossEntropy` on a CPU: 64 tokens, an odd vocabulary of 259."""
 

@@ -1,11 +1,14 @@
 """Closed forms of `cs336_systems.accounting` for measured rows, shared by studies and pages."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from perf.workloads import measured
 
 DIVIDED = {"none": "nothing", "sharded": "moments", "torch": "moments", "sharded_reducing": "gradients"}
 """Sharding -> the state that it divides over the ranks, in the terms of `accounting.sharding`."""
+
+COMPUTE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def bandwidths(num_bytes: float, world_size: int, seconds: float) -> tuple[float, float]:
@@ -43,12 +46,33 @@ def best_bucket_bytes(num_bytes: float, fit: tuple[float, float]) -> float:
 
 def parameters(size: str) -> int:
     """Return the number of parameters of a model size. Raises `KeyError` for an unknown size."""
-    return measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[size])
+    return measured("accounting.compute", "parameters")(_config(size))
+
+
+def _config(size: str) -> Any:
+    return measured("configs", "MODEL_CONFIGS")[size]
 
 
 def peak_state_bytes(size: str, world_size: int, sharding: str) -> float:
     """Return `state_bytes` at the peak of a step, before gradients are reduced to their owners: 16P, or 8P + 8P/n."""
     return state_bytes(size, world_size, "none" if sharding == "none" else "sharded")
+
+
+def gathered_bytes(size: str, world_size: int, compute_dtype: str, prefetch: int) -> int:
+    """Return the bytes of weights that `FullyShardedDataParallel` gathers in a step."""
+    return measured("accounting.fully_sharded", "gathered_bytes")(
+        _config(size), world_size, COMPUTE_BYTES[compute_dtype], prefetch
+    )
+
+
+def scattered_bytes(size: str, world_size: int) -> int:
+    """Return the bytes of gradients that it averages at their owners in a step."""
+    return measured("accounting.fully_sharded", "scattered_bytes")(_config(size), world_size)
+
+
+def fully_sharded_bytes(size: str, world_size: int) -> int:
+    """Return a rank's bytes of parameters, gradients and moments, without what is whole for a moment."""
+    return measured("accounting.fully_sharded", "lasting_bytes")(_config(size), world_size) * 4 // 3
 
 
 def state_bytes(size: str, world_size: int, sharding: str) -> float:

@@ -34,7 +34,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         torch.cuda.reset_peak_memory_stats()  # of the case before, in the same process
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
-    after_init = _peak(device)
+    after_init = peak_bytes(device)
     batch = params["batch"]
     ids, targets = batch_of(size, context_length, device, batch)
     ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
@@ -91,9 +91,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             gradients()
-            facts |= {"after_init_bytes": after_init, "before_step_bytes": _peak(device)}
+            facts |= {"after_init_bytes": after_init, "before_step_bytes": peak_bytes(device)}
             train.optimizer_step()
-            facts["after_step_bytes"] = _peak(device)
+            facts["after_step_bytes"] = peak_bytes(device)
         return facts
 
     exact = floor(size, context_length, precision, "step", batch)
@@ -117,7 +117,7 @@ def _state(optimizer: Any) -> Any:
     return getattr(optimizer, "optim", optimizer).state
 
 
-def _peak(device: str) -> int:
+def peak_bytes(device: str) -> int:
     """Return the peak of the requested bytes: the allocator's own blocks depend on its cache."""
     import torch
 

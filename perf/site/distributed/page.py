@@ -10,18 +10,22 @@ from perf.harness.records import CaseResult
 from perf.site import conditions, pages
 from perf.site.distributed.bucket_picture import picture
 from perf.site.distributed.rows import (
+    BASELINE,
     CLASSES,
+    FULLY_SHARDED,
     OURS_SWEPT,
     POINTS,
     SHARDING,
     STRATEGIES,
     SWEEPS,
     Collective,
+    FullyShard,
     Group,
     Shard,
     Strategy,
     Where,
     collectives_of,
+    fully_sharded_of,
     groups_of,
     model_of,
     shards_of,
@@ -83,6 +87,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     groups, sweeps = groups_of(one.of(*STRATEGIES)), groups_of(one.of(*SWEEPS))
     timed, collectives = [group for group in groups if group.fastest], collectives_of(one.cells)
     shards = [group for group in shards_of(one.of(*SHARDING)) if any(shard.time for shard in group)]
+    fully_sharded = [group for group in fully_sharded_of(one.of(*FULLY_SHARDED)) if any(row.step for row in group)]
     facts = [fact for fact in conditions.facts(results) if fact[0] not in _OF_A_CEILING]
     nccl = dict.fromkeys(result.session.software.get("nccl", "") for result in results)
     return {
@@ -96,6 +101,8 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "collectives": [_collective(one, row) for row in collectives],
         "shards": _settings([group[0].where for group in shards]),
         "shard_rows": [_shard(one, group, row) for group in shards for row in group],
+        "fully_sharded": _settings([group[0].where for group in fully_sharded]),
+        "fully_sharded_rows": [_fully_shard(one, group, row) for group in fully_sharded for row in group],
         "points": [point.removesuffix("_bytes").replace("_", " ") for point in POINTS],
         "failures": by_reason(results, with_class),
         "commits": list(one.commits.values()),
@@ -287,4 +294,41 @@ def _shard(one: MachineDistributed, group: Sequence[Shard], row: Shard) -> dict[
         "off": f"{100 * (held / formula - 1):+.1f}\u00a0%" if held and formula else "",
         "megabytes": units.digits(sent / 1e6) if sent else "",
         "megabytes_value": sent or "",
+    }
+
+
+def _fully_shard(one: MachineDistributed, group: Sequence[FullyShard], row: FullyShard) -> dict[str, Any]:
+    step, exposed, share = row.result("step"), row.result("exposed"), row.share
+    base = next((other.step for other in group if other.name == BASELINE and other.step), None)
+    full = f"{row.name}, {row.compute_dtype}, {place(row.where)}"
+
+    def moved(name: str) -> dict[str, Any]:
+        num_bytes, formula = row.fact(name), row.predicted(name)
+        return {
+            "text": units.digits(num_bytes / 1e6) if num_bytes else "",
+            "value": num_bytes or "",
+            "formula": units.digits(formula / 1e6) if num_bytes and formula else "",
+        }
+
+    def held(point: str) -> dict[str, Any]:
+        num_bytes, formula = row.fact(point), row.predicted(point) if point != POINTS[0] else None
+        return {
+            "text": units.memory(num_bytes) if num_bytes else "",
+            "value": num_bytes or "",
+            "href": one.link(step, f"track_{point}"),
+            "formula": units.memory(formula) if num_bytes and formula else "",
+        }
+
+    return {
+        "where": row.where._asdict(),
+        "name": row.name,
+        "compute_dtype": row.compute_dtype,
+        "full": full,
+        "step": _time(row.step, step, one.link(step)),
+        "ratio": units.times(base.median / row.step.median) if base and row.step and row.name != BASELINE else "",
+        "exposed": _time(row.exposed, exposed, one.link(exposed)),
+        "share": percent(share) if share is not None else "",
+        "share_value": share if share is not None else "",
+        "points": [held(point) for point in POINTS],
+        "moved": [moved(name) for name in ("gathered_bytes", "scattered_bytes")],
     }

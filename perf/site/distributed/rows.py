@@ -1,4 +1,4 @@
-"""Rows of the Distributed page: strategies, bucket sweeps, collectives and sharded states."""
+"""Rows of the Distributed page: strategies, bucket sweeps, collectives, sharded states and fully sharded steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from perf.harness.records import CaseResult
 from perf.site.estimate import Estimate, estimate
 from perf.site.newest import NewestCell
 from perf.workloads import closed_forms
+from perf.workloads.fully_sharded import PREFETCH
 from perf.workloads.workload import Unavailable
 
 STRATEGIES = ("data_parallel.DataParallel", "smoke.SmokeDataParallel")
@@ -16,7 +17,8 @@ COLLECTIVES = {"collectives.AllReduce": "NCCL", "collectives.AllReduceGloo": "gl
 """Backends by class."""
 
 SHARDING = ("sharded_optimizer.ShardedOptimizer", "smoke.SmokeShardedOptimizer")
-CLASSES = (*STRATEGIES, *SWEEPS, *COLLECTIVES, *SHARDING)
+FULLY_SHARDED = ("fully_sharded.FullySharded", "smoke.SmokeFullySharded")
+CLASSES = (*STRATEGIES, *SWEEPS, *COLLECTIVES, *SHARDING, *FULLY_SHARDED)
 
 BASELINE = "torch"
 OURS_SWEPT = "bucketed"
@@ -41,12 +43,10 @@ class Where(NamedTuple):
 
 
 @dataclass
-class Strategy:
-    """Step and exposed communication of one strategy at one bucket size."""
+class Stepped:
+    """Step and exposed communication of one way to share a step."""
 
-    name: str
-    bucket_size_mb: float
-    cells: dict[str, NewestCell] = field(default_factory=dict)
+    cells: dict[str, NewestCell] = field(default_factory=dict, kw_only=True)
     """Cells by mode (step, exposed)."""
 
     def result(self, mode: str) -> CaseResult | None:
@@ -82,6 +82,14 @@ class Strategy:
         """Peak memory of the step."""
         result = self.result("step")
         return result.peak_bytes if result and result.status == "ok" else None
+
+
+@dataclass
+class Strategy(Stepped):
+    """One strategy of data parallelism at one bucket size."""
+
+    name: str
+    bucket_size_mb: float
 
     @property
     def bucket_bytes(self) -> float | None:
@@ -179,6 +187,28 @@ class Shard:
         return 4 * parameters if point == "after_init_bytes" else states
 
 
+@dataclass
+class FullyShard(Stepped):
+    """A step whose parameters, gradients and moments are all divided over the ranks."""
+
+    where: Where
+    name: str
+    compute_dtype: str
+    """Dtype of the gathered weights."""
+
+    def predicted(self, fact: str) -> float | None:
+        """Return a fact by the closed form of ours: gathered_bytes, scattered_bytes or states at the step's end."""
+        size, ranks = self.where.size, self.where.world_size
+        try:
+            if fact == "gathered_bytes":
+                return closed_forms.gathered_bytes(size, ranks, self.compute_dtype, PREFETCH[self.name])
+            if fact == "scattered_bytes":
+                return closed_forms.scattered_bytes(size, ranks)
+            return closed_forms.fully_sharded_bytes(size, ranks)
+        except (KeyError, Unavailable):
+            return None
+
+
 def groups_of(cells: Iterable[NewestCell]) -> list[Group]:
     """Group cells of `STRATEGIES` or `SWEEPS` by model and number of ranks, in the grid's order."""
     groups: dict[Where, dict[tuple[str, float], Strategy]] = {}
@@ -222,6 +252,17 @@ def shards_of(cells: Iterable[NewestCell]) -> list[list[Shard]]:
         where = _where(params)
         groups.setdefault(where, []).append(Shard(where, params["sharding"], cell, estimate(cell.result)))
     return list(groups.values())
+
+
+def fully_sharded_of(cells: Iterable[NewestCell]) -> list[list[FullyShard]]:
+    """Ways to shard a whole step of each model, number of ranks and dtype, side by side."""
+    groups: dict[tuple[Where, str], dict[str, FullyShard]] = {}
+    for cell in cells:
+        params = cell.result.params
+        where, name, dtype = _where(params), params["sharding"], params["compute_dtype"]
+        row = groups.setdefault((where, dtype), {}).setdefault(name, FullyShard(where, name, dtype))
+        row.cells[params["mode"]] = cell
+    return [list(rows.values()) for rows in groups.values()]
 
 
 def _where(params: Mapping[str, Any]) -> Where:

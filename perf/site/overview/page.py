@@ -12,7 +12,7 @@ from perf.site.gates import Gate
 from perf.site.overview.rows import Class
 
 OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
-OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "sharded_optimizer"), "distributed.html")
+OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "fully_sharded", "sharded_optimizer"), "distributed.html")
 """Page of each benchmark module."""
 
 MOST_GATES = 10

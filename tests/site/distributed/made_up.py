@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perf.site.distributed.rows import SHARDING, STRATEGIES, SWEEPS
+from perf.site.distributed.rows import FULLY_SHARDED, SHARDING, STRATEGIES, SWEEPS
 
 GRADIENTS = 8e9
 BANDWIDTH, OVERHEAD = 200e9, 20e-6
@@ -92,6 +92,22 @@ def sharding() -> list[dict[str, Any]]:
     return cases
 
 
+def fully_sharded() -> list[dict[str, Any]]:
+    """Of the same model on two ranks, which move the bytes of the closed forms."""
+    weights, head = 1_998_080_000, 16_000_000
+    cases = []
+    for name, step, exposed in (("prefetch_0", 130.0, 26.0), ("prefetch_2", 104.0, 2.6), ("torch", 107.12, 4.0)):
+        facts = {"after_init_bytes": 2**33, "before_step_bytes": 2**35, "after_step_bytes": 2**34}
+        if name != "torch":
+            again = 2 * head if name == "prefetch_2" else head
+            facts |= {"gathered_bytes": 2 * (2 * weights - again), "scattered_bytes": 4 * weights}
+        for mode, ms in (("step", step), ("exposed", exposed)):
+            params = {"sharding": name, "compute_dtype": "bfloat16", **AXES, "mode": mode}
+            case = {"benchmark": FULLY_SHARDED[0], "params": params, "clock": "ranks", "ms": ms, "bytes": 1}
+            cases.append(case | {"facts": facts, "drift_ms": 0.1})
+    return cases
+
+
 def everything() -> list[dict[str, Any]]:
     """All of it."""
-    return [*strategies(), *sweep(), *collectives(), *sharding()]
+    return [*strategies(), *sweep(), *collectives(), *sharding(), *fully_sharded()]

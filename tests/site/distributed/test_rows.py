@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perf.site.distributed import rows
-from perf.site.distributed.rows import COLLECTIVES, SHARDING, STRATEGIES, SWEEPS
+from perf.site.distributed.rows import COLLECTIVES, FULLY_SHARDED, SHARDING, STRATEGIES, SWEEPS
 from perf.site.newest import NewestCell, cells_of
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
@@ -95,3 +95,15 @@ def test_memory_is_held_against_the_closed_form_at_three_points(tmp_path: Path) 
     assert other.predicted("after_step_bytes") is None
     unknown = rows.Shard(by_name["none"].where._replace(size="7B"), "none", by_name["none"].cell, None)
     assert unknown.predicted("after_init_bytes") is None
+
+
+def test_fully_sharded_steps_are_held_against_torchs_and_the_closed_forms(tmp_path: Path) -> None:
+    (group,) = rows.fully_sharded_of(cells(tmp_path, parallel.fully_sharded())[FULLY_SHARDED[0]])
+    none, two, torch = group
+    assert [row.name for row in group] == ["prefetch_0", "prefetch_2", "torch"]
+    assert two.share == pytest.approx(0.025)
+    for row in (none, two):
+        for name in ("gathered_bytes", "scattered_bytes"):
+            assert row.fact(name) == row.predicted(name)
+    assert torch.predicted("gathered_bytes") is None
+    assert two.predicted("after_step_bytes") == pytest.approx(8 * 1_998_235_200, rel=1e-3)

@@ -1,0 +1,52 @@
+"""A fully sharded training step over several GPUs: ours by the layers it gathers ahead, and torch's FSDP2.
+
+mode step is the whole step; mode exposed is the excess of its forward and backward over those of an unsharded model,
+sampled in turn. batch is that of each GPU; compute_dtype is that of the gathered weights.
+"""
+
+from perf.benchmarks._series import _Timed, _Weighed
+from perf.harness.suite import measure_class, reported_fact
+
+
+class FullySharded(_Timed, _Weighed):
+    """Time of a step, exposed communication, and memory at three points of a step."""
+
+    version = "1"
+    negligible = (0.02, 5e-5)
+    params = (
+        ["prefetch_0", "prefetch_1", "prefetch_2", "torch"],
+        ["float32", "bfloat16"],
+        ["xl"],
+        [512, 1024],
+        [16],
+        ["bf16"],
+        ["compiled_blocks"],
+        [2, 4],
+        ["step", "exposed"],
+    )
+    param_names = (
+        "sharding",
+        "compute_dtype",
+        "size",
+        "context_length",
+        "batch",
+        "precision",
+        "variant",
+        "world_size",
+        "mode",
+    )
+    workload, device, clock, cache = "fully_sharded", "cuda", "ranks", "warm"
+
+    def setup_cache(self):
+        return measure_class(self)
+
+    def track_after_init_bytes(self, results, *params):
+        return reported_fact(self, results, "after_init_bytes", *params)
+
+    def track_before_step_bytes(self, results, *params):
+        return reported_fact(self, results, "before_step_bytes", *params)
+
+    def track_after_step_bytes(self, results, *params):
+        return reported_fact(self, results, "after_step_bytes", *params)
+
+    track_after_init_bytes.unit = track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"

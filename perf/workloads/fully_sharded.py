@@ -1,0 +1,224 @@
+"""A training step of a Transformer whose parameters, gradients and moments are divided over the ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads.data_parallel import bytes_of
+from perf.workloads.sharded_optimizer import peak_bytes
+from perf.workloads.transformer import floor
+from perf.workloads.transformer_oracle import SIZES, batch_of, initial
+from perf.workloads.transformer_state import EPS, LR, WEIGHT_DECAY, build_model, hold
+from perf.workloads.workload import Unavailable, Workload, WrongResult
+
+PREFETCH = {"prefetch_0": 0, "prefetch_1": 1, "prefetch_2": 2}
+"""Ours, by layers gathered ahead."""
+
+SHARDINGS = (*PREFETCH, "torch")
+COMPUTE_DTYPES = ("float32", "bfloat16")
+# Errors relative to the mean gradient of whole models. bfloat16 gathers also round the embedding's output.
+GRADIENT_TOLERANCE = {"fp32": 1e-5, "tf32": 2e-2, "bf16": 6e-2}
+SLOPE_TOLERANCE = {"fp32": 1e-5, "tf32": 2e-3, "bf16": 5e-3}
+UPDATE_TOLERANCE = 1e-3
+
+
+def build(params: dict[str, Any], device: str) -> Workload:
+    """Build a fully sharded step on this rank.
+
+    `params`: sharding, compute_dtype, size, context_length, batch, precision, variant, world_size, mode. Sharding
+    prefetch_N is `FullyShardedDataParallel` that gathers N layers ahead, torch is `fully_shard` (FSDP2) by block.
+    compute_dtype is that of the gathered weights. Mode step is the whole step; mode exposed is the excess of forward
+    and backward over those of an unsharded model on this rank alone. The batch is that of every rank; attention is
+    PyTorch's.
+    """
+    import torch
+    import torch.distributed as dist
+
+    sharding, precision, mode = params["sharding"], params["precision"], params["mode"]
+    if sharding not in SHARDINGS:
+        raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
+    if params["compute_dtype"] not in COMPUTE_DTYPES:
+        raise ValueError(f"compute_dtype={params['compute_dtype']!r} was given; allowed: {', '.join(COMPUTE_DTYPES)}")
+    if mode not in ("step", "exposed"):
+        raise ValueError(f"mode={mode!r} was given; allowed: step, exposed")
+    if params["variant"].startswith("compiled"):
+        compile_any_number_of_shapes()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()  # of the case before, in the same process
+    size, context_length, batch = SIZES[params["size"]], params["context_length"], params["batch"]
+    ids, targets = batch_of(size, context_length, device, batch)
+    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+
+    def trained() -> Any:
+        model = build_model(size, context_length, "sdpa", device)
+        return measured("training", "make_train_step")(
+            model, ids, targets, precision=precision, variant=params["variant"]
+        )
+
+    train = trained()
+    compute_dtype = None if params["compute_dtype"] == "float32" else torch.bfloat16
+    train.run, finish = _sharded(sharding, train.model if train.run is None else train.run, compute_dtype)
+    train.optimizer = measured("training", "adamw")(train.run, LR, WEIGHT_DECAY)
+    after_init = peak_bytes(device)
+    alone = trained() if mode == "exposed" else None
+
+    def gradients() -> Any:
+        train.optimizer.zero_grad(set_to_none=True)
+        loss = train.forward()
+        train.backward(loss)
+        finish()
+        return loss.detach()
+
+    def step() -> Any:
+        loss = gradients()
+        train.optimizer_step()
+        return loss
+
+    def check() -> float:
+        """Compare a step from the initial weights with the mean of whole models' gradients, and with AdamW's rule."""
+        shapes, mean = _mean_gradients(trained())
+        _restore(train, shapes)
+        gradients()
+        error = _check_gradients(train.model, mean, precision)
+        _check_update(train, shapes)
+        return error
+
+    def facts() -> dict[str, float]:
+        state = [_rows(value) for values in train.optimizer.state.values() for value in values.values() if value.ndim]
+        facts: dict[str, float] = {
+            "parameter_bytes": bytes_of(_rows(value) for value in train.model.parameters()),
+            "optimizer_bytes": bytes_of(state),
+        }
+        if traffic := getattr(train.run, "traffic", None):
+            facts |= {"gathered_bytes": traffic.gathered.num_bytes, "scattered_bytes": traffic.scattered.num_bytes}
+            facts["calls"] = traffic.gathered.calls + traffic.scattered.calls + traffic.averaged.calls
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            gradients()
+            facts |= {"after_init_bytes": after_init, "before_step_bytes": peak_bytes(device)}
+            train.optimizer_step()
+            facts["after_step_bytes"] = peak_bytes(device)
+        return facts
+
+    def whole() -> Any:
+        assert alone is not None
+        alone.optimizer.zero_grad(set_to_none=True)
+        loss = alone.forward()
+        alone.backward(loss)
+        return loss.detach()
+
+    # A forward and a backward move each weight at least twice, whatever moves them to the rank.
+    least = floor(size, context_length, precision, "step" if mode == "step" else "backward", batch)
+    return Workload(
+        run=step if mode == "step" else gradients,
+        check=check,
+        floor=least,
+        without=whole if alone else None,
+        settles=True,
+        facts=facts,
+    )
+
+
+def _sharded(sharding: str, model: Any, compute_dtype: Any) -> tuple[Any, Any]:
+    """Shard the model, compiled or not; return what to call in its place, and after a backward."""
+    if sharding in PREFETCH:
+        cls = measured("distributed.fsdp", "FullyShardedDataParallel")
+        net = cls(model, compute_dtype, prefetch=PREFETCH[sharding])
+        return net, net.finish_gradient_synchronization
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise Unavailable(f"this torch has no fully_shard: {error}") from error
+    import torch
+
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    for block in measured("training", "blocks_of")(model):
+        fully_shard(block, mp_policy=policy)
+    return fully_shard(model, mp_policy=policy), lambda: None
+
+
+def _rows(value: Any) -> Any:
+    """Return this rank's rows of a parameter, gradient or moment; torch's are DTensors."""
+    return value.to_local() if hasattr(value, "to_local") else value.detach()
+
+
+def _mine(whole: Any, local: Any) -> Any:
+    """Return the rows of a whole tensor that this rank holds: equal shares, of the last ranks less."""
+    import torch.distributed as dist
+
+    if whole.shape == local.shape:
+        return whole
+    share = -(-whole.shape[0] // dist.get_world_size())
+    return whole[dist.get_rank() * share : (dist.get_rank() + 1) * share]
+
+
+def _named(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters by the plain model's names."""
+    for name, parameter in model.named_parameters():
+        yield name.replace("_orig_mod.", ""), parameter
+
+
+def _mean_gradients(alone: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Return the whole shapes, and the gradients of whole models averaged over the ranks."""
+    import torch.distributed as dist
+
+    alone.backward(alone.forward())
+    mean = {}
+    for name, parameter in _named(alone.model):
+        mean[name] = parameter.grad
+        dist.all_reduce(mean[name])
+        mean[name] /= dist.get_world_size()
+    return {name: tuple(gradient.shape) for name, gradient in mean.items()}, mean
+
+
+def _restore(train: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Restore the initial weights and forget the moments."""
+    import torch
+
+    train.optimizer.state.clear()
+    with torch.no_grad():
+        for name, parameter in _named(train.model):
+            local = _rows(parameter)
+            local.copy_(_mine(initial(name, shapes[name], str(local.device)), local))
+
+
+def _check_gradients(model: Any, mean: dict[str, Any], precision: str) -> float:
+    """Return the largest error of a parameter's gradient, over all ranks. Raises `WrongResult`."""
+    import torch
+    import torch.distributed as dist
+
+    sums = []  # of each parameter: the squared error, the product with the mean, and the mean's square
+    names = list(mean)
+    parameters = dict(_named(model))
+    for name in names:
+        if parameters[name].grad is None:
+            raise WrongResult(f"{name} has no gradient")
+        found = _rows(parameters[name].grad).double()
+        exact = _mine(mean[name], found).double()
+        # what is replicated counts on every rank, in all three sums
+        sums.append(torch.stack([(found - exact).square().sum(), (found * exact).sum(), exact.square().sum()]))
+    stacked = torch.stack(sums)
+    dist.all_reduce(stacked)
+    errors = (stacked[:, 0] / stacked[:, 2]).sqrt()
+    worst = int(errors.argmax())  # argmax returns the index of a NaN
+    of_whole = "the mean of whole models"
+    hold(f"the gradient of {names[worst]}", float(errors[worst]), GRADIENT_TOLERANCE[precision], of_whole)
+    _, product, square = stacked.sum(0).tolist()
+    hold("the gradient's slope", abs(product / square - 1), SLOPE_TOLERANCE[precision], of_whole)
+    return float(errors[worst])
+
+
+def _check_update(train: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise `WrongResult` unless the optimizer takes AdamW's first step on every rank's rows."""
+    import torch
+    import torch.distributed as dist
+
+    train.optimizer_step()
+    sums = torch.zeros(2, dtype=torch.float64, device=next(iter(train.model.parameters())).device)
+    for name, parameter in _named(train.model):
+        local, gradient = _rows(parameter), _rows(parameter.grad).double()
+        old = _mine(initial(name, shapes[name], str(local.device)), local).double()
+        update = -LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + EPS)
+        sums += torch.stack([(local.double() - old - update).square().sum(), update.square().sum()])
+    dist.all_reduce(sums)
+    hold("the step", float((sums[0] / sums[1]).sqrt()), UPDATE_TOLERANCE, "AdamW's")

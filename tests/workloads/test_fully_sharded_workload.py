@@ -1,0 +1,73 @@
+"""A fully sharded step as a workload: the bytes of its closed forms, and the refusal of a wrong step."""
+
+from unittest.mock import patch
+
+import pytest
+import torch.distributed as dist
+
+from cs336_systems import training
+from cs336_systems.accounting import fully_sharded as accounting
+from cs336_systems.configs import ModelConfig
+from cs336_systems.distributed import shards
+from perf.workloads import build, fully_sharded
+from perf.workloads.workload import WrongResult
+from tests.distributed.ranks import spawn
+
+STEP = {"size": "tiny", "context_length": 16, "batch": 4, "precision": "fp32", "variant": "eager"}
+STEP |= {"compute_dtype": "float32", "world_size": 2}
+
+
+def with_gradients_off_by(factor):
+    def broken(start_average_of_rows):
+        def start(whole, group):
+            return start_average_of_rows(whole * factor, group)
+
+        return start
+
+    return broken
+
+
+def with_a_higher_rate(adamw):
+    return lambda model, lr=1e-3, *args, **kwargs: adamw(model, 1.1 * lr, *args, **kwargs)
+
+
+FAULTS = {
+    "nothing": (training, "make_train_step", lambda made: made, "nothing"),
+    "another rate": (training, "adamw", with_a_higher_rate, "AdamW"),
+    "1 % more": (shards, "start_average_of_rows", with_gradients_off_by(1.01), "the gradient"),
+}
+
+
+def check_with_a_fault(rank, fault):
+    """Return the errors of the checks of ours and torch's, and what ours moved over the closed forms' bytes."""
+    owner, name, broken, _ = FAULTS[fault]
+    errors, ratios = [], []
+    with patch.object(owner, name, broken(getattr(owner, name))):
+        for sharding in ("prefetch_2", "torch"):
+            mode = "exposed" if fault == "nothing" else "step"
+            work = build("fully_sharded", STEP | {"sharding": sharding, "mode": mode}, "cpu")
+            for _ in range(2):
+                work.run()
+            if work.without:
+                work.without()
+            facts = work.facts()
+            if "gathered_bytes" in facts:
+                tiny = ModelConfig(*fully_sharded.SIZES["tiny"])
+                ratios.append(facts["gathered_bytes"] / accounting.gathered_bytes(tiny, 2, 4, 2))
+                ratios.append(facts["scattered_bytes"] / accounting.scattered_bytes(tiny, 2))
+                ratios.append(facts["parameter_bytes"] * 3 / accounting.lasting_bytes(tiny, 2))
+            try:
+                work.check()
+                errors.append("nothing")
+            except WrongResult as error:
+                errors.append(str(error))
+            dist.barrier()
+    return errors, ratios
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fully_sharded_step_moves_the_bytes_of_the_closed_forms_and_a_wrong_one_gets_no_time(fault):
+    for (ours, torchs), ratios in spawn(check_with_a_fault, 2, fault):
+        assert ratios == [1, 1, 1]
+        assert FAULTS[fault][3] in ours
+        assert torchs == "nothing" or (fault == "another rate" and "AdamW" in torchs)
