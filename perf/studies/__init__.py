@@ -34,6 +34,7 @@ STUDIES = {
     "parallel-step": "parallel.step",
     "sharding": "parallel.sharding",
     "leaderboard-2026": "leaderboard_2026",
+    "fsdp": "parallel.fsdp",
 }
 """The module of this package with the `command` of each study."""
 

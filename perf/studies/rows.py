@@ -282,6 +282,7 @@ SCHEMAS: dict[str, Any] = {
     "ddp": StrategyRow,
     "sharding": ShardingRow,
     "leaderboard-2026": LeaderboardStepRow,
+    "fsdp": ParallelStepRow,
     "overlap": OverlapRow,
     "ddp-equivalence": EquivalenceRow,
     "noise": NoiseRow,

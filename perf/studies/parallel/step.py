@@ -70,11 +70,16 @@ def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effor
     and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25). Against "alone",
     an arm's own step without communication, the study gives the cost of communication.
     """
-    device = steps.device
     pairs = {
         (mine, other): (arm_of(mine), alone(mine) if other == ALONE else arm_of(other))
         for mine, other in itertools.product(ours or OURS, against or AGAINST)
     }
+    compare_pairs(pairs, steps, effort, out / "parallel-step")
+
+
+def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> None:
+    """Measure all pairs at all steps; write `path`.json and .png, print the table and the answers."""
+    device = steps.device
     rows = [
         where
         | {"ours": mine, "against": other, "status": "ok"}
@@ -82,13 +87,13 @@ def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effor
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
     for _ in measured(rows, pairs, device, effort):
-        write(out / "parallel-step.json", document(device, rows))
+        write(path.with_suffix(".json"), document(device, rows))
     whole = document(device, rows)
     present(
         whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)
     )
     label = "{size}, {context_length}, {world_size} ranks: {ours}"
-    draw(rows, label.format_map, out / "parallel-step.png", heading(whole))
+    draw(rows, label.format_map, path.with_suffix(".png"), heading(whole))
 
 
 def arm_of(name: str) -> Way:

@@ -1,0 +1,44 @@
+"""Compare a fully sharded step with torch's fully_shard (FSDP2)."""
+
+from pathlib import Path
+
+import click
+
+from perf.studies.document import out_option
+from perf.studies.lm import VARIANTS
+from perf.studies.parallel.ranked import Steps, step_options
+from perf.studies.parallel.step import compare_pairs
+from perf.studies.speedups import Effort, effort_options
+from perf.workloads.fully_sharded import COMPUTE_DTYPES, PREFETCH
+
+AGAINST = "torch"
+
+
+@click.command()
+@step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
+@click.option(
+    "--prefetch", multiple=True, type=click.IntRange(0, 2), help="Layers gathered ahead. Default: 0, 1 and 2."
+)
+@click.option(
+    "--compute-dtype", type=click.Choice(COMPUTE_DTYPES), help="Of gathered weights. Default: bfloat16 with bf16."
+)
+@effort_options(rounds=12, processes=6, on_a_cpu=6)
+@out_option
+def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, effort: Effort, out: Path) -> None:
+    """Compare a fully sharded step with torch's fully_shard (FSDP2). Ten minutes on two GPUs.
+
+    \b
+    python -m perf study fsdp --world-size 2 --context 1024 --batch 16
+    python -m perf study fsdp --prefetch 2 --compute-dtype float32
+
+    Both hold two arms on the same ranks, which take single steps in turn, each timed by its slowest rank, as in
+    parallel-step. Ours gathers each linear layer by itself, or a compiled block whole; torch's gathers blocks.
+    """
+    dtype = compute_dtype or ("bfloat16" if steps.common["precision"] == "bf16" else "float32")
+
+    def arm(sharding: str) -> tuple[str, dict[str, str]]:
+        return "fully_sharded", {"sharding": sharding, "compute_dtype": dtype, "mode": "step"}
+
+    ours = [name for name, ahead in PREFETCH.items() if ahead in (prefetch or PREFETCH.values())]
+    pairs = {(f"{name}/{dtype}", AGAINST): (arm(name), arm(AGAINST)) for name in ours}
+    compare_pairs(pairs, steps, effort, out / "fsdp")
