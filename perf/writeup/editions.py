@@ -242,7 +242,12 @@ PROBLEMS_2026 = (
         ("test_fsdp.py", "distributed/test_fsdp_training.py", "distributed/test_fsdp_order.py"),
         answered="code",
     ),
-    Problem("fsdp_accounting", 5, ("accounting/test_sharding.py",), XL_2026["fsdp_accounting"]),
+    Problem(
+        "fsdp_accounting",
+        5,
+        ("accounting/test_sharding.py", "accounting/test_fully_sharded.py"),
+        XL_2026["fsdp_accounting"],
+    ),
     Problem("alternate_ring_all_reduce", 1, ("accounting/test_parallelism.py",), answered="worked"),
     Problem("data_parallel_calcs", 3, ("accounting/test_parallelism.py",), answered="worked"),
     Problem("fsdp_calcs", 3, ("accounting/test_parallelism.py",), answered="worked"),

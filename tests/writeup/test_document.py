@@ -73,10 +73,13 @@ def test_rows_of_the_other_editions_xl_answer_nothing(undrawn, tmp_path):
     assert "131.25" not in made.text and "naive_ddp_benchmarking" in made.missing
     rows = [row | {"size": "2.7B"} for row in DDP]
     (folder / "studies/results/box-x2/2.7B").mkdir()
-    perf_folder(tmp_path, {"ddp": rows}, "box-x2/2.7B")
+    samples = {"ours_s": [[1.0] * 3] * 3, "against_s": [[1.5] * 3] * 3, "ours_busy": [], "against_busy": []}
+    step = rows[0] | {"ours": "prefetch_2/bfloat16", "against": "torch", "batch": 4, "context_length": 512} | samples
+    perf_folder(tmp_path, {"ddp": rows, "fsdp": [step]}, "box-x2/2.7B")
     made = written(folder, tmp_path / "out", edition=EDITIONS["2026"])
     assert chapter(made, "naive_ddp_benchmarking").count("131.25 ms") == 1
-    assert "naive_ddp_benchmarking" not in made.missing
+    assert "is 1.500" in chapter(made, "fsdp_accounting")
+    assert not made.missing.keys() & {"naive_ddp_benchmarking", "fsdp_accounting"}
 
 
 def test_a_forward_whose_step_does_not_fit_is_shown(copied, tmp_path):

@@ -1,5 +1,6 @@
 """Compare a fully sharded step with torch's fully_shard (FSDP2)."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -7,9 +8,14 @@ import click
 from perf.studies.document import out_option
 from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, step_options
-from perf.studies.parallel.step import compare_pairs
+from perf.studies.parallel.step import answers as answers_of_steps
+from perf.studies.parallel.step import compare_pairs, shown
+from perf.studies.rows import Row
+from perf.studies.speedup_figure import draw as draw_speedups
 from perf.studies.speedups import Effort, effort_options
 from perf.workloads.fully_sharded import COMPUTE_DTYPES, PREFETCH
+
+__all__ = ["answers", "command", "draw", "shown"]
 
 AGAINST = "torch"
 
@@ -42,3 +48,13 @@ def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, 
     ours = [name for name, ahead in PREFETCH.items() if ahead in (prefetch or PREFETCH.values())]
     pairs = {(f"{name}/{dtype}", AGAINST): (arm(name), arm(AGAINST)) for name in ours}
     compare_pairs(pairs, steps, effort, out / "fsdp")
+
+
+def answers(rows: list[Row]) -> Iterator[str]:
+    """Compare every arm of ours with torch's, if the interval is narrower than 2 %."""
+    return answers_of_steps(rows, 0.02)
+
+
+def draw(rows: list[Row], path: Path, title: str) -> None:
+    """Plot the speed-ups."""
+    draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
