@@ -227,7 +227,6 @@ class FullyShardedDataParallel(nn.Module):
     def _after_backward(self, use: _Use) -> None:
         if use.in_backward:
             use.in_backward = False
-            use.layer.hide()
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
 
     def _on_gradient(self, use: _Use, shard: Shard, gradient: Tensor | None) -> None:
@@ -287,7 +286,7 @@ class FullyShardedDataParallel(nn.Module):
         """Finish what is under way since the last forward."""
         if self._in_pass:
             self._averages.complete()
-            for layer in self._forwards:  # of a forward that raised
+            for layer in self._forwards:  # of a forward that raised, or that a checkpoint broke off
                 layer.hide()
             self._forwards.clear()
             for shard in self._shards:

@@ -5,7 +5,7 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.data_parallel import bytes_of
-from perf.workloads.sharded_optimizer import peak_bytes
+from perf.workloads.sharded_optimizer import peak_bytes, peaks_of
 from perf.workloads.transformer import floor
 from perf.workloads.transformer_oracle import SIZES, batch_of, initial
 from perf.workloads.transformer_state import EPS, LR, WEIGHT_DECAY, build_model, hold
@@ -92,13 +92,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         if traffic := getattr(train.run, "traffic", None):
             facts |= {"gathered_bytes": traffic.gathered.num_bytes, "scattered_bytes": traffic.scattered.num_bytes}
             facts["calls"] = traffic.gathered.calls + traffic.scattered.calls + traffic.averaged.calls
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-            gradients()
-            facts |= {"after_init_bytes": after_init, "before_step_bytes": peak_bytes(device)}
-            train.optimizer_step()
-            facts["after_step_bytes"] = peak_bytes(device)
-        return facts
+        return facts | peaks_of(after_init, gradients, train.optimizer_step, device)
 
     def whole() -> Any:
         assert alone is not None

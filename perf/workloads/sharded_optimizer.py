@@ -1,5 +1,6 @@
 """A training step of a Transformer on every rank, with the optimizer's state replicated or sharded."""
 
+from collections.abc import Callable
 from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
@@ -88,13 +89,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         facts: dict[str, float] = {"parameter_bytes": bytes_of(model.parameters()), "optimizer_bytes": bytes_of(state)}
         if traffic := getattr(train.optimizer, "traffic", None):
             facts |= {"optimizer_calls": traffic.calls, "communicated_bytes": traffic.num_bytes}
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-            gradients()
-            facts |= {"after_init_bytes": after_init, "before_step_bytes": peak_bytes(device)}
-            train.optimizer_step()
-            facts["after_step_bytes"] = peak_bytes(device)
-        return facts
+        return facts | peaks_of(after_init, gradients, train.optimizer_step, device)
 
     exact = floor(size, context_length, precision, "step", batch)
     return Workload(run=step, check=check, floor=exact, settles=True, facts=facts)
@@ -115,6 +110,25 @@ def _optimizer(sharding: str, model: Any) -> Any:
 def _state(optimizer: Any) -> Any:
     """Return this rank's state; torch's sharded optimizer wraps another optimizer."""
     return getattr(optimizer, "optim", optimizer).state
+
+
+def peaks_of(
+    after_init: int, gradients: Callable[[], Any], optimizer_step: Callable[[], Any], device: str
+) -> dict[str, int]:
+    """Return a rank's peak up to three points of a step, which this runs; nothing without a GPU."""
+    import torch
+
+    if device != "cuda":
+        return {}
+    torch.cuda.reset_peak_memory_stats()
+    gradients()
+    before_step = peak_bytes(device)
+    optimizer_step()
+    return {
+        "after_init_bytes": after_init,
+        "before_step_bytes": before_step,
+        "after_step_bytes": peak_bytes(device),
+    }
 
 
 def peak_bytes(device: str) -> int:
