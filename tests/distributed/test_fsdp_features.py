@@ -8,8 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from cs336_systems.configs import ModelConfig
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
 from cs336_systems.optimizer.master_weights import master_weight_adamw
+from cs336_systems.transformer import TransformerLM
 from tests.distributed.backends import LIKE_GLOO_ON_CUDA
 from tests.distributed.drawn import draw
 from tests.distributed.models import FEATURES_IN, FEATURES_OUT, Buffered, Toy
@@ -186,3 +188,33 @@ def train_with_plain_collectives(rank, world_size):
 
 def test_a_backend_without_collectives_of_shards_trains_the_same():
     assert max(spawn(train_with_plain_collectives, 3, 3, backend=LIKE_GLOO_ON_CUDA)) < 1e-6
+
+
+CHECKPOINTS = [("groups", False), ("selective", False), ("nested", False), ("groups", True)]
+TINY = ModelConfig(d_model=8, d_ff=12, num_layers=4, num_heads=2, vocab_size=11)
+
+
+def train_checkpointed(rank, world_size):
+    """Map how a Transformer is checkpointed to the error against one process, and the most whole matrices."""
+    results = {}
+    for mode, offload in CHECKPOINTS:
+        build = partial(TransformerLM, TINY, 6, checkpoint_every=2, checkpoint_mode=mode, checkpoint_offload=offload)
+        nets = [FullyShardedDataParallel(seeded(build, rank)), seeded(build)]
+        ids = torch.arange(4 * 6).view(4, 6) % 11
+        for net, mine in zip(nets, (ids.chunk(world_size)[rank], ids), strict=True):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                net(mine).square().mean().backward()
+                finish(net)
+                optimizer.step()
+        whole, alone = nets[0].state_dict(), nets[1].state_dict()
+        error = max(float((whole[name] - value).abs().max()) for name, value in alone.items())
+        results[mode, offload] = error, most_gathered(nets[0])
+    return results
+
+
+def test_every_way_to_checkpoint_a_transformer_is_right():
+    for results in spawn(train_checkpointed, 2, 2):
+        assert max(error for error, _ in results.values()) < 1e-6
+        assert max(most for _, most in results.values()) <= 6, "of 30"
