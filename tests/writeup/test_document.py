@@ -63,7 +63,7 @@ def test_2026_has_its_own_problems_in_its_own_order(committed_source, undrawn, t
         assert "**Not measured yet:** `" in chapter(made, name)
     assert not made.missing.keys() & {"benchmarking_script", "torch_compile", "flash_benchmarking", "naive_ddp"}
     assert "6,211 MiB" in chapter(made, "gradient_checkpointing")
-    assert re.search(r"\n\*15 points\.\*?.*\n\n\w", chapter(made, "fsdp"))  # a paragraph of its own
+    assert re.search(r"\n\*15 points\.\*?.*\n\n[`\w]", chapter(made, "fsdp"))  # a paragraph of its own
     assert "12.691 GiB" in chapter(made, "optimizer_state_sharding_accounting")  # of its own xl
 
 
