@@ -12,6 +12,7 @@ MODULES = {
     "measured": "perf.commands.measured",
     "merge": "perf.commands.merge",
     "missed": "perf.commands.missed",
+    "mutations": "perf.commands.mutations",
     "report": "perf.commands.report",
     "select": "perf.commands.select",
     "study": "perf.studies",

@@ -21,6 +21,19 @@ class Finite(click.FloatRange):
         return number
 
 
+class Shard(click.ParamType):
+    """One of several parts, "2/4": its number, from 1, and how many there are."""
+
+    name = "I/N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return both numbers, or fail as click does."""
+        number, _, count = str(value).partition("/")
+        if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+            self.fail(f"{value!r} was given; allowed: I/N with 1 <= I <= N, as in 2/4", param, ctx)
+        return int(number), int(count)
+
+
 class Commands(click.Group):
     """A group of commands, imported on demand; `modules` maps a name to the module that defines its `command`.
 

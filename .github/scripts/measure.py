@@ -4,6 +4,7 @@
     measure.py newest                 measure every GPU case of the newest commit
     measure.py gate --budget 10       gate what changed since the last kept gate; keep the report
     measure.py self-test --budget 6   self-test the gate on an eighth of its rows, another eighth every day
+    measure.py mutations              plant a seventh of the listed regressions, another seventh every day
 
 Further arguments go to `python -m perf gate`. Exits with the status of the command that measures, 0 where nothing is
 due, and 1 where a command that selects rows or commits fails.
@@ -16,11 +17,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 SHARDS = 8
+DAYS = 7
 
 
 def main() -> int:
     """Run the named part."""
-    parts = {"history": history, "newest": newest, "gate": gate, "self-test": self_test}
+    parts = {"history": history, "newest": newest, "gate": gate, "self-test": self_test, "mutations": mutations}
     if len(sys.argv) < 2 or sys.argv[1] not in parts:
         sys.exit(f"usage: measure.py {'|'.join(parts)} [OPTION...]")
     return parts[sys.argv[1]](sys.argv[2:])
@@ -47,9 +49,14 @@ def self_test(options: list[str]) -> int:
     return _run("perf", "gate", "--self-test", "-b", _rows("pr", "--shard", shard(datetime.now(UTC).date())), *options)
 
 
-def shard(day: date) -> str:
-    """Return the part of the rows for this day, as I/N: N days in a row cover every part."""
-    return f"{day.toordinal() % SHARDS + 1}/{SHARDS}"
+def mutations(options: list[str]) -> int:
+    """Score the gate on a part of the planted regressions; a week covers all."""
+    return _run("perf", "mutations", "HEAD", "--shard", shard(datetime.now(UTC).date(), DAYS), *options)
+
+
+def shard(day: date, count: int = SHARDS) -> str:
+    """Return the part for this day, as I/N: N days in a row cover every part."""
+    return f"{day.toordinal() % count + 1}/{count}"
 
 
 def _asv_run(name: str, which: list[str], options: list[str]) -> int:

@@ -27,7 +27,9 @@ STORE = ("perf/results", "perf/records")
 MACHINE = r"[a-z0-9][a-z0-9._-]{0,80}"
 JSON_FILE = re.compile(rf"perf/results/(benchmarks|{MACHINE}/(machine|[0-9a-f]{{8}}-[\w.+-]{{1,120}}))\.json", re.ASCII)
 RECORDS_FILE = re.compile(rf"perf/records/{MACHINE}/[0-9a-f]{{40}}\.jsonl\.gz", re.ASCII)
-KEPT_FILE = re.compile(rf"perf/records/{MACHINE}/(gate|environment|self-test)/[0-9]{{8}}T[0-9]{{6}}Z\.json", re.ASCII)
+KEPT_FILE = re.compile(
+    rf"perf/records/{MACHINE}/(gate|environment|self-test|mutations)/[0-9]{{8}}T[0-9]{{6}}Z\.json", re.ASCII
+)
 MAX_FILES, MAX_BYTES, MAX_UNPACKED = 2000, 4 * 2**20, 128 * 2**20
 ATTEMPTS = 5
 
@@ -110,7 +112,7 @@ def _message(names: list[str]) -> str:
     files = [name.split("/") for name in names]
     machines = sorted({parts[2] for parts in files if len(parts) > 3})
     commits = sorted({parts[3][:8] for parts in files if len(parts) == 4 and parts[3] != "machine.json"})
-    kept = Counter(parts[3] for parts in files if len(parts) == 5)  # gate, self-test
+    kept = Counter(parts[3] for parts in files if len(parts) == 5)  # gate, self-test, mutations
     counts = {"commit": len(commits)} if commits or not kept else {}
     held = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in {**counts, **kept}.items())
     subject = f"Results of {', '.join(machines) or 'no machine'}: {held}"

@@ -28,6 +28,7 @@ from perf.site.newest import Site
 from perf.site.overview import page as overview_page
 from perf.site.overview import rows as overview_rows
 from perf.site.overview import speedups
+from perf.site.trust import mutations as trust_mutations
 from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
@@ -164,15 +165,17 @@ class TrustSite(Pages, OutputPublisher):
     @classmethod
     def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
         """Render the self-tests and the simulated error rates of the step detection."""
-        machines = [
-            trust_page.MachineSelfTests(
-                name, *trust_records.read(site.directory, name), trust_records.drawn(site.directory, name)
-            )
-            for name in site.machines
-        ]
+        machines = [_self_tests(site.directory, name) for name in site.machines]
         accepted, finder = _accepted(), change_rates.kept()
         page = trust_page.render(conf.project, machines, _negligible(), finder, conf.show_commit_url, accepted)
         return {cls.name: page}
+
+
+def _self_tests(directory: Path, machine: str) -> trust_page.MachineSelfTests:
+    tests, skipped = trust_records.read(directory, machine)
+    planted, more_skipped = trust_mutations.read(directory, machine)
+    drawn = trust_records.drawn(directory, machine)
+    return trust_page.MachineSelfTests(machine, tests, skipped + more_skipped, drawn, planted)
 
 
 def _refuse_shallow_clone(repo: Any, results: Path, published: set[str]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
@@ -75,8 +76,12 @@ def measure(
     budget_s: float,
     is_open: Callable[[Sequence[Evidence]], Sequence[Evidence]],
     injection: Injection | None = None,
+    plant: Callable[[Path], None] | None = None,
 ) -> Measuring:
-    """Fill the evidence with both arms alternating, until no row `is_open` or the budget has ended."""
+    """Fill the evidence with both arms alternating, until no row `is_open` or the budget has ended.
+
+    `plant` edits head's checkout before it is measured.
+    """
     from perf.gate.statistics import LOOKS
 
     for row in evidence:
@@ -85,6 +90,8 @@ def measure(
         places = folder / "base", folder / "head"
         for arm, place in zip(arms, places, strict=True):
             checkouts.export(arm, place)
+        if plant:
+            plant(places[1])
         run = Measuring(
             evidence,
             places,

@@ -27,7 +27,7 @@ def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
-Kind = Literal["gate", "environment", "self-test"]
+Kind = Literal["gate", "environment", "self-test", "mutations"]
 
 
 def place(kind: Kind, when: datetime.datetime) -> Path:

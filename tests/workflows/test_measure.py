@@ -89,6 +89,12 @@ def test_the_self_test_has_some_of_the_rows(machine):
     assert name == "pr" and re.fullmatch("[1-8]/8", part)
 
 
+def test_a_week_of_nights_plants_every_regression(machine):
+    assert machine.run("measure", "mutations", "--budget", "2").returncode == 0
+    ((*_, commit, _, part, _, budget),) = machine.called("perf", "mutations")
+    assert commit == "HEAD" and re.fullmatch("[1-7]/7", part) and budget == "2"
+
+
 def test_eight_days_in_a_row_have_every_row(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import measure

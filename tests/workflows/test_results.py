@@ -90,10 +90,10 @@ def test_results_go_from_the_machine_to_main_on_top_of_what_was_pushed_meanwhile
         f"perf/results/m/{'a' * 8}-linked-py3.11.json",
         "perf/results/m/machine.json",
         f"perf/records/m/{'a' * 40}.jsonl.gz",
-        *(f"perf/records/m/{kind}/{TIME}.json" for kind in ("gate", "environment", "self-test")),
+        *(f"perf/records/m/{kind}/{TIME}.json" for kind in ("gate", "environment", "self-test", "mutations")),
     ]
     contents = [json.dumps({"a.B.track_time": benchmark(), "version": 2}).encode(), VALID, b"{}", gzip.compress(b"{}")]
-    for name, content in zip(names, [*contents, b"{}", b"{}", b"{}"], strict=True):
+    for name, content in zip(names, [*contents, *[b"{}"] * 4], strict=True):
         write(main.runner / name, content)
     write(main.runner / "perf" / "__main__.py", b"not a result")
     done, folder, outputs = main.collect()

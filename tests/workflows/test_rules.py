@@ -134,7 +134,8 @@ def test_a_push_of_results_does_not_start_the_measurement_that_made_them():
 def test_main_is_measured_after_its_tests_and_a_failed_part_costs_no_other():
     tests, step_of_tests = step("perf.yml:measure", "pytest")
     assert (step_of_tests["id"], "if" in step_of_tests) == ("tests", False)
-    measuring = [step("perf.yml:measure", f"measure.py {part}") for part in ("history", "gate", "self-test", "newest")]
+    parts = ("history", "gate", "self-test", "mutations", "newest")
+    measuring = [step("perf.yml:measure", f"measure.py {part}") for part in parts]
     assert all(number > tests for number, _ in measuring)
     assert "if" not in measuring[0][1]
     night = "steps.tests.outcome == 'success' && (github.event_name == 'schedule' || inputs.full)"

@@ -11,7 +11,8 @@ from perf.gate.rate import Rate
 from perf.gate.wording import name
 from perf.site import conditions, pages
 from perf.site.changes.rates import COMMITS, Rates
-from perf.site.trust import rates, visible
+from perf.site.trust import mutations, rates, visible
+from perf.site.trust.mutations import Planted
 from perf.site.trust.rates import Pooled
 from perf.site.trust.records import SelfTest
 from perf.site.trust.visible import IdenticalRow, Negligible, Spread
@@ -52,6 +53,9 @@ class MachineSelfTests:
     drawn: Rate
     """Rate of rows that stayed SAME, of those drawn at random for all processes."""
 
+    planted: Sequence[Planted] = ()
+    """Newest outcome of each mutation."""
+
 
 def render(
     project: str,
@@ -69,8 +73,8 @@ def render(
     return pages.render(
         "trust",
         project=project,
-        machines=[_machine(one, negligible) for one in known if one.tests or one.skipped],
-        silent=[one.name for one in known if not one.tests and not one.skipped],
+        machines=[_machine(one, negligible) for one in known if one.tests or one.skipped or one.planted],
+        silent=[one.name for one in known if not (one.tests or one.skipped or one.planted)],
         command=COMMAND,
         words=[(name, _unbroken(line)) for name, line in WORDS],
         accepted=[_accepted(one) for one in reversed(accepted)],
@@ -132,9 +136,24 @@ def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
             }
             for test, part in rates.contaminated(one.tests)
         ],
+        "mutations": _mutations(one.planted),
         "skipped": one.skipped,
         "visible": _visible(one.tests, negligible),
         "spreads": _spreads(visible.spreads(one.tests)),
+    }
+
+
+def _mutations(planted: Sequence[Planted]) -> dict[str, Any]:
+    return {
+        "kinds": [
+            (kind, rate.hits, rate.of, _unbroken(rate.bound(at_most=False)) if rate.of else "")
+            for kind, rate in mutations.scores(list(planted))
+        ]
+        if planted
+        else [],
+        "missed": [one for one in planted if one.word and not one.is_found],
+        "without": sum(not one.word for one in planted),
+        "commits": sorted({one.commit for one in planted}),
     }
 
 

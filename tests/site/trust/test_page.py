@@ -1,5 +1,6 @@
 """The trust page as text, from self-tests in the gate's own format."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.rate import Rate
 from perf.gate.report import to_json
 from perf.site.changes.rates import Found, Rates
-from perf.site.trust import records
+from perf.site.trust import mutations, records
 from perf.site.trust.page import MachineSelfTests, render
 from tests.gate.reports import memory, report, verdict
 from tests.site.pages import text_of
@@ -123,3 +124,27 @@ def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> No
     kept.parent.mkdir(parents=True)
     kept.write_text(to_json(report(*rows, base=same, head=same)))
     assert "peak memory: 1 of 2 rows." in text_of(page_of(tmp_path))
+
+
+def test_planted_regressions_are_scored_by_kind_and_what_escaped_is_named(tmp_path: Path) -> None:
+    def written(name: str, *words: str) -> None:
+        attempts = [
+            {"kind": "copy", "name": f"<i>{number}", "wanted": "SLOWER", "word": word, "reason": "why"}
+            for number, word in enumerate(words)
+        ]
+        path = tmp_path / "m" / "mutations" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"version": 1, "commit": "a" * 40, "attempts": attempts}))
+
+    written("1", "SAME", "SAME", "")
+    written("2", "SLOWER")
+    (tmp_path / "m" / "mutations" / "3.json").write_text("{")
+    planted, skipped = mutations.read(tmp_path, "m")
+    machine = MachineSelfTests("m", [], skipped, Rate(0, 0), planted)
+    page = render("demo", [machine], NEGLIGIBLE, FINDER, "#")
+    text = text_of(page)
+    assert "copy 1 2 at least 2.5 %" in text
+    assert "copy: <i>1 SAME instead of SLOWER why" in text
+    assert "1 had no verdict" in text
+    assert "3.json SKIPPED" in text
+    assert "<i>" not in page

@@ -1,0 +1,50 @@
+"""`python -m perf mutations`: score the gate on slow-downs of real kinds, planted in the code."""
+
+import re
+import shlex
+import sys
+
+import click
+
+from perf.gate import checkouts
+from perf.gate.mutation_score import score
+from perf.gate.mutations import mutations
+from perf.harness.lock import Busy, measuring
+from perf.options import Finite, Shard
+
+
+@click.command("mutations")
+@click.argument("commit", required=False)
+@click.option("-k", "pattern", default="", metavar="REGEX", help="Only mutations whose kind or name matches.")
+@click.option("--shard", "part", type=Shard(), help="Only shard I of N: every Nth mutation.")
+@click.option("--budget", default=3.0, show_default=True, type=Finite(min=0.1), help="Minutes for each mutation.")
+@click.option("--list", "only_list", is_flag=True, help="Print the mutations and their rows, and measure nothing.")
+def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budget: float, only_list: bool) -> None:
+    """Score the gate: plant each slow-down or leak of a fixed list in COMMIT's code, and gate it against COMMIT.
+
+    \b
+    python -m perf mutations                        # all, in the working tree
+    python -m perf mutations HEAD -k 'tile table'
+    python -m perf mutations --shard 3/7            # a seventh, as every night
+
+    A mutation is found if its row gets the verdict that it deserves. The record is kept under perf/records and shown on
+    the site's trust page.
+    """
+    try:
+        chosen = [one for one in mutations() if re.search(pattern, f"{one.kind}: {one.name}")]
+    except re.error as error:
+        raise click.UsageError(f"-k {pattern!r} was given; allowed: a regular expression ({error})") from None
+    if part:
+        chosen = chosen[part[0] - 1 :: part[1]]
+    if not chosen:
+        raise click.UsageError(f"-k {pattern!r} was given; allowed: what matches a kind or name (--list prints all)")
+    if only_list:
+        for mutation in chosen:
+            click.echo(f"{mutation.kind}: {mutation.name} ({mutation.wanted}: {mutation.row})")
+        return
+    arm = checkouts.resolve(commit) if commit else checkouts.working_tree()
+    try:
+        with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
+            score(arm, chosen, budget_s=60 * budget)
+    except Busy as busy:
+        raise click.ClickException(str(busy)) from None

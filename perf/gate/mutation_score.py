@@ -1,0 +1,113 @@
+"""Score the gate on planted regressions: which of `mutations` does it find?"""
+
+import datetime
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from perf.gate.compare import measure
+from perf.gate.evidence import Arm, Evidence
+from perf.gate.judge import judge, open_rows
+from perf.gate.mutations import LIST, VERSION, Mutation, scores_by_kind
+from perf.gate.report import keep
+from perf.gate.rows import rows
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A mutation and what the gate said of its row."""
+
+    mutation: Mutation
+    word: str
+    """The verdict; "" if there is none: neither arm runs here, or the controls moved."""
+
+    change: float | None
+    reason: str
+    seconds: float
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the verdict is the wanted one."""
+        return self.word == self.mutation.wanted
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form on record."""
+        named = {name: getattr(self.mutation, name) for name in ("kind", "name", "file", "wanted")}
+        return named | {name: value for name, value in asdict(self).items() if name != "mutation"}
+
+
+def selected_rows(pattern: str) -> list[Evidence]:
+    """Return empty evidence for a mutation's row, with controls. Raises `click.ClickException` if there is none."""
+    found = rows(pattern)
+    if not any(not row.is_control for row in found):
+        raise click.ClickException(f"no case matches {pattern!r}, the row of a mutation in {LIST.name}")
+    return found
+
+
+def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> None:
+    """Gate `arm` against itself with each mutation in turn, print what was found, and keep it.
+
+    The record is rewritten after each mutation.
+    """
+    started, attempts, device = datetime.datetime.now(datetime.UTC), list[Attempt](), dict[str, Any]()
+    for number, mutation in enumerate(chosen, 1):
+        click.echo(f"{number} of {len(chosen)}: {mutation.kind}: {mutation.name}", err=True)
+        attempt, greeting = _attempt(arm, mutation, selected_rows(mutation.row), budget_s)
+        attempts.append(attempt)
+        device = device or greeting
+        path = keep("mutations", document(arm, attempts, device, started), started)
+    click.echo(table(attempts))
+    click.echo(f"\nKept in {path}")
+
+
+def _attempt(arm: Arm, mutation: Mutation, evidence: list[Evidence], budget_s: float) -> tuple[Attempt, dict[str, Any]]:
+    begin = time.monotonic()
+    run = measure((arm, arm), evidence, budget_s=budget_s, is_open=open_rows, plant=mutation.plant)
+    judgement = judge(evidence)
+    quantity = "peak_memory" if mutation.wanted == "LARGER" else "time"
+    verdict = next((one for one in judgement.believed if one.quantity == quantity or one.word == "BROKEN"), None)
+    verdict = verdict or next((one for one in judgement.verdicts if one.quantity == quantity), None)
+    reason = judgement.contaminated or (verdict.reason if verdict else "neither arm ran here")
+    word = verdict.word if verdict and not judgement.contaminated else ""
+    seconds = round(time.monotonic() - begin, 1)
+    return Attempt(mutation, word, verdict.change if verdict else None, reason, seconds), run.greeting
+
+
+def table(attempts: Sequence[Attempt]) -> str:
+    """Format a row per mutation and the score by kind."""
+    from tabulate import tabulate
+
+    lines = [
+        {
+            "kind": attempt.mutation.kind,
+            "planted": attempt.mutation.name,
+            "verdict": attempt.word or "-",
+            "change": "-" if attempt.change is None else f"{100 * attempt.change:+.1f} %",
+            "": "found" if attempt.is_found else attempt.reason[:60] or f"not {attempt.mutation.wanted}",
+            "took": f"{attempt.seconds:.0f} s",
+        }
+        for attempt in attempts
+    ]
+    scores = [
+        {"kind": kind, "found": rate.hits, "of": rate.of, "rate": rate.words(at_most=False)}
+        for kind, rate in scores_by_kind([(one.mutation.kind, one.word, one.is_found) for one in attempts])
+    ]
+    form = {"headers": "keys", "disable_numparse": True}
+    return f"{tabulate(lines, **form)}\n\n{tabulate(scores, **form)}"
+
+
+def document(arm: Arm, attempts: Sequence[Attempt], greeting: dict[str, Any], started: datetime.datetime) -> str:
+    """Return the record as JSON; `greeting` holds the measuring processes' device and software."""
+    fields = {
+        "version": VERSION,
+        "started_at": started.isoformat(timespec="seconds"),
+        "commit": arm.commit,
+        "device": greeting.get("device", {}),
+        "software": greeting.get("software", {}),
+        "attempts": [attempt.to_json() for attempt in attempts],
+    }
+    return json.dumps(fields, separators=(",", ":")) + "\n"

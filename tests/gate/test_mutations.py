@@ -1,0 +1,51 @@
+"""The list of mutations fits the code, and the score counts what the gate found."""
+
+import ast
+from pathlib import Path
+
+import click
+import pytest
+
+from perf.gate.mutation_score import Attempt, selected_rows, table
+from perf.gate.mutations import Mutation, mutations, scores_by_kind
+from tests.throwaway import ROOT
+
+LIST = mutations()
+
+
+def test_the_list_has_thirty_slow_downs_of_ten_kinds() -> None:
+    assert sum(one.wanted != "BROKEN" for one in LIST) >= 30
+    assert len({one.kind for one in LIST}) >= 10
+    assert len({(one.kind, one.name) for one in LIST}) == len(LIST)
+
+
+@pytest.mark.parametrize("mutation", LIST, ids=lambda one: f"{one.kind}: {one.name}")
+def test_each_edits_the_code_of_today_and_has_a_row(mutation: Mutation, tmp_path: Path) -> None:
+    file = tmp_path / mutation.file
+    file.parent.mkdir(parents=True)
+    before = (ROOT / mutation.file).read_text(encoding="utf-8")
+    file.write_text(before, encoding="utf-8")
+    mutation.plant(tmp_path)
+    after = file.read_text(encoding="utf-8")
+    assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
+    judged = [row for row in selected_rows(mutation.row) if not row.is_control]
+    assert len(judged) <= 12, [row.case.key for row in judged]
+
+
+def test_a_text_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text("a\na\n")
+    for old, count in (("b", 0), ("a", 2)):
+        with pytest.raises(click.ClickException, match=f"stands {count} times in file.py"):
+            Mutation("kind", "name", "file.py", old, "c", "row").plant(tmp_path)
+
+
+def test_what_has_no_verdict_is_not_counted() -> None:
+    of = [("copy", "SLOWER", True), ("copy", "SAME", False), ("copy", "", False), ("leak", "LARGER", True)]
+    assert [(kind, rate.hits, rate.of) for kind, rate in scores_by_kind(of)] == [
+        ("copy", 1, 2),
+        ("leak", 1, 1),
+        ("all", 2, 3),
+    ]
+    larger = Attempt(LIST[0], "LARGER", 0.5, "", 3.0)
+    assert not larger.is_found, "a tile table wants SLOWER"
+    assert "+50.0 %" in table([larger])
