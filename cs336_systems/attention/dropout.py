@@ -74,8 +74,8 @@ def keep_mask(dropout: Dropout, leading: Sequence[int], rows: range, columns: ra
     heads = torch.arange(torch.Size(leading).numel(), device=dropout.seed.device)
     row_quads = rows.start // 2 + torch.arange(8 * row_blocks, device=dropout.seed.device)
     column_quads = columns.start // 2 + torch.arange(8 * column_blocks, device=dropout.seed.device)
-    words = _philox(column_quads, row_quads[:, None], heads[:, None, None], torch.zeros_like(heads[:1]), dropout.seed)
-    quads = torch.stack(words, -1).reshape(-1, row_blocks, 8, column_blocks, 8, 2, 2)
+    words = _philox(column_quads, row_quads[:, None], heads[:, None, None], heads.new_zeros(1), dropout.seed)
+    quads = torch.stack(words, -1).reshape(len(heads), row_blocks, 8, column_blocks, 8, 2, 2)
     tile = quads.permute(0, 1, 5, 2, 3, 6, 4).reshape(*leading, 16 * row_blocks, 16 * column_blocks)
     return tile[..., : len(rows), : len(columns)].to(torch.int32) >= drop_below(dropout.p)
 

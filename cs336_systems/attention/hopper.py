@@ -70,8 +70,10 @@ class HopperFloat32(NamedTuple):
     registers: int
 
 
-# By padded head dimension, the fastest choices measured on an H200 (NOTES.md). With triton 3.6 and 3.7 nothing spills
-# but some 30 registers in the backward of d = 128, before its loop.
+# By padded head dimension. Tiles, stages, consumers and registers are the fastest measured on an H200 (NOTES.md); the
+# choices that are named here were compiled and not yet measured, and `python -m perf study tiles` compares them with
+# their opposites. With triton 3.6 and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its
+# loop.
 HOPPER_FORWARD = {
     64: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
     128: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),

@@ -12,6 +12,7 @@ forward as in the backward, and keep a matrix that the next layers need again. G
 process groups, which on CUDA are two streams.
 """
 
+import copy
 import itertools
 import weakref
 from collections.abc import Callable
@@ -158,7 +159,7 @@ class FullyShardedDataParallel(nn.Module):
         """Load a whole state, the same on every rank, or what `sharded_state_dict` returned on this rank."""
         if assign:
             raise ValueError("assign=True was given; allowed: False, because the parameters hold rows")
-        state = dict(state_dict)
+        state = copy.copy(state_dict)  # with its metadata, which tells versions apart
         for name, shard in self._names().items():
             if name in state and state[name].shape == shard.shape:
                 state[name] = state[name][shard.rows]

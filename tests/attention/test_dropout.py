@@ -146,6 +146,15 @@ def test_flash_takes_the_least_and_the_greatest_dropout(impl: str, p: float) -> 
     assert all(value.isfinite().all() for value in got.values())
 
 
+@pytest.mark.parametrize("impl", ["reference", "pytorch", "triton"])
+@pytest.mark.parametrize("shape", [(0, 2, 5, 16), (2, 0, 5, 16)])
+def test_without_heads_nothing_is_dropped(impl: str, shape: tuple[int, ...]) -> None:
+    q = torch.randn(shape, device=DEVICE, requires_grad=True)
+    out = flash_attention(q, q, q, dropout_p=0.5, impl=impl)
+    out.sum().backward()
+    assert q.grad is not None and q.grad.shape == out.shape == shape
+
+
 @pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
 def test_the_backward_drops_what_the_forward_dropped(impl: str) -> None:
     torch.manual_seed(0)
