@@ -26,7 +26,7 @@ OTHER_PROCESSES = ("ranks", "first_call")
 """Clocks of cases that run outside the measuring process."""
 
 Entered = dict[str, Any]
-"""functions: "file:qualified name" of each that ran; modules: those imported; is_compiled: whether Python is."""
+"""functions: "file:qualified name" of each that ran; is_compiled: whether Python is."""
 
 Needs = dict[str, str]
 """Name of a definition (`Sources`), or of a whole module of workloads -> digest."""
@@ -47,10 +47,8 @@ def entered(make: Callable[[], Workload]) -> Entered:
         work = make()
         work.prepare()
         work.run()
-    prefix = f"{package()}."
     return {
         "functions": sorted({f"{code.co_filename}:{code.co_qualname.partition('.<locals>')[0]}" for code in codes}),
-        "modules": sorted(name.removeprefix(prefix) for name in sys.modules if name.startswith(prefix)),
         "is_compiled": bool(compilations),
     }
 
@@ -81,7 +79,7 @@ class ReachMap:
         split = [name.rpartition(":")[::2] for name in found["functions"]]
         functions = {f"{module}:{name}" for file, name in split if (module := sources.module_of(file)) is not None}
         functions &= sources.definitions.keys()  # the others are bodies of modules and classes
-        names = sources.needed(functions, ["", *found["modules"]], is_compiled=found["is_compiled"])
+        names = sources.needed(functions, is_compiled=found["is_compiled"])
         needs = dict(sorted((sources.digests(names) | _workload_digests(file for file, _ in split)).items()))
         self._add(case.key, needs)
         return needs

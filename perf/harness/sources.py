@@ -14,6 +14,9 @@ from pathlib import Path
 DATA = "data files"
 """Name of all files of a package that are not Python: nobody knows who reads them."""
 
+RUN_BY_CLASSES = ("__init_subclass__", "__set_name__")
+"""Methods that the definition of another class runs."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -23,7 +26,10 @@ class Definition:
 
     digest: str
     mentions: frozenset[str]
-    """Names and attributes in it, however they are bound."""
+    """Names and attributes in it, however they are bound; of what an import runs, those that it calls."""
+
+    imports: frozenset[str] = frozenset()
+    """Modules, and names in modules, that it imports; absolute."""
 
     is_kernel: bool = False
     """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
@@ -61,18 +67,37 @@ class Sources:
         parts = sorted((name, one.digest) for name, one in self.definitions.items() if name.startswith(f"{module}:"))
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def needed(self, entered: Iterable[str], modules: Iterable[str], *, is_compiled: bool = False) -> set[str]:
-        """Return everything that a run depends on which entered these functions and imported these modules.
+    def needed(self, entered: Iterable[str], *, is_compiled: bool = False) -> set[str]:
+        """Return everything that a run depends on which entered these functions.
 
-        Beside both these are the kernels that an entered function mentions, whatever those mention, and what the
-        modules call when they are imported. Of a run that compiles Python (`torch.compile`), which takes ways that no
-        other run enters, it is whatever an entered function mentions. Mentions are followed by bare name, so there may
-        be too many.
+        Beside them these are the kernels that an entered function mentions, whatever those mention, and of all these
+        the modules, what they import, and what they call when they are imported. Of a run that compiles Python
+        (`torch.compile`), which takes ways that no other run enters, it is whatever an entered function mentions.
+        Mentions are followed by bare name, so there may be too many.
         """
-        names = {DATA, *entered, *(f"{module}:" for module in modules)}
-        on_import = self._closure({name for name in names if name.endswith(":")}, lambda _: True)
+        names = set(entered)
         seen = self._closure(names, lambda definition: is_compiled or definition.is_kernel)
-        return names | on_import | seen | self._closure(seen, lambda _: True)
+        names |= seen | self._closure(seen, lambda _: True)
+        modules = self._imported(names)
+        return {DATA} | names | modules | self._closure(modules, lambda _: True)
+
+    def _imported(self, names: Iterable[str]) -> set[str]:
+        """Return the modules of these definitions, their packages, and what they import in turn."""
+        found: set[str] = set()
+        todo = [module for name in names for module in (name.partition(":")[0], *self._imports_of(name))]
+        while todo:
+            module = todo.pop()
+            if f"{module}:" in self.definitions and f"{module}:" not in found:
+                found.add(f"{module}:")
+                todo += [module.rpartition(".")[0], *self._imports_of(f"{module}:")]
+        return found
+
+    def _imports_of(self, name: str) -> list[str]:
+        """Return what a definition imports of the package; `from a import b` may mean module a or module a.b."""
+        package = self._folder.name
+        imported = (one for one in self.definitions[name].imports if one.partition(".")[0] == package)
+        inside = [one.removeprefix(package).removeprefix(".") for one in imported]
+        return [module for one in inside for module in (one, one.rpartition(".")[0])]
 
     def _closure(self, names: Iterable[str], follows: Callable[[Definition], bool]) -> set[str]:
         """Return the definitions that `follows` and that these names mention, or that such mention in turn."""
@@ -104,9 +129,11 @@ class Sources:
             qualified = f"{module}:{name}"
             while qualified in self.definitions:  # an overload, or a second definition under `if`
                 qualified += "'"
-            self.definitions[qualified] = Definition(_digest(function), _mentions(function), _is_kernel(function))
+            self.definitions[qualified] = Definition(
+                _digest(function), _mentions(function), _imports(function), _is_kernel(function)
+            )
         _WithoutBodies().visit(tree)
-        self.definitions[f"{module}:"] = Definition(_digest(tree), _calls(tree))
+        self.definitions[f"{module}:"] = Definition(_digest(tree), _calls(tree), _imports(tree))
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
@@ -139,6 +166,8 @@ class _WithoutBodies(ast.NodeTransformer):
         return self._visit_function(node) if isinstance(node, Function) else super().visit(node)
 
     def _visit_function(self, node: Function) -> ast.AST | None:
+        if node.name in RUN_BY_CLASSES:
+            return node
         defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
         if not node.decorator_list and all(isinstance(default, ast.Constant) for default in defaults):
             return None
@@ -155,11 +184,20 @@ def _mentions(node: ast.AST) -> frozenset[str]:
     return frozenset(names) | {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
 
 
+def _imports(node: ast.AST) -> frozenset[str]:
+    names: set[str] = set()
+    for child in ast.walk(node):
+        if isinstance(child, ast.Import):
+            names.update(alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            names.update(f"{child.module}.{alias.name}" for alias in child.names)
+    return frozenset(names)
+
+
 def _calls(tree: ast.AST) -> frozenset[str]:
-    """Return the names of what importing a module calls: functions and decorators, and classes that it makes."""
+    """Return the names of what importing a module calls, decorators among them."""
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     calls += [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
-    calls += [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
     return frozenset(call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
 
 

@@ -115,12 +115,12 @@ def _drawn(rows: list[Row], path: Path, title: str) -> None:
     draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
 
-ARGUMENTS: dict[str, tuple[str, ...]] = {"checkpointing": (), "fsdp": (), "leaderboard-2026": ("cuda",)}
-"""Studies whose own answers are a chapter's sentences, and what those ask for beside the rows."""
+OWN_ANSWERS = ("checkpointing", "fsdp", "leaderboard-2026")
+"""Studies whose own answers are a chapter's sentences."""
 
 
 def of_study(name: str, size: str = "") -> Part:
-    """The chapter of a study of `ARGUMENTS`: its own sentences, table and figure, for each group of its rows.
+    """The chapter of a study of `OWN_ANSWERS`: its own sentences, table and figure, for each group of its rows.
 
     A group is a document, or what the study's `groups` makes of its rows. With `size`, of the rows on that model size.
     """
@@ -129,7 +129,7 @@ def of_study(name: str, size: str = "") -> Part:
         study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
 
         def shown(_: list[Row]) -> dict[str, Any]:
-            return {"said": _spaced(study.answers(rows, *ARGUMENTS[name]))}  # rows that failed too
+            return {"said": _spaced(study.answers(rows))}  # rows that failed too
 
         return _chapter("study", [(one, rows)], study, figures, shown, getattr(study, "draw", None), figure)
 

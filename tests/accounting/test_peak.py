@@ -116,7 +116,7 @@ def test_autocast_needs_more_than_float32_where_weights_outweigh_activations():
 
 def test_what_fits_where():
     assert largest_size_that_fits(24 * GIB, 4, 128) == "large"
-    assert largest_size_that_fits(141 * 10**9, 4, 512) == "2.7B"  # the 10B's state alone is 191 GiB
+    assert largest_size_that_fits(141 * 10**9, 4, 512) == "8B"  # the 10B's state alone is 191 GiB
     assert largest_size_that_fits(2**20, 1, 16) is None
     config = MODEL_CONFIGS["2.7B"]
     assert not fits(config, 141 * 10**9, 4, 2048)

@@ -108,7 +108,7 @@ def test_a_gate_refuses_before_it_tests(monkeypatch: pytest.MonkeyPatch) -> None
     arm = Arm("a" * 40, "A commit")
     on_gpu = Evidence(dataclasses.replace(CASE, device="cuda"), (0.1, 0.0), False)
     with pytest.raises(click.ClickException, match="process 7"):
-        compare.compare((arm, arm), [on_gpu], budget_s=1, tests=True, command="")
+        compare.compare((arm, arm), [on_gpu], budget_s=1, tests=True, every_row=True, command="")
     assert answers == [("-m", "perf.harness.preflight")], "and no test"
 
 

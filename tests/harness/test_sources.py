@@ -80,7 +80,7 @@ def test_a_change_is_one_of_the_definitions_that_it_touches(
 def test_a_file_that_is_not_python_belongs_to_everybody(tmp_path: Path) -> None:
     first, second = (sources(tmp_path / name, MODULE, table_dot_json=name) for name in "ab")
     assert first.digests([DATA]) != second.digests([DATA])
-    assert DATA in first.needed([], [])
+    assert DATA in first.needed([])
 
 
 def test_a_function_needs_the_kernels_that_it_mentions_and_what_these_mention(tmp_path: Path) -> None:
@@ -88,14 +88,29 @@ def test_a_function_needs_the_kernels_that_it_mentions_and_what_these_mention(tm
         MODULE.replace("return tile(x)", "return kernel[(1,)](x)") + "\nSCALE = made()\n\ndef made():\n    return 2\n"
     )
     found = sources(tmp_path / "a", text)
-    assert found.needed(["module:other"], ["module"]) == {
-        DATA, "module:", "module:other", "module:kernel", "module:helper", "module:made",
+    assert found.needed(["module:other"]) == {
+        DATA, ":", "module:", "module:other", "module:kernel", "module:helper", "module:made",
     }  # fmt: skip
-    assert "module:plain" not in found.needed(["module:other"], ["module"], is_compiled=True)
+    assert "module:plain" not in found.needed(["module:other"], is_compiled=True)
 
 
 def test_a_run_that_compiles_needs_whatever_it_mentions(tmp_path: Path) -> None:
     text = MODULE.replace("return tile(x)", "return plain(x), Thing")
     found = sources(tmp_path / "a", text)
-    assert "module:plain" not in found.needed(["module:other"], [])
-    assert {"module:plain", "module:Thing.method"} <= found.needed(["module:other"], [], is_compiled=True)
+    assert "module:plain" not in found.needed(["module:other"])
+    assert {"module:plain", "module:Thing.method"} <= found.needed(["module:other"], is_compiled=True)
+
+
+def test_a_function_needs_the_modules_that_its_own_imports(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    late = MODULE.replace("return tile(x)", "from package.sub.late import tile\n    return tile(x)")
+    found = sources(
+        package, f"from package import first\n{late}", first_dot_py="import package.second\n", second_dot_py=""
+    )
+    assert found.needed(["module:plain"]) >= {":", "module:", "first:", "second:"}
+    (package / "sub").mkdir()
+    for name in ("__init__", "late", "other"):
+        (package / "sub" / f"{name}.py").write_text("X = 1\n")
+    with_sub = Sources(package).needed(["module:other"])
+    assert {"sub:", "sub.late:"} <= with_sub
+    assert "sub.other:" not in with_sub

@@ -40,6 +40,7 @@ HOLDERS = {
     "perf/gate/compare.py": "a budget of time",
     "perf/gate/machine_code/run.py": "how long a run took",
     "perf/gate/measuring.py": "a budget of time",
+    "perf/gate/mutation_score.py": "how long a run took",
     "perf/gate/self_test.py": "a budget of time",
     "perf/harness/bench.py": "studies: checks, and holds to floors",
     "perf/harness/ceilings.py": "the rates that floors are made of; of checked work",
