@@ -43,7 +43,7 @@ def entered(make: Callable[[], Workload]) -> Entered:
     if torch.cuda.is_available() and sys.version_info < (3, 12):
         raise RuntimeError("Python 3.11 does not trace threads that it has not started")
     _forget()
-    with torch.compiler.set_stance("force_eager"), _compilations() as compilations, _codes() as codes:
+    with _uncompiled() as compilations, _codes() as codes:
         work = make()
         work.prepare()
         work.run()
@@ -132,25 +132,34 @@ def _forget() -> None:
 
 
 @contextlib.contextmanager
-def _compilations() -> Iterator[list[Any]]:
-    """Note each call of `torch.compile` and `Module.compile`."""
+def _uncompiled() -> Iterator[list[Any]]:
+    """Run compiled functions uncompiled; note each call of `torch.compile` and `Module.compile`.
+
+    Torch's compiler, whose import takes seconds, is not imported for work that compiles nothing.
+    """
     import torch
 
     calls: list[Any] = []
     whole, module = torch.compile, torch.nn.Module.compile
 
-    def noting(compile_: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*arguments: Any, **options: Any) -> Any:
-            calls.append(arguments)
-            return compile_(*arguments, **options)
+    with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
 
-        return noted
+        def noting(compile_: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*arguments: Any, **options: Any) -> Any:
+                if not calls:
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
+                calls.append(arguments)
+                return compile_(*arguments, **options)
 
-    torch.compile, torch.nn.Module.compile = noting(whole), noting(module)  # type: ignore[method-assign]
-    try:
-        yield calls
-    finally:
-        torch.compile, torch.nn.Module.compile = whole, module  # type: ignore[method-assign]
+            return noted
+
+        torch.compile, torch.nn.Module.compile = noting(whole), noting(module)  # type: ignore[method-assign]
+        try:
+            yield calls
+        finally:
+            torch.compile, torch.nn.Module.compile = whole, module  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ docstrings, comments and line numbers.
 """
 
 import ast
+import copy
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 DATA = "data files"
@@ -20,19 +20,31 @@ RUN_BY_CLASSES = ("__init_subclass__", "__set_name__")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True)
 class Definition:
-    """A function or method, or the statements that a module runs when it is imported."""
+    """A function or method, or the statements that a module runs when it is imported; read when it is asked for."""
 
-    digest: str
-    mentions: frozenset[str]
-    """Names and attributes in it, however they are bound; of what an import runs, those that it calls."""
+    def __init__(self, node: ast.AST):
+        self._node = node
 
-    imports: frozenset[str] = frozenset()
-    """Modules, and names in modules, that it imports; absolute."""
+    @functools.cached_property
+    def digest(self) -> str:
+        """Digest of its syntax tree."""
+        return hashlib.sha256(ast.dump(self._node).encode()).hexdigest()[:16]
 
-    is_kernel: bool = False
-    """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
+    @functools.cached_property
+    def mentions(self) -> frozenset[str]:
+        """Names and attributes in it, however they are bound; of what an import runs, those that it calls."""
+        return _calls(self._node) if isinstance(self._node, ast.Module) else _mentions(self._node)
+
+    @functools.cached_property
+    def imports(self) -> frozenset[str]:
+        """Modules, and names in modules, that it imports; absolute."""
+        return _imports(self._node)
+
+    @functools.cached_property
+    def is_kernel(self) -> bool:
+        """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
+        return isinstance(self._node, Function) and _is_kernel(self._node)
 
 
 class Sources:
@@ -48,7 +60,7 @@ class Sources:
                 self._read(path, self.module_of(str(path)) or "")
             elif path.is_file() and "__pycache__" not in relative.parts:
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
-        self.definitions[DATA] = Definition(data.hexdigest()[:16], frozenset())
+        self.definitions[DATA] = Definition(ast.Constant(data.hexdigest()))
 
     def module_of(self, file: str) -> str | None:
         """Return the module of a file, relative to the package ("" is the package itself); None if it is elsewhere."""
@@ -129,11 +141,9 @@ class Sources:
             qualified = f"{module}:{name}"
             while qualified in self.definitions:  # an overload, or a second definition under `if`
                 qualified += "'"
-            self.definitions[qualified] = Definition(
-                _digest(function), _mentions(function), _imports(function), _is_kernel(function)
-            )
+            self.definitions[qualified] = Definition(function)
         _WithoutBodies().visit(tree)
-        self.definitions[f"{module}:"] = Definition(_digest(tree), _calls(tree), _imports(tree))
+        self.definitions[f"{module}:"] = Definition(tree)
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
@@ -171,17 +181,17 @@ class _WithoutBodies(ast.NodeTransformer):
         defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
         if not node.decorator_list and all(isinstance(default, ast.Constant) for default in defaults):
             return None
-        node.body = []
-        return node
-
-
-def _digest(node: ast.AST) -> str:
-    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:16]
+        without = copy.copy(node)
+        without.body = []
+        return without
 
 
 def _mentions(node: ast.AST) -> frozenset[str]:
-    names = (child.id for child in ast.walk(node) if isinstance(child, ast.Name))
-    return frozenset(names) | {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
+    return frozenset(
+        child.id if isinstance(child, ast.Name) else child.attr
+        for child in ast.walk(node)
+        if isinstance(child, ast.Name | ast.Attribute)
+    )
 
 
 def _imports(node: ast.AST) -> frozenset[str]:
