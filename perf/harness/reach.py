@@ -1,9 +1,8 @@
 """What a case runs of the measured package, recorded while it runs: the map from rows to code.
 
-A change of code that a case needs (`Sources.needed`) may change its
-time or memory; a change of other code cannot, as far as the map sees. It does not see code that runs or not by the
-state that earlier calls left behind, except for caches (`_forget`), nor other processes: cases of several ranks and
-first calls have no entry.
+A change of code that a case needs (`Sources.needed`) may change its time or memory; a change of other code cannot, as
+far as the map sees. It does not see code that runs or not by the state that earlier calls left behind, except for
+caches (`_forget`), nor other processes: cases of several ranks and first calls have no entry.
 """
 
 import contextlib
@@ -24,6 +23,9 @@ from perf.workloads.workload import Workload
 
 OTHER_PROCESSES = ("ranks", "first_call")
 """Clocks of cases that run outside the measuring process."""
+
+WORKLOADS = "perf.workloads."
+"""Start of the name of a whole module of workloads: a change of any of it makes entries stale."""
 
 Entered = dict[str, Any]
 """functions: "file:qualified name" of each that ran; is_compiled: whether Python is."""
@@ -102,10 +104,6 @@ def is_recordable(case: Case) -> bool:
 @functools.cache
 def _workload_sources() -> Sources:
     return Sources(Path(workloads.__file__).parent)
-
-
-WORKLOADS = "perf.workloads."
-"""Start of the name of a whole module of workloads: a change of any of it makes entries stale."""
 
 
 def _workload_digests(files: Iterable[str]) -> dict[str, str]:
