@@ -52,7 +52,7 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
         "K_TILE_SIZE": choice.k_tile,
         "Q_STAGES": choice.q_stages,
         "CONSUMERS": choice.consumers,
-        "HALVES": choice.halves and request.is_causal,
+        "HALVES": choice.halves and request.is_causal and q.shape[2] <= k.shape[2],
         "ONE_TILE": choice.one_tile,
     }
     programs = num_tiles(q, choice.rows) if choice.one_tile else programs_of(q, choice.rows)

@@ -78,7 +78,7 @@ class Config(NamedTuple):
     PIECES: Any
     HEADS_PER_KV_HEAD: Any
     HALVES: Any
-    """Whether scores of the first tile of keys, of 2 * ROWS, leave out its second half where that is masked."""
+    """Whether scores of the first tile of keys, of 2 * ROWS, leave out its second half where that is always masked."""
 
     ONE_TILE: Any
     """Whether each program takes one tile, so that there is no loop over tiles."""
@@ -109,24 +109,23 @@ def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexp
 
 
 @gluon.jit
-def last_key(first_row, NUM_ROWS: gl.constexpr, N_KEYS, IS_CAUSAL: gl.constexpr):
-    """Return the last key that any of these rows sees."""
-    last = N_KEYS - 1
-    if IS_CAUSAL:
-        last = gl.minimum(last, first_row + NUM_ROWS - 1)
-    return last
-
-
-@gluon.jit
 def last_key_tile(first_row, NUM_ROWS: gl.constexpr, N_KEYS, K_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
     """Return the last tile of keys that any of these rows sees."""
-    return last_key(first_row, NUM_ROWS, N_KEYS, IS_CAUSAL) // K_TILE_SIZE
+    last_key = N_KEYS - 1
+    if IS_CAUSAL:
+        last_key = gl.minimum(last_key, first_row + NUM_ROWS - 1)
+    return last_key // K_TILE_SIZE
 
 
 @gluon.constexpr_function
-def may_see_half(consumer, consumers, k_tile):
-    """Return whether a consumer's last rows may see the first half of a tile of keys alone, but for the keys' end."""
-    return consumers * WGMMA_ROWS % k_tile != 0 or consumer * WGMMA_ROWS % k_tile == 0
+def first_keys(consumer, consumers, k_tile, halves):
+    """Return of how many keys in the first tile visited a consumer computes scores.
+
+    `halves` is for causal calls of no more queries than keys: there the diagonal of a consumer's rows is always in the
+    same part of a tile. (A branch by the position was compiled to code that failed with triton 3.6.)
+    """
+    sees_half = consumers * WGMMA_ROWS % k_tile == 0 and consumer * WGMMA_ROWS % k_tile == 0
+    return WGMMA_ROWS if halves and sees_half else k_tile
 
 
 @gluon.jit
@@ -244,13 +243,8 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     mbarrier.wait(k_ring.full.index(slot), (first // STAGES) % 2)
     k = matrix(k_ring.tiles, slot, K_TILE_SIZE, D)
     first_key = last * K_TILE_SIZE
-    if task.config.HALVES and may_see_half(CONSUMER, task.config.CONSUMERS, K_TILE_SIZE):
-        if last_key(q_start, ROWS, sizes.keys, True) < first_key + ROWS:
-            p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, ROWS)
-        else:
-            p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, K_TILE_SIZE)
-    else:
-        p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, K_TILE_SIZE)
+    KEYS: gl.constexpr = first_keys(CONSUMER, task.config.CONSUMERS, K_TILE_SIZE, task.config.HALVES)
+    p, row_max, row_sum = first_tile(q, k, first_key, q_start, task, KEYS)
     mbarrier.arrive(k_ring.empty.index(slot), count=1)
     acc = zeros_of(parts)
 
