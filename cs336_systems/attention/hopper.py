@@ -22,7 +22,7 @@ class HopperForward(NamedTuple):
     registers: int
 
     halves: bool = False
-    """Whether a causal kernel leaves out half of its first tile of keys, of 128, where that half is masked."""
+    """Whether a causal kernel leaves out half of its first tile of keys, of 128, where that half is always masked."""
 
     one_tile: bool = False
     """Whether each program takes one tile, with no loop over tiles."""
@@ -70,21 +70,19 @@ class HopperFloat32(NamedTuple):
     registers: int
 
 
-# By padded head dimension. Tiles, stages, consumers and registers are the fastest measured on an H200 (NOTES.md); the
-# choices that are named here were compiled and not yet measured, and `python -m perf study tiles` compares them with
-# their opposites. With triton 3.6 and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its
-# loop.
+# By padded head dimension: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
+# and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
     64: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
-    128: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
+    128: HopperForward(128, 2, 1, 2, 240, halves=True, whole_turns=True),
 }
 HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, whole_turns=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
-HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, halves=True, one_tile=True)}
-"""Replacements there if a tile sees HOPPER_LONG_KEYS keys in the mean."""
+HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, one_tile=True)}
+"""Replacements there from HOPPER_LONG_KEYS keys on."""
 HOPPER_BACKWARD = {
     64: HopperBackward(64, 3, 2, 200, 88),
-    128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1),
+    128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1, dk_first=1),
 }
 HOPPER_FLOAT32 = {
     (64, 2): HopperFloat32(2, 2, 216),
@@ -101,7 +99,7 @@ HOPPER_ROWS = 128
 
 HOPPER_MANY = 2
 
-HOPPER_LONG_KEYS = 4096
+HOPPER_LONG_KEYS = 8192
 
 HOPPER_FORWARD_SHARE = 0.75
 """Minimum tiles a multiprocessor of a 16-bit forward. With fewer the Triton kernel splits the keys."""
@@ -112,6 +110,9 @@ HOPPER_MIN_KEYS = 1024
 HOPPER_FEW = 20
 """With fewer backward programs a multiprocessor than this, several share the query heads of a key tile, and the order
 of heads balances them before it saves loads."""
+
+HOPPER_FEWEST = 3
+"""With fewer a multiprocessor than this, each program visits one query head alone."""
 
 HOPPER_SHARING = 12
 """Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
@@ -131,7 +132,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
     d = padded_head_dim(q)
-    is_long = k.shape[2] >= HOPPER_LONG_KEYS * (2 if request.is_causal else 1)
+    is_long = k.shape[2] >= HOPPER_LONG_KEYS
     for table in (HOPPER_FORWARD_LONG, HOPPER_FORWARD_MANY) if is_long else (HOPPER_FORWARD_MANY,):
         choice = table.get(d)
         if choice and num_tiles(q, choice.rows) >= HOPPER_MANY * gpu.multiprocessors(q.device):
@@ -155,11 +156,13 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
 def backward_splits(q: Tensor, k: Tensor) -> int:
     """Return how many programs share the query heads of a key tile: a divisor of their number.
 
-    Where programs are few, one that visits all these heads takes a large part of the whole time.
+    Where programs are few, one that visits all these heads takes a large part of the whole time. One that visits a
+    single head loads keys, and adds to dk and dv, for little work: it is for the fewest programs.
     """
-    group, enough = q.shape[1] // k.shape[1], HOPPER_FEW * gpu.multiprocessors(q.device)
-    divisors = (splits for splits in range(1, group + 1) if group % splits == 0)
-    return next((splits for splits in divisors if splits * num_tiles(k, HOPPER_ROWS) >= enough), group)
+    group, tiles, processors = q.shape[1] // k.shape[1], num_tiles(k, HOPPER_ROWS), gpu.multiprocessors(q.device)
+    divisors = [splits for splits in range(1, max(1, group // 2) + 1) if group % splits == 0]
+    splits = next((splits for splits in divisors if splits * tiles >= HOPPER_FEW * processors), divisors[-1])
+    return splits if splits * tiles >= HOPPER_FEWEST * processors else group
 
 
 def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int = 1) -> int:

@@ -50,12 +50,12 @@ def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
         (HOPPER_FORWARD | table)[64 if d <= 64 else 128] for table in (HOPPER_FORWARD_MANY, HOPPER_FORWARD_LONG)
     )
     backward = HOPPER_BACKWARD[64 if d <= 64 else 128]
-    q = tensor(1, 24, 4096, d, dtype=dtype)
+    q, longer = tensor(1, 24, 4096, d, dtype=dtype), tensor(1, 24, 8192, d, dtype=dtype)
     k = q[:, ::4]
     inside = tensor(1, 4096, 24, d, dtype=dtype).transpose(1, 2)
-    assert hopper_forward(CALL, q, k, k) == long == hopper_forward(CALL, inside, inside, inside)
-    causal, longer = CALL._replace(is_causal=True), tensor(1, 24, 8192, d, dtype=dtype)
-    assert hopper_forward(causal, q, k, k) == forward and hopper_forward(causal, longer, longer, longer) == long
+    assert hopper_forward(CALL, q, k, k) == forward == hopper_forward(CALL, inside, inside, inside)
+    causal = CALL._replace(is_causal=True)
+    assert hopper_forward(CALL, longer, longer, longer) == long == hopper_forward(causal, longer, longer, longer)
     assert hopper_backward(CALL, q, q, q) == backward == hopper_backward(CALL, inside, inside, inside)
 
 
@@ -103,12 +103,14 @@ def test_all_others_get_the_plain_kernels() -> None:
     ("shape", "group", "splits"),
     [
         ((1, 64, 2048), 1, 1),
-        ((1, 64, 2048), 8, 8),
+        ((1, 64, 512), 8, 8),
+        ((1, 64, 2048), 8, 4),
+        ((1, 32, 2048), 4, 4),
         ((1, 64, 16384), 8, 4),
         ((1, 64, 32768), 8, 2),
         ((4, 64, 32768), 8, 1),
         ((1, 6, 4096), 3, 3),
-        ((16, 6, 8192), 3, 3),
+        ((16, 6, 8192), 3, 1),
         ((64, 6, 8192), 3, 1),
         ((1, 5, 8192), 5, 5),
     ],
