@@ -113,7 +113,7 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
         names, axes = benchmarks[method]["param_names"], found.get_result_params(method)
         benchmark, _, track = method.rpartition(".")
         quantity = track.removeprefix("track_")
-        cells = [tuple(map(ast.literal_eval, cell)) for cell in itertools.product(*axes)]
+        cells = list(itertools.product(*([ast.literal_eval(value) for value in axis] for axis in axes)))
         values = found.get_result_value(method, axes) or [None] * len(cells)
         for cell, value in zip(cells, values, strict=True):
             case = recorded.get((benchmark, cell))
