@@ -20,7 +20,7 @@ if "TRITON_CACHE_DIR" not in os.environ and not os.access(Path.home(), os.W_OK):
 
 import torch
 
-from tests.interpreter import patch_language_once_a_launch
+from tests.interpreter import speed_up_interpreter
 from tests.once import Once
 
 HAS_GPU = torch.cuda.is_available()
@@ -28,7 +28,7 @@ HAS_GPU = torch.cuda.is_available()
 # Read by Triton when a kernel is decorated, so it has to be set before any kernel module is imported.
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
-    patch_language_once_a_launch()
+    speed_up_interpreter()
 
 os.environ["PERF_PREFLIGHT"] = "off"  # tests share the GPU; those of the preflight itself set it
 
