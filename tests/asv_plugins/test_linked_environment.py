@@ -15,7 +15,7 @@ from perf.harness import records
 from perf.harness.measure import package_digest
 from tests.throwaway import MACHINE, ROOT, Repository
 
-STALL_S = 0.5  # beside calls of under a millisecond: no load of this machine stands in for it or hides it
+STALL_S = 0.1  # beside calls of under a millisecond: no load of this machine stands in for it or hides it
 COMMITS = ("without a package", "planted slow-down, other tables", "fast")
 
 
