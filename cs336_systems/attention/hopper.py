@@ -108,8 +108,10 @@ HOPPER_MIN_KEYS = 1024
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
 
 HOPPER_FEW = 20
-"""With fewer backward programs a multiprocessor than this, several share the query heads of a key tile, and the order
-of heads balances them before it saves loads."""
+"""With fewer backward programs a multiprocessor than this, the order of heads balances them before it saves loads."""
+
+HOPPER_SHARED = 40
+"""With fewer than this, several share the query heads of a key tile."""
 
 HOPPER_FEWEST = 3
 """With fewer a multiprocessor than this, each program visits one query head alone."""
@@ -161,7 +163,7 @@ def backward_splits(q: Tensor, k: Tensor) -> int:
     """
     group, tiles, processors = q.shape[1] // k.shape[1], num_tiles(k, HOPPER_ROWS), gpu.multiprocessors(q.device)
     divisors = [splits for splits in range(1, max(1, group // 2) + 1) if group % splits == 0]
-    splits = next((splits for splits in divisors if splits * tiles >= HOPPER_FEW * processors), divisors[-1])
+    splits = next((splits for splits in divisors if splits * tiles >= HOPPER_SHARED * processors), divisors[-1])
     return splits if splits * tiles >= HOPPER_FEWEST * processors else group
 
 
