@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 
@@ -16,6 +17,8 @@ def speed_up_interpreter() -> None:
 
     if hasattr(interpreter, "_patch_lang"):
         _patch_language_once_a_launch(interpreter, language)
+    if hasattr(interpreter, "InterpreterOptions") and hasattr(interpreter.InterpreterOptions, "sanitize_overflow"):
+        _leave_overflow(interpreter)
     if hasattr(interpreter, "_get_np_dtype"):
         _keep_types(interpreter, language.core)
 
@@ -29,6 +32,12 @@ def _patch_language_once_a_launch(interpreter: Any, language: Any) -> None:
         return patch_language(fn) if any(language.core.is_builtin(module.load) for module in seen) else None
 
     interpreter._patch_lang = patch_what_is_left
+
+
+def _leave_overflow(interpreter: Any) -> None:
+    """Triton computes in each sum of integers whether it overflowed, and looks at the answer in debug mode alone."""
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
 
 
 def _keep_types(interpreter: Any, core: Any) -> None:
