@@ -124,7 +124,7 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
     for shape, table, numbers in (
         ((2, 32, 2048, 64), "HOPPER_FORWARD_MANY[64]", "64x4x2x4x0x0x1"),
-        ((2, 16, 16384, 64), "HOPPER_FORWARD_LONG[64]", "128x2x1x3x1x1x0"),
+        ((2, 16, 16384, 64), "HOPPER_FORWARD_LONG[64]", "128x2x1x3x0x1x0"),
         ((1, 8, 2048, 64), "HOPPER_FORWARD[64]", "128x2x2x2x1x0x1"),
     ):
         assert choice("hopper-forward", problem(*shape), "meta") == (table, numbers)
@@ -174,11 +174,11 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
         of = problem(1, 4, 512, d, dtype, kv_heads)
         return attention_tiles.KERNELS[kernel].make(of, attention_tiles._tensors(of, "meta"), numbers)
 
-    assert told("hopper-forward", (128, 2, 1, 3, 1, 1, 0)) == HOPPER_FORWARD_LONG[64]
+    assert told("hopper-forward", (128, 2, 1, 3, 0, 1, 0)) == HOPPER_FORWARD_LONG[64]
     assert told("forward-choice", (4,)) == HOPPER_FORWARD_LONG[64]
     assert told("hopper-backward", (64, 2, 1)) == HOPPER_BACKWARD[64]._replace(stages=2, ds_stages=1)
-    swapped = {"s_ahead": 0, "skip_masked": 0, "dk_first": 1, "dq_stages": 2, "store_tiles": 2}
-    assert told("backward-order", (0, 0, 1, 2, 2), d=128) == HOPPER_BACKWARD[128]._replace(**swapped)
+    swapped = {"s_ahead": 0, "skip_masked": 0, "dk_first": 0, "dq_stages": 2, "store_tiles": 2}
+    assert told("backward-order", (0, 0, 0, 2, 2), d=128) == HOPPER_BACKWARD[128]._replace(**swapped)
     shared = HOPPER_BACKWARD[64]._replace(splits=2, heads_at_once=16)
     assert told("backward-programs", (2, 16), kv_heads=2) == shared
     with pytest.raises(Unavailable, match="2 programs cannot share 1 query heads"):
