@@ -94,8 +94,10 @@ class Ranks:
                     if replies[rank]["status"] != "ok":
                         bad.append(rank)
         if bad:
-            self.close()
             cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # without a crash the first reply
+            if replies[cause]["status"] in ("crashed", "error"):
+                sys.stderr.write(self._log_of(cause))  # the traceback
+            self.close()
             raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
 
@@ -128,12 +130,15 @@ class Ranks:
                     stream.close()  # type: ignore[union-attr]
         self._held.close()
 
+    def _log_of(self, rank: int) -> str:
+        """Return what a rank has written to its stderr."""
+        self._logs[rank].seek(0)
+        return self._logs[rank].read().decode(errors="replace")
+
     def _death_of(self, rank: int) -> dict[str, Any]:
         code = self._processes[rank].wait()
         ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        log = self._logs[rank]
-        log.seek(0)
-        cause = _cause_of_death(log.read().decode(errors="replace"))
+        cause = _cause_of_death(self._log_of(rank))
         return {"status": "crashed", "reason": f"its process died ({ended}){f': {cause}' if cause else ''}"}
 
 

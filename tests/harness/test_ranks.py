@@ -119,12 +119,13 @@ def puppets(tmp_path, monkeypatch):
         one.close()
 
 
-def test_a_death_is_the_reason_even_if_what_it_meant_to_another_rank_is_noticed_first(puppets, monkeypatch):
+def test_a_death_is_the_reason_even_if_what_it_meant_to_another_rank_is_noticed_first(puppets, monkeypatch, capfd):
     monkeypatch.setattr(ranks, "CAUSE_S", 100.0)  # a busy machine may be slow to start the process that dies
     made = puppets({"run": {"status": "error", "reason": "connection reset"}}, {"run": {"after_s": 0.2}}, {"run": {}})
     with pytest.raises(RuntimeError, match=r"rank [12]: .*SIGKILL.*last words"):
         made.ask("run")
     assert not made.alive
+    assert "last words" in capfd.readouterr().err
 
 
 NCCL_TIMEOUT = """
