@@ -110,17 +110,17 @@ HOPPER_MIN_KEYS = 1024
 HOPPER_FEW = 20
 """With fewer backward programs a multiprocessor than this, the order of heads balances them before it saves loads."""
 
-HOPPER_SHARED = 40
-"""With fewer than this, several share the query heads of a key tile."""
-
-HOPPER_FEWEST = 3
-"""With fewer a multiprocessor than this, each program visits one query head alone."""
-
 HOPPER_SHARING = 12
 """Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
 
 HOPPER_MANY_BY_HEAD = False
 """Whether causal backward programs, if no fewer, take the heads one by one, not as many as half the L2 cache holds."""
+
+HOPPER_SHARED = 40
+"""With fewer backward programs a multiprocessor than this, several share the query heads of a key tile."""
+
+HOPPER_FEWEST = 3
+"""With fewer than this, although they share, each of them visits one query head alone."""
 
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
