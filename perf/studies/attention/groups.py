@@ -72,6 +72,22 @@ class Grid(CellGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Listed(CellGroup):
+    """Problems that are combinations of nothing."""
+
+    listed: tuple[Problem, ...]
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield them as listed."""
+        yield from self.listed
+
+
+def _listed(dtype: str, *shapes: tuple[int, int, int, int], is_causal: bool = True) -> tuple[Problem, ...]:
+    """Return the problems of shapes (batch, heads, seq_len, d)."""
+    return tuple(Problem(batch, heads, heads, n, d, dtype, is_causal) for batch, heads, n, d in shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drawn(CellGroup):
     """A random sample, the same for the same seed on every machine; a larger `count` appends to it."""
 
@@ -172,6 +188,19 @@ GROUPS = {
         is_causal=(True, False),
         peers=("sdpa_flash", "sdpa_cudnn"),
     ),
+    "aside": Listed(
+        asks="a step aside of the grid: 2.7B's and xl's own heads, few heads, d of 80 to 112, short float32",
+        modes=MODES,
+        peers=(*FUSED, "sdpa_math"),
+        listed=(
+            *_listed("bfloat16", (4, 32, 1024, 80), (4, 25, 1024, 64), (1, 40, 2048, 128), (1, 4, 8192, 112)),
+            *_listed("bfloat16", *((1, 8, n, d) for n, d in ((2048, 64), (2048, 80), (4096, 80), (2048, 128)))),
+            *_listed("bfloat16", (1, 1, 1024, 80), (1, 1, 1024, 128)),
+            *_listed("float16", (2, 11, 5000, 96), is_causal=False),
+            *_listed("float32", *((1, 1, n, d) for d in (64, 80, 128) for n in (256, 1024, 2048)), (1, 1, 4096, 80)),
+            *_listed("float32", *((1, 1, n, 32) for n in (1024, 2048, 4096)), (1, 8, 256, 128), (1, 8, 1024, 128)),
+        ),
+    ),
     "random": Drawn(
         asks="150 problems drawn by --seed: any length, batch, heads, d and dtype; nobody tuned for them",
         modes=("forward", "forward_backward"),
@@ -179,7 +208,7 @@ GROUPS = {
     ),
 }
 
-OF_THEIR_OWN = ("gqa", "random")
+OF_THEIR_OWN = ("gqa", "aside", "random")
 
 
 def document_of(group: str) -> str:
@@ -194,6 +223,7 @@ _TINY: dict[str, dict[str, Any]] = {
     "short": {"seq_lens": (16, 32), "heads": ((1, 16),)},
     "float32": {"seq_lens": (64,), "heads": ((2, 16),)},
     "gqa": {"seq_lens": (64,), "heads": ((4, 16),), "kv_heads": 2},
+    "aside": {"listed": _listed("float32", (1, 2, 40, 24))},
     "random": {"count": 8, "batches": (1, 2), "heads": (1, 3), "seq_lens": (16, 128), "dtypes": tuple(BYTES)},
 }
 
