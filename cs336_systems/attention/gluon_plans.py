@@ -8,6 +8,7 @@ from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cs336_systems.attention import gpu
+from cs336_systems.attention.balance import heads_in_turns
 from cs336_systems.attention.constants import DQ_COLUMNS, WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel
 from cs336_systems.attention.gluon_kernels.backward_128 import flash_bwd_hopper_128_kernel
@@ -57,8 +58,9 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
     }
     programs = num_tiles(q, choice.rows) if choice.one_tile else programs_of(q, choice.rows)
     *sizes, heads_at_once = _forward_sizes(request, q, k)
-    if choice.whole_turns and heads_at_once < q.shape[0] * q.shape[1]:
-        heads_at_once = in_whole_turns(heads_at_once, cdiv(q.shape[2], choice.rows), programs)
+    if choice.balanced and request.is_causal:
+        work = _work_of_tiles(q, k, choice)
+        heads_at_once = heads_in_turns(q.shape[0] * q.shape[1], heads_at_once, work, programs)
     scalars = *sizes, heads_at_once, request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
     columns = padded_head_dim(q)
@@ -165,15 +167,20 @@ def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Ho
 def pieces_backward(
     request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor, choice: HopperFloat32
 ) -> Backward:
-    """Plan a float32 backward over pieces, 4 or 6 bytes an element of q, k, v and do; dq is summed in its output."""
-    sizes = _backward_sizes(q, k, 1, backward_heads_at_once(request, q, k))
+    """Plan a float32 backward over pieces, 4 or 6 bytes an element of q, k, v and do; dq is summed in its output.
+
+    So are dk and dv where programs share keys (`choice.splits`).
+    """
+    splits = choice.splits
+    sizes = _backward_sizes(q, k, splits, backward_heads_at_once(request, q, k, splits))
     launch = Launch(
         flash_bwd_hopper_float32_kernel,
-        num_tiles(k, WGMMA_ROWS),
+        num_tiles(k, WGMMA_ROWS) * splits,
         (*strides(like(q), like(k), like(v)), *sizes, request.scale, request.scale_log2),
         _constants(request, q, k, choice.stages, choice.registers)
         | {
             "PIECES": choice.pieces,
+            "SPLITS": splits,
             "EVEN_QUERIES": q.shape[2] % WGMMA_ROWS == 0,
             "EVEN_KEYS": k.shape[2] % WGMMA_ROWS == 0,
         },
@@ -186,6 +193,8 @@ def pieces_backward(
     ) -> tuple[Tensor, Tensor, Tensor]:
         delta = delta_of(out, do, lse)
         dq, dk, dv = like(q).zero_(), like(k), like(v)
+        if splits > 1:
+            dk, dv = dk.zero_(), dv.zero_()
         launch(*split(q, k, v, do), lse, delta, dq, dk, dv)
         return dq, dk, dv
 
@@ -228,17 +237,10 @@ def programs_of(q: Tensor, rows: int) -> int:
     return min(tiles, next((programs for programs in nearly_all if tiles % programs == 0), most))
 
 
-def in_whole_turns(heads: int, tiles: int, programs: int) -> int:
-    """Return at most so many heads, more than half, whose tiles, so many each, best make whole turns of the programs.
-
-    A turn of two such sets of heads would be the lightest tiles of one and the heaviest of the next.
-    """
-
-    def off(some: int) -> int:
-        turns = max(1, round(some * tiles / programs))
-        return abs(some * tiles - turns * programs)
-
-    return min(range(heads, heads // 2, -1), key=off)
+def _work_of_tiles(q: Tensor, k: Tensor, choice: HopperForward) -> tuple[int, ...]:
+    """Return what each tile of a causal head visits, the heaviest first: key tiles, and one for its start and end."""
+    ends = range(choice.rows, q.shape[2] + choice.rows, choice.rows)
+    return tuple(cdiv(min(end, k.shape[2]), choice.k_tile) + 1 for end in reversed(ends))
 
 
 def _forward_sizes(request: Request, q: Tensor, k: Tensor) -> tuple[int, ...]:

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention import gpu
+from cs336_systems.attention.balance import equal_groups
 from cs336_systems.attention.constants import WGMMA_ROWS
-from cs336_systems.attention.launch import num_tiles
+from cs336_systems.attention.launch import cdiv, num_tiles
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import has_few_rows, padded_head_dim, tiles_at_once
+from cs336_systems.attention.tiles import has_few_rows, has_few_scores, padded_head_dim, tiles_at_once
 
 
 class HopperForward(NamedTuple):
@@ -27,8 +28,8 @@ class HopperForward(NamedTuple):
     one_tile: bool = False
     """Whether each program takes one tile, with no loop over tiles."""
 
-    whole_turns: bool = False
-    """Whether heads are visited together in numbers whose tiles make whole turns of all programs."""
+    balanced: bool = False
+    """Whether causal heads are visited together in numbers that balance the work of the programs."""
 
     @property
     def rows(self) -> int:
@@ -57,7 +58,7 @@ class HopperBackward(NamedTuple):
     store_tiles: int = 1
     """Tiles of shared memory, 1 or 2, through which a consumer stores dk and dv."""
     splits: int = 1
-    """Programs that share the query heads of a key tile. With more than one, dk and dv are added in memory as dq is."""
+    """Programs that share the visits of a key tile. With more than one, dk and dv are added in memory as dq is."""
     heads_at_once: int = 0
     """Heads whose programs are next to each other; 0: as `backward_heads_at_once` says."""
 
@@ -68,15 +69,17 @@ class HopperFloat32(NamedTuple):
     pieces: int
     stages: int
     registers: int
+    splits: int = 1
+    """Programs that share the visits of a key tile in a backward. With more than one, dk and dv are added in memory."""
 
 
 # By padded head dimension: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
 # and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
-    64: HopperForward(128, 2, 2, 2, 240, halves=True, whole_turns=True),
-    128: HopperForward(128, 2, 1, 2, 240, halves=True, whole_turns=True),
+    64: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=True),
+    128: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=True),
 }
-HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, whole_turns=True)}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, balanced=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""
@@ -104,7 +107,7 @@ HOPPER_LONG_KEYS = 8192
 HOPPER_FORWARD_SHARE = 0.75
 """Minimum tiles a multiprocessor of a 16-bit forward. With fewer the Triton kernel splits the keys."""
 
-HOPPER_MIN_KEYS = 1024
+HOPPER_MIN_KEYS = 512
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
 
 HOPPER_FEW = 20
@@ -113,17 +116,20 @@ HOPPER_FEW = 20
 HOPPER_SHARING = 12
 """Programs that then work on a head at the same time, so that most loads of its queries are hits of the L2 cache."""
 
-HOPPER_MANY_BY_HEAD = False
-"""Whether causal backward programs, if no fewer, take the heads one by one, not as many as half the L2 cache holds."""
-
 HOPPER_SHARED = 40
 """With fewer backward programs a multiprocessor than this, several share the query heads of a key tile."""
 
 HOPPER_FEWEST = 3
-"""With fewer than this, although they share, each of them visits one query head alone."""
+"""With fewer than this, although they share, each of them visits one query head alone, or a part of its queries."""
+
+HOPPER_VISITS = 4
+"""Minimum visits of a program, of 64 queries each, for a key tile's queries to be shared."""
 
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
+
+HOPPER_FLOAT32_VISITS = 2
+"""The same in float32."""
 
 HOPPER_FLOAT32_MIN_VISITED = 128
 """Minimum rows that a float32 program visits, whatever the number of programs."""
@@ -150,21 +156,34 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
         return None
     d = q.shape[-1]
     multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
-    if not multiplies_less and tiles_at_once(q, k):
+    if not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
         return None
-    return HOPPER_BACKWARD[padded_head_dim(q)]._replace(splits=backward_splits(q, k))
+    return HOPPER_BACKWARD[padded_head_dim(q)]._replace(splits=backward_splits(request, q, k))
 
 
-def backward_splits(q: Tensor, k: Tensor) -> int:
-    """Return how many programs share the query heads of a key tile: a divisor of their number.
+def backward_splits(request: Request, q: Tensor, k: Tensor) -> int:
+    """Return how many programs share the visits of a key tile in a 16-bit backward.
 
-    Where programs are few, one that visits all these heads takes a large part of the whole time. One that visits a
-    single head loads keys, and adds to dk and dv, for little work: it is for the fewest programs.
+    Where programs are few, one that visits all query heads of a key head takes a large part of the whole time. One that
+    visits a single head loads keys, and adds to dk and dv, for little work: it is for the fewest programs.
     """
     group, tiles, processors = q.shape[1] // k.shape[1], num_tiles(k, HOPPER_ROWS), gpu.multiprocessors(q.device)
     divisors = [splits for splits in range(1, max(1, group // 2) + 1) if group % splits == 0]
     splits = next((splits for splits in divisors if splits * tiles >= HOPPER_SHARED * processors), divisors[-1])
-    return splits if splits * tiles >= HOPPER_FEWEST * processors else group
+    if splits * tiles >= HOPPER_FEWEST * processors:
+        return splits
+    return max(group, _splits_that_fill(request, q, k, HOPPER_ROWS, HOPPER_VISITS))
+
+
+def _splits_that_fill(request: Request, q: Tensor, k: Tensor, rows: int, min_visits: int) -> int:
+    """Return how many programs to a tile of so many keys give each multiprocessor one; if causal, about two.
+
+    The programs of a causal head differ in work, and a multiprocessor with two ends no later than others.
+    """
+    tiles, processors = num_tiles(k, rows), gpu.multiprocessors(q.device)
+    visits = q.shape[1] // k.shape[1] * cdiv(q.shape[2], WGMMA_ROWS)
+    filling = round(2 * processors / tiles) if request.is_causal else processors // tiles
+    return max(1, min(filling, visits // min_visits))
 
 
 def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int = 1) -> int:
@@ -182,9 +201,7 @@ def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int =
     fitting = gpu.l2_bytes(q.device) // 2 // bytes_of_group
     if splits * num_tiles(k, HOPPER_ROWS) < HOPPER_FEW * processors:
         fitting = max(fitting, processors // HOPPER_SHARING)
-    elif HOPPER_MANY_BY_HEAD:
-        fitting = 1
-    return min(q.shape[0] * groups, max(1, fitting))
+    return equal_groups(q.shape[0] * groups, max(1, fitting))
 
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
@@ -192,11 +209,17 @@ def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloa
     return None if has_few_rows(q) else hopper_float32(request, q, k)
 
 
+def hopper_float32_backward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
+    """Return choices of the float32 backward in Gluon, or None. It adds dq, and dk and dv if split, in any order."""
+    choice = None if request.deterministic else hopper_float32(request, k, q)
+    return choice and choice._replace(splits=_splits_that_fill(request, q, k, WGMMA_ROWS, HOPPER_FLOAT32_VISITS))
+
+
 def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFloat32 | None:
     """Return choices of a float32 kernel in Gluon, or None.
 
-    A program holds some of the `rows`, q forward and k backward, and loops over the `visited`, k and q. The backward
-    sums dq in any order. Pieces of all inputs are allocated until the kernels end.
+    A program holds some of the `rows`, q forward and k backward, and loops over the `visited`, k and q. Pieces of all
+    inputs are allocated until the kernels end.
     """
     if rows.dtype != torch.float32 or not hopper_takes(request, rows) or rows.shape[2] < HOPPER_ROWS:
         return None

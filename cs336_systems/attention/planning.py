@@ -100,7 +100,7 @@ def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tens
         from cs336_systems.attention import gluon_plans
 
         backward = gluon_plans.gluon_backward(request, q4, k4, v4, out4, do4, choice)
-    elif not request.deterministic and (in_pieces := hopper.hopper_float32(request, k4, q4)):
+    elif in_pieces := hopper.hopper_float32_backward(request, q4, k4):
         from cs336_systems.attention import gluon_plans
 
         backward = gluon_plans.pieces_backward(request, q4, k4, v4, out4, do4, in_pieces)

@@ -132,10 +132,21 @@ AT_ONCE_TILES = Tiles(64, 64, 4, 3)
 AT_ONCE_MIN_SHARED_BYTES = 160 * 2**10
 
 
+AT_ONCE_SCORES = {16: 16, 32: 16, 64: 16, 128: 4}
+"""By padded head dimension, the maximum tiles of scores a multiprocessor with which one launch takes less time than the
+several launches of any other backward (H200)."""
+
+
+def has_few_scores(q: Tensor, k: Tensor) -> bool:
+    """Whether tiles of scores are at most AT_ONCE_SCORES a multiprocessor."""
+    scores = num_tiles(q, AT_ONCE_TILES.q) * cdiv(k.shape[2], AT_ONCE_TILES.k)
+    return scores <= AT_ONCE_SCORES.get(padded_head_dim(q), 0) * gpu.multiprocessors(q.device)
+
+
 def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
     """Return tiles for both passes of the backward in one launch, or None if two launches are faster.
 
-    One launch is faster where the programs of both passes run at the same time.
+    One launch is faster where the programs of both passes run at the same time, or where there is little to do.
     """
     tiles = AT_ONCE_TILES
     programs = sum(x.shape[0] * x.shape[1] * cdiv(x.shape[2], tiles.q) for x in (q, k))
@@ -143,7 +154,7 @@ def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
     fits = gpu.shared_bytes(q.device) >= AT_ONCE_MIN_SHARED_BYTES  # its loop over queries holds tiles of out as well
     has_queries = q.shape[2] > 1  # with one query, ptxas of triton 3.6 crashes
     takes = q.dtype != torch.float32 and q.shape[-1] <= MAX_PIPELINED_HEAD_DIM
-    return tiles if takes and programs <= max_programs and fits and has_queries else None
+    return tiles if takes and (programs <= max_programs or has_few_scores(q, k)) and fits and has_queries else None
 
 
 SPLIT_TILES = Tiles(64, 64, 4, 3)

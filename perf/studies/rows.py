@@ -273,6 +273,7 @@ SCHEMAS: dict[str, Any] = {
     "compile-attention": CompiledAttentionRow,
     "attention": ArmRow,
     "attention-gqa": ArmRow,
+    "attention-aside": ArmRow,
     "attention-random": ArmRow,
     "tiles": TileRow,
     "attention-memory": AttentionMemoryRow,

@@ -89,7 +89,7 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
         return f"{kernel} {_joined(problem.shape)} {problem.dtype}", str(WAYS[kernel].index(way))
     if not _hopper().hopper_takes(request, q):
         return None
-    if kernel.startswith("float32") != (problem.dtype == "float32"):
+    if kernel != "backward-programs" and kernel.startswith("float32") != (problem.dtype == "float32"):
         return None
     entry, numbers = _of_hopper(kernel, request, q, problem.kv_shape)
     return entry, _joined(numbers)
@@ -100,16 +100,24 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
     tables = _tables()
     d = tables.padded_head_dim(q)
     if kernel.startswith("float32"):
-        return f"HOPPER_FLOAT32[{d}, 3]", _hopper().HOPPER_FLOAT32[d, 3][1:]
+        return f"HOPPER_FLOAT32[{d}, 3]", _hopper().HOPPER_FLOAT32[d, 3][1:3]
     if kernel == "hopper-backward":
         return f"HOPPER_BACKWARD[{d}]", _hopper().HOPPER_BACKWARD[d][:3]
     if kernel == "backward-order":
         return f"HOPPER_BACKWARD[{d}], order", tuple(getattr(_hopper().HOPPER_BACKWARD[d], name) for name in ORDER)
     if kernel == "backward-programs":
-        return f"backward_splits {_joined(q.shape)}", (_hopper().backward_splits(q, q.new_empty(kv_shape)), 0)
+        return f"backward_splits {_joined(q.shape)}", (_splits(request, q, q.new_empty(kv_shape)), 0)
     taken = _hopper().hopper_forward(request, q, q, q) or _hopper().HOPPER_FORWARD[d]
     table = HOPPER_TABLES[_gluon_way(taken, d)]
     return f"{table}[{d}]", (*taken[:4], *map(int, taken[5:]))
+
+
+def _splits(request: Any, q: Any, k: Any) -> int:
+    """Return how many programs share the visits of a key tile in the Gluon backward."""
+    if q.dtype.itemsize == 2:
+        return int(_hopper().backward_splits(request, q, k))
+    in_pieces = _hopper().hopper_float32_backward(request, q, k)
+    return int(in_pieces.splits) if in_pieces else 1
 
 
 HOPPER_TABLES = {
@@ -274,9 +282,9 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    *sizes, consumers, halves, one_tile, whole_turns = numbers
+    *sizes, consumers, halves, one_tile, balanced = numbers
     registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = _hopper().HopperForward(*sizes, consumers, registers, bool(halves), bool(one_tile), bool(whole_turns))
+    how = _hopper().HopperForward(*sizes, consumers, registers, bool(halves), bool(one_tile), bool(balanced))
     plan = _gluon().gluon_forward(_request(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
@@ -290,9 +298,10 @@ def _backward_order(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
 
 
 def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    group = on.q.shape[1] // on.k.shape[1]
-    if group % numbers[0]:
-        raise Unavailable(f"{numbers[0]} programs cannot share {group} query heads evenly")
+    if problem.dtype == "float32":
+        if numbers[1]:
+            raise Unavailable("in float32 heads are at once as backward_heads_at_once says")
+        return _float32_backward(problem, on, (*_float32_numbers(on), numbers[0]))
     return _changed_backward(problem, on, ("splits", "heads_at_once"), numbers)
 
 
@@ -347,8 +356,9 @@ def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int,
         return _backward_run(_triton().at_once_backward(request, q, k, v, out, do, tables.AT_ONCE_TILES), on)
     _require_gluon(request, on)
     if problem.dtype == "float32":
-        return _float32_backward(problem, on, _hopper().HOPPER_FLOAT32[d, 3][1:])
-    return _backward_run(_gluon().gluon_backward(request, q, k, v, out, do, _hopper().HOPPER_BACKWARD[d]), on)
+        return _float32_backward(problem, on, (*_float32_numbers(on), _splits(request, q, k)))
+    how = _hopper().HOPPER_BACKWARD[d]._replace(splits=_splits(request, q, k))
+    return _backward_run(_gluon().gluon_backward(request, q, k, v, out, do, how), on)
 
 
 def _require_gluon(request: Any, on: Tensors) -> None:
@@ -356,6 +366,11 @@ def _require_gluon(request: Any, on: Tensors) -> None:
         raise Unavailable("the kernels in Gluon take head dimensions of 33 to 128 on compute capability 9.0")
     if on.q.shape[2] < _hopper().HOPPER_ROWS:
         raise Unavailable(f"the kernels in Gluon take {_hopper().HOPPER_ROWS} rows or more")
+
+
+def _float32_numbers(on: Tensors) -> tuple[int, ...]:
+    """Return stages and registers of three pieces."""
+    return tuple(_hopper().HOPPER_FLOAT32[_tables().padded_head_dim(on.q), 3][1:3])
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:

@@ -73,16 +73,14 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
         ]
 
     alone = ((True, 512, 1, 1), (True, 333, 1, 1), (False, 512, 1, 1), (False, 333, 1, 1))
-    for is_causal, n, group, splits in (*alone, (True, 512, 2, 1), (True, 512, 2, 2)):
-        if dtype == "float32" and splits > 1:
-            continue
+    for is_causal, n, group, splits in (*alone, (True, 512, 2, 1), (True, 512, 2, 2), (False, 333, 1, 3)):
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)
         request = Request(is_causal, 0.1)
         for variant, (forward, forward_choice), (backward, backward_choice) in launchers:
             forward(request, q, k, k, forward_choice)(q, k, k, None)
-            how = backward_choice if dtype == "float32" else backward_choice._replace(splits=splits)
+            how = backward_choice._replace(splits=splits)
             backward(request, q, k, k, q, q, how)(q, k, k, q, lse, q, None)
             for name, kernel in compiled:
                 if "hopper" in name:

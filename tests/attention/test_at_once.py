@@ -61,7 +61,8 @@ def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [taken(1, n, 64) for n in (128, 1024, 4096, 8192)] == [True, True, True, False]
     assert [taken(1, n, 128) for n in (128, 1024, 4096, 8192, 16384)] == [True, True, True, True, False]
-    assert taken(8, 512, 64) and not taken(16, 512, 64)
+    assert taken(33, 512, 16) and not taken(34, 512, 16)  # many programs, but few scores
+    assert taken(8, 1024, 64) and not taken(9, 1024, 64)
     assert not taken(1, 1024, 64, torch.float32) and not taken(1, 1, 64)
     monkeypatch.setattr(gpu, "shared_bytes", lambda device: 99 * 2**10)
     assert not taken(1, 1024, 64)
@@ -70,7 +71,7 @@ def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("d", [16, 32, 64, 80, 128])
-@pytest.mark.parametrize("n", [128, 1000, 1024, 4096])
+@pytest.mark.parametrize("n", [128, 1000, 1024])
 def test_it_is_as_exact_as_eager_where_it_is_taken(n: int, d: int, is_causal: bool) -> None:
     q, k, v, grad_out = make_inputs(Shape((1, 1), n, n, d), torch.bfloat16)
     assert tiles_at_once(q, k)

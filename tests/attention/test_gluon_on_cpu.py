@@ -136,16 +136,6 @@ def test_programs_share_the_tiles_of_all_heads(
     assert_within_gate({"out": out, "lse": lse}, exact, eager, torch.float32)
 
 
-@pytest.mark.parametrize(
-    ("heads", "tiles", "programs", "expected"),
-    [(50, 8, 128, 48), (50, 8, 132, 33), (19, 21, 132, 19), (20, 21, 132, 19), (1, 512, 132, 1), (3, 1, 132, 3)],
-)
-def test_heads_are_visited_together_in_whole_turns(
-    launchers: Any, heads: int, tiles: int, programs: int, expected: int
-) -> None:
-    assert launchers.in_whole_turns(heads, tiles, programs) == expected
-
-
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(
     ("shape", "splits", "heads_at_once"),
@@ -153,10 +143,12 @@ def test_heads_are_visited_together_in_whole_turns(
         (Shape((1, 6), 70, 140, 128, heads_per_kv_head=3), 3, 0),
         (Shape((1, 5), 140, 70, 80, "heads_inside", heads_per_kv_head=5), 5, 2),
         (Shape((2, 4), 140, 140, 40, heads_per_kv_head=4), 2, 3),
+        (Shape((1, 2), 300, 140, 128, heads_per_kv_head=2), 4, 0),
+        (Shape((1, 1), 200, 260, 64), 3, 0),  # of the second key tile, if causal, two programs visit nothing
     ],
     ids=str,
 )
-def test_programs_share_the_query_heads_of_a_key_head(
+def test_programs_share_the_visits_of_a_key_tile(
     launchers: Any, shape: Shape, splits: int, heads_at_once: int, is_causal: bool
 ) -> None:
     q, k, v, grad_out = make_inputs(shape, torch.float32)
@@ -164,6 +156,16 @@ def test_programs_share_the_query_heads_of_a_key_head(
     plans = launchers.gluon_forward, launchers.gluon_backward
     choices = {d: how._replace(splits=splits, heads_at_once=heads_at_once) for d, how in HOPPER_BACKWARD.items()}
     got = run(plans, HOPPER_FORWARD, choices, q, k, v, grad_out, is_causal)
+    assert_within_gate(got, exact, eager, torch.float32)
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+def test_programs_share_the_visits_of_a_key_tile_of_pieces(launchers: Any, is_causal: bool) -> None:
+    """Of the last key tile, if causal, only two of three programs visit any queries."""
+    q, k, v, grad_out = make_inputs(Shape((1, 2), 130, 140, 64, heads_per_kv_head=2), torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    plans, how = (launchers.pieces_forward, launchers.pieces_backward), HOPPER_FLOAT32[64, 3]
+    got = run(plans, {64: how}, {64: how._replace(splits=3)}, q, k, v, grad_out, is_causal)
     assert_within_gate(got, exact, eager, torch.float32)
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from cs336_systems.attention import gpu, hopper, planning
+from cs336_systems.attention import gpu, planning
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
 from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
@@ -20,6 +20,7 @@ from cs336_systems.attention.hopper import (
     backward_splits,
     hopper_backward,
     hopper_float32,
+    hopper_float32_backward,
     hopper_float32_forward,
     hopper_forward,
 )
@@ -69,10 +70,11 @@ def test_a_program_for_nearly_each_multiprocessor_is_enough(d: int) -> None:
         assert hopper_backward(CALL, q, q, q) == HOPPER_BACKWARD[padded]
     fewer = tensor(1, 8, 1024, d)
     assert hopper_forward(CALL, fewer, fewer, fewer) is None
-    assert hopper_backward(CALL, fewer, fewer, fewer) == (None if d == 128 else HOPPER_BACKWARD[padded])
-    one = tensor(1, 1, 2048, d)
-    assert hopper_backward(CALL, one, one, one) is None  # both passes fit in one launch
-    short, more = tensor(1, 32, 512, d), tensor(1, 64, 512, d)
+    few_scores = None if d == 64 else HOPPER_BACKWARD[padded]._replace(splits=2)
+    assert hopper_backward(CALL, fewer, fewer, fewer) == few_scores
+    one = tensor(1, 1, 1024, d)
+    assert hopper_backward(CALL, one, one, one) is None  # both passes in one launch take less time
+    short, more = tensor(1, 32, 500, d), tensor(1, 64, 500, d)
     assert hopper_forward(CALL, short, short, short) is None
     assert hopper_forward(CALL, more, more, more) == HOPPER_FORWARD[padded]
 
@@ -80,7 +82,7 @@ def test_a_program_for_nearly_each_multiprocessor_is_enough(d: int) -> None:
 @pytest.mark.usefixtures("on_hopper")
 def test_all_others_get_the_plain_kernels() -> None:
     q = tensor(1, 16, 4096, 64)
-    few = tensor(1, 1, 4096, 64)
+    few = tensor(1, 1, 1024, 64)
     short = tensor(64, 16, 64, 64)
     unaligned = torch.empty(16 * 4096 * 64 + 1, dtype=q.dtype)[1:].view_as(q)
     odd = tensor(1, 16, 4096, 65)[..., :64]
@@ -119,10 +121,35 @@ def test_all_others_get_the_plain_kernels() -> None:
 def test_programs_share_a_key_head_where_they_are_few(shape: tuple[int, ...], group: int, splits: int) -> None:
     q = torch.empty(*shape, 128, dtype=torch.bfloat16, device="meta")
     k = q[:, ::group]
-    assert backward_splits(q, k) == splits
+    assert backward_splits(CALL, q, k) == splits
     choice = hopper_backward(CALL, q, k, k)
     assert choice is not None and choice.splits == splits
     assert hopper_backward(CALL._replace(deterministic=True), q, k, k) is None
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize(
+    ("shape", "group", "full", "causal", "float32"),
+    [
+        ((1, 1, 2048), 1, 8, 8, 8),  # in 16 bits no more: a program has 4 tiles of queries
+        ((1, 1, 4096), 1, 4, 8, 4),
+        ((1, 1, 1024), 1, None, None, 8),
+        ((1, 8, 2048), 1, 1, 2, 1),
+        ((1, 16, 2048), 1, 1, 1, 1),
+        ((1, 4, 2048), 4, 8, 16, 8),
+    ],
+)
+def test_programs_share_queries_until_no_multiprocessor_is_idle(
+    shape: tuple[int, ...], group: int, full: int | None, causal: int | None, float32: int
+) -> None:
+    q = torch.empty(*shape, 128, dtype=torch.bfloat16, device="meta")
+    k = q[:, ::group]
+    for is_causal, splits in ((False, full), (True, causal)):
+        choice = hopper_backward(CALL._replace(is_causal=is_causal), q, k, k)
+        assert (choice and choice.splits) == splits
+    in_pieces = hopper_float32_backward(FLOAT32._replace(is_causal=True), q.float(), k.float())
+    assert in_pieces is not None and in_pieces.splits == float32
+    assert hopper_float32_backward(FLOAT32._replace(deterministic=True), q.float(), k.float()) is None
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -137,10 +164,7 @@ def test_few_backward_programs_are_balanced_and_many_stay_in_the_cache(monkeypat
     assert backward_heads_at_once(causal, few, few) == 16
     assert backward_heads_at_once(causal, few, few[:, ::8], splits=2) == 4  # all there are
     assert backward_heads_at_once(causal, many, many) == 1  # of 16 MiB each
-    assert backward_heads_at_once(causal, shorter, shorter) == 6
-    monkeypatch.setattr(hopper, "HOPPER_MANY_BY_HEAD", True)
-    assert backward_heads_at_once(causal, shorter, shorter) == 1
-    assert backward_heads_at_once(causal, few, few) == 16
+    assert backward_heads_at_once(causal, shorter, shorter) == 7  # of 512: 6 fit, and would leave a rest of 2
 
 
 @pytest.mark.usefixtures("on_hopper")

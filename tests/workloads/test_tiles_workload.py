@@ -181,8 +181,10 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
     assert told("backward-order", (0, 0, 0, 2, 2), d=128) == HOPPER_BACKWARD[128]._replace(**swapped)
     shared = HOPPER_BACKWARD[64]._replace(splits=2, heads_at_once=16)
     assert told("backward-programs", (2, 16), kv_heads=2) == shared
-    with pytest.raises(Unavailable, match="2 programs cannot share 1 query heads"):
-        told("backward-programs", (2, 16))
+    assert told("backward-programs", (2, 16)) == shared
+    assert told("backward-programs", (2, 0), "float32") == HOPPER_FLOAT32[64, 3]._replace(splits=2)
+    with pytest.raises(Unavailable, match="backward_heads_at_once"):
+        told("backward-programs", (2, 16), "float32")
     assert told("float32-backward", (2, 216), "float32") == HOPPER_FLOAT32[64, 3]
 
 

@@ -2,7 +2,7 @@
 
 Consumers hold 64 rows of dk and dv each in registers and visit the tiles of queries. dq is summed over programs in
 memory, in float32 and in the order in which programs arrive, so the last bits of two runs differ. So are dk and dv
-where several programs share the query heads of a key head. Scores are transposed, keys by queries: p and ds then are in
+where several programs share the visits of a key tile. Scores are transposed, keys by queries: p and ds then are in
 the layout of a wgmma's left operand, for dv and dk.
 
 `scale` is softmax_scale; `scale_log2` is softmax_scale * log2(e), for the scores, which are in base 2 as in the
@@ -60,9 +60,9 @@ class Config(NamedTuple):
     EVEN_QUERIES: Any
     EVEN_KEYS: Any
     HEADS: Any
-    """Query heads of a program."""
+    """Query heads of a key head."""
     SPLITS: Any
-    """Programs that share the query heads of a key tile. With more than one, dk and dv are added in memory as dq is."""
+    """Programs that share the visits of a key tile. With more than one, dk and dv are added in memory as dq is."""
 
 
 class Task(NamedTuple):
@@ -108,68 +108,85 @@ def allocate(
     )  # fmt: skip
 
 
-@gluon.jit
-def tiles_of_program(sizes, K_TILE_SIZE: gl.constexpr, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
-    """Return first key, batch, group, first query and number of query tiles. The first key tile is the heaviest.
+class Share(NamedTuple):
+    """What a program does: the keys that it holds, and the tiles of queries that it visits."""
 
-    A group is the query heads that a program visits: all that share a key head, or one of SPLITS parts of them.
+    k_start: Any
+    batch: Any
+    kv_head: Any
+    q_start: Any
+    """First query that sees any of the keys, rounded down to a tile."""
+    num_tiles: Any
+    """Tiles of queries of a head, from q_start on."""
+    part: Any
+    """The program's number among the SPLITS that hold these keys."""
+    visits: Any
+
+
+@gluon.jit
+def share_of_program(sizes, K_TILE_SIZE: gl.constexpr, config):
+    """Return what this program does. The first key tile of a causal head is the heaviest.
+
+    Of the visits of a key tile, its first tile of queries in all HEADS, its second in all, and so on, a program makes
+    every one in SPLITS. So a program whose SPLITS divide HEADS visits some heads whole.
     """
     tile, batch_head = in_order(gl.program_id(0), gl.cdiv(sizes.keys, K_TILE_SIZE), sizes)
     k_start = tile * K_TILE_SIZE
     q_start = k_start * 0
-    if IS_CAUSAL:
-        q_start = k_start // Q_TILE_SIZE * Q_TILE_SIZE
-    num_tiles = gl.maximum(gl.cdiv(sizes.queries - q_start, Q_TILE_SIZE), 0)
-    return k_start, batch_head // sizes.heads, batch_head % sizes.heads, q_start, num_tiles
+    if config.IS_CAUSAL:
+        q_start = k_start // config.Q_TILE_SIZE * config.Q_TILE_SIZE
+    num_tiles = gl.maximum(gl.cdiv(sizes.queries - q_start, config.Q_TILE_SIZE), 0)
+    group = batch_head % sizes.heads
+    part = group % config.SPLITS
+    visits = gl.cdiv(num_tiles * config.HEADS - part, config.SPLITS)
+    return Share(k_start, batch_head // sizes.heads, group // config.SPLITS, q_start, num_tiles, part, visits)
 
 
 @gluon.jit
-def visited(i, num_tiles, group, HEADS: gl.constexpr):
-    """Return tile and query head of visit i: all tiles of the group's first head, then of the next."""
-    tile = i
-    head = group
-    if HEADS > 1:
-        tile = i % num_tiles
-        head = group * HEADS + i // num_tiles
-    return tile, head
+def visited(i, share, config):
+    """Return tile and query head of a program's visit i."""
+    if config.HEADS == 1 and config.SPLITS == 1:
+        return i, share.kv_head
+    visit = share.part + i * config.SPLITS
+    return visit // config.HEADS, share.kv_head * config.HEADS + visit % config.HEADS
 
 
 @gluon.jit
 def load_tiles(q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, sizes, config):
     """Load k and v once, then q, do, lse (in base 2) and delta through a ring."""
-    k_start, batch, group, q_start, num_tiles = tiles_of_program(sizes, 2 * KEYS, config.Q_TILE_SIZE, config.IS_CAUSAL)
+    share = share_of_program(sizes, 2 * KEYS, config)
     for c in gl.static_range(2):
-        keys = [batch, group // config.SPLITS, k_start + c * KEYS, 0]
+        keys = [share.batch, share.kv_head, share.k_start + c * KEYS, 0]
         mbarrier.expect(memory.kv_full.index(c), k_desc.block_type.nbytes + v_desc.block_type.nbytes)
         async_load(k_desc, keys, memory.kv_full.index(c), memory.k_tiles.index(c))
         async_load(v_desc, keys, memory.kv_full.index(c), memory.v_tiles.index(c))
     ring = memory.q
     columns = gl.arange(0, config.Q_TILE_SIZE, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    for i in range(0, num_tiles * config.HEADS):
+    for i in range(0, share.visits):
         slot = i % config.STAGES
-        tile, head = visited(i, num_tiles, group, config.HEADS)
-        row = q_start + tile * config.Q_TILE_SIZE
-        lse, delta = load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, config.HEADS)
+        tile, head = visited(i, share, config)
+        row = share.q_start + tile * config.Q_TILE_SIZE
+        lse, delta = load_vectors(L_ptr, Delta_ptr, share.batch, head, row, columns, sizes, config)
         mbarrier.wait(ring.empty.index(slot), (i // config.STAGES) % 2 ^ 1)
         mbarrier.expect(ring.full.index(slot), q_desc.block_type.nbytes + do_desc.block_type.nbytes)
-        async_load(q_desc, [batch, head, row, 0], ring.full.index(slot), ring.tiles.index(slot))
-        async_load(do_desc, [batch, head, row, 0], ring.full.index(slot), memory.do_tiles.index(slot))
+        async_load(q_desc, [share.batch, head, row, 0], ring.full.index(slot), ring.tiles.index(slot))
+        async_load(do_desc, [share.batch, head, row, 0], ring.full.index(slot), memory.do_tiles.index(slot))
         memory.lse.index(slot).store(lse * LOG2_E)
         memory.delta.index(slot).store(delta)
         mbarrier.arrive(ring.full.index(slot), count=1)
 
 
 @gluon.jit
-def load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, HEADS: gl.constexpr):
+def load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, config):
     """Load lse and delta of a tile of queries, zeros beyond the end."""
-    row_ptr = (batch * (sizes.heads * HEADS) + head).to(gl.int64) * sizes.queries
+    row_ptr = (batch * (sizes.heads // config.SPLITS * config.HEADS) + head).to(gl.int64) * sizes.queries
     lse = gl.load(L_ptr + row_ptr + row + columns, mask=row + columns < sizes.queries, other=0.0)
     delta = gl.load(Delta_ptr + row_ptr + row + columns, mask=row + columns < sizes.queries, other=0.0)
     return lse, delta
 
 
 @gluon.jit
-def masked(s, keys, tile, q_start, full_from, num_tiles, sizes, config, row_layout: gl.constexpr):
+def masked(s, keys, tile, share, full_from, sizes, config, row_layout: gl.constexpr):
     """Set scores to -inf for keys beyond the end, for queries beyond the end, and above the diagonal.
 
     Edges are branches in one loop: with a loop for the diagonal and one for the rest, ptxas serializes wgmma (C7511).
@@ -178,24 +195,24 @@ def masked(s, keys, tile, q_start, full_from, num_tiles, sizes, config, row_layo
         s = gl.where((keys < sizes.keys)[:, None], s, float("-inf"))
     if not config.EVEN_QUERIES:  # noqa: SIM102
         # Queries beyond the end are zeros, but 0 times an infinite k would be NaN.
-        if tile == num_tiles - 1:
-            rows = q_start + tile * config.Q_TILE_SIZE + gl.arange(0, config.Q_TILE_SIZE, layout=row_layout)
+        if tile == share.num_tiles - 1:
+            rows = share.q_start + tile * config.Q_TILE_SIZE + gl.arange(0, config.Q_TILE_SIZE, layout=row_layout)
             s = gl.where((rows < sizes.queries)[None, :], s, float("-inf"))
     if config.IS_CAUSAL:  # noqa: SIM102
         if tile < full_from:
-            rows = q_start + tile * config.Q_TILE_SIZE + gl.arange(0, config.Q_TILE_SIZE, layout=row_layout)
+            rows = share.q_start + tile * config.Q_TILE_SIZE + gl.arange(0, config.Q_TILE_SIZE, layout=row_layout)
             s = gl.where(rows[None, :] >= keys[:, None], s, float("-inf"))
     return s
 
 
 @gluon.jit
-def store_dkdv(task, dk, dv, parts: gl.constexpr, tiles, batch, group, k_start):
+def store_dkdv(task, dk, dv, parts: gl.constexpr, tiles, share, CONSUMER: gl.constexpr):
     """Store dk and dv, in parts of columns; where programs share their keys, add them in float32 and without `scale`.
 
     They pass through one or two `tiles` of shared memory, each 64 x D of 16 bits, which are not read again: that of v
     (k is read for dq until all warp groups are done) and perhaps one of dq.
     """
-    coord = [batch, group // task.config.SPLITS, k_start, 0]
+    coord = [share.batch, share.kv_head, share.k_start + CONSUMER * KEYS, 0]
     if task.config.SPLITS == 1:
         async_store(task.dv, coord, written(task.dv, dv, 1.0, parts, tiles[0]))
         tma.store_wait(len(tiles) - 1)

@@ -24,8 +24,8 @@ from cs336_systems.attention.gluon_kernels.backward import (
     allocate,
     load_tiles,
     masked,
+    share_of_program,
     store_dkdv,
-    tiles_of_program,
     visited,
 )
 from cs336_systems.attention.gluon_kernels.columns import (
@@ -82,14 +82,16 @@ def dq_of(CONSUMER: gl.constexpr, task, ds_slot):
 
 
 @gluon.jit
-def add_dq(CONSUMER: gl.constexpr, task, order, dq, i, batch, head, row):
+def add_dq(CONSUMER: gl.constexpr, task, order, dq, i, share):
     """Add a consumer's columns of the tile of dq of visit i in memory."""
     WIDTH: gl.constexpr = dq_width(CONSUMER, task.config.HEAD_DIM)
+    q_tile, head = visited(i, share, task.config)
+    row = share.q_start + q_tile * task.config.Q_TILE_SIZE
     tile = i % order.DQ_STAGES * 2 + CONSUMER
     tma.store_wait(order.DQ_STAGES - 1)  # the last addition from there has read its tile
     columns_of(matrix(task.memory.dq_tiles, tile, task.config.Q_TILE_SIZE, DQ_COLUMNS), 0, WIDTH).store(dq)
     fence_async_shared()
-    async_add(task.dq, [batch, head, row, CONSUMER * DQ_COLUMNS], task.memory.dq_tiles.index(tile))
+    async_add(task.dq, [share.batch, head, row, CONSUMER * DQ_COLUMNS], task.memory.dq_tiles.index(tile))
 
 
 @gluon.jit
@@ -101,10 +103,10 @@ def compute(CONSUMER: gl.constexpr, task, order):
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    HEADS: gl.constexpr = task.config.HEADS
     S_AHEAD: gl.constexpr = order.S_AHEAD
     DK_FIRST: gl.constexpr = order.DK_FIRST
-    SKIPS: gl.constexpr = order.SKIP_MASKED and task.config.IS_CAUSAL and HEADS == 1 and CONSUMER == 1
+    ONE_HEAD: gl.constexpr = task.config.HEADS == task.config.SPLITS  # so visit i is tile i
+    SKIPS: gl.constexpr = order.SKIP_MASKED and task.config.IS_CAUSAL and ONE_HEAD and CONSUMER == 1
     # A consumer stores ds of a tile after dq of the last one. So once it has the other's ds of a tile, the other has
     # read all earlier ones, and with two slots it needs no barrier to store the next.
     FREES_DS: gl.constexpr = not (DK_FIRST and DS_STAGES > 1)
@@ -114,13 +116,11 @@ def compute(CONSUMER: gl.constexpr, task, order):
     # Products of one matrix over head vectors that are waited for together.
     PRODUCTS: gl.constexpr = len(parts_of(wgmma_columns(HEAD_DIM)))
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
-    block_start, batch, group, q_start, num_tiles = tiles_of_program(
-        sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL
-    )
-    k_start = block_start + CONSUMER * KEYS
+    share = share_of_program(sizes, 2 * KEYS, task.config)
+    k_start = share.k_start + CONSUMER * KEYS
     keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
-    full_from = gl.cdiv(k_start + KEYS - 1 - q_start, Q_TILE_SIZE)  # tiles of queries that see all these keys
-    visits = num_tiles * HEADS
+    full_from = gl.cdiv(k_start + KEYS - 1 - share.q_start, Q_TILE_SIZE)  # tiles of queries that see all these keys
+    visits = share.visits
     first = 1 if SKIPS else 0
     dk = zeros_of(parts)
     dv = zeros_of(parts)
@@ -141,7 +141,7 @@ def compute(CONSUMER: gl.constexpr, task, order):
         if FREES_DS:
             mbarrier.arrive(memory.ds.empty.index(0), count=1, pred=visits > 0)
         if visits > 0:
-            add_dq(CONSUMER, task, order, dq, 0, batch, group, q_start)
+            add_dq(CONSUMER, task, order, dq, 0, share)
     if S_AHEAD:
         slot = first % STAGES
         mbarrier.wait(memory.q.full.index(slot), (first // STAGES) % 2, pred=first < visits)
@@ -149,7 +149,7 @@ def compute(CONSUMER: gl.constexpr, task, order):
         next_s = warpgroup_mma_wait(0, deps=(next_s,))
     for i in range(first, visits):
         slot = i % STAGES
-        tile, head = visited(i, num_tiles, group, HEADS)
+        tile, _ = visited(i, share, task.config)
         q = matrix(memory.q.tiles, slot, Q_TILE_SIZE, D)
         do = matrix(memory.do_tiles, slot, Q_TILE_SIZE, D)
         # p (line 11), while dp is multiplied (line 13).
@@ -162,7 +162,7 @@ def compute(CONSUMER: gl.constexpr, task, order):
         if not S_AHEAD:
             s = warpgroup_mma_wait(PRODUCTS, deps=(s,))
         s = s * scale_log2 - memory.lse.index(slot).load(column_layout)[None, :]
-        s = masked(s, keys, tile, q_start, full_from, num_tiles, sizes, task.config, column_layout)
+        s = masked(s, keys, tile, share, full_from, sizes, task.config, column_layout)
         p = gl.exp2(s)
         # dv (line 12), while ds is computed (line 14).
         p_rounded = p.to(dtype)
@@ -199,14 +199,14 @@ def compute(CONSUMER: gl.constexpr, task, order):
             mbarrier.arrive(memory.q.empty.index(slot), count=1)
         if FREES_DS:
             mbarrier.arrive(memory.ds.empty.index(ds_slot), count=1)
-        add_dq(CONSUMER, task, order, dq, i, batch, head, q_start + tile * Q_TILE_SIZE)
+        add_dq(CONSUMER, task, order, dq, i, share)
         if S_AHEAD:
             next_s = warpgroup_mma_wait(0, deps=(next_s,))
     tma.store_wait(0)
     tiles = (memory.v_tiles.index(CONSUMER),)
     if order.STORE_TILES == 2:
         tiles = tiles + (memory.dq_tiles.index(CONSUMER),)
-    store_dkdv(task, dk, dv, parts, tiles, batch, group, k_start)
+    store_dkdv(task, dk, dv, parts, tiles, share, CONSUMER)
 
 
 @gluon.jit(do_not_specialize=["NUM_GROUPS", "ALL_HEADS", "HEADS_AT_ONCE"])
@@ -227,13 +227,13 @@ def flash_bwd_hopper_128_kernel(
             q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
+                HEADS_PER_KV_HEAD, SPLITS),
         ),
         Task(
             dq_desc, dk_desc, dv_desc, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
+                HEADS_PER_KV_HEAD, SPLITS),
         ),
         Order(S_AHEAD, SKIP_MASKED, DK_FIRST, DQ_STAGES, STORE_TILES),
         REGISTERS,

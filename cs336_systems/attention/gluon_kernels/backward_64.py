@@ -22,8 +22,8 @@ from cs336_systems.attention.gluon_kernels.backward import (
     allocate,
     load_tiles,
     masked,
+    share_of_program,
     store_dkdv,
-    tiles_of_program,
     visited,
 )
 from cs336_systems.attention.gluon_kernels.columns import parts_of
@@ -38,18 +38,15 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    HEADS: gl.constexpr = task.config.HEADS
     dtype: gl.constexpr = memory.k_tiles.dtype
     s_layout: gl.constexpr = mma(Q_TILE_SIZE)
     a_layout: gl.constexpr = operand(D)
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
-    block_start, batch, group, q_start, num_tiles = tiles_of_program(
-        sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL
-    )
-    k_start = block_start + CONSUMER * KEYS
+    share = share_of_program(sizes, 2 * KEYS, task.config)
+    k_start = share.k_start + CONSUMER * KEYS
     keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
-    full_from = gl.cdiv(k_start + KEYS - 1 - q_start, Q_TILE_SIZE)  # tiles of queries that see all these keys
-    visits = num_tiles * HEADS
+    full_from = gl.cdiv(k_start + KEYS - 1 - share.q_start, Q_TILE_SIZE)  # tiles of queries that see all these keys
+    visits = share.visits
     dk = gl.zeros([KEYS, D], gl.float32, layout=mma(D))
     dv = gl.zeros([KEYS, D], gl.float32, layout=mma(D))
     mbarrier.wait(memory.kv_full.index(CONSUMER), 0)
@@ -62,7 +59,7 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
     next_s = warpgroup_mma_wait(0, deps=(next_s,))
     for i in range(0, visits):
         slot = i % STAGES
-        tile, _ = visited(i, num_tiles, group, HEADS)
+        tile, _ = visited(i, share, task.config)
         q = matrix(memory.q.tiles, slot, Q_TILE_SIZE, D)
         do = matrix(memory.do_tiles, slot, Q_TILE_SIZE, D)
         # p (line 11), while dp is multiplied (line 13).
@@ -70,7 +67,7 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
         dp = gl.zeros([KEYS, Q_TILE_SIZE], gl.float32, layout=s_layout)
         dp = warpgroup_mma(v, do.permute((1, 0)), dp, use_acc=False, is_async=True)
         s = s * scale_log2 - memory.lse.index(slot).load(column_layout)[None, :]
-        s = masked(s, keys, tile, q_start, full_from, num_tiles, sizes, task.config, column_layout)
+        s = masked(s, keys, tile, share, full_from, sizes, task.config, column_layout)
         p = gl.exp2(s)
         # dv (line 12), while ds is computed (line 14).
         dv = warpgroup_mma(gl.convert_layout(p.to(dtype), a_layout), do, dv, is_async=True)
@@ -91,7 +88,7 @@ def compute_dkdv(CONSUMER: gl.constexpr, task):
         next_s = warpgroup_mma(k, q_ahead.permute((1, 0)), zeros, use_acc=False, is_async=True)
         dv, dk, next_s = warpgroup_mma_wait(0, deps=(dv, dk, next_s))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-    store_dkdv(task, (dk,), (dv,), parts_of(D), (memory.v_tiles.index(CONSUMER),), batch, group, k_start)
+    store_dkdv(task, (dk,), (dv,), parts_of(D), (memory.v_tiles.index(CONSUMER),), share, CONSUMER)
 
 
 @gluon.jit
@@ -101,16 +98,15 @@ def reduce_dq(task):
     D: gl.constexpr = task.config.D
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    HEADS: gl.constexpr = task.config.HEADS
-    _, batch, group, q_start, num_tiles = tiles_of_program(sizes, 2 * KEYS, Q_TILE_SIZE, task.config.IS_CAUSAL)
+    share = share_of_program(sizes, 2 * KEYS, task.config)
     k0 = matrix(memory.k_tiles, 0, KEYS, D)
     k1 = matrix(memory.k_tiles, 1, KEYS, D)
     mbarrier.wait(memory.kv_full.index(0), 0)
     mbarrier.wait(memory.kv_full.index(1), 0)
-    for i in range(0, num_tiles * HEADS):
+    for i in range(0, share.visits):
         slot = i % DS_STAGES * 2
         phase = (i // DS_STAGES) % 2
-        tile, head = visited(i, num_tiles, group, HEADS)
+        tile, head = visited(i, share, task.config)
         dq = gl.zeros([Q_TILE_SIZE, D], gl.float32, layout=mma(D))
         mbarrier.wait(memory.ds.full.index(slot), phase)
         dq = warpgroup_mma(memory.ds.tiles.index(slot).permute((1, 0)), k0, dq, use_acc=False, is_async=True)
@@ -122,7 +118,7 @@ def reduce_dq(task):
         tma.store_wait(0)  # the last addition has read its tile
         matrix(memory.dq_tiles, 0, Q_TILE_SIZE, D).store(dq)
         fence_async_shared()
-        async_add(task.dq, [batch, head, q_start + tile * Q_TILE_SIZE, 0], memory.dq_tiles.index(0))
+        async_add(task.dq, [share.batch, head, share.q_start + tile * Q_TILE_SIZE, 0], memory.dq_tiles.index(0))
     tma.store_wait(0)
 
 
@@ -149,13 +145,13 @@ def flash_bwd_hopper_64_kernel(
             q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
+                HEADS_PER_KV_HEAD, SPLITS),
         ),
         Task(
             dq_desc, dk_desc, dv_desc, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE), scale, scale_log2,
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
-                HEADS_PER_KV_HEAD // SPLITS, SPLITS),
+                HEADS_PER_KV_HEAD, SPLITS),
         ),
         REGISTERS, DQ_REGISTERS,
     )  # fmt: skip

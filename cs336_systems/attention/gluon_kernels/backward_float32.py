@@ -21,7 +21,7 @@ from cs336_systems.attention.gluon_kernels.backward import (
     Config,
     load_vectors,
     masked,
-    tiles_of_program,
+    share_of_program,
     visited,
 )
 from cs336_systems.attention.gluon_kernels.pieces import (
@@ -82,22 +82,22 @@ class Task(NamedTuple):
 @gluon.jit
 def load_tiles(q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory, sizes, config, PIECES: gl.constexpr):
     """Load k and v once, then q with lse (in base 2) and do with delta through rings."""
-    k_start, batch, group, q_start, num_tiles = tiles_of_program(sizes, KEYS, QUERIES, config.IS_CAUSAL)
-    load_pieces(k_desc, batch, group, k_start, memory.k.full, memory.k.tiles, 0, PIECES)
-    load_pieces(v_desc, batch, group, k_start, memory.v.full, memory.v.tiles, 0, PIECES)
+    share = share_of_program(sizes, KEYS, config)
+    load_pieces(k_desc, share.batch, share.kv_head, share.k_start, memory.k.full, memory.k.tiles, 0, PIECES)
+    load_pieces(v_desc, share.batch, share.kv_head, share.k_start, memory.v.full, memory.v.tiles, 0, PIECES)
     columns = gl.arange(0, QUERIES, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    for i in range(0, num_tiles * config.HEADS):
+    for i in range(0, share.visits):
         slot = i % config.STAGES
         free = (i // config.STAGES) % 2 ^ 1  # a new barrier counts as passed in phase 1
-        tile, head = visited(i, num_tiles, group, config.HEADS)
-        row = q_start + tile * QUERIES
-        lse, delta = load_vectors(L_ptr, Delta_ptr, batch, head, row, columns, sizes, config.HEADS)
+        tile, head = visited(i, share, config)
+        row = share.q_start + tile * QUERIES
+        lse, delta = load_vectors(L_ptr, Delta_ptr, share.batch, head, row, columns, sizes, config)
         mbarrier.wait(memory.q.empty.index(slot), free)
-        load_pieces(q_desc, batch, head, row, memory.q.full.index(slot), memory.q.tiles, slot, PIECES)
+        load_pieces(q_desc, share.batch, head, row, memory.q.full.index(slot), memory.q.tiles, slot, PIECES)
         memory.lse.index(slot).store(lse * LOG2_E)
         mbarrier.arrive(memory.q.full.index(slot), count=1)
         mbarrier.wait(memory.do.empty.index(slot), free)
-        load_pieces(do_desc, batch, head, row, memory.do.full.index(slot), memory.do.tiles, slot, PIECES)
+        load_pieces(do_desc, share.batch, head, row, memory.do.full.index(slot), memory.do.tiles, slot, PIECES)
         memory.delta.index(slot).store(delta)
         mbarrier.arrive(memory.do.full.index(slot), count=1)
 
@@ -108,26 +108,25 @@ def compute_dv(task):
     memory, sizes = task.memory, task.sizes
     D: gl.constexpr = task.config.D
     STAGES: gl.constexpr = task.config.STAGES
-    HEADS: gl.constexpr = task.config.HEADS
     PIECES: gl.constexpr = task.PIECES
     s_layout: gl.constexpr = mma(QUERIES)
     column_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
-    k_start, batch, group, q_start, num_tiles = tiles_of_program(sizes, KEYS, QUERIES, task.config.IS_CAUSAL)
-    keys = k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
-    full_from = gl.cdiv(k_start + KEYS - 1 - q_start, QUERIES)  # tiles of queries that see all these keys
+    share = share_of_program(sizes, KEYS, task.config)
+    keys = share.k_start + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
+    full_from = gl.cdiv(share.k_start + KEYS - 1 - share.q_start, QUERIES)  # tiles of queries that see all these keys
     dv = gl.zeros([KEYS, D], gl.float32, layout=mma(D))
     k = matrices(memory.k.tiles, 0, D, PIECES)
     mbarrier.wait(memory.k.full, 0)
-    for i in range(0, num_tiles * HEADS):
+    for i in range(0, share.visits):
         slot = i % STAGES
         phase = (i // STAGES) % 2
-        tile, head = visited(i, num_tiles, group, HEADS)
+        tile, head = visited(i, share, task.config)
         # p (line 11), and to the other warp group.
         mbarrier.wait(memory.q.full.index(slot), phase)
         s = scores_of(k, transposed(matrices(memory.q.tiles, slot, D, PIECES)), QUERIES)
         s = s * task.scale_log2 - memory.lse.index(slot).load(column_layout)[None, :]
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-        s = masked(s, keys, tile, q_start, full_from, num_tiles, sizes, task.config, column_layout)
+        s = masked(s, keys, tile, share, full_from, sizes, task.config, column_layout)
         p = gl.exp2(s)
         mbarrier.wait(memory.ds.empty, i % 2 ^ 1)
         memory.p.tiles.store(p)
@@ -138,8 +137,8 @@ def compute_dv(task):
         part = product(pieces, matrices(memory.do.tiles, slot, D, PIECES), D)
         dv += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(memory.do.empty.index(slot), count=1)
-        add_dq(task, at_head(task.dq, batch, head), i % 2, q_start + tile * QUERIES, k, 0, D // 2)
-    store_rows(at_head(task.dv, batch, group), dv, task.dv.stride, k_start, sizes.keys, task.config.HEAD_DIM, D)
+        add_dq(task, at_head(task.dq, share.batch, head), i % 2, share.q_start + tile * QUERIES, k, 0, D // 2)
+    store_grad(task, task.dv, dv, share)
 
 
 @gluon.jit
@@ -148,19 +147,18 @@ def compute_dk(task):
     memory, sizes = task.memory, task.sizes
     D: gl.constexpr = task.config.D
     STAGES: gl.constexpr = task.config.STAGES
-    HEADS: gl.constexpr = task.config.HEADS
     PIECES: gl.constexpr = task.PIECES
     s_layout: gl.constexpr = mma(QUERIES)
-    k_start, batch, group, q_start, num_tiles = tiles_of_program(sizes, KEYS, QUERIES, task.config.IS_CAUSAL)
+    share = share_of_program(sizes, KEYS, task.config)
     dk = gl.zeros([KEYS, D], gl.float32, layout=mma(D))
     k = matrices(memory.k.tiles, 0, D, PIECES)
     v = matrices(memory.v.tiles, 0, D, PIECES)
     mbarrier.wait(memory.k.full, 0)
     mbarrier.wait(memory.v.full, 0)
-    for i in range(0, num_tiles * HEADS):
+    for i in range(0, share.visits):
         slot = i % STAGES
         phase = (i // STAGES) % 2
-        tile, head = visited(i, num_tiles, group, HEADS)
+        tile, head = visited(i, share, task.config)
         # ds (lines 13 and 14), in place of p, and to the other warp group.
         mbarrier.wait(memory.do.full.index(slot), phase)
         dp = product(v, transposed(matrices(memory.do.tiles, slot, D, PIECES)), QUERIES)
@@ -178,10 +176,8 @@ def compute_dk(task):
         part = product(operands(ds, D), matrices(memory.q.tiles, slot, D, PIECES), D)
         dk += warpgroup_mma_wait(0, deps=(part,))
         mbarrier.arrive(memory.q.empty.index(slot), count=1)
-        add_dq(task, at_head(task.dq, batch, head), i % 2, q_start + tile * QUERIES, k, D // 2, D // 2)
-    store_rows(
-        at_head(task.dk, batch, group), dk * task.scale, task.dk.stride, k_start, sizes.keys, task.config.HEAD_DIM, D
-    )
+        add_dq(task, at_head(task.dq, share.batch, head), i % 2, share.q_start + tile * QUERIES, k, D // 2, D // 2)
+    store_grad(task, task.dk, dk * task.scale, share)
 
 
 @gluon.jit
@@ -201,14 +197,24 @@ def add_dq(task, ptr, phase, row, k, FIRST_COLUMN: gl.constexpr, COLUMNS: gl.con
     gl.atomic_add(ptr + offsets, dq * task.scale, mask=exist, sem="relaxed")
 
 
+@gluon.jit
+def store_grad(task, rows, x, share):
+    """Store dk or dv; where programs share their keys, add it."""
+    D: gl.constexpr = task.config.D
+    HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
+    ADDS: gl.constexpr = task.config.SPLITS > 1
+    ptr = at_head(rows, share.batch, share.kv_head)
+    store_rows(ptr, x, rows.stride, share.k_start, task.sizes.keys, HEAD_DIM, D, ADDS)
+
+
 @gluon.jit(do_not_specialize=["NUM_GROUPS", "ALL_HEADS", "HEADS_AT_ONCE"])
 def flash_bwd_hopper_float32_kernel(
     q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, dQ_ptr, dK_ptr, dV_ptr,
     stride_dqb, stride_dqh, stride_dqq, stride_dkb, stride_dkh, stride_dkk, stride_dvb, stride_dvh, stride_dvk,
     N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
-    HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
-    IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    HEADS_PER_KV_HEAD: gl.constexpr, SPLITS: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, EVEN_QUERIES: gl.constexpr,
+    EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of 64 keys of one head of one batch element, and add their part of dq.
 
@@ -220,14 +226,16 @@ def flash_bwd_hopper_float32_kernel(
         (
             q_desc, k_desc, v_desc, do_desc, L_ptr, Delta_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD, 1), PIECES,
+            Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+                HEADS_PER_KV_HEAD, SPLITS), PIECES,
         ),
         Task(
             Rows(dQ_ptr, stride_dqb, stride_dqh, stride_dqq), Rows(dK_ptr, stride_dkb, stride_dkh, stride_dkk),
             Rows(dV_ptr, stride_dvb, stride_dvh, stride_dvk), memory,
             Sizes(N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE),
             scale, scale_log2,
-            Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS, HEADS_PER_KV_HEAD, 1), PIECES,
+            Config(HEAD_DIM, D, QUERIES, STAGES, 1, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
+                HEADS_PER_KV_HEAD, SPLITS), PIECES,
         ),
         REGISTERS,
     )  # fmt: skip

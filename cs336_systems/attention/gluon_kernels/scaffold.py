@@ -133,12 +133,19 @@ def at_head(x, batch, head):
 
 
 @gluon.jit
-def store_rows(ptr, x, stride, row, N_ROWS, HEAD_DIM: gl.constexpr, D: gl.constexpr):
-    """Store the first HEAD_DIM columns of a wgmma result of 64 x D to a head's rows from `row` on, up to N_ROWS."""
+def store_rows(ptr, x, stride, row, N_ROWS, HEAD_DIM: gl.constexpr, D: gl.constexpr, ADDS: gl.constexpr = False):
+    """Store the first HEAD_DIM columns of a wgmma result of 64 x D to a head's rows from `row` on, up to N_ROWS.
+
+    If ADDS, add them to what is there, which other programs add to as well.
+    """
     rows = row + gl.arange(0, 64, layout=gl.SliceLayout(1, mma(D)))
     columns = gl.arange(0, D, layout=gl.SliceLayout(0, mma(D)))
     exist = (rows < N_ROWS)[:, None] & (columns < HEAD_DIM)[None, :]
-    gl.store(ptr + (rows.to(gl.int64)[:, None] * stride + columns[None, :]), x, mask=exist)
+    ptrs = ptr + (rows.to(gl.int64)[:, None] * stride + columns[None, :])
+    if ADDS:
+        gl.atomic_add(ptrs, x, mask=exist, sem="relaxed")
+    else:
+        gl.store(ptrs, x, mask=exist)
 
 
 @gluon.jit

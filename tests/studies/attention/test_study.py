@@ -77,7 +77,7 @@ def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
     assert done.exit_code == 0, done.output
     assert "Measured on a CPU" in done.output
     rows = []
-    for name in ("attention", "attention-gqa", "attention-random"):
+    for name in ("attention", "attention-gqa", "attention-aside", "attention-random"):
         rows += json.loads((tmp_path / f"{name}.json").read_text())["rows"]
         assert {document_of(row["group"]) for row in rows} >= {name}
     assert {row["group"] for row in rows} == set(GROUPS)

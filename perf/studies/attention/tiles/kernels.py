@@ -87,10 +87,12 @@ def _few_scores(q: int, k: int, warps: int, *others: int) -> bool:
     return 8 <= q * k // (32 * warps) <= 64
 
 
-def _hopper_forward(k: int, stages: int, q_stages: int, consumers: int, halves: int, one_tile: int, whole: int) -> bool:
+def _hopper_forward(
+    k: int, stages: int, q_stages: int, consumers: int, halves: int, one_tile: int, balanced: int
+) -> bool:
     """Return whether the shared memory and registers are used, and each other choice can matter."""
     fits = (stages, consumers < 4) == (2, True) if k == 128 else (stages, halves) == (4, 0)
-    return fits and not (one_tile and (q_stages > 1 or whole))
+    return fits and not (one_tile and (q_stages > 1 or balanced))
 
 
 def _joined(numbers: Iterable[int]) -> str:
@@ -140,7 +142,7 @@ KERNELS = {
             "consumers": (2, 3, 4),
             "halves": (0, 1),
             "one tile": (0, 1),
-            "whole turns": (0, 1),
+            "balanced": (0, 1),
         },
         (*MANY, (4, 16, 8192), (32, 16, 1024), (1, 8, 2048)),
         mode="forward",
@@ -167,10 +169,9 @@ KERNELS = {
     ),
     "backward-programs": TunedKernel(
         "backward_splits and backward_heads_at_once; 0 heads: as the latter says",
-        {"splits": (1, 2, 4, 8), "heads at once": (0, 1, 4, 16, 64)},
-        ((1, 64, 2048, 8), (1, 64, 8192, 8), (1, 64, 32768, 8), (8, 16, 4096), (32, 16, 1024)),
+        {"splits": (1, 2, 4, 8, 16), "heads at once": (0, 1, 4, 16, 64)},
+        ((1, 1, 1024), (1, 1, 4096), (1, 64, 2048, 8), (1, 64, 8192, 8), (1, 64, 32768, 8), (8, 16, 4096)),
         dims=(64, 128),
-        dtypes=("bfloat16",),
         others_hang=True,
     ),
     **{

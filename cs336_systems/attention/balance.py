@@ -1,0 +1,46 @@
+"""Of how many heads the tiles are visited together, so that all programs end at about the same time.
+
+The tiles of a causal head differ in work. Programs take the heaviest tiles of some heads first, then the next, down to
+the lightest, and go on with the next heads. The more heads, the better that balances, but their keys and values should
+stay in the L2 cache. Where they do not end with a turn of all programs, the heaviest tiles of the next heads meet the
+lightest, and at the end the heaviest of a few last heads meet nothing.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+MOST_SIMULATED = 1 << 15
+"""Tiles of all candidates together: a plan takes some milliseconds at most."""
+
+SAME = 1.01
+"""Of candidates whose longest programs differ by less, the one nearest to what fits the cache is taken."""
+
+
+def equal_groups(heads: int, fitting: int) -> int:
+    """Return a number near `fitting` that divides the heads into about equal groups: the last one is no small rest."""
+    return -(-heads // max(1, round(heads / fitting)))
+
+
+@lru_cache(maxsize=4096)
+def heads_in_turns(heads: int, fitting: int, work: tuple[int, ...], programs: int) -> int:
+    """Return the number of heads, from half to one and a half of `fitting`, with the least work of any program.
+
+    `work` is that of a head's tiles, the heaviest first, which the programs take in turn, every other turn backward.
+    """
+    tiles, low, high = len(work), max(1, fitting // 2), min(heads, fitting * 3 // 2)
+    whole_turns = (round(turns * programs / tiles) for turns in range(1, high * tiles // programs + 2))
+    equal = (-(-heads // groups) for groups in range(max(1, heads // high), heads // low + 2))
+    candidates = sorted({*whole_turns, *equal, fitting}, key=lambda x: (x > fitting, abs(x - fitting)))
+    candidates = [x for x in candidates if low <= x <= high][: max(2, MOST_SIMULATED // (heads * tiles))]
+    longest = [longest_program(heads, x, work, programs) for x in candidates]
+    return next(x for x, it in zip(candidates, longest, strict=True) if it <= SAME * min(longest))
+
+
+def longest_program(heads: int, heads_at_once: int, work: tuple[int, ...], programs: int) -> int:
+    """Return the work of the program that has most; `gluon_kernels.order` has the order of tiles."""
+    turn, place = np.divmod(np.arange(heads * len(work)), programs)
+    program = np.where(turn % 2 == 0, place, programs - 1 - place)
+    group, rank = np.divmod(np.arange(heads * len(work)), heads_at_once * len(work))
+    tile = rank // np.minimum(heads_at_once, heads - group * heads_at_once)
+    return int(np.bincount(program, np.asarray(work)[tile]).max())

@@ -1,0 +1,60 @@
+"""How many heads the tiles of which are visited together, and that it is the kernels' own order that is balanced."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from cs336_systems.attention.balance import equal_groups, heads_in_turns, longest_program
+from tests.attention.gluon_on_cpu import CURRENT, Program, launchers_on_cpu
+
+
+def causal(tiles: int) -> tuple[int, ...]:
+    """Work of a causal head's tiles."""
+    return tuple(range(tiles + 1, 1, -1))
+
+
+@pytest.mark.parametrize(
+    ("heads", "fitting", "expected"), [(66, 59, 66), (180, 44, 45), (3, 8, 3), (7, 1, 1), (9, 6, 5)]
+)
+def test_no_group_is_a_small_rest(heads: int, fitting: int, expected: int) -> None:
+    assert equal_groups(heads, fitting) == expected
+
+
+def test_work_that_fits_whole_turns_is_balanced_as_far_as_it_can_be() -> None:
+    for heads, tiles, programs in ((512, 8, 128), (256, 16, 128), (64, 64, 128)):
+        at_once = heads_in_turns(heads, heads // 9, causal(tiles), programs)
+        assert longest_program(heads, at_once, causal(tiles), programs) * programs == heads * sum(causal(tiles))
+
+
+def test_any_work_is_balanced_to_a_few_percent() -> None:
+    """85 heads of 1778 took 1.26 of cuDNN's time, with 38 heads at once of 75 that fit: as much as the longest did."""
+    work = tuple(4 * tile + 1 for tile in range(7, 0, -1))
+    ideal = 85 * sum(work) / 132
+    assert longest_program(85, 38, work, 132) > 1.25 * ideal
+    assert longest_program(85, heads_in_turns(85, 75, work, 132), work, 132) < 1.07 * ideal
+    draw = random.Random(0)
+    over = []
+    for _ in range(50):
+        heads, fitting, tiles = draw.randint(20, 600), draw.randint(4, 60), draw.randint(8, 60)
+        at_once = heads_in_turns(heads, fitting, causal(tiles), 132)
+        assert fitting // 2 <= at_once <= fitting * 3 // 2
+        over.append(longest_program(heads, at_once, causal(tiles), 132) / (heads * sum(causal(tiles)) / 132))
+    assert sum(over) / len(over) < 1.06 and max(over) < 1.3
+
+
+@pytest.mark.parametrize(("heads", "at_once", "tiles", "programs"), [(5, 2, 3, 4), (7, 7, 4, 6), (1, 1, 5, 5)])
+def test_the_kernels_take_the_tiles_in_the_order_that_is_balanced(
+    heads: int, at_once: int, tiles: int, programs: int
+) -> None:
+    sizes = SimpleNamespace(queries=64 * tiles, heads=heads, all_heads=heads, heads_at_once=at_once)
+    work = []
+    with launchers_on_cpu() as plans:
+        order = plans.flash_fwd_hopper_kernel.function.__globals__
+        for number in range(programs):
+            CURRENT.program = Program(number, programs)
+            turns = range(int(order["turns_of"](sizes, 64)))
+            first_rows = [int(order["tile_at"](turn, sizes, 64, True)[0]) for turn in turns]
+            work.append(sum(row // 64 + 2 for row in first_rows))
+    assert sum(work) == heads * sum(causal(tiles))
+    assert max(work) == longest_program(heads, at_once, causal(tiles), programs)
