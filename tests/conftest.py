@@ -1,6 +1,7 @@
 """Where there is no GPU, Triton kernels run in Triton's interpreter, and tests marked `gpu` are skipped."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ import torch
 from tests.interpreter import speed_up_interpreter
 from tests.once import Once
 
+gc.disable()  # until the tests are collected: nothing that is imported is ever garbage
 HAS_GPU = torch.cuda.is_available()
 
 # Read by Triton when a kernel is decorated, so it has to be set before any kernel module is imported.
@@ -59,6 +61,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="takes 10 to 60 s; --slow runs it"))
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # a full collection visits what the tests made, not 1 s of torch's, pytest's and every module's objects
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
