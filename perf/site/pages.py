@@ -1,6 +1,7 @@
 """Navigation, links and template rendering shared by our pages."""
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Container, Mapping
@@ -91,21 +92,29 @@ def file(room: str) -> str:
 
 def render(room: str, *, show_commit_url: str, **values: Any) -> str:
     """Render a page from its page.html. All values are escaped."""
+    return (
+        _environment()
+        .get_template(f"{room}/page.html")
+        .render(
+            pages=[(page.file, page.label) for page in PAGES],
+            here=file(room),
+            commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
+            diff_url=diff_url(show_commit_url),
+            **values,
+        )
+    )
+
+
+@functools.cache  # it keeps what the pages have in common compiled
+def _environment() -> Any:
     import jinja2
 
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(ROOMS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    return environment.get_template(f"{room}/page.html").render(
-        pages=[(page.file, page.label) for page in PAGES],
-        here=file(room),
-        commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
-        diff_url=diff_url(show_commit_url),
-        **values,
     )
 
 

@@ -112,22 +112,19 @@ class Block(nn.Module):
         return self.linear(x).relu()
 
 
-def compiled(model):
-    for layer in model.children():
-        layer.compile(backend="aot_eager")
-    return model
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile's own, of a block's input
 @pytest.mark.parametrize(
-    ("model", "expected"),
+    ("layers", "compiled", "expected"),
     [
-        (nn.Sequential(Block(), Block()), [(3,), (2,), (1,), (0,)]),
-        (compiled(nn.Sequential(Block(), Block())), [(3, 2), (1, 0)]),
-        (nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3)), [(5,), (4,), (3, 2), (1,), (0,)]),
+        ([Block(), Block()], False, [(3,), (2,), (1,), (0,)]),
+        ([Block(), Block()], True, [(3, 2), (1, 0)]),
+        ([nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3)], False, [(5,), (4,), (3, 2), (1,), (0,)]),
     ],
 )
-def test_gradients_that_one_node_makes_are_together(model, expected):
+def test_gradients_that_one_node_makes_are_together(layers, compiled, expected):
+    model = nn.Sequential(*layers)
+    for layer in layers if compiled else ():
+        layer.compile(backend="aot_eager")
     assert indices(backward_groups({"out": [model(torch.rand(2, 3))]}, list(model.parameters()))) == expected
 
 

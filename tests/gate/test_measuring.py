@@ -11,7 +11,7 @@ from perf.gate.evidence import Evidence
 from perf.gate.measuring import Measuring
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
-from tests.harness.test_pair import ATTENTION, CASE, GOOD
+from tests.harness.test_pair import ATTENTION, CASE, GOOD, of_length
 
 CONTROL = Case("smoke.SmokeControls", "controls", {"control": "copy"}, "cpu", "wall", "warm")
 Open = Callable[[Any], Any]
@@ -32,9 +32,9 @@ def places(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
     return make
 
 
-def measured(places: tuple[Path, Path], **changes: Any) -> tuple[Measuring, Evidence, Evidence]:
-    """One row of the package's and one control."""
-    rows = [Evidence(CASE, (0.1, 1e-4), False), Evidence(CONTROL, (0.1, 1e-4), True)]
+def measured(places: tuple[Path, Path], *more: Evidence, **changes: Any) -> tuple[Any, ...]:
+    """The run over one row of the package's, one control and `more` rows, and these."""
+    rows = [Evidence(CASE, (0.1, 1e-4), False), Evidence(CONTROL, (0.1, 1e-4), True), *more]
     settings: dict[str, Any] = {"budget_s": 1e9, "looks": (2,), "is_open": lambda rows: [], "visits": 2}
     run = Measuring(rows, places, **settings | changes)
     run.until_settled()
@@ -45,8 +45,10 @@ def statuses(evidence: Evidence) -> tuple[str, str]:
     return evidence.outcomes["base"].status, evidence.outcomes["head"].status
 
 
-def test_every_row_has_its_visits_in_every_process(places: Any) -> None:
-    run, row, control = measured(places(GOOD, GOOD))
+def test_every_row_has_its_visits_in_every_process_and_a_broken_one_costs_the_others_nothing(places: Any) -> None:
+    broken = Evidence(of_length(65), (0.1, 1e-4), False)
+    head = ("if q.shape[-2] == 65: raise RuntimeError('no luck')", "")
+    run, row, control, _ = measured(places(GOOD, head), broken)
     for evidence in (row, control):
         assert statuses(evidence) == ("ok", "ok")
         assert [(visit.process, visit.visit) for visit in evidence.visits] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -56,6 +58,9 @@ def test_every_row_has_its_visits_in_every_process(places: Any) -> None:
     assert run.processes == 2
     assert run.greeting["software"]["torch"]
     assert {"build", "check", "warm_up", "sample"} <= {what for what, seconds in run.spent_s.items() if seconds > 0}
+    assert statuses(broken) == ("ok", "error")
+    assert broken.outcomes["head"].reason == "RuntimeError: no luck"
+    assert not broken.visits
 
 
 @pytest.mark.slow
@@ -72,12 +77,11 @@ def test_only_open_rows_go_on(places: Any) -> None:
     assert run.processes == 3
 
 
-def test_a_broken_head_costs_the_other_rows_nothing(places: Any) -> None:
+@pytest.mark.slow
+def test_where_nothing_but_controls_is_left_to_time_there_is_no_second_process(places: Any) -> None:
     _, row, control = measured(places(GOOD, ("raise RuntimeError('no luck')", "")))
     assert statuses(row) == ("ok", "error")
-    assert row.outcomes["head"].reason == "RuntimeError: no luck"
-    assert not row.visits
-    assert len(control.visits) == 2, "no second process: nothing else is left to time"
+    assert len(control.visits) == 2
 
 
 @pytest.mark.slow

@@ -71,24 +71,16 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(arms: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `text` in a process that has loaded both arms as `a` and `b`, beside the project's own package."""
-    script = f"""
+SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {str(ROOT)!r})
+project, arms = map(Path, sys.argv[1:])
+sys.path.insert(0, str(project))
 from perf.harness.side_by_side import load
-load(Path({str(arms)!r}) / "base", "a")
-load(Path({str(arms)!r}) / "head", "b")
-{text}
-"""
-    return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | environment, check=False
-    )
+load(arms / "base", "a")
+load(arms / "head", "b")
 
-
-SCRIPT = """
-import json, traceback
+import importlib, json, traceback
 import torch
 import b.value, a.value
 from perf import workloads
@@ -113,6 +105,19 @@ seen = {
 }
 with workloads.importing("c"):
     seen["no package"] = reason_of("part", "NUMBER")
+for arm in "pq":
+    load(project, arm)
+x = torch.randn(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+outs, seen["models"] = [], []
+for arm in "pq":
+    attend = importlib.import_module(arm + ".attention.flash_triton").FlashAttentionTriton
+    outs.append(attend.apply(*x, True))
+    config = importlib.import_module(arm + ".configs").ModelConfig(64, 32, 128, 1, 2)
+    attend = importlib.import_module(arm + ".attention.api").flash_attention
+    model = importlib.import_module(arm + ".transformer").TransformerLM(config, 8, attend)
+    seen["models"].append(type(model).__module__)
+seen["equal"] = torch.equal(*outs)
+seen["under its own name"] = [name for name in sys.modules if name.partition(".")[0] == "cs336_systems"]
 with workloads.importing("b"):
     seen["number"] = workloads.measured("part", "NUMBER")
     seen["absent"] = [reason_of("none", "NUMBER"), reason_of("part", "NONE")]
@@ -122,10 +127,11 @@ print(json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def seen(arms: Path) -> dict[str, Any]:
-    """The values that a process with both arms imports; Python has compiled both under the package's own name."""
+    """What a process sees that has loaded both arms, and this project twice; Python has compiled the arms before."""
     (arms / "base" / "cs336_systems" / "broken.py").write_text('"""text"""\n\nraise ValueError("here")\n')
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(arms)], check=True)
-    done = run(arms, SCRIPT)
+    command, environment = [sys.executable, "-c", SCRIPT, str(ROOT), str(arms)], os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -152,26 +158,8 @@ def test_a_checkout_without_the_package_has_none(seen: dict[str, Any]) -> None:
     assert [reason.split()[-1] for reason in seen["absent"]] == ["cs336_systems.none", "cs336_systems.part.NONE"]
 
 
-def test_this_project_runs_beside_itself(tmp_path: Path) -> None:
+def test_this_project_runs_beside_itself(seen: dict[str, Any]) -> None:
     """Kernels included: Triton reads their text from the file and finds their helpers in the module."""
-    for arm in ("base", "head"):
-        (tmp_path / arm).mkdir()
-        (tmp_path / arm / "cs336_systems").symlink_to(ROOT / "cs336_systems")
-    done = run(
-        tmp_path,
-        """
-import torch
-from importlib import import_module
-x = torch.randn(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-outs = []
-for arm in "ab":
-    attend = import_module(arm + ".attention.flash_triton").FlashAttentionTriton
-    outs.append(attend.apply(*x, True))
-    config = import_module(arm + ".configs").ModelConfig(64, 32, 128, 1, 2)
-    attend = import_module(arm + ".attention.api").flash_attention
-    print(type(import_module(arm + ".transformer").TransformerLM(config, 8, attend)).__module__)
-print(torch.equal(*outs), any(name.partition(".")[0] == "cs336_systems" for name in sys.modules))
-""",
-        TRITON_INTERPRET="1",
-    )
-    assert done.stdout.split() == ["a.transformer", "b.transformer", "True", "False"], done.stderr
+    assert seen["models"] == ["p.transformer", "q.transformer"]
+    assert seen["equal"] is True
+    assert seen["under its own name"] == []

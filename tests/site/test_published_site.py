@@ -11,7 +11,7 @@ import pytest
 from tests.site import browser
 from tests.site.publishing import ROOT, asv_publish
 
-COMMITS = 5
+COMMITS = 2
 HISTORY = "attention.FlashAttention.track_time"
 VISIBLE_TIMES = """
 const times = document.querySelectorAll("table.cases tbody td a[href*='FlashAttention.track_time']");
