@@ -1,8 +1,12 @@
 """Identity of the machine and its device, and the device's state under load."""
 
+import functools
+import importlib.util
 import os
 import platform
 import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +32,9 @@ def machine() -> dict[str, str]:
     Every value is part of a series' identity, so RAM, kernel, host name and driver are left out. A locked clock is part
     of the name: times with and without it never share a series.
     """
-    import torch
+    if sees_gpus():
+        import torch
 
-    if torch.cuda.is_available():
         gpu, count = torch.cuda.get_device_name(), torch.cuda.device_count()
         name = _slug(gpu) + (f"-x{count}" if count > 1 else "") + (f"-{mhz}mhz" if (mhz := locked_mhz()) else "")
         identity = {"gpu": gpu, "num_gpu": str(count), "cpu": ""}
@@ -46,6 +50,23 @@ def machine() -> dict[str, str]:
         "num_cpu": "",
         "ram": "",
     }
+
+
+def sees_gpus() -> bool:
+    """Return whether torch finds a GPU. A torch that was built for none is not imported to ask it, which takes 3 s."""
+    if "torch" not in sys.modules and (build := _torch_build()) and not (build.get("cuda") or build.get("hip")):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@functools.cache
+def _torch_build() -> dict[str, Any]:
+    """Return the version of the installed torch and of what it was built for, from the file of torch that says it."""
+    spec = importlib.util.find_spec("torch")
+    file = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    return runpy.run_path(str(file)) if file and file.exists() else {}
 
 
 def identity(device: str) -> dict[str, Any]:
@@ -71,16 +92,21 @@ def identity(device: str) -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Return the versions of all software that can change a time."""
-    import torch
+    on_gpu = sees_gpus()
+    if "torch" in sys.modules or not (version := _torch_build().get("__version__")):
+        import torch
 
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+        version = torch.__version__
+    versions = {"python": platform.python_version(), "torch": str(version)}
     try:
         import triton
 
         versions["triton"] = triton.__version__
     except ImportError:
         pass
-    if torch.cuda.is_available():
+    if on_gpu:
+        import torch
+
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(torch.backends.cudnn.version())
         if torch.distributed.is_nccl_available():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from perf.harness.device import Nvml
+from perf.harness.device import Nvml, sees_gpus
 
 VARIABLE = "PERF_PREFLIGHT"
 """Environment variable; `off` skips these checks."""
@@ -41,6 +41,8 @@ def existing(folder: Path) -> Path:
 
 def busy_or_broken_gpus() -> list[str]:
     """Return the reasons against each GPU that torch sees; the ancestors of this process may use it."""
+    if not sees_gpus():
+        return []
     import torch
 
     reasons, ancestors = [], _ancestors()

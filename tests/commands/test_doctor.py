@@ -24,10 +24,9 @@ def line(text, name):
 
 
 def broken(folder, package):
-    """A folder for PYTHONPATH in which importing `package` fails as if it were not installed."""
+    """Write to a folder for PYTHONPATH, in which importing `package` fails as if it were not installed."""
     message = f"No module named '{package}'"
     (folder / f"{package}.py").write_text(f"raise ModuleNotFoundError({message!r}, name={package!r})\n")
-    return folder
 
 
 @needs_checkout
@@ -52,14 +51,17 @@ def test_without_git_nothing_runs_and_every_class_says_so(tmp_path):
     assert done.stderr.startswith("Error: ") and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("package", ["asv", "torch"])
-def test_a_missing_package_is_a_remark_that_tells_how_to_install_it(package, tmp_path):
-    env = os.environ | {"PYTHONPATH": str(broken(tmp_path, package))}
+def test_a_missing_package_is_a_remark_that_tells_how_to_install_it(tmp_path):
+    packages = ("asv", "torch")
+    for package in packages:
+        broken(tmp_path, package)
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "perf", "doctor"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert line(done.stdout, package).endswith(f"{package}': pip install -e '.[dev]'")
-    assert f"{package} is not installed" in line(done.stdout, "smoke.SmokeAttention")
+    for package in packages:
+        assert line(done.stdout, package).endswith(f"{package}': pip install -e '.[dev]'")
+        assert f"{package} is not installed" in line(done.stdout, "smoke.SmokeAttention")
     assert "itself failed" not in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 

@@ -2,12 +2,16 @@
 
 import json
 import platform
+import subprocess
+import sys
+from importlib.metadata import version
 
 import pytest
 from click.testing import CliRunner
 
 from perf.commands import machine
 from perf.harness import device
+from tests.repositories import ROOT
 
 
 def entry(path):
@@ -64,3 +68,12 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
     assert done.exit_code == 1
     (line,) = done.output.splitlines()
     assert line.startswith("Error: ") and str(path) in line
+
+
+@pytest.mark.skipif("+cpu" not in version("torch"), reason="torch must be imported to ask it")
+def test_a_torch_that_was_built_for_no_gpu_is_not_imported_to_name_the_machine():
+    script = "import sys; from perf.harness import device; print(device.machine(), device.software()['torch'])"
+    command = [sys.executable, "-c", f"{script}; print('torch' in sys.modules)"]
+    named, imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert named == f"{device.machine()} {version('torch')}"
+    assert imported == "False"
