@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import hashlib
 import importlib.util
-import platform
 import sys
 import time
 import traceback
@@ -310,8 +309,6 @@ def package_digest(folder: Path) -> str:
 
 def missing_device(kind: str) -> str:
     """Return the reason why this machine cannot run cases of this kind; "" if it can."""
-    import torch
-
-    if kind == "cuda" and not torch.cuda.is_available():
-        return f"needs a CUDA GPU; torch {torch.__version__} on Python {platform.python_version()} finds none"
+    if kind == "cuda" and not device.sees_gpus():
+        return "needs a CUDA GPU; torch {torch} on Python {python} finds none".format(**device.software())
     return ""

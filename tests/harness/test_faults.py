@@ -115,6 +115,7 @@ def test_a_killed_run_goes_on_where_it_stopped(resumed):
     assert len({(line["params"]["impl"], line["visit"]) for line in after}) == len(after)
 
 
+@pytest.mark.slow
 def test_a_records_file_cut_in_half_is_one_clear_line_and_nothing_is_lost(resumed):
     (path,) = (resumed.repository.folder / "perf" / "records").glob("*/*.jsonl.gz")
     half = path.read_bytes()[: path.stat().st_size // 2]

@@ -292,7 +292,7 @@ def faulty(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["absent", pytest.param("another gradient", marks=pytest.mark.slow)])
 def test_a_fault_of_one_rank_is_a_reason_and_leaves_nothing_behind(fault, device, faulty):
     made = faulty(fault, device)
     processes = list(made._processes)

@@ -24,12 +24,21 @@ def written(folder, out, machine=MACHINE, edition=EDITION):
     return document.write(source.read(folder, machine), out, edition)
 
 
+def studies_alone(folder):
+    """A perf folder with the committed studies, in which asv measured nothing."""
+    shutil.copytree(PERF / STUDIES, perf_folder(folder, {}) / STUDIES)
+    return folder
+
+
 @pytest.fixture
 def copied(tmp_path, undrawn):
-    """The committed studies, to be changed; asv measured nothing."""
-    folder = perf_folder(tmp_path / "perf", {})
-    shutil.copytree(PERF / STUDIES, folder / STUDIES)
-    return folder
+    """To be changed."""
+    return studies_alone(tmp_path / "perf")
+
+
+@pytest.fixture(scope="module")
+def studies_source(tmp_path_factory):
+    return source.read(studies_alone(tmp_path_factory.mktemp("studies") / "perf"), "nvidia-h200")
 
 
 def chapter(made, name):
@@ -170,17 +179,19 @@ def test_a_chapter_whose_claims_do_not_hold_has_its_tables_alone_and_a_warning(c
     assert any("benchmarking_script" in one for one in made.warnings)
 
 
-@pytest.mark.parametrize("name", ["end-to-end", "warm-up", "kernels", "precision", "memory", "attention-memory"])
-def test_without_its_rows_a_chapter_has_a_command_and_no_sentence(name, copied, tmp_path):
-    (copied / STUDIES / f"{name}.json").unlink()
+@pytest.mark.parametrize("names", [("end-to-end", "kernels", "memory"), ("warm-up", "precision", "attention-memory")])
+def test_without_its_rows_a_chapter_has_a_command_and_no_sentence(names, copied, tmp_path):
+    for name in names:
+        (copied / STUDIES / f"{name}.json").unlink()
     made = written(copied, tmp_path, "nvidia-h200")
-    (command,) = {one for one in made.commands if one.startswith(f"python -m perf study {name} ")}
-    lacking = [problem.name for problem in PROBLEMS if command in made.missing.get(problem.name, [])]
-    assert lacking
-    for problem in lacking:
-        said = chapter(made, problem)
-        assert "**Not measured yet:** `" in said and f"`{command}`" in said
-        assert "**(b)**" not in said and f"[{name}.json]" not in said
+    for name in names:
+        (command,) = {one for one in made.commands if one.startswith(f"python -m perf study {name} ")}
+        lacking = [problem.name for problem in PROBLEMS if command in made.missing.get(problem.name, [])]
+        assert lacking
+        for problem in lacking:
+            said = chapter(made, problem)
+            assert "**Not measured yet:** `" in said and f"`{command}`" in said
+            assert "**(b)**" not in said and f"[{name}.json]" not in said
 
 
 def test_without_any_rows_a_chapter_has_no_number(tmp_path):
@@ -256,8 +267,12 @@ def test_a_failure_is_shown_and_its_reason_is_text(undrawn, tmp_path):
 def test_a_file_that_cannot_be_read_costs_its_chapter_and_a_warning(content, undrawn, tmp_path):
     folder = perf_folder(tmp_path, ALL)
     (folder / "studies/results/box-x2/ddp.json").write_bytes(content.encode("latin-1"))
-    made = written(folder, tmp_path / "out")
-    assert [one.startswith("studies/results/box-x2/ddp.json is left out: ") for one in made.warnings] == [True]
+    found = source.read(folder, MACHINE)
+    assert [one.startswith("studies/results/box-x2/ddp.json is left out: ") for one in found.skipped] == [True]
+    if content != "{":
+        return  # what is left out is left out for the same chapters, whatever it was
+    made = document.write(found, tmp_path / "out")
+    assert made.warnings == list(found.skipped)
     assert "naive_ddp_benchmarking" in made.missing
     assert "optimizer_state_sharding_accounting" not in made.missing
 
@@ -272,21 +287,20 @@ def test_rows_that_lack_a_value_cost_their_chapter_and_a_warning(undrawn, tmp_pa
     assert "naive_ddp_benchmarking" not in made.missing
 
 
-@pytest.mark.parametrize("fault", [TypeError, AttributeError, StopIteration, KeyError, ValueError, ZeroDivisionError])
-def test_a_fault_of_ours_is_no_missing_measurement(fault, copied, tmp_path, monkeypatch):
+@pytest.mark.parametrize("fault", [TypeError, StopIteration, KeyError, ValueError])
+def test_a_fault_of_ours_is_no_missing_measurement(fault, studies_source, undrawn, tmp_path, monkeypatch):
     def broken(*_):
         raise fault("planted")
 
-    found = source.read(copied, "nvidia-h200")
     kinds, said = (fault, RuntimeError, UndefinedError), "planted|StopIteration"  # as generators and Jinja hand it on
     for place, name in ((answered.TABLES, "end-to-end"), (PARTS, "naive_ddp")):
         with monkeypatch.context() as patch:
             patch.setitem(place, name, broken if place is answered.TABLES else (broken,))
             with pytest.raises(kinds, match=said):
-                document.write(found, tmp_path / name)
+                document.write(studies_source, tmp_path / name)
     monkeypatch.setattr(claims.Claims, "tiled", broken)
     with pytest.raises(kinds, match=said):
-        document.write(found, tmp_path / "claims")
+        document.write(studies_source, tmp_path / "claims")
 
 
 @pytest.fixture

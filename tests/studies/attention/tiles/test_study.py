@@ -65,11 +65,11 @@ def test_cells_and_candidates_of_one_s_own_and_one_that_cannot_be_launched(tmp_p
 
 @on_a_cpu
 def test_the_choice_of_kernels_is_held_against_each_of_them_on_drawn_problems(tmp_path):
-    done = invoke("--seed", "3", "--count", "4", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    done = invoke("--seed", "3", "--count", "2", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
     assert {row["group"] for row in rows} == {"forward-choice", "backward-choice"}
-    assert len({(row["group"], row["seq_len"], row["d"]) for row in rows}) in (2, 4), "some are in bfloat16"
+    assert len({(row["group"], row["seq_len"], row["d"]) for row in rows}) in (2, 4), "one may be in bfloat16"
     assert all(row["status"] == "ok" for row in rows if row["is_present"])
     lines = done.output.splitlines()
     assert sum(line.startswith(("forward-choice: ", "backward-choice: ")) for line in lines) == 2
