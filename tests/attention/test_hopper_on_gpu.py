@@ -98,7 +98,9 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     few = draw.choice((0, 1, 20))
     monkeypatch.setattr(hopper, "HOPPER_FEW", few)
     monkeypatch.setattr(hopper, "HOPPER_SHARED", few)
-    monkeypatch.setattr(hopper, "HOPPER_MANY_BY_HEAD", draw.random() < 0.5)
+    monkeypatch.setattr(hopper, "HOPPER_FEWEST", draw.choice((0, 2**20)))
+    for fewest_visits in ("HOPPER_VISITS", "HOPPER_FLOAT32_VISITS"):
+        monkeypatch.setattr(hopper, fewest_visits, draw.choice((1, 2)))
     order = dict(zip(ORDER, (draw.choice(values) for values in ORDER.values()), strict=True))
     monkeypatch.setitem(hopper.HOPPER_BACKWARD, 128, hopper.HOPPER_BACKWARD[128]._replace(**order))
     kv_heads, group = draw.choice((1, 2, 3)), draw.choice((1, 1, 2, 3, 4))
@@ -154,10 +156,8 @@ def test_they_compile_into_a_graph(
     expected = apply(q, k, v, True)
     out = torch.compile(apply, fullgraph=True)(q, k, v, True)
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
-    dq, *dkdv = gradients(out, q, k, v, grad_out)
-    expected_dq, *expected_dkdv = gradients(expected, q, k, v, grad_out)
-    torch.testing.assert_close(dkdv, expected_dkdv, rtol=0, atol=0)
-    torch.testing.assert_close(dq, expected_dq)  # summed in another order
+    of_graph, of_eager = (gradients(x, q, k, v, grad_out) for x in (out, expected))
+    torch.testing.assert_close(of_graph, of_eager)  # summed in another order
     assert everywhere == ["forward"] * 2 + ["backward"] * 2
 
 
