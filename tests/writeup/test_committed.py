@@ -96,7 +96,7 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
         return (checkout / H200 / "README.md").read_text(encoding="utf-8").partition("**Grouped heads**")[2]
 
     commands = re.findall(r"Not measured: `(python -m perf study attention --group \w+)", sections())
-    assert [command.split()[-1] for command in commands] == ["gqa", "random"]
+    assert [command.split()[-1] for command in commands] == ["gqa", "aside", "random"]
     known = json.loads((checkout / H200 / "attention.json").read_text())
     grouped = [of_a_cell(cell, sdpa_cudnn=1.25, sdpa_flash=2.0) for cell in cells_of({"gqa": GROUPS["gqa"]})]
     drawn = [
@@ -107,7 +107,8 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
             (80, "float32", {"sdpa_efficient": 8.0}),
         )
     ]
-    for name, cells in (("gqa", grouped), ("random", drawn)):
+    aside = [of_a_cell(cell, sdpa_cudnn=4.0) for cell in cells_of({"aside": GROUPS["aside"]})]
+    for name, cells in (("gqa", grouped), ("aside", aside), ("random", drawn)):
         document = known | {"command": f"measure {name}", "rows": [row for cell in cells for row in cell]}
         (checkout / H200 / f"attention-{name}.json").write_text(json.dumps(document))
     text = sections()
@@ -121,6 +122,7 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
         for mask in ("causal", "full")
         for mode in ("forward", "backward")
     }
+    assert sum("4.000× ± 0.0 %" in line for line in lines) == len(aside)
     sample = [line[1:] for line in lines if line[0] == "forward"]
     assert [line[:4] for line in sample] == [
         ["every d", "3", "2.000× ± 0.0 %", "1"],
@@ -131,7 +133,8 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
     assert sample[2][4:] == ["8.000× ± 0.0 %, SDPA efficient", "3 x 10 x 6272 x 80 float32, full"]
     assert sample[0][4:] == sample[3][4:] == ["0.500× ± 0.0 %, cuDNN", "3 x 10 x 6272 x 88 bfloat16, full"]
     pictures = set(re.findall(r"\((attention-[\w-]+\.png)\)", text))
-    assert pictures == {f"attention-{name}-{mode}.png" for name in ("gqa", "random") for mode in GROUPS[name].modes}
+    modes = {name: GROUPS[name].modes for name in ("gqa", "random")} | {"aside": ("forward_backward",)}
+    assert pictures == {f"attention-{name}-{mode}.png" for name in modes for mode in modes[name]}
 
 
 def slower_attention(folder):

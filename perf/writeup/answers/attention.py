@@ -39,7 +39,7 @@ FRONT: tuple[dict[str, Any], ...] = (
 )
 """The causal cells of README.md: a line each."""
 
-SHOWN = ("grid", "leaderboard", "long", "short", "float32", "gqa")
+SHOWN = ("grid", "leaderboard", "long", "short", "float32", "gqa", "aside")
 """The groups of the study that have a table of their own."""
 
 FRONT_COLUMNS = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
@@ -131,7 +131,7 @@ class Beside(Answer):
 def beside(group: str, documents: Documents) -> list[Row]:
     """Our time in each cell of a group, and the speed-up over each of the others."""
     mine = [pair for pair in timed(documents[document_of(group)]["rows"]) if pair["group"] == group]
-    axes = [axis for axis in ("is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
+    axes = [axis for axis in ("dtype", "is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
     shown = []
     for _, cell in grouped(mine, *AXES, "ours"):
         first, ms = cell[0], milliseconds(cell[0], "ours")
@@ -161,7 +161,7 @@ def sample(documents: Documents) -> list[Row]:
 
 NEEDS = {
     group: Need("attention", f"--group {group}{options}", document=document_of(group))
-    for group, options in (("gqa", ""), ("random", " --seed 1 --rounds 6 --processes 2"))
+    for group, options in (("gqa", ""), ("aside", ""), ("random", " --seed 1 --rounds 6 --processes 2"))
 }
 
 
