@@ -73,21 +73,24 @@ def test_flash_backward_triton(is_causal: bool) -> None:
 
 
 def gate_cases() -> list[object]:
-    """All shapes and dtypes on a GPU; on the CPU every fifth shape of the halves, and no bfloat16 in Triton,
-    whose interpreter multiplies its bit patterns. Grouped queries are for the kernels; the other repeats heads."""
+    """All shapes, dtypes and masks on a GPU; on the CPU every fifth shape of the halves, one of both masks for lengths
+    that are equal, and no bfloat16 in Triton, whose interpreter multiplies its bit patterns. Grouped queries are for
+    the kernels; the other repeats heads."""
     cases = []
-    for impl, dtype, (i, shape) in product(FUNCTIONS, DTYPES, enumerate((*SHAPES, *GROUPED_SHAPES))):
+    shapes = enumerate((*SHAPES, *GROUPED_SHAPES))
+    for impl, dtype, (i, shape), is_causal in product(FUNCTIONS, DTYPES, shapes, (False, True)):
         if impl == "pytorch" and shape in GROUPED_SHAPES:
             continue
         is_half = dtype != torch.float32
         on_gpu = (impl == "triton" and dtype == torch.bfloat16) or (is_half and i % 5 != 0)
-        name = f"{impl}-{str(dtype).removeprefix('torch.')}-{shape}"
-        cases.append(pytest.param(impl, dtype, shape, marks=[pytest.mark.gpu] if on_gpu else [], id=name))
+        is_other = shape.seq_len_q == shape.seq_len_k and is_causal != bool(i % 2)
+        marks = [*([pytest.mark.gpu] if on_gpu else []), *([pytest.mark.slow] if is_other else [])]
+        name = f"{impl}-{str(dtype).removeprefix('torch.')}-{shape}-{'causal' if is_causal else 'full'}"
+        cases.append(pytest.param(impl, dtype, shape, is_causal, marks=marks, id=name))
     return cases
 
 
-@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(("impl", "dtype", "shape"), gate_cases())
+@pytest.mark.parametrize(("impl", "dtype", "shape", "is_causal"), gate_cases())
 def test_flash_is_as_exact_as_eager(impl: str, dtype: torch.dtype, shape: Shape, is_causal: bool) -> None:
     q, k, v, grad_out = make_inputs(shape, dtype)
     exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)

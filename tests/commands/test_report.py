@@ -71,15 +71,6 @@ def test_it_writes_every_form_and_says_what_is_missing(made):
     assert "naive_ddp_benchmarking" not in said
 
 
-def test_it_writes_the_problems_of_another_edition(tmp_path):
-    done = report("--edition", "2026", "--results", perf_folder(tmp_path / "perf", {}), "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert "10 of 27 problems of 2026 have all that they ask for" in done.output
-    assert (tmp_path / "out" / "writeup.pdf").read_bytes().startswith(b"%PDF-")
-    assert "spring 2026" in (tmp_path / "out" / "writeup.html").read_text(encoding="utf-8")
-    assert report("--edition", "2024").exit_code == 2
-
-
 def test_the_page_needs_no_other_file_and_runs_nothing(made):
     page = (made[0] / "writeup.html").read_text(encoding="utf-8")
     parsed = Tags(page)
@@ -110,12 +101,22 @@ def test_the_same_rows_make_the_same_bytes(made, tmp_path):
     assert convert.html(text, out) == (out / "writeup.html").read_text(encoding="utf-8")
 
 
-def test_nothing_of_any_page_reaches_into_its_margins(committed, tmp_path):
-    """The committed write-up, with a reason that no line can hold: every table, picture and word fits its page."""
-    shutil.copytree(committed.folder, tmp_path, dirs_exist_ok=True)
-    text = f"{committed.document.text}\n{table([{'reason': HOSTILE + '/a_long-path' * 30, 'n': 1}])}"
+@pytest.mark.slow
+def test_nothing_of_any_committed_page_reaches_into_its_margins(committed, tmp_path):
+    assert_within_margins(committed.document.text, shutil.copytree(committed.folder, tmp_path / "committed"))
+
+
+def test_nothing_of_any_page_reaches_into_its_margins(made):
+    """With a reason that no line can hold."""
+    out, _ = made
+    text = (out / "writeup.md").read_text(encoding="utf-8")
+    assert_within_margins(f"{text}\n{table([{'reason': HOSTILE + '/a_long-path' * 30, 'n': 1}])}", out)
+
+
+def assert_within_margins(text, folder):
+    """Every table, picture and word fits its page; `folder` is where the figures are."""
     dots = 50 / 2.54  # a centimetre
-    for number, page in enumerate(convert.pages(text, tmp_path, format="png", ppi=50), 1):
+    for number, page in enumerate(convert.pages(text, folder, format="png", ppi=50), 1):
         image = Image.open(io.BytesIO(page)).convert("L")
         ink = image.point(lambda grey: 255 * (grey < 230)).getbbox()
         assert ink, f"page {number} is empty"
@@ -126,17 +127,17 @@ def test_nothing_of_any_page_reaches_into_its_margins(committed, tmp_path):
 
 @pytest.mark.browser
 @browser.needs_browser
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1300, "light")])
-def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, width, scheme, driver):
+def test_the_page_is_as_wide_as_its_window_and_has_no_serious_barrier(made, driver):
     from axe_core_python.selenium import Axe
 
-    browser.emulate(driver, width, scheme)
     driver.get((made[0] / "writeup.html").as_uri())
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     assert driver.execute_script("return [...document.images].every((one) => one.naturalWidth > 0)")
-    found = Axe().run(driver, options={"resultTypes": ["violations"]})["violations"]
-    violations = [violation for violation in found if violation["impact"] in ("serious", "critical")]
-    assert not violations, [(violation["id"], violation["nodes"][0]["html"]) for violation in violations]
+    for width, scheme in ((390, "dark"), (1300, "light")):
+        browser.emulate(driver, width, scheme)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        found = Axe().run(driver, options={"resultTypes": ["violations"]})["violations"]
+        violations = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+        assert not violations, [(scheme, violation["id"], violation["nodes"][0]["html"]) for violation in violations]
 
 
 def test_what_is_wrong_is_one_line(tmp_path):
@@ -166,6 +167,14 @@ def unconverted(undrawn, monkeypatch):
     """The Markdown in place of every other form: what this module's first tests are about takes a second."""
     for form, convert_to in (("html", str), ("latex_tables", str), ("pdf", str.encode)):
         monkeypatch.setattr(convert, form, lambda text, *_, convert_to=convert_to: convert_to(text))
+
+
+def test_it_writes_the_problems_of_another_edition(unconverted, tmp_path):
+    done = report("--edition", "2026", "--results", perf_folder(tmp_path / "perf", {}), "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "10 of 27 problems of 2026 have all that they ask for" in done.output
+    assert "spring 2026" in (tmp_path / "out" / "writeup.html").read_text(encoding="utf-8")
+    assert report("--edition", "2024").exit_code == 2
 
 
 def test_a_warning_costs_no_report(unconverted, tmp_path):
