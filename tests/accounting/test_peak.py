@@ -57,7 +57,14 @@ def plain_products(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
-@pytest.mark.parametrize(("shape", "impl", "precision", "checkpointing"), RUNS)
+# Every other option of each shape, and all that is rare.
+USUAL = [run for i, run in enumerate(RUNS) if (i + i // len(OPTIONS)) % 2 == 0 or run[0] in RARE]
+
+
+@pytest.mark.parametrize(
+    ("shape", "impl", "precision", "checkpointing"),
+    [pytest.param(*run, marks=[] if run in USUAL else [pytest.mark.slow]) for run in RUNS],
+)
 def test_a_steps_peak_is_the_predicted(shape, impl, precision, checkpointing):
     config, batch, seq_len = (SHAPES | RARE)[shape]
     model = build(config, seq_len, impl, checkpointing)
