@@ -8,7 +8,7 @@ import torch
 from cs336_systems.attention import gpu, triton_plans
 from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD_LONG
 from perf.studies.attention.tiles.kernels import KERNELS, checked
-from perf.workloads import attention_tiles, build
+from perf.workloads import attention_launches, attention_tiles, build
 from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
 from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable, WrongResult
@@ -166,9 +166,9 @@ def test_what_the_tables_say_is_a_candidate(name):
 def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
     plans = ("gluon_forward", "gluon_backward", "pieces_forward", "pieces_backward")
     launchers = SimpleNamespace(**{name: lambda *given: given[-1] for name in plans})
-    monkeypatch.setattr(attention_tiles, "_gluon", lambda: launchers)
-    monkeypatch.setattr(attention_tiles, "_forward_run", lambda plan, on: plan)
-    monkeypatch.setattr(attention_tiles, "_backward_run", lambda plan, on: plan)
+    monkeypatch.setattr(attention_launches, "gluon_plans", lambda: launchers)
+    monkeypatch.setattr(attention_launches, "_forward_run", lambda plan, on: plan)
+    monkeypatch.setattr(attention_launches, "_backward_run", lambda plan, on: plan)
 
     def told(kernel, numbers, dtype="bfloat16", d=64, kv_heads=None):
         of = problem(1, 4, 512, d, dtype, kv_heads)

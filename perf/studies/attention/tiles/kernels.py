@@ -9,7 +9,7 @@ from typing import Any, Literal
 from perf.harness.case import Case, ClockName
 from perf.studies.attention.cells import CLOCKS, MASKS, Cell
 from perf.studies.attention.groups import Problem
-from perf.workloads.attention_tiles import WAYS
+from perf.workloads.attention_launches import WAYS
 
 ROWS, WARPS = (32, 64, 128), (4, 8)
 MIN_SIZES = {"q": 16, "k": 16}

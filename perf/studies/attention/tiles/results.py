@@ -9,7 +9,7 @@ from perf.studies.document import text_table
 from perf.studies.rows import Row
 from perf.studies.speedups import geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
-from perf.workloads.attention_tiles import WAYS
+from perf.workloads.attention_launches import WAYS
 
 SHOWN = 5
 MAX_LOSS = 0.05

@@ -30,7 +30,8 @@ from perf.studies.lm import device_kind, tiny_option
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
-from perf.workloads.attention_tiles import WAYS, choice
+from perf.workloads.attention_launches import WAYS
+from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable
 
 DRAWN = 200

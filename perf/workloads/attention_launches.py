@@ -1,0 +1,283 @@
+"""Launches of our kernels with given tiles, without autograd, by the numbers of a candidate."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from perf.workloads import measured, measured_module
+from perf.workloads.attention_oracle import Answer
+from perf.workloads.attention_problem import AttentionProblem
+from perf.workloads.workload import Unavailable
+
+
+class Tensors(NamedTuple):
+    """Inputs of the kernels: (batch, heads, seq_len, d), and float32 (batch, heads, seq_len)."""
+
+    q: Any
+    k: Any
+    v: Any
+    do: Any
+    out: Any
+    lse: Any
+    delta: Any
+
+
+Run = Callable[[], Answer]
+"""Launch the kernel; return its outputs, some of out, dq, dk, dv."""
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel's launch and its minimum work."""
+
+    make: Callable[[AttentionProblem, Tensors, tuple[int, ...]], Run]
+    """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
+
+    products: int
+    """Number of matrix products for each tile."""
+
+    read: int
+    """Number of tensors of at least k's size that are read; likewise `written`."""
+
+    written: int
+
+
+def tiles_module() -> Any:
+    """Return the measured `attention.tiles`."""
+    return measured_module("attention.tiles")
+
+
+def hopper_module() -> Any:
+    """Return the measured `attention.hopper`."""
+    return measured_module("attention.hopper")
+
+
+def triton_plans() -> Any:
+    """Return the measured `attention.triton_plans`."""
+    return measured_module("attention.triton_plans")
+
+
+def gluon_plans() -> Any:
+    """Return the measured `attention.gluon_plans`, for compute capability 9.0."""
+    return measured_module("attention.gluon_plans")
+
+
+HOPPER_TABLES = {
+    "gluon": "HOPPER_FORWARD",
+    "gluon, many tiles": "HOPPER_FORWARD_MANY",
+    "gluon, long": "HOPPER_FORWARD_LONG",
+}
+WAYS = {
+    "forward-choice": ("plain", "split", *HOPPER_TABLES),
+    "backward-choice": ("two passes", "at once", "gluon"),
+}
+"""Our kernels for the same problem. A candidate's number is an index here."""
+
+
+ORDER = ("s_ahead", "skip_masked", "dk_first", "dq_stages", "store_tiles")
+"""Fields of HOPPER_BACKWARD that order the work of a program, for more than 64 columns."""
+
+
+def splits_of(request: Any, q: Any, k: Any) -> int:
+    """Return how many programs share the visits of a key tile in the Gluon backward."""
+    if q.dtype.itemsize == 2:
+        return int(hopper_module().backward_splits(request, q, k))
+    in_pieces = hopper_module().hopper_float32_backward(request, q, k)
+    return int(in_pieces.splits) if in_pieces else 1
+
+
+def _tiles(numbers: Sequence[int]) -> Any:
+    return tiles_module().Tiles(*numbers)
+
+
+def request_of(problem: AttentionProblem) -> Any:
+    """Return the kernels' request, of full precision."""
+    is_split = problem.dtype == "float32" and measured("attention.planning", "IS_COMPILED")
+    products = measured("attention.request", "FP32_PRODUCTS")["ieee"] if is_split else "ieee"
+    return measured("attention.request", "Request")(problem.is_causal, problem.d**-0.5, products)
+
+
+def _forward_run(plan: Any, on: Tensors) -> Run:
+    return lambda: {"out": plan(on.q, on.k, on.v, None)[0]}
+
+
+def _backward_run(plan: Any, on: Tensors) -> Run:
+    q, k, v, do, out, lse, _ = on
+    return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
+
+
+def _forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    plan = triton_plans().plain_forward(request_of(problem), on.q, on.k, on.v, _tiles(numbers))
+    return _forward_run(plan, on)
+
+
+def _split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """One part: the forward that is not split."""
+    *shape, parts = numbers
+    if parts == 1:
+        return _forward(problem, on, tuple(shape))
+    tiles = _tiles(shape)
+    chunk = problem.seq_len // parts
+    if not chunk or chunk % tiles.q or chunk % tiles.k:
+        raise Unavailable(f"a part of {chunk} keys is no multiple of both tiles")
+    plan = triton_plans().split_forward(request_of(problem), on.q, on.k, on.v, chunk, tiles)
+    return _forward_run(plan, on)
+
+
+def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    import torch
+
+    q, k, v, do, _, lse, delta = on
+    launch = triton_plans().dkdv_launch(request_of(problem), q, k, v, do, _tiles(numbers))
+
+    def run() -> dict[str, Any]:
+        dk, dv = torch.empty_like(k), torch.empty_like(v)
+        launch(q, k, v, do, lse, delta, dk, dv, None)
+        return {"dk": dk, "dv": dv}
+
+    return run
+
+
+def _dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    import torch
+
+    q, k, v, do, _, lse, delta = on
+    launch = triton_plans().dq_launch(request_of(problem), q, k, v, do, _tiles(numbers))
+
+    def run() -> dict[str, Any]:
+        dq = torch.empty_like(q)
+        launch(q, k, v, do, lse, delta, dq, None)
+        return {"dq": dq}
+
+    return run
+
+
+def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    import torch
+
+    q, k, v, do, out, lse, _ = on
+    launch = triton_plans().at_once_launch(request_of(problem), q, k, v, out, do, _tiles(numbers))
+
+    def run() -> dict[str, Any]:
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        launch(q, k, v, out, do, lse, dq, dk, dv, None)
+        return {"dq": dq, "dk": dk, "dv": dv}
+
+    return run
+
+
+def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    *sizes, consumers, halves, one_tile, balanced = numbers
+    registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
+    how = hopper_module().HopperForward(*sizes, consumers, registers, bool(halves), bool(one_tile), bool(balanced))
+    plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
+    return _forward_run(plan, on)
+
+
+def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    return _changed_backward(problem, on, ("q_tile", "stages", "ds_stages"), numbers)
+
+
+def _backward_order(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    return _changed_backward(problem, on, ORDER, numbers)
+
+
+def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    if problem.dtype == "float32":
+        if numbers[1]:
+            raise Unavailable("in float32 heads are at once as backward_heads_at_once says")
+        return _pieces_backward(problem, on, _three_pieces_of(on)._replace(splits=numbers[0]))
+    return _changed_backward(problem, on, ("splits", "heads_at_once"), numbers)
+
+
+def _changed_backward(problem: AttentionProblem, on: Tensors, fields: tuple[str, ...], numbers: tuple[int, ...]) -> Run:
+    """Plan all launches of the backward, with the table's choice for the head dimension but for these fields."""
+    table = hopper_module().HOPPER_BACKWARD[tiles_module().padded_head_dim(on.q)]
+    how = table._replace(**dict(zip(fields, numbers, strict=True)))
+    plan = gluon_plans().gluon_backward(request_of(problem), on.q, on.k, on.v, on.out, on.do, how)
+    return _backward_run(plan, on)
+
+
+def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the forward with its splitting into pieces."""
+    plan = gluon_plans().pieces_forward(request_of(problem), on.q, on.k, on.v, _three_pieces(numbers))
+    return _forward_run(plan, on)
+
+
+def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    return _pieces_backward(problem, on, _three_pieces(numbers))
+
+
+def _pieces_backward(problem: AttentionProblem, on: Tensors, how: Any) -> Run:
+    """Plan all launches of the backward."""
+    plan = gluon_plans().pieces_backward(request_of(problem), on.q, on.k, on.v, on.out, on.do, how)
+    return _backward_run(plan, on)
+
+
+def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan a whole forward in one of its ways, with the tables' tiles."""
+    tables, request, (q, k, v) = tiles_module(), request_of(problem), on[:3]
+    way, d = WAYS["forward-choice"][numbers[0]], tables.padded_head_dim(q)
+    if way == "plain":
+        return _forward_run(triton_plans().plain_forward(request, q, k, v), on)
+    if way == "split":
+        if problem.dtype == "float32" or problem.d > tables.MAX_PIPELINED_HEAD_DIM:
+            raise Unavailable("keys are split in 16-bit dtypes and head dimensions up to 128")
+        return _forward_run(triton_plans().split_forward(request, q, k, v, tables.chunk_keys(q, k)), on)
+    _require_gluon(request, on)
+    if problem.dtype == "float32":
+        return _float32_forward(problem, on, hopper_module().HOPPER_FLOAT32[d, 3][1:3])
+    table = getattr(hopper_module(), HOPPER_TABLES[way])
+    if d not in table:
+        raise Unavailable(f"{HOPPER_TABLES[way]} has no entry of {d} columns")
+    return _forward_run(gluon_plans().gluon_forward(request, q, k, v, table[d]), on)
+
+
+def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan a whole backward in one of its ways, with the tables' tiles."""
+    tables, request, (q, k, v, do, out) = tiles_module(), request_of(problem), on[:5]
+    way, d = WAYS["backward-choice"][numbers[0]], tables.padded_head_dim(q)
+    if way == "two passes":
+        return _backward_run(triton_plans().two_pass_backward(request, q, k, v, out, do), on)
+    if way == "at once":
+        if problem.dtype == "float32" or problem.d > tables.MAX_PIPELINED_HEAD_DIM:
+            raise Unavailable("both passes are in one launch in 16-bit dtypes and head dimensions up to 128")
+        return _backward_run(triton_plans().at_once_backward(request, q, k, v, out, do, tables.AT_ONCE_TILES), on)
+    _require_gluon(request, on)
+    if problem.dtype == "float32":
+        return _pieces_backward(problem, on, _three_pieces_of(on)._replace(splits=splits_of(request, q, k)))
+    how = hopper_module().HOPPER_BACKWARD[d]._replace(splits=splits_of(request, q, k))
+    return _backward_run(gluon_plans().gluon_backward(request, q, k, v, out, do, how), on)
+
+
+def _require_gluon(request: Any, on: Tensors) -> None:
+    if not hopper_module().hopper_takes(request, on.q):
+        raise Unavailable("the kernels in Gluon take head dimensions of 33 to 128 on compute capability 9.0")
+    if on.q.shape[2] < hopper_module().HOPPER_ROWS:
+        raise Unavailable(f"the kernels in Gluon take {hopper_module().HOPPER_ROWS} rows or more")
+
+
+def _three_pieces_of(on: Tensors) -> Any:
+    """Return the table's choice."""
+    return hopper_module().HOPPER_FLOAT32[tiles_module().padded_head_dim(on.q), 3]
+
+
+def _three_pieces(numbers: tuple[int, ...]) -> Any:
+    return hopper_module().HopperFloat32(3, *numbers)
+
+
+KERNELS = {
+    "forward": KernelLaunch(_forward, products=2, read=3, written=1),
+    "dkdv": KernelLaunch(_dkdv, products=4, read=4, written=2),
+    "dq": KernelLaunch(_dq, products=3, read=4, written=1),
+    "at-once": KernelLaunch(_at_once, products=5, read=5, written=3),
+    "split": KernelLaunch(_split, products=2, read=3, written=1),
+    "hopper-forward": KernelLaunch(_hopper_forward, products=2, read=3, written=1),
+    "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
+    "backward-order": KernelLaunch(_backward_order, products=5, read=5, written=3),
+    "backward-programs": KernelLaunch(_backward_programs, products=5, read=5, written=3),
+    "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
+    "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),
+    "forward-choice": KernelLaunch(_forward_choice, products=2, read=3, written=1),
+    "backward-choice": KernelLaunch(_backward_choice, products=5, read=5, written=3),
+}
