@@ -10,8 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-MOST_SIMULATED = 1 << 15
-"""Tiles of all candidates together: a plan takes some milliseconds at most."""
+MOST_COUNTED, MOST_CANDIDATES = 1 << 12, 16
+"""Tiles that are counted for a candidate, if heads are that many, and candidates: a plan takes milliseconds at most."""
 
 SAME = 1.01
 """Of candidates whose longest programs differ by less, the one nearest to what fits the cache is taken."""
@@ -26,14 +26,16 @@ def equal_groups(heads: int, fitting: int) -> int:
 def heads_in_turns(heads: int, fitting: int, work: tuple[int, ...], programs: int) -> int:
     """Return the number of heads, from half to one and a half of `fitting`, with the least work of any program.
 
-    `work` is that of a head's tiles, the heaviest first, which the programs take in turn, every other turn backward.
+    `work` is that of a head's tiles, the heaviest first, which the programs take in turn, every other turn backward. Of
+    many heads only the first are counted: the others repeat them.
     """
     tiles, low, high = len(work), max(1, fitting // 2), min(heads, fitting * 3 // 2)
     whole_turns = (round(turns * programs / tiles) for turns in range(1, high * tiles // programs + 2))
     equal = (-(-heads // groups) for groups in range(max(1, heads // high), heads // low + 2))
-    candidates = sorted({*whole_turns, *equal, fitting}, key=lambda x: (x > fitting, abs(x - fitting)))
-    candidates = [x for x in candidates if low <= x <= high][: max(2, MOST_SIMULATED // (heads * tiles))]
-    longest = [longest_program(heads, x, work, programs) for x in candidates]
+    near = sorted({*whole_turns, *equal, fitting}, key=lambda x: (x > fitting, abs(x - fitting)))
+    counted = min(heads, max(2 * high, MOST_COUNTED // tiles))
+    candidates = [x for x in near if low <= x <= high][:MOST_CANDIDATES]
+    longest = [longest_program(counted, x, work, programs) for x in candidates]
     return next(x for x, it in zip(candidates, longest, strict=True) if it <= SAME * min(longest))
 
 
