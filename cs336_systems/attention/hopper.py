@@ -125,11 +125,11 @@ HOPPER_FEWEST = 3
 HOPPER_VISITS = 4
 """Minimum visits of a program, of 64 queries each, for a key tile's queries to be shared."""
 
-WIDE_HEAD_DIM = 96
-"""The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
-
 HOPPER_FLOAT32_VISITS = 2
 """The same in float32."""
+
+WIDE_HEAD_DIM = 96
+"""The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
 
 HOPPER_FLOAT32_MIN_VISITED = 128
 """Minimum rows that a float32 program visits, whatever the number of programs."""
