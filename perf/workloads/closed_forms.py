@@ -5,9 +5,6 @@ from typing import Any
 
 from perf.workloads import measured
 
-DIVIDED = {"none": "nothing", "sharded": "moments", "torch": "moments", "sharded_reducing": "gradients"}
-"""Sharding -> the state that it divides over the ranks, in the terms of `accounting.sharding`."""
-
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -54,8 +51,12 @@ def _config(size: str) -> Any:
 
 
 def peak_state_bytes(size: str, world_size: int, sharding: str) -> float:
-    """Return `state_bytes` at the peak of a step, before gradients are reduced to their owners: 16P, or 8P + 8P/n."""
-    return state_bytes(size, world_size, "none" if sharding == "none" else "sharded")
+    """Return a rank's bytes of parameters, gradients and moments at the peak of a step: 16P, or 8P + 8P/n sharded.
+
+    All gradients exist there, also those that are then reduced to their owners alone.
+    """
+    divided = "nothing" if sharding == "none" else "moments"
+    return measured("accounting.sharding", "state_bytes")(parameters(size), world_size, divided)
 
 
 def gathered_bytes(size: str, world_size: int, compute_dtype: str, prefetch: int) -> int:
@@ -73,8 +74,3 @@ def scattered_bytes(size: str, world_size: int) -> int:
 def fully_sharded_bytes(size: str, world_size: int) -> int:
     """Return a rank's bytes of parameters, gradients and moments, without what is whole for a moment."""
     return measured("accounting.fully_sharded", "lasting_bytes")(_config(size), world_size) * 4 // 3
-
-
-def state_bytes(size: str, world_size: int, sharding: str) -> float:
-    """Return a rank's bytes of parameters, gradients and moments: 8P + 8P, 8P + 8P/n, or 4P + 12P/n."""
-    return measured("accounting.sharding", "state_bytes")(parameters(size), world_size, DIVIDED[sharding])

@@ -179,7 +179,7 @@ class Shard:
             return None
         try:
             parameters = closed_forms.parameters(self.where.size)
-            states = closed_forms.state_bytes(self.where.size, self.where.world_size, self.name)
+            states = closed_forms.peak_state_bytes(self.where.size, self.where.world_size, self.name)
         except (KeyError, Unavailable):
             return None
         if point == "optimizer_bytes":

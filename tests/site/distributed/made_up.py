@@ -78,7 +78,7 @@ def sharding() -> list[dict[str, Any]]:
     for name, ms, states, moments in (
         ("none", 100.0, 16, 8),
         ("sharded", 120.0, 12, 4),
-        ("sharded_reducing", 110.0, 10, 4),
+        ("sharded_reducing", 110.0, 12, 4),
         ("torch", 125.0, 12, 4.4),
     ):
         facts = {"parameter_bytes": 4 * parameters, "optimizer_bytes": moments * parameters}
