@@ -53,12 +53,6 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TESTS_RANKS"] = ranks
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Half as many workers again as cores: a fifth of the time tests wait, for a browser, a disk or a timeout."""
-    return 3 * len(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)) // 2
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if HAS_GPU:
         return
