@@ -73,7 +73,6 @@ WAYS = {
 }
 """Our kernels for the same problem. A candidate's number is an index here."""
 
-
 ORDER = ("s_ahead", "skip_masked", "dk_first", "dq_stages", "store_tiles")
 """Fields of HOPPER_BACKWARD that order the work of a program, for more than 64 columns."""
 
@@ -258,7 +257,7 @@ def _require_gluon(request: Any, on: Tensors) -> None:
 
 
 def _three_pieces_of(on: Tensors) -> Any:
-    """Return the table's choice."""
+    """Return the table's choice for three pieces, with one program to a key tile."""
     return hopper_module().HOPPER_FLOAT32[tiles_module().padded_head_dim(on.q), 3]
 
 
