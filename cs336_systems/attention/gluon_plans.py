@@ -44,6 +44,7 @@ CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
 MAX_PROGRAMS = 132  # where there is no GPU to ask
+WARP_GROUP, MAX_REGISTERS = 128, 2**16  # threads, and registers of a multiprocessor
 
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
@@ -55,7 +56,10 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
         "CONSUMERS": choice.consumers,
         "HALVES": choice.halves and request.is_causal and q.shape[2] <= k.shape[2],
         "ONE_TILE": choice.one_tile,
+        "PAIRED": choice.at_once == 2 and request.is_causal,
     }
+    if choice.at_once > 1:
+        constants["maxnreg"] = MAX_REGISTERS // (choice.at_once * (choice.consumers + 1) * WARP_GROUP) // 8 * 8
     programs = num_tiles(q, choice.rows) if choice.one_tile else programs_of(q, choice.rows)
     *sizes, heads_at_once = _forward_sizes(request, q, k)
     if choice.balanced and request.is_causal:

@@ -10,7 +10,7 @@ from cs336_systems.attention.balance import equal_groups
 from cs336_systems.attention.constants import WGMMA_ROWS
 from cs336_systems.attention.launch import cdiv, num_tiles
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import has_few_rows, has_few_scores, padded_head_dim, tiles_at_once
+from cs336_systems.attention.tiles import has_few_rows, has_few_scores, padded_head_dim, split_keys, tiles_at_once
 
 
 class HopperForward(NamedTuple):
@@ -30,6 +30,9 @@ class HopperForward(NamedTuple):
 
     balanced: bool = False
     """Whether causal heads are visited together in numbers that balance the work of the programs."""
+
+    at_once: int = 1
+    """Programs that a multiprocessor runs at the same time; with more than one, each takes one tile."""
 
     @property
     def rows(self) -> int:
@@ -83,6 +86,14 @@ HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, balanced=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""
+_TWO_AT_ONCE = HopperForward(128, 2, 1, 1, 208, one_tile=True, at_once=2)
+HOPPER_FORWARD_FEW = {
+    (64, False): {2: _TWO_AT_ONCE, 3: HopperForward(64, 2, 1, 1, 136, one_tile=True, at_once=3)},
+    (64, True): {3: _TWO_AT_ONCE},
+    (128, False): {1: HopperForward(128, 2, 1, 1, 240, one_tile=True)},
+    (128, True): {1: HopperForward(128, 2, 1, 1, 240, one_tile=True), 2: _TWO_AT_ONCE._replace(k_tile=64)},
+}
+"""Replacements where each multiprocessor gets at most so many tiles of WGMMA_ROWS rows, if causal and if not."""
 HOPPER_BACKWARD = {
     64: HopperBackward(64, 3, 2, 200, 88),
     128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1, dk_first=1),
@@ -104,11 +115,14 @@ HOPPER_MANY = 2
 
 HOPPER_LONG_KEYS = 8192
 
-HOPPER_FORWARD_SHARE = 0.75
-"""Minimum tiles a multiprocessor of a 16-bit forward. With fewer the Triton kernel splits the keys."""
-
 HOPPER_MIN_KEYS = 512
 """Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
+
+HOPPER_SPLIT_SHARE = 0.5
+"""Maximum tiles of WGMMA_ROWS rows a multiprocessor for the Triton kernel to split the keys instead."""
+
+HOPPER_SPLIT_CAUSAL_KEYS = {64: 2048, 128: 4096}
+"""Minimum keys, by padded head dimension, to split the keys of a causal call with up to one tile a multiprocessor."""
 
 HOPPER_FEW = 20
 """With fewer backward programs a multiprocessor than this, the order of heads balances them before it saves loads."""
@@ -139,15 +153,26 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
-    d = padded_head_dim(q)
-    is_long = k.shape[2] >= HOPPER_LONG_KEYS
+    d, num_keys, processors = padded_head_dim(q), k.shape[2], gpu.multiprocessors(q.device)
+    is_long = num_keys >= HOPPER_LONG_KEYS
     for table in (HOPPER_FORWARD_LONG, HOPPER_FORWARD_MANY) if is_long else (HOPPER_FORWARD_MANY,):
         choice = table.get(d)
-        if choice and num_tiles(q, choice.rows) >= HOPPER_MANY * gpu.multiprocessors(q.device):
+        if choice and num_tiles(q, choice.rows) >= HOPPER_MANY * processors:
             return choice
     choice = HOPPER_FORWARD[d]
-    enough = HOPPER_FORWARD_SHARE if k.shape[2] >= HOPPER_MIN_KEYS else 2
-    return choice if num_tiles(q, choice.rows) >= enough * _nearly_all(q.device) else None
+    if num_keys < HOPPER_MIN_KEYS:
+        return choice if num_tiles(q, choice.rows) >= 2 * _nearly_all(q.device) else None
+    if _splits_keys(request, q, k):
+        return None
+    few = HOPPER_FORWARD_FEW[d, request.is_causal].items()
+    return next((choice for most, choice in few if num_tiles(q, WGMMA_ROWS) <= most * processors), choice)
+
+
+def _splits_keys(request: Request, q: Tensor, k: Tensor) -> bool:
+    """Whether the Triton kernel for parts of the keys takes less time than a Gluon kernel with so few tiles."""
+    is_long_causal = request.is_causal and k.shape[2] >= HOPPER_SPLIT_CAUSAL_KEYS[padded_head_dim(q)]
+    share = num_tiles(q, WGMMA_ROWS) / gpu.multiprocessors(q.device)
+    return split_keys(request, q, k) is not None and (is_long_causal or share <= HOPPER_SPLIT_SHARE)
 
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:

@@ -65,12 +65,12 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
     num_keys = _visible_keys(request, q, k)
     request = _resolved(request, q)
     q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
-    if chunk := tiles.split_keys(request, q4, k4):
-        forward = triton_plans.split_forward(request, q4, k4, v4, chunk)
-    elif choice := hopper.hopper_forward(request, q4, k4, v4):
+    if choice := hopper.hopper_forward(request, q4, k4, v4):
         from cs336_systems.attention import gluon_plans
 
         forward = gluon_plans.gluon_forward(request, q4, k4, v4, choice)
+    elif chunk := tiles.split_keys(request, q4, k4):
+        forward = triton_plans.split_forward(request, q4, k4, v4, chunk)
     elif in_pieces := hopper.hopper_float32_forward(request, q4, k4):
         from cs336_systems.attention import gluon_plans
 

@@ -171,7 +171,7 @@ class SplitLimit(NamedTuple):
 SPLIT_LIMITS = {
     16: (SplitLimit(2048, 1),),
     32: (SplitLimit(2048, 1),),
-    64: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1)),
+    64: (SplitLimit(1024, 1 / 2), SplitLimit(2048, 1)),
     128: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1)),
 }
 """By padded head dimension, of which any may hold. At one head of 1024 to 8192 keys (H200) a split takes 0.55 to 0.9 of

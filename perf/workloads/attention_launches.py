@@ -67,14 +67,25 @@ HOPPER_TABLES = {
     "gluon, many tiles": "HOPPER_FORWARD_MANY",
     "gluon, long": "HOPPER_FORWARD_LONG",
 }
+FEW_TILES = {1: "gluon, 1 tile", 2: "gluon, 2 tiles", 3: "gluon, 3 tiles"}
 WAYS = {
-    "forward-choice": ("plain", "split", *HOPPER_TABLES),
+    "forward-choice": ("plain", "split", *HOPPER_TABLES, *FEW_TILES.values()),
     "backward-choice": ("two passes", "at once", "gluon"),
 }
 """Our kernels for the same problem. A candidate's number is an index here."""
 
 ORDER = ("s_ahead", "skip_masked", "dk_first", "dq_stages", "store_tiles")
 """Fields of HOPPER_BACKWARD that order the work of a program, for more than 64 columns."""
+
+
+def gluon_choices(d: int, is_causal: bool) -> dict[str, tuple[str, Any]]:
+    """Return the table entry and the choices of each way to run the 16-bit forward in Gluon, with so many columns."""
+    tables = {name: getattr(hopper_module(), name) for name in HOPPER_TABLES.values()}
+    few = hopper_module().HOPPER_FORWARD_FEW[d, is_causal]
+    return {
+        **{way: (f"{name}[{d}]", tables[name][d]) for way, name in HOPPER_TABLES.items() if d in tables[name]},
+        **{FEW_TILES[most]: (f"HOPPER_FORWARD_FEW[{d}, {is_causal}][{most}]", few[most]) for most in few},
+    }
 
 
 def splits_of(request: Any, q: Any, k: Any) -> int:
@@ -166,9 +177,11 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    *sizes, consumers, halves, one_tile, balanced = numbers
-    registers = {2: 240, 3: 160, 4: 112}[consumers]  # what a multiprocessor has: with more, a warp group waits for ever
-    how = hopper_module().HopperForward(*sizes, consumers, registers, bool(halves), bool(one_tile), bool(balanced))
+    *sizes, consumers, halves, one_tile, balanced, at_once = numbers
+    # What a multiprocessor has: with more, a warp group waits for ever.
+    registers = {(1, 1): 240, (1, 2): 208, (1, 3): 136, (2, 1): 240, (3, 1): 160, (4, 1): 112}[consumers, at_once]
+    switches = bool(halves), bool(one_tile), bool(balanced)
+    how = hopper_module().HopperForward(*sizes, consumers, registers, *switches, at_once)
     plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
@@ -226,10 +239,10 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
     _require_gluon(request, on)
     if problem.dtype == "float32":
         return _float32_forward(problem, on, hopper_module().HOPPER_FLOAT32[d, 3][1:3])
-    table = getattr(hopper_module(), HOPPER_TABLES[way])
-    if d not in table:
-        raise Unavailable(f"{HOPPER_TABLES[way]} has no entry of {d} columns")
-    return _forward_run(gluon_plans().gluon_forward(request, q, k, v, table[d]), on)
+    choices = gluon_choices(d, problem.is_causal)
+    if way not in choices:
+        raise Unavailable(f"no table has {way} of {d} columns, {'causal' if problem.is_causal else 'full'}")
+    return _forward_run(gluon_plans().gluon_forward(request, q, k, v, choices[way][1]), on)
 
 
 def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:

@@ -10,12 +10,12 @@ from perf.workloads import measured, measured_module
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import largest_error
 from perf.workloads.attention_launches import (
-    HOPPER_TABLES,
     KERNELS,
     ORDER,
     WAYS,
     KernelLaunch,
     Tensors,
+    gluon_choices,
     hopper_module,
     request_of,
     splits_of,
@@ -90,22 +90,18 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
     if kernel == "backward-programs":
         return f"backward_splits {_joined(q.shape)}", (splits_of(request, q, q.new_empty(kv_shape)), 0)
     taken = hopper_module().hopper_forward(request, q, q, q) or hopper_module().HOPPER_FORWARD[d]
-    table = HOPPER_TABLES[_gluon_way(taken, d)]
-    return f"{table}[{d}]", (*taken[:4], *map(int, taken[5:]))
+    entry = next(entry for entry, choice in gluon_choices(d, request.is_causal).values() if choice == taken)
+    return entry, (*taken[:4], *map(int, taken[5:]))
 
 
 def _forward_way(tables: Any, request: Any, q: Any) -> str:
     """Return the kernels that planning takes."""
+    if taken := hopper_module().hopper_forward(request, q, q, q):
+        choices = gluon_choices(tables.padded_head_dim(q), request.is_causal)
+        return next(way for way, (_, choice) in choices.items() if choice == taken)
     if tables.split_keys(request, q, q):
         return "split"
-    if taken := hopper_module().hopper_forward(request, q, q, q):
-        return _gluon_way(taken, tables.padded_head_dim(q))
     return "gluon" if hopper_module().hopper_float32_forward(request, q, q) else "plain"
-
-
-def _gluon_way(taken: Any, d: int) -> str:
-    """Return the name of the table that holds a choice of the 16-bit forward in Gluon."""
-    return next(way for way, table in HOPPER_TABLES.items() if getattr(hopper_module(), table).get(d) == taken)
 
 
 def _backward_way(tables: Any, request: Any, q: Any) -> str:

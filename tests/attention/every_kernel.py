@@ -62,6 +62,12 @@ def main() -> None:
         hopper.HOPPER_FLOAT32_MIN_VISITED = 0
         for d in (80, *HOPPER_FORWARD):
             names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
+        hopper._splits_keys = lambda request, q, k: False
+        hopper.HOPPER_MIN_KEYS = 0
+        for (d, is_causal), choices in tuple(hopper.HOPPER_FORWARD_FEW.items()):
+            for choice in choices.values():
+                hopper.HOPPER_FORWARD_FEW[d, is_causal] = {2**20: choice}
+                names |= launched(203, d, torch.bfloat16)
         hopper.HOPPER_MANY = 0
         for long_keys in (2**20, 0):
             hopper.HOPPER_LONG_KEYS = long_keys

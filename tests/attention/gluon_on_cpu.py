@@ -253,7 +253,7 @@ class _Kernel:
         self.function = function
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        def launch(*arguments: Any, num_warps: int, **constants: Any) -> None:
+        def launch(*arguments: Any, num_warps: int, maxnreg: int = 0, **constants: Any) -> None:
             told = [Pointer(x) if isinstance(x, Tensor) else torch.tensor(x) if isinstance(x, int) else x
                     for x in arguments]  # fmt: skip
             for program_id in range(grid[0]):

@@ -50,27 +50,22 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
         HOPPER_BACKWARD,
         HOPPER_FLOAT32,
         HOPPER_FORWARD,
+        HOPPER_FORWARD_FEW,
         HOPPER_FORWARD_LONG,
         HOPPER_FORWARD_MANY,
     )
     from cs336_systems.attention.request import Request
 
     padded = 64 if d <= 64 else 128
-    launchers: list[tuple[str, Any, Any]] = [
-        (variant, (gluon_forward, table[padded]), (gluon_backward, HOPPER_BACKWARD[padded]))
-        for variant, table in (
-            ("", HOPPER_FORWARD),
-            ("many tiles ", HOPPER_FORWARD_MANY),
-            ("long ", HOPPER_FORWARD_LONG),
-        )
-        if padded in table
-    ]
+    tables = {"": HOPPER_FORWARD, "many tiles ": HOPPER_FORWARD_MANY, "long ": HOPPER_FORWARD_LONG}
+    plans = gluon_forward, gluon_backward
+    forwards = {name: table[padded] for name, table in tables.items() if padded in table}
+    few = {mask: {f"{n} tiles ": how for n, how in HOPPER_FORWARD_FEW[padded, mask].items()} for mask in (False, True)}
+    backwards: dict[str, Any] = {"": HOPPER_BACKWARD[padded]}
     if dtype == "float32":
-        choices = {pieces: HOPPER_FLOAT32[padded, pieces] for pieces in (2, 3)}
-        launchers = [
-            (f"{pieces} pieces ", (pieces_forward, choice), (pieces_backward, choice))
-            for pieces, choice in choices.items()
-        ]
+        plans = pieces_forward, pieces_backward
+        forwards = backwards = {f"{pieces} pieces ": HOPPER_FLOAT32[padded, pieces] for pieces in (2, 3)}
+        few = {False: {}, True: {}}
 
     alone = ((True, 512, 1, 1), (True, 333, 1, 1), (False, 512, 1, 1), (False, 333, 1, 1))
     for is_causal, n, group, splits in (*alone, (True, 512, 2, 1), (True, 512, 2, 2), (False, 333, 1, 3)):
@@ -78,10 +73,15 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)
         request = Request(is_causal, 0.1)
-        for variant, (forward, forward_choice), (backward, backward_choice) in launchers:
-            forward(request, q, k, k, forward_choice)(q, k, k, None)
-            how = backward_choice._replace(splits=splits)
-            backward(request, q, k, k, q, q, how)(q, k, k, q, lse, q, None)
+        launches = [
+            *((name, plans[0](request, q, k, k, how), (q, k, k)) for name, how in (forwards | few[is_causal]).items()),
+            *(
+                (name, plans[1](request, q, k, k, q, q, how._replace(splits=splits)), (q, k, k, q, lse, q))
+                for name, how in backwards.items()
+            ),
+        ]
+        for variant, launch, tensors in launches:
+            launch(*tensors, None)
             for name, kernel in compiled:
                 if "hopper" in name:
                     mask = "causal" if is_causal else "full"

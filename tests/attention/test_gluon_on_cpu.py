@@ -13,6 +13,7 @@ from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
+    HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
     suits_tma,
@@ -129,8 +130,9 @@ def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_caus
         (HOPPER_FORWARD_MANY, 1),
         (HOPPER_FORWARD_MANY, 5),
         (HOPPER_FORWARD_LONG, 0),
+        ({64: HOPPER_FORWARD_FEW[64, True][3]}, 0),
     ],
-    ids=["one for few", "few", "one for many", "many", "one for each tile"],
+    ids=["one for few", "few", "one for many", "many", "one for each tile", "in pairs"],
 )
 def test_programs_share_the_tiles_of_all_heads(
     launchers: Any, choices: dict[int, Any], programs: int, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from cs336_systems.attention.hopper import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
+    HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
     backward_heads_at_once,
@@ -61,22 +62,46 @@ def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("d", [64, 80, 128])
-def test_a_program_for_nearly_each_multiprocessor_is_enough(d: int) -> None:
+def test_few_tiles_are_of_one_warp_group_each(d: int, is_causal: bool) -> None:
+    padded, call = 64 if d == 64 else 128, CALL._replace(is_causal=is_causal)
+    tables = HOPPER_FORWARD_FEW[padded, is_causal]
+    for shape, tiles in (((1, 8, 1024), 1), ((1, 8, 2048), 2), ((1, 10, 2048), 3), ((1, 13, 2048), 4)):
+        q = tensor(*shape, d)
+        least = min((most for most in tables if most >= tiles), default=None)
+        expected = HOPPER_FORWARD[padded] if least is None else tables[least]
+        assert hopper_forward(call, q, q, q) == expected
+    short, more = tensor(1, 32, 500, d), tensor(1, 64, 500, d)
+    assert hopper_forward(call, short, short, short) is None
+    assert hopper_forward(call, more, more, more) == HOPPER_FORWARD[padded]
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_the_keys_of_fewer_tiles_or_of_long_causal_ones_are_split() -> None:
+    causal = CALL._replace(is_causal=True)
+    fewer, long = (1, 1, 4096), (1, 2, 4096)
+    for d in (64, 128):
+        few, one_each = tensor(*fewer, d), tensor(*long, d)
+        assert hopper_forward(CALL, few, few, few) is None is hopper_forward(causal, few, few, few)
+        assert hopper_forward(CALL, one_each, one_each, one_each) is not None
+        assert hopper_forward(causal, one_each, one_each, one_each) is None
+    shorter = tensor(1, 4, 2048, 128)
+    assert hopper_forward(causal, shorter, shorter, shorter) is not None
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("d", [64, 80, 128])
+def test_a_backward_program_for_nearly_each_multiprocessor_is_enough(d: int) -> None:
     padded = 64 if d == 64 else 128
     for shape in ((1, 4, 4096), (4, 1, 4096), (1, 1, 16384), (1, 16, 1024), (1, 8, 2048)):
         q = tensor(*shape, d)
-        assert hopper_forward(CALL, q, q, q) == HOPPER_FORWARD[padded]
         assert hopper_backward(CALL, q, q, q) == HOPPER_BACKWARD[padded]
     fewer = tensor(1, 8, 1024, d)
-    assert hopper_forward(CALL, fewer, fewer, fewer) is None
     few_scores = None if d == 64 else HOPPER_BACKWARD[padded]._replace(splits=2)
     assert hopper_backward(CALL, fewer, fewer, fewer) == few_scores
     one = tensor(1, 1, 1024, d)
     assert hopper_backward(CALL, one, one, one) is None  # both passes in one launch take less time
-    short, more = tensor(1, 32, 500, d), tensor(1, 64, 500, d)
-    assert hopper_forward(CALL, short, short, short) is None
-    assert hopper_forward(CALL, more, more, more) == HOPPER_FORWARD[padded]
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -233,7 +258,7 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kernels = json.loads(found.stdout)
-    assert len(kernels) == (36 if d == 64 and dtype != "float32" else 20 if dtype == "float32" else 12)
+    assert len(kernels) == (28 if dtype == "float32" else 38 if d == 64 else 25)
     for name, one in kernels.items():
         # The backward of 128 spills addresses before its loop, and the causal one no more than when it was measured;
         # lengths that no tile divides are two branches more.
@@ -241,4 +266,5 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
         if dtype == "float32":
             allowed = 160 if d == 64 else 700
         assert one["spilled_bytes"] <= allowed and not one["serialized"], (name, one)
-        assert one["registers"] <= 168 and one["shared_bytes"] <= 227 * 2**10, (name, one)
+        most = 255 if "1 tiles" in name else 168
+        assert one["registers"] <= most and one["shared_bytes"] <= 227 * 2**10, (name, one)

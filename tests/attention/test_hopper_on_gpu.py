@@ -62,6 +62,7 @@ def everywhere() -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hopper, "_nearly_all", lambda device: 0)
+        patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
         patch.setattr(hopper, "has_few_rows", lambda q: False)
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
@@ -84,6 +85,25 @@ def test_they_are_as_exact_as_eager(everywhere: list[str], shape: Shape, dtype: 
     assert everywhere == ["forward", "backward"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "most"), [(entry, most) for entry, choices in hopper.HOPPER_FORWARD_FEW.items() for most in choices]
+)
+@pytest.mark.parametrize("heads", [1, 7, 40, 100])  # tiles of one to several programs a multiprocessor
+def test_programs_of_one_warp_group_are_as_exact_as_eager(
+    everywhere: list[str], entry: tuple[int, bool], most: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = hopper.HOPPER_FORWARD_FEW[entry][most]
+    monkeypatch.setitem(hopper.HOPPER_FORWARD_FEW, entry, {2**20: choice})
+    monkeypatch.setattr(hopper, "HOPPER_MANY", 2**20)
+    d, is_causal = entry
+    for keys in (512, 700):
+        q, k, v, grad_out = make_inputs(Shape((1, heads), 333, keys, d), torch.bfloat16)
+        exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+        got = run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal)
+        assert_within_gate(got, exact, eager, torch.bfloat16)
+        assert everywhere[0] == "forward"
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_they_are_as_exact_as_eager_at_random_shapes(
     everywhere: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +115,10 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     monkeypatch.setattr(gpu, "l2_bytes", lambda device: cache)
     monkeypatch.setattr(hopper, "HOPPER_MANY", many)
     monkeypatch.setattr(hopper, "HOPPER_LONG_KEYS", draw.choice((0, 2**20)))
+    monkeypatch.setattr(hopper, "HOPPER_MIN_KEYS", draw.choice((0, 2**20)))
+    for entry, choices in hopper.HOPPER_FORWARD_FEW.items():
+        most, few_tiles = draw.choice((0, 2**20)), draw.choice([*choices.values()])
+        monkeypatch.setitem(hopper.HOPPER_FORWARD_FEW, entry, {most: few_tiles})
     few = draw.choice((0, 1, 20))
     monkeypatch.setattr(hopper, "HOPPER_FEW", few)
     monkeypatch.setattr(hopper, "HOPPER_SHARED", few)

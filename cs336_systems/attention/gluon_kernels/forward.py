@@ -83,6 +83,9 @@ class Config(NamedTuple):
     ONE_TILE: Any
     """Whether each program takes one tile, so that there is no loop over tiles."""
 
+    PAIRED: Any
+    """Whether two of these programs on a multiprocessor get about the same work as any other two."""
+
 
 class Task(NamedTuple):
     """Arguments of a consumer of a forward."""
@@ -143,7 +146,7 @@ def load_tiles(q_desc, k_desc, v_desc, memory, sizes, config):
 def load_tile(q_desc, k_desc, v_desc, memory, sizes, config, turn, visited):
     """Load q, k and v of a tile; return the tiles of keys that the rings have held until then."""
     BLOCK_ROWS: gl.constexpr = ROWS * config.CONSUMERS
-    q_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, config.IS_CAUSAL)
+    q_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, config.IS_CAUSAL, config.PAIRED)
     kv_head = head // config.HEADS_PER_KV_HEAD
     for c in gl.static_range(config.CONSUMERS):
         slot = turn % config.Q_STAGES * config.CONSUMERS + c
@@ -227,7 +230,7 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, task.config.IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, task.config.IS_CAUSAL, task.config.PAIRED)
     q_start = block_start + CONSUMER * ROWS
     block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, K_TILE_SIZE, task.config.IS_CAUSAL)
@@ -297,11 +300,11 @@ def flash_fwd_hopper_kernel(
     q_desc, k_desc, v_desc, o_desc, L_ptr, N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    REGISTERS: gl.constexpr, HALVES: gl.constexpr, ONE_TILE: gl.constexpr,
+    REGISTERS: gl.constexpr, HALVES: gl.constexpr, ONE_TILE: gl.constexpr, PAIRED: gl.constexpr,
 ):  # fmt: skip
     """Compute out and lse (float32, natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
-    CONSUMERS is 2, 3 or 4, K_TILE_SIZE a multiple of 64, 128 with HALVES, REGISTERS those of a consumer's thread; with
+    CONSUMERS is 1 to 4, K_TILE_SIZE a multiple of 64, 128 with HALVES, REGISTERS those of a consumer's thread; with
     ONE_TILE programs are as many as tiles. `scale_log2`, which is softmax_scale * log2(e), is positive: the maximum is
     taken of unscaled scores.
     """
@@ -310,13 +313,13 @@ def flash_fwd_hopper_kernel(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD, HALVES,
-                   ONE_TILE),
+                   ONE_TILE, PAIRED),
         ),
         Task(
             TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD, HALVES,
-                   ONE_TILE),
+                   ONE_TILE, PAIRED),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip
@@ -324,8 +327,10 @@ def flash_fwd_hopper_kernel(
 
 @gluon.jit
 def specialize(load, task, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr):
-    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 2 to 4 others."""
-    if CONSUMERS == 2:
+    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 1 to 4 others."""
+    if CONSUMERS == 1:
+        gl.warp_specialize([(load_tiles, load), (attend, (0, task))], [4], [REGISTERS])
+    elif CONSUMERS == 2:
         gl.warp_specialize(
             [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
         )

@@ -110,12 +110,12 @@ def flash_fwd_hopper_float32_kernel(
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
         ),
         Task(
             Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
-            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
         ),
         REGISTERS,
     )  # fmt: skip

@@ -29,15 +29,20 @@ def turns_of(sizes, Q_TILE_SIZE: gl.constexpr):
 
 
 @gluon.jit
-def tile_at(turn, sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr):
+def tile_at(turn, sizes, Q_TILE_SIZE: gl.constexpr, IS_CAUSAL: gl.constexpr, PAIRED: gl.constexpr = False):
     """Return first query, batch and head of the tile that this program takes in a turn.
 
     The heaviest tiles come first, the last ones of their heads if causal. Every other turn goes through the programs
-    backward, so that each gets about the same work.
+    backward, so that each gets about the same work. PAIRED is for programs of one tile, two on a multiprocessor: the
+    GPU gives one to each, then a second one in the same order. So the first half takes the heavier tiles backward.
     """
     position = turn * gl.num_programs(0) + gl.program_id(0)
     if turn % 2 == 1:
         position = (turn + 1) * gl.num_programs(0) - 1 - gl.program_id(0)
+    if PAIRED:
+        half = gl.num_programs(0) // 2
+        if position < half:
+            position = half - 1 - position
     num_tiles = gl.cdiv(sizes.queries, Q_TILE_SIZE)
     tile, batch_head = in_order(position, num_tiles, sizes)
     if IS_CAUSAL:

@@ -91,11 +91,13 @@ def _few_scores(q: int, k: int, warps: int, *others: int) -> bool:
 
 
 def _hopper_forward(
-    k: int, stages: int, q_stages: int, consumers: int, halves: int, one_tile: int, balanced: int
+    k: int, stages: int, q_stages: int, consumers: int, halves: int, one_tile: int, balanced: int, at_once: int
 ) -> bool:
     """Return whether the shared memory and registers are used, and each other choice can matter."""
+    if consumers == 1:
+        return one_tile == 1 and (stages, q_stages, halves, balanced) == (2, 1, 0, 0)
     fits = (stages, consumers < 4) == (2, True) if k == 128 else (stages, halves) == (4, 0)
-    return fits and not (one_tile and (q_stages > 1 or balanced))
+    return fits and at_once == 1 and not (one_tile and (q_stages > 1 or balanced))
 
 
 def _joined(numbers: Iterable[int]) -> str:
@@ -137,15 +139,16 @@ KERNELS = {
         suits=_few_scores,
     ),
     "hopper-forward": TunedKernel(
-        "HOPPER_FORWARD, HOPPER_FORWARD_MANY and HOPPER_FORWARD_LONG, but for registers",
+        "HOPPER_FORWARD and its replacements, but for registers",
         {
             "k": (64, 128),
             "stages": (2, 4),
             "q stages": (1, 2),
-            "consumers": (2, 3, 4),
+            "consumers": (1, 2, 3, 4),
             "halves": (0, 1),
             "one tile": (0, 1),
             "balanced": (0, 1),
+            "at once": (1, 2, 3),
         },
         (*MANY, (4, 16, 8192), (32, 16, 1024), (1, 8, 2048)),
         mode="forward",
