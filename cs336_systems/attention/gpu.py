@@ -36,6 +36,14 @@ def l2_bytes(device: torch.device) -> int:
 
 
 @functools.cache
+def launches_early(device: torch.device) -> bool:
+    """Whether a kernel can be launched before the last one ends, and wait for it: programmatic dependent launch."""
+    if device.type != "cuda" or triton.knobs.runtime.interpret or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@functools.cache
 def runs_gluon(device: torch.device) -> bool:
     """Whether this is a GPU of compute capability 9.0 and triton has Gluon for it; never under the interpreter."""
     if (

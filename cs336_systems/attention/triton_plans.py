@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.dropout import drop_below
-from cs336_systems.attention.gpu import shared_bytes
+from cs336_systems.attention.gpu import launches_early, shared_bytes
 from cs336_systems.attention.launch import (
     Backward,
     Forward,
@@ -64,12 +64,14 @@ def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int,
     tiles = tiles or fitting(SPLIT_TILES, shared_bytes(q.device))
     constants = _constants(request, q, k, tiles) | {"CHUNK_KEYS": chunk}
     constants["STRIDE_UNIT"] = stride_unit(q, k, v, like(q))
-    shared = {name: constants[name] for name in ("D", "D_PADDED", "STRIDE_UNIT", "CHUNK_KEYS", "IS_CAUSAL")}
+    constants["OVERLAPS"] = overlaps = launches_early(q.device)
+    shared = {name: constants[name] for name in ("D", "D_PADDED", "STRIDE_UNIT", "CHUNK_KEYS", "IS_CAUSAL", "OVERLAPS")}
     num_chunks = cdiv(k.shape[2], chunk)
     scalars = *strides(q, k, v), *_sizes(q, k), request.scale_log2
     attend = Launch(flash_fwd_split_kernel, num_chunks * num_tiles(q, tiles.q), scalars, constants)
     combined = *strides(like(q)), *_sizes(q, k)
-    combine = Launch(flash_fwd_combine_kernel, num_tiles(q, COMBINE_ROWS), combined, shared | {"ROWS": COMBINE_ROWS})
+    shared |= {"ROWS": COMBINE_ROWS, **({"launch_pdl": True} if overlaps else {})}
+    combine = Launch(flash_fwd_combine_kernel, num_tiles(q, COMBINE_ROWS), combined, shared)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = like(q), new_lse(q)

@@ -1,11 +1,13 @@
 """FlashAttention-2's forward where heads and queries are too few to fill the GPU, so that keys are split as well.
 
 Each program attends to one chunk of the keys; a second kernel adds the parts, weighted by their shares of the softmax's
-sum (Flash-Decoding, Dao et al. 2023), in the order of their keys: the result repeats to the bit.
+sum (Flash-Decoding, Dao et al. 2023), in the order of their keys: the result repeats to the bit. With OVERLAPS, from
+compute capability 9.0 on, the second kernel is launched while the first runs, and waits for its end.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from cs336_systems.attention.triton_kernels.common import LN_2, MIN_FLOAT32, Dropout, Place, Stream, rows_at
 from cs336_systems.attention.triton_kernels.forward import visit_keys
@@ -41,12 +43,15 @@ def flash_fwd_split_kernel(
     IS_CAUSAL: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """Compute Q_TILE_SIZE rows of one chunk's out and lse (float32, base 2) for one head.
 
     Parts are (chunks, heads, N_QUERIES, D). CHUNK_KEYS is a multiple of both tiles' sizes, so that every row of a
     tile sees the first key of each chunk that the tile visits. A part that no row sees is not written.
     """
+    if OVERLAPS:
+        gdc_launch_dependents()
     scale_log2 = tl.cast(scale_log2, tl.float32)  # torch.compile passes it as float64
     num_tiles = tl.cdiv(N_QUERIES, Q_TILE_SIZE)
     num_chunks = tl.cdiv(N_KEYS, CHUNK_KEYS)
@@ -121,6 +126,7 @@ def flash_fwd_combine_kernel(
     ROWS: tl.constexpr,
     CHUNK_KEYS: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """Add the parts of ROWS rows of out and lse (natural) for one head, each weighted by 2^(its lse - lse).
 
@@ -141,6 +147,8 @@ def flash_fwd_combine_kernel(
     acc = tl.zeros((ROWS, D_PADDED), dtype=tl.float32)
     row_sum = tl.zeros((ROWS,), dtype=tl.float32)
     row_max = tl.full((ROWS,), MIN_FLOAT32, dtype=tl.float32)
+    if OVERLAPS:
+        gdc_wait()
     for chunk in tl.range(0, num_chunks):
         part_rows = (chunk * num_batch_heads + batch_head) * N_QUERIES + rows
         lse = tl.load(PartL_ptr + part_rows, mask=mask, other=0.0)
