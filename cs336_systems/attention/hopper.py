@@ -87,11 +87,12 @@ HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, balanced=True)}
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""
 _TWO_AT_ONCE = HopperForward(128, 2, 1, 1, 208, one_tile=True, at_once=2)
+_ALONE = HopperForward(128, 2, 1, 1, 240, one_tile=True)
 HOPPER_FORWARD_FEW = {
     (64, False): {2: _TWO_AT_ONCE, 3: HopperForward(64, 2, 1, 1, 136, one_tile=True, at_once=3)},
     (64, True): {3: _TWO_AT_ONCE},
-    (128, False): {1: HopperForward(128, 2, 1, 1, 240, one_tile=True)},
-    (128, True): {1: HopperForward(128, 2, 1, 1, 240, one_tile=True), 2: _TWO_AT_ONCE._replace(k_tile=64)},
+    (128, False): {1: _ALONE},
+    (128, True): {2: _ALONE},
 }
 """Replacements where each multiprocessor gets at most so many tiles of WGMMA_ROWS rows, if causal and if not."""
 HOPPER_BACKWARD = {

@@ -258,7 +258,7 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kernels = json.loads(found.stdout)
-    assert len(kernels) == (28 if dtype == "float32" else 38 if d == 64 else 25)
+    assert len(kernels) == (28 if dtype == "float32" else 38 if d == 64 else 21)
     for name, one in kernels.items():
         # The backward of 128 spills addresses before its loop, and the causal one no more than when it was measured;
         # lengths that no tile divides are two branches more.
@@ -266,5 +266,5 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
         if dtype == "float32":
             allowed = 160 if d == 64 else 700
         assert one["spilled_bytes"] <= allowed and not one["serialized"], (name, one)
-        most = 255 if "1 tiles" in name else 168
+        most = 255 if d > 64 and ("1 tiles" in name or "2 tiles" in name) else 168
         assert one["registers"] <= most and one["shared_bytes"] <= 227 * 2**10, (name, one)

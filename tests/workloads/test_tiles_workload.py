@@ -140,7 +140,7 @@ def test_the_entry_and_the_tiles_of_a_cell():
             assert choice(f"{mode}-choice", cell, "meta") == (entry, way)
         for cell, way in ((problem(1, 16, 64, 64, "float32"), "0"), (problem(1, 16, 2048, 64, "float32"), "2")):
             assert choice(f"{mode}-choice", cell, "meta")[1] == way
-    assert choice("forward-choice", problem(1, 8, 1024, 80), "meta")[1] == "5"
+    assert choice("forward-choice", problem(1, 8, 1024, 80), "meta")[1] == "6"
     assert choice("forward-choice", problem(1, 32, 256, 80), "meta")[1] == "0"  # the plain one is faster there
     assert choice("forward-choice", problem(1, 1, 4096, 80), "meta")[1] == "1"
     assert choice("forward-choice", problem(1, 16, 8192, 64), "meta")[1] == "4"
