@@ -58,3 +58,17 @@ def test_the_kernels_take_the_tiles_in_the_order_that_is_balanced(
             work.append(sum(row // 64 + 2 for row in first_rows))
     assert sum(work) == heads * sum(causal(tiles))
     assert max(work) == longest_program(heads, at_once, causal(tiles), programs)
+
+
+def test_any_two_programs_of_one_tile_on_a_multiprocessor_have_the_same_work() -> None:
+    sizes = SimpleNamespace(queries=64 * 8, heads=4, all_heads=4, heads_at_once=4)
+    first_rows = []
+    with launchers_on_cpu() as plans:
+        order = plans.flash_fwd_hopper_kernel.function.__globals__
+        for number in range(32):
+            CURRENT.program = Program(number, 32)
+            row, _, head = order["tile_at"](0, sizes, 64, True, True)
+            first_rows.append((int(row), int(head)))
+    assert len(set(first_rows)) == 32
+    work = [row // 64 for row, _ in first_rows]
+    assert {one + other for one, other in zip(work[:16], work[16:], strict=True)} == {7}
