@@ -29,7 +29,7 @@ class ExactAttention:
 
 @functools.lru_cache(maxsize=2)
 def oracle(problem: AttentionProblem, device: str, precision: str | None = None) -> ExactAttention:
-    """Compute the exact answer, a head and a block of queries at a time, so that 65536 keys fit.
+    """Compute the exact answer, a few heads and a block of queries at a time, so that 65536 keys fit.
 
     `precision` is that of eager attention's products, "float32" or "tf32" or the half precision of its inputs. None
     omits eager attention. Two problems are kept: a check looks at two (`AttentionProblem.keys`).
@@ -42,18 +42,20 @@ def oracle(problem: AttentionProblem, device: str, precision: str | None = None)
     answer = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes}
     grouped = {name: _by_kv_head(tensor, problem) for name, tensor in answer.items()}
     rms: dict[str, list[Any]] = {name: [] for name in NAMES if precision}
-    for group in range(len(k)):
-        exact = {name: tensor[group] for name, tensor in grouped.items()}
+    at_once = max(1, BLOCK // problem.seq_len**2)
+    for first in range(0, len(k), at_once):
+        groups = slice(first, first + at_once)
+        exact = {name: tensor[groups] for name, tensor in grouped.items()}
         eager = {name: torch.zeros_like(exact[name]) for name in rms}
         for head in range(q.shape[1]):
-            tensors = [q[group, head], k[group, 0], v[group, 0], grad_out[group, head]]
+            tensors = [q[groups, head], k[groups, 0], v[groups, 0], grad_out[groups, head]]
             for start in range(0, problem.seq_len, _rows_at_once(problem)):
                 rows = slice(start, start + _rows_at_once(problem))
                 _add(_of(exact, head), rows, [tensor.double() for tensor in tensors], problem, _exact_product)
                 if precision:
                     _add(_of(eager, head), rows, tensors, problem, PRODUCTS.get(precision, _exact_product))
         for name, by_group in rms.items():
-            by_group.append(row_errors(eager[name], exact[name]).square().mean(-1).sqrt())
+            by_group.append(row_errors(eager[name], exact[name]).square().mean(-1).sqrt().flatten())
     return ExactAttention(answer, {name: torch.cat(by_group) for name, by_group in rms.items()})
 
 
@@ -74,8 +76,8 @@ def _by_kv_head(tensor: Any, problem: AttentionProblem) -> Any:
 
 
 def _of(answer: Answer, head: int) -> Answer:
-    """Return a head of out and dq, and the group's head of dk and dv, to which all of its heads add."""
-    return {name: answer[name][head if name in ("out", "dq") else 0] for name in answer}
+    """Return a head of out and dq, and the group's head of dk and dv, to which all of its heads add, of each group."""
+    return {name: answer[name][:, head if name in ("out", "dq") else 0] for name in answer}
 
 
 def _rows_at_once(problem: AttentionProblem) -> int:
@@ -103,9 +105,9 @@ PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {"tf32": _tf32_product}
 def _add(
     to: Answer, rows: slice, tensors: list[Any], problem: AttentionProblem, product: Callable[[Any, Any], Any]
 ) -> None:
-    """Add the contributions of a block of queries of a head to `to`, (seq_len, d) each, in eager torch's operations.
+    """Add the contributions of a block of queries of some heads to `to`, (heads, seq_len, d) each, in eager operations.
 
-    Every intermediate has the dtype of `tensors`: q, k, v, grad_out of the head. The softmax and its gradient round
+    Every intermediate has the dtype of `tensors`: q, k, v, grad_out of the heads. The softmax and its gradient round
     once at their end, like torch's own.
     """
     import torch
@@ -113,18 +115,18 @@ def _add(
     q, k, v, grad_out = tensors
     last = min(rows.stop, problem.seq_len)
     columns = slice(0, last if problem.is_causal else problem.seq_len)  # without the keys above the diagonal
-    q, k, v, grad_out = q[rows], k[columns], v[columns], grad_out[rows]
+    q, k, v, grad_out = q[:, rows], k[:, columns], v[:, columns], grad_out[:, rows]
     scale = problem.d**-0.5
-    scores = product(q, k.T) * scale
+    scores = product(q, k.mT) * scale
     if problem.is_causal:
         positions = torch.arange(rows.start, last, device=q.device)
         scores.masked_fill_(positions[:, None] < torch.arange(last, device=q.device), float("-inf"))
     p = torch.softmax(scores, dim=-1)
-    to["out"][rows] = product(p, v).double()
-    dp = product(grad_out, v.T)
+    to["out"][:, rows] = product(p, v).double()
+    dp = product(grad_out, v.mT)
     wide = torch.promote_types(p.dtype, torch.float32)
     wide_p, wide_dp = p.to(wide), dp.to(wide)
     ds = (wide_p * (wide_dp - (wide_p * wide_dp).sum(-1, keepdim=True))).to(p.dtype) * scale
-    to["dq"][rows] = product(ds, k).double()
-    to["dk"][columns] += product(ds.T, q).double()
-    to["dv"][columns] += product(p.T, grad_out).double()
+    to["dq"][:, rows] = product(ds, k).double()
+    to["dk"][:, columns] += product(ds.mT, q).double()
+    to["dv"][:, columns] += product(p.mT, grad_out).double()
