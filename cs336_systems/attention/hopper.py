@@ -94,7 +94,8 @@ HOPPER_FORWARD_FEW = {
     (128, False): {1: _ALONE},
     (128, True): {2: _ALONE},
 }
-"""Replacements where each multiprocessor gets at most so many tiles of WGMMA_ROWS rows, if causal and if not."""
+"""Replacements by padded head dimension and whether causal, where each multiprocessor gets at most so many tiles of
+WGMMA_ROWS rows."""
 HOPPER_BACKWARD = {
     64: HopperBackward(64, 3, 2, 200, 88),
     128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1, dk_first=1),
@@ -172,8 +173,8 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
 def _splits_keys(request: Request, q: Tensor, k: Tensor) -> bool:
     """Whether the Triton kernel for parts of the keys takes less time than a Gluon kernel with so few tiles."""
     is_long_causal = request.is_causal and k.shape[2] >= HOPPER_SPLIT_CAUSAL_KEYS[padded_head_dim(q)]
-    share = num_tiles(q, WGMMA_ROWS) / gpu.multiprocessors(q.device)
-    return split_keys(request, q, k) is not None and (is_long_causal or share <= HOPPER_SPLIT_SHARE)
+    are_fewer = num_tiles(q, WGMMA_ROWS) <= HOPPER_SPLIT_SHARE * gpu.multiprocessors(q.device)
+    return split_keys(request, q, k) is not None and (is_long_causal or are_fewer)
 
 
 def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperBackward | None:

@@ -14,16 +14,16 @@ from perf.studies.attention.cells import Cell
 from perf.studies.fresh_process import side_by_side
 from perf.studies.progress import progress
 
-MAX_PROCESSES = 12
+MAX_PROCESSES = 16
 """Each takes a CUDA context and the tensors of one cell."""
 
 
 def compile_ahead(plan: Mapping[Cell, Sequence[dict[str, Any]]], device: Device) -> None:
-    """Run each arm of ours once in each problem, in as many processes as all cores but two; on a CPU do nothing.
+    """Run each arm of ours once in each problem, in as many processes as cores; on a CPU do nothing.
 
     `plan` has the rows of each cell. What fails here fails again, with its reason, where it is measured.
     """
-    if device == "cpu" or (processes := min(MAX_PROCESSES, len(os.sched_getaffinity(0)) - 2)) < 2:
+    if device == "cpu" or (processes := min(MAX_PROCESSES, len(os.sched_getaffinity(0)))) < 2:
         return
     # The modes of a problem are in the order of MODES: the last one runs the kernels of all.
     cells = {replace(cell, mode=""): cell for cell in plan}.values()

@@ -43,7 +43,7 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
     not time incorrect code), warmed up, and then sampled in turn, A B C C B A, so that drift of the machine affects
     each alike; then again in fresh processes, starting with another arm in each: three, and as many more as their
     scatter demands for a narrow 95 % interval of every speed-up. Before, the kernels of all cells are compiled, in up
-    to twelve processes. The clock is CUDA events with a cold L2, which excludes the host; "short" uses the wall clock
+    to sixteen processes. The clock is CUDA events with a cold L2, which excludes the host; "short" uses the wall clock
     with operands in L2, as the layer before leaves them (--clock cuda_graph: its kernels alone). An arm that cannot run
     (dtype, memory) is a row with its reason.
 
