@@ -125,9 +125,9 @@ def gluon_backward(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         do = aligned_copy(do) if copies_do else do
-        delta = delta_of(out, do, lse)
         new = torch.zeros_like if is_split else torch.empty_like
-        dq, dk, dv = torch.zeros_like(q, dtype=torch.float32), new(k, dtype=kv_dtype), new(v, dtype=kv_dtype)
+        dq, dk, dv = torch.empty_like(q, dtype=torch.float32), new(k, dtype=kv_dtype), new(v, dtype=kv_dtype)
+        delta = delta_of(out, do, lse, dq)
         launch(q_tiles(q), k_tiles(k), v_tiles(v), do_tiles(do), dq_tiles(dq), dk_tiles(dk), dv_tiles(dv), lse, delta)
         dq = round_dq(dq)  # and the sums are free
         return (dq, round_dk(dk), round_dv(dv)) if is_split else (dq, dk, dv)
@@ -195,8 +195,8 @@ def pieces_backward(
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        delta = delta_of(out, do, lse)
-        dq, dk, dv = like(q).zero_(), like(k), like(v)
+        dq, dk, dv = like(q), like(k), like(v)
+        delta = delta_of(out, do, lse, dq)
         if splits > 1:
             dk, dv = dk.zero_(), dv.zero_()
         launch(*split(q, k, v, do), lse, delta, dq, dk, dv)

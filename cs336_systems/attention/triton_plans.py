@@ -168,8 +168,8 @@ def at_once_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tenso
     )
 
 
-def delta_launch(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a function (out, do, lse) -> rowsum(out * do), shaped like lse."""
+def delta_launch(out: Tensor, do: Tensor) -> Callable[..., Tensor]:
+    """Return a function (out, do, lse, dq=None) -> rowsum(out * do), shaped like lse, which zeroes a float32 dq."""
     rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
     launch = Launch(
         flash_bwd_delta_kernel,
@@ -183,9 +183,9 @@ def delta_launch(out: Tensor, do: Tensor) -> Callable[[Tensor, Tensor, Tensor], 
         },
     )
 
-    def run(out: Tensor, do: Tensor, lse: Tensor) -> Tensor:
+    def run(out: Tensor, do: Tensor, lse: Tensor, dq: Tensor | None = None) -> Tensor:
         delta = torch.empty_like(lse)
-        launch(out, do, delta)
+        launch(out, do, delta, dq)
         return delta
 
     return run

@@ -31,6 +31,7 @@ def flash_bwd_delta_kernel(
     O_ptr,
     dO_ptr,
     Delta_ptr,
+    Sum_ptr,
     stride_ob,
     stride_oh,
     stride_oq,
@@ -44,7 +45,12 @@ def flash_bwd_delta_kernel(
     STRIDE_UNIT: tl.constexpr,
     Q_TILE_SIZE: tl.constexpr,
 ):
-    """Compute delta of Q_TILE_SIZE rows, for both passes."""
+    """Compute delta of Q_TILE_SIZE rows; write zeros to a sum of dq, float32 and dense in memory, if there is one."""
+    if Sum_ptr is not None:
+        ZEROS: tl.constexpr = Q_TILE_SIZE * D_PADDED
+        num_batch_heads = (tl.num_programs(0) // tl.cdiv(N_QUERIES, Q_TILE_SIZE)).to(tl.int64)
+        elements = tl.program_id(0).to(tl.int64) * ZEROS + tl.arange(0, ZEROS)
+        tl.store(Sum_ptr + elements, tl.zeros((ZEROS,), tl.float32), mask=elements < num_batch_heads * N_QUERIES * D)
     tile, batch_head = tile_of_program(tl.cdiv(N_QUERIES, Q_TILE_SIZE), False)
     batch, head = batch_head // NUM_HEADS, batch_head % NUM_HEADS
 
