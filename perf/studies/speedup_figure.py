@@ -23,9 +23,9 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     others = list(dict.fromkeys(row["against"] for row in timed))
     figure, axes = figures.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)))
     for number, other in enumerate(others):
-        mine = [row for row in timed if row["against"] == other]
+        mine, shift = [row for row in timed if row["against"] == other], 0.15 * (number - (len(others) - 1) / 2)
         for estimate, name, fill in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
-            points = [(*estimate(row), labels.index(label(row)) + 0.15 * number) for row in mine]
+            points = [(*estimate(row), labels.index(label(row)) + shift) for row in mine]
             points = [point for point in points if point[0] > 0]
             if not points:
                 continue

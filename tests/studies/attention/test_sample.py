@@ -9,7 +9,7 @@ from perf.studies.attention import results
 from perf.studies.attention.cells import Cell, cells_of
 from perf.studies.attention.groups import EVERY_D, GROUPS, MAX_ELEMENTS, MAX_FLOPS, Problem, fits
 from perf.studies.attention.study import drawn
-from perf.workloads.attention_problem import AttentionProblem, floor
+from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
 
 SAMPLE = GROUPS["random"]
 
@@ -104,3 +104,11 @@ def test_a_picture_of_each_mode(rows, tmp_path):
 def test_tables_keep_the_dtypes_of_the_sample_apart(rows):
     text = "\n".join(results.shown(rows))
     assert [text.count(f"random: triton, {dtype}, ") for dtype in ("bfloat16", "float16", "float32")] == [1, 1, 1]
+
+
+def test_a_figure_has_a_line_for_each_dtype_of_a_shape(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(results.speedup_figure, "draw", lambda pairs, label, *_: lines.extend(map(label, pairs)))
+    cells = [Cell("aside", 1, 1, 1024, 80, dtype, True, "forward", "cuda_events", "cold") for dtype in BYTES]
+    results.draw([row for cell in cells for row in of_a_cell(cell, sdpa_math=2.0)], tmp_path, "here")
+    assert len(set(lines)) == len(cells)
