@@ -23,7 +23,8 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     others = list(dict.fromkeys(row["against"] for row in timed))
     figure, axes = figures.subplots(figsize=(6.5, 1.2 + 0.32 * len(labels) + 0.2 * len(others)))
     for number, other in enumerate(others):
-        mine, shift = [row for row in timed if row["against"] == other], 0.15 * (number - (len(others) - 1) / 2)
+        mine = [row for row in timed if row["against"] == other]
+        shift = 0.15 * (number - (len(others) - 1) / 2)
         for estimate, name, fill in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
             points = [(*estimate(row), labels.index(label(row)) + shift) for row in mine]
             points = [point for point in points if point[0] > 0]

@@ -86,8 +86,8 @@ def read(folder: Path, machine: str | None) -> Source:
     said = [str(one.message).replace(f"{folder}/", "") for one in caught]
     skipped = [one for one in said if re.search(r" (is left out|cannot be read): ", one)]
     counts = frame["machine"].value_counts()
-    folders = sorted(path.name for path in (folder / STUDIES).glob("*") if path.is_dir())
-    folders.sort(key=lambda name: len(list(_documents(folder / STUDIES, name))), reverse=True)
+    names = (path.name for path in (folder / STUDIES).glob("*") if path.is_dir())
+    folders = sorted(names, key=lambda name: (-len(list(_documents(folder / STUDIES, name))), name))
     known = list(dict.fromkeys([*counts.index, *folders]))
     if not known:
         raise click.ClickException(f"{folder} holds no measurements; python -m perf demo or asv run makes some")

@@ -327,3 +327,15 @@ def test_a_table_that_its_rows_do_not_give_costs_no_other(other_gpu, tmp_path):
     assert "| 16384 | 11.480" in chapter(made, "torch_compile")
     assert "matmuls of the eager step" not in made.text
     assert "python -m perf study kernels" in " ".join(made.missing["torch_compile"])
+
+
+def test_by_default_the_machine_with_the_most_documents(copied):
+    """The first by name has one, those of several GPUs count with their machine, and an empty folder has none."""
+    studies = copied / STUDIES
+    for other in ("a-gpu", "a-gpu-x2", "b-gpu"):
+        (studies.parent / other).mkdir()
+    shutil.copy(studies / "clock.json", studies.parent / "a-gpu")
+    assert source.read(copied, None).machine == "nvidia-h200"
+    for path in studies.glob("*.json"):
+        shutil.copy(path, studies.parent / "a-gpu-x2")
+    assert source.read(copied, None).machine == "a-gpu"

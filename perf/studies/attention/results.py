@@ -201,13 +201,14 @@ def draw(rows: list[Row], folder: Path, title: str) -> None:
         if group == "random":
             sample_figure.draw(nearest(mine), path, title_of_group)
             continue
-        varied = [name for name in ("dtype", "ours") if len({pair[name] for pair in mine}) > 1]
-        speedup_figure.draw(mine, partial(_line, varied=varied), path, title_of_group)
+        several = len({pair["ours"] for pair in mine}) > 1
+        label = partial(_arm, several=several)
+        speedup_figure.draw(mine, label, path, title_of_group)
 
 
-def _line(pair: Pair, *, varied: list[str]) -> str:
-    """Label a line of a figure: the cell, and which of several dtypes and arms of ours it has."""
-    return ", ".join((shape(pair), MASKS[pair["is_causal"]], *(pair[name] for name in varied)))
+def _arm(pair: Pair, *, several: bool) -> str:
+    """Label a line of a figure: the problem, and the arm if there are several of ours."""
+    return within_mode(pair) + (f": {pair['ours']}" if several else "")
 
 
 def worst_of(pairs: list[Pair]) -> tuple[float, float, Pair]:
