@@ -40,7 +40,7 @@ from cs336_systems.attention.tma import aligned_copy, describes
 from cs336_systems.attention.triton_kernels.backward import flash_bwd_round_kernel
 from cs336_systems.attention.triton_plans import delta_launch
 
-CONSUMERS = 2  # warp groups that compute, in all kernels but the 16-bit forward
+CONSUMERS = 2  # warp groups of a backward that compute
 ROUND_TILE_ELEMENTS = 4096
 SPLIT_ROWS = 16
 MAX_PROGRAMS = 132  # where there is no GPU to ask
@@ -155,9 +155,11 @@ def rounding(like: Tensor, scale: float | None) -> Callable[[Tensor], Tensor]:
 
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
     """Plan a float32 forward over pieces, 4 or 6 bytes an element of q, k and v padded to 64 or 128 columns."""
-    constants = _constants(request, q, k, choice.stages, choice.registers) | {"PIECES": choice.pieces}
+    constants = _constants(request, q, k, choice.stages, choice.registers)
+    constants |= {"PIECES": choice.pieces, "CONSUMERS": choice.consumers}
     scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
-    launch = Launch(flash_fwd_hopper_float32_kernel, programs_of(q, CONSUMERS * WGMMA_ROWS), scalars, constants)
+    programs = programs_of(q, choice.consumers * WGMMA_ROWS)
+    launch = Launch(flash_fwd_hopper_float32_kernel, programs, scalars, constants)
     split = Pieces(choice.pieces, q, k, v)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:

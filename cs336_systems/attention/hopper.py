@@ -72,6 +72,9 @@ class HopperFloat32(NamedTuple):
     pieces: int
     stages: int
     registers: int
+    consumers: int = 2
+    """Warp groups of a forward's program that compute, 1 or 2, of 64 rows each."""
+
     splits: int = 1
     """Programs that share the visits of a key tile in a backward. With more than one, dk and dv are added in memory."""
 
@@ -140,6 +143,9 @@ HOPPER_FEWEST = 3
 
 HOPPER_VISITS = 4
 """Minimum visits of a program, of 64 queries each, for a key tile's queries to be shared."""
+
+HOPPER_FLOAT32_ALONE = {False: 1, True: 2}
+"""Maximum tiles of WGMMA_ROWS rows a multiprocessor, by whether causal, for a float32 consumer alone in a program."""
 
 HOPPER_FLOAT32_VISITS = 2
 """The same in float32."""
@@ -233,7 +239,14 @@ def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int =
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
     """Return choices of the float32 forward in Gluon, or None."""
-    return None if has_few_rows(q) else hopper_float32(request, q, k)
+    choice = None if has_few_rows(q) else hopper_float32(request, q, k)
+    return choice and choice._replace(consumers=float32_consumers(request, q))
+
+
+def float32_consumers(request: Request, q: Tensor) -> int:
+    """Return the consumers of a float32 forward's program: one where two would leave multiprocessors without work."""
+    most = HOPPER_FLOAT32_ALONE[request.is_causal] * gpu.multiprocessors(q.device)
+    return 1 if num_tiles(q, WGMMA_ROWS) <= most else 2
 
 
 def hopper_float32_backward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:

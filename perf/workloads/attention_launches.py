@@ -238,7 +238,8 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
         return _forward_run(triton_plans().split_forward(request, q, k, v, tables.chunk_keys(q, k)), on)
     _require_gluon(request, on)
     if problem.dtype == "float32":
-        return _float32_forward(problem, on, hopper_module().HOPPER_FLOAT32[d, 3][1:3])
+        how = hopper_module().HOPPER_FLOAT32[d, 3]._replace(consumers=hopper_module().float32_consumers(request, q))
+        return _forward_run(gluon_plans().pieces_forward(request, q, k, v, how), on)
     choices = gluon_choices(d, problem.is_causal)
     if way not in choices:
         raise Unavailable(f"no table has {way} of {d} columns, {'causal' if problem.is_causal else 'full'}")

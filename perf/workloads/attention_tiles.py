@@ -80,7 +80,11 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
     tables = tiles_module()
     d = tables.padded_head_dim(q)
     if kernel.startswith("float32"):
-        return f"HOPPER_FLOAT32[{d}, 3]", hopper_module().HOPPER_FLOAT32[d, 3][1:3]
+        entry, (_, *numbers) = f"HOPPER_FLOAT32[{d}, 3]", hopper_module().HOPPER_FLOAT32[d, 3][:3]
+        if kernel == "float32-backward":
+            return entry, tuple(numbers)
+        consumers = hopper_module().float32_consumers(request, q)
+        return entry + (", alone" if consumers == 1 else ""), (*numbers, consumers)
     if kernel == "hopper-backward":
         return f"HOPPER_BACKWARD[{d}]", hopper_module().HOPPER_BACKWARD[d][:3]
     if kernel == "backward-order":

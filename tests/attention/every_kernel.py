@@ -61,7 +61,10 @@ def main() -> None:
         hopper.tiles_at_once = lambda q, k: None
         hopper.HOPPER_FLOAT32_MIN_VISITED = 0
         for d in (80, *HOPPER_FORWARD):
-            names |= launched(203, d, torch.bfloat16) | launched(203, d, torch.float32)
+            names |= launched(203, d, torch.bfloat16)
+            for most in (0, 2**20):
+                hopper.HOPPER_FLOAT32_ALONE = {False: most, True: most}
+                names |= launched(203, d, torch.float32)
         hopper._splits_keys = lambda request, q, k: False
         hopper.HOPPER_MIN_KEYS = 0
         for (d, is_causal), choices in tuple(hopper.HOPPER_FORWARD_FEW.items()):

@@ -64,11 +64,13 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     backwards: dict[str, Any] = {"": HOPPER_BACKWARD[padded]}
     if dtype == "float32":
         plans = pieces_forward, pieces_backward
-        forwards = backwards = {f"{pieces} pieces ": HOPPER_FLOAT32[padded, pieces] for pieces in (2, 3)}
+        backwards = {f"{pieces} pieces ": HOPPER_FLOAT32[padded, pieces] for pieces in (2, 3)}
+        alone = {f"{name}alone ": how._replace(consumers=1) for name, how in backwards.items()}
+        forwards = backwards | alone
         few = {False: {}, True: {}}
 
-    alone = ((True, 512, 1, 1), (True, 333, 1, 1), (False, 512, 1, 1), (False, 333, 1, 1))
-    for is_causal, n, group, splits in (*alone, (True, 512, 2, 1), (True, 512, 2, 2), (False, 333, 1, 3)):
+    ungrouped = ((True, 512, 1, 1), (True, 333, 1, 1), (False, 512, 1, 1), (False, 333, 1, 1))
+    for is_causal, n, group, splits in (*ungrouped, (True, 512, 2, 1), (True, 512, 2, 2), (False, 333, 1, 3)):
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype))
         k = torch.empty(1, 2 // group, n, d, dtype=q.dtype)
         lse = torch.empty(1, 2, n)

@@ -150,6 +150,21 @@ def test_programs_share_the_tiles_of_all_heads(
 
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_programs_share_the_tiles_in_pieces(
+    launchers: Any, consumers: int, is_causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "MAX_PROGRAMS", 5)
+    q, k, v, grad_out = make_inputs(Shape((1, 2), 330, 200, 64), torch.float32)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    choice = HOPPER_FLOAT32[64, 3]._replace(consumers=consumers)
+    with torch.no_grad():
+        out, lse = launchers.pieces_forward(Request(is_causal, 64**-0.5), q, k, v, choice)(q, k, v, None)
+    exact, eager = ({name: values[name] for name in ("out", "lse")} for values in (exact, eager))
+    assert_within_gate({"out": out, "lse": lse}, exact, eager, torch.float32)
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(
     ("shape", "splits", "heads_at_once"),
     [

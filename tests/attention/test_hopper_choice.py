@@ -204,6 +204,10 @@ def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> N
         assert hopper_float32(request, rows, visited) == choice
     assert hopper_float32_forward(request, q, q) == choice
     assert hopper_float32_forward(request, one_head, q) is None  # its few rows get small tiles
+    few_tiles, causal = tensor(1, 2, 4224, d, dtype=q.dtype), request._replace(is_causal=True)
+    assert hopper_float32_forward(request, few_tiles, few_tiles) == choice._replace(consumers=1)
+    assert hopper_float32_forward(causal, q[:, :4], q) == choice._replace(consumers=1)
+    assert hopper_float32_forward(request, q[:, :4], q) == choice
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -258,7 +262,7 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kernels = json.loads(found.stdout)
-    assert len(kernels) == (28 if dtype == "float32" else 38 if d == 64 else 21)
+    assert len(kernels) == (42 if dtype == "float32" else 38 if d == 64 else 21)
     for name, one in kernels.items():
         # The backward of 128 spills addresses before its loop, and the causal one no more than when it was measured;
         # lengths that no tile divides are two branches more.
@@ -266,5 +270,6 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
         if dtype == "float32":
             allowed = 160 if d == 64 else 700
         assert one["spilled_bytes"] <= allowed and not one["serialized"], (name, one)
-        most = 255 if d > 64 and ("1 tiles" in name or "2 tiles" in name) else 168
+        is_alone = "alone" in name or (d > 64 and ("1 tiles" in name or "2 tiles" in name))
+        most = 255 if is_alone else 168
         assert one["registers"] <= most and one["shared_bytes"] <= 227 * 2**10, (name, one)

@@ -123,6 +123,7 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     monkeypatch.setattr(hopper, "HOPPER_FEW", few)
     monkeypatch.setattr(hopper, "HOPPER_SHARED", few)
     monkeypatch.setattr(hopper, "HOPPER_FEWEST", draw.choice((0, 2**20)))
+    monkeypatch.setattr(hopper, "HOPPER_FLOAT32_ALONE", dict.fromkeys((False, True), draw.choice((0, 2**20))))
     for fewest_visits in ("HOPPER_VISITS", "HOPPER_FLOAT32_VISITS"):
         monkeypatch.setattr(hopper, fewest_visits, draw.choice((1, 2)))
     order = dict(zip(ORDER, (draw.choice(values) for values in ORDER.values()), strict=True))

@@ -133,6 +133,9 @@ def test_the_entry_and_the_tiles_of_a_cell():
     one_head = problem(1, 16, 4096, 128, "float32")
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
     assert choice("hopper-backward", one_head, "meta") is None
+    assert choice("float32-forward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232x2")
+    few_tiles = problem(1, 1, 8192, 128, "float32")
+    assert choice("float32-forward", few_tiles, "meta") == ("HOPPER_FLOAT32[128, 3], alone", "1x232x1")
     for mode in ("forward", "backward"):
         few, many = ("7", "3") if mode == "forward" else ("1", "2")
         for cell, way in ((problem(1, 4, 512, 64), few), (problem(1, 32, 4096, 64), many)):
@@ -191,6 +194,7 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
     with pytest.raises(Unavailable, match="backward_heads_at_once"):
         told("backward-programs", (2, 16), "float32")
     assert told("float32-backward", (2, 216), "float32") == HOPPER_FLOAT32[64, 3]
+    assert told("float32-forward", (2, 216, 1), "float32") == HOPPER_FLOAT32[64, 3]._replace(consumers=1)
 
 
 def test_a_small_gpu_is_told_its_smaller_tiles_and_has_no_hopper_kernels(monkeypatch):

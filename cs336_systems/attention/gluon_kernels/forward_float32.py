@@ -1,7 +1,8 @@
 """The forward for float32, over pieces (`pieces.py`).
 
-Two consumers compute 64 rows of out each, the softmax of one under the products of the other. As in `forward`, keys are
-visited from the last tile to the first, so only the first tile visited holds a mask.
+Each consumer computes 64 rows of out. Of two in a program, the softmax of one runs under the products of the other; one
+alone has the tensor core to itself. As in `forward`, keys are visited from the last tile to the first, so only the
+first tile visited holds a mask.
 """
 
 from triton.experimental import gluon
@@ -30,7 +31,7 @@ KEYS = gl.constexpr(WGMMA_ROWS)  # of a tile
 def attend(CONSUMER: gl.constexpr, task):
     """Compute ROWS rows of out and lse of each tile in one consumer."""
     visited = 0  # tiles of keys before
-    for turn in range(0, turns_of(task.sizes, 2 * ROWS)):
+    for turn in range(0, turns_of(task.sizes, ROWS * task.config.CONSUMERS)):
         visited = attend_tile(CONSUMER, task, turn, visited)
 
 
@@ -42,15 +43,16 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
     STAGES: gl.constexpr = task.config.STAGES
     IS_CAUSAL: gl.constexpr = task.config.IS_CAUSAL
     PIECES: gl.constexpr = task.config.PIECES
+    BLOCK_ROWS: gl.constexpr = ROWS * task.config.CONSUMERS
     s_layout: gl.constexpr = mma(KEYS)
     o_layout: gl.constexpr = mma(D)
     row_layout: gl.constexpr = gl.SliceLayout(1, s_layout)
     o_row_layout: gl.constexpr = gl.SliceLayout(1, o_layout)
     k_ring, v_ring = memory.k, memory.v
 
-    block_start, batch, head = tile_at(turn, sizes, 2 * ROWS, IS_CAUSAL)
+    block_start, batch, head = tile_at(turn, sizes, BLOCK_ROWS, IS_CAUSAL)
     q_start = block_start + CONSUMER * ROWS
-    block_last = last_key_tile(block_start, 2 * ROWS, sizes.keys, KEYS, IS_CAUSAL)
+    block_last = last_key_tile(block_start, BLOCK_ROWS, sizes.keys, KEYS, IS_CAUSAL)
     last = last_key_tile(q_start, ROWS, sizes.keys, KEYS, IS_CAUSAL)
     rows = q_start + gl.arange(0, ROWS, layout=row_layout)
     row_sum = gl.zeros([ROWS], gl.float32, layout=row_layout)
@@ -99,29 +101,34 @@ def flash_fwd_hopper_float32_kernel(
     q_desc, k_desc, v_desc, O_ptr, L_ptr, stride_ob, stride_oh, stride_oq,
     N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
-    IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, REGISTERS: gl.constexpr,
+    CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr, PIECES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Compute out and lse (natural) in tiles of 128 rows of a head, as many at once as programs.
+    """Compute out and lse (natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
-    Descriptors are of pieces, in tiles of 64 x D. STAGES tiles of k and of v are in flight; REGISTERS are those of a
-    consumer's thread.
+    Descriptors are of pieces, in tiles of 64 x D. STAGES tiles of k and of v are in flight; CONSUMERS is 1 or 2,
+    REGISTERS are those of a consumer's thread.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, 2, PIECES)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, CONSUMERS, PIECES)
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, CONSUMERS, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
         ),
         Task(
             Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
-            Config(HEAD_DIM, D, KEYS, STAGES, 1, 2, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, CONSUMERS, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
         ),
-        REGISTERS,
+        CONSUMERS, REGISTERS,
     )  # fmt: skip
 
 
 @gluon.jit
-def specialize(load, task, REGISTERS: gl.constexpr):
-    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in two others."""
-    gl.warp_specialize([(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS])
+def specialize(load, task, CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr):
+    """Run `load_tiles(*load)` in one warp group, and `attend(consumer, task)` in each of 1 or 2 others."""
+    if CONSUMERS == 1:
+        gl.warp_specialize([(load_tiles, load), (attend, (0, task))], [4], [REGISTERS])
+    else:
+        gl.warp_specialize(
+            [(load_tiles, load), (attend, (0, task)), (attend, (1, task))], [4, 4], [REGISTERS, REGISTERS]
+        )

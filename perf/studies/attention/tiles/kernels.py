@@ -183,14 +183,14 @@ KERNELS = {
     **{
         f"float32-{mode}": TunedKernel(
             "HOPPER_FLOAT32 of three pieces: one entry for both kernels",
-            {"stages": (1, 2), "registers": (200, 216, 232, 240)},
-            shapes=((1, 16, 4096), (2, 16, 16384), (32, 32, 1024)),
+            {"stages": (1, 2), "registers": (200, 216, 232, 240)} | of_mode,
+            shapes=((1, 1, 8192), (1, 16, 4096), (2, 16, 16384), (32, 32, 1024)),
             mode=mode,
             dims=(64, 128),
             dtypes=("float32",),
             others_hang=True,
         )
-        for mode in ("forward", "backward")
+        for mode, of_mode in (("forward", {"consumers": (1, 2)}), ("backward", {}))
     },
     **{
         name: TunedKernel(
