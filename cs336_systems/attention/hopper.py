@@ -147,6 +147,9 @@ HOPPER_VISITS = 4
 HOPPER_FLOAT32_ALONE = {False: 1, True: 2}
 """Maximum tiles of WGMMA_ROWS rows a multiprocessor, by whether causal, for a float32 consumer alone in a program."""
 
+HOPPER_FLOAT32_FEW_ROWS_KEYS = {32: 0, 64: 512, 128: 0}
+"""Minimum keys, by padded head dimension, of a float32 forward with few rows, which else gets tiles of 16 rows."""
+
 HOPPER_FLOAT32_VISITS = 2
 """The same in float32."""
 
@@ -239,7 +242,9 @@ def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int =
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
     """Return choices of the float32 forward in Gluon, or None."""
-    choice = None if has_few_rows(q) else hopper_float32(request, q, k)
+    if has_few_rows(q) and k.shape[2] < HOPPER_FLOAT32_FEW_ROWS_KEYS[padded_head_dim(q)]:
+        return None
+    choice = hopper_float32(request, q, k)
     return choice and choice._replace(consumers=float32_consumers(request, q))
 
 

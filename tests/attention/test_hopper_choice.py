@@ -203,8 +203,11 @@ def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> N
     for rows, visited in ((q, q), (q, few), (one_head, one_head), (few, one_head), (odd, odd)):
         assert hopper_float32(request, rows, visited) == choice
     assert hopper_float32_forward(request, q, q) == choice
-    assert hopper_float32_forward(request, one_head, q) is None  # its few rows get small tiles
     few_tiles, causal = tensor(1, 2, 4224, d, dtype=q.dtype), request._replace(is_causal=True)
+    short = tensor(1, 1, 511, d, dtype=q.dtype)
+    gets_small_tiles = hopper_float32_forward(request, one_head, short) is None
+    assert gets_small_tiles == (d <= 64)
+    assert hopper_float32_forward(request, one_head, one_head) == choice._replace(consumers=1)
     assert hopper_float32_forward(request, few_tiles, few_tiles) == choice._replace(consumers=1)
     assert hopper_float32_forward(causal, q[:, :4], q) == choice._replace(consumers=1)
     assert hopper_float32_forward(request, q[:, :4], q) == choice

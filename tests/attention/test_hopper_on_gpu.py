@@ -63,7 +63,7 @@ def everywhere() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hopper, "_nearly_all", lambda device: 0)
         patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
-        patch.setattr(hopper, "has_few_rows", lambda q: False)
+        patch.setattr(hopper, "HOPPER_FLOAT32_FEW_ROWS_KEYS", {64: 0, 128: 0})
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
         for kind, name in itertools.product(("gluon", "pieces"), ("forward", "backward")):

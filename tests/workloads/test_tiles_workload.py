@@ -151,7 +151,7 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("forward-choice", problem(1, 10, 2048, 80), "meta")[1] == "2"
     assert choice("backward-choice", problem(1, 8, 1024, 80), "meta")[1] == "2"
     assert choice("backward-choice", problem(1, 16, 4096, 16), "meta")[1] == "0"
-    few_rows = problem(1, 1, 2048, 64, "float32")
+    few_rows = problem(1, 1, 256, 64, "float32")
     assert choice("forward-choice", few_rows, "meta")[1] == "0"
     assert choice("backward-choice", few_rows, "meta")[1] == "2"
     assert choice("float32-forward", problem(1, 16, 4096, 128), "meta") is None
