@@ -1,4 +1,4 @@
-"""Of how many heads the tiles are visited together, so that all programs end at about the same time.
+"""How many programs take the tiles in turn, and of how many heads together, so that all end at about the same time.
 
 The tiles of a causal head differ in work. Programs take the heaviest tiles of some heads first, then the next, down to
 the lightest, and go on with the next heads. The more heads, the better that balances, but their keys and values should
@@ -15,6 +15,10 @@ MOST_COUNTED, MOST_CANDIDATES = 1 << 12, 16
 
 SAME = 1.01
 """Of candidates whose longest programs differ by less, the one nearest to what fits the cache is taken."""
+
+
+MOST_TILES = 1 << 14
+"""With more tiles, each program has so many that one more or less does not matter."""
 
 
 def equal_groups(heads: int, fitting: int) -> int:
@@ -37,6 +41,15 @@ def heads_in_turns(heads: int, fitting: int, work: tuple[int, ...], programs: in
     candidates = [x for x in near if low <= x <= high][:MOST_CANDIDATES]
     longest = [longest_program(counted, x, work, programs) for x in candidates]
     return next(x for x, it in zip(candidates, longest, strict=True) if it <= SAME * min(longest))
+
+
+@lru_cache(maxsize=4096)
+def balanced_turns(heads: int, fitting: int, work: tuple[int, ...], programs: tuple[int, ...]) -> tuple[int, int]:
+    """Return, of these numbers of programs, that with the least work of any program, and `heads_in_turns` for it."""
+    if heads * len(work) > MOST_TILES:
+        programs = programs[:1]
+    found = [(number, heads_in_turns(heads, fitting, work, number)) for number in programs]
+    return min(found, key=lambda it: longest_program(heads, it[1], work, it[0]))
 
 
 def longest_program(heads: int, heads_at_once: int, work: tuple[int, ...], programs: int) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cs336_systems.attention import gpu
-from cs336_systems.attention.balance import heads_in_turns
+from cs336_systems.attention.balance import balanced_turns
 from cs336_systems.attention.constants import DQ_COLUMNS, WGMMA_ROWS
 from cs336_systems.attention.gluon_kernels.backward_64 import flash_bwd_hopper_64_kernel
 from cs336_systems.attention.gluon_kernels.backward_128 import flash_bwd_hopper_128_kernel
@@ -60,12 +60,12 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
     }
     if choice.at_once > 1:
         constants["maxnreg"] = MAX_REGISTERS // (choice.at_once * (choice.consumers + 1) * WARP_GROUP) // 8 * 8
-    programs = num_tiles(q, choice.rows) if choice.one_tile else programs_of(q, choice.rows)
-    *sizes, heads_at_once = _forward_sizes(request, q, k)
+    programs, *others = (num_tiles(q, choice.rows),) if choice.one_tile else programs_of(q, choice.rows)
+    *sizes, all_heads, heads_at_once = _forward_sizes(request, q, k)
     if choice.balanced and request.is_causal:
-        work = _work_of_tiles(q, k, choice)
-        heads_at_once = heads_in_turns(q.shape[0] * q.shape[1], heads_at_once, work, programs)
-    scalars = *sizes, heads_at_once, request.scale_log2
+        numbers = (programs, *others) if choice.balanced > 1 else (programs,)
+        programs, heads_at_once = balanced_turns(all_heads, heads_at_once, _work_of_tiles(q, k, choice), numbers)
+    scalars = *sizes, all_heads, heads_at_once, request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
     columns = padded_head_dim(q)
     q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
@@ -158,7 +158,7 @@ def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Ho
     constants = _constants(request, q, k, choice.stages, choice.registers)
     constants |= {"PIECES": choice.pieces, "CONSUMERS": choice.consumers}
     scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
-    programs = programs_of(q, choice.consumers * WGMMA_ROWS)
+    programs, *_ = programs_of(q, choice.consumers * WGMMA_ROWS)
     launch = Launch(flash_fwd_hopper_float32_kernel, programs, scalars, constants)
     split = Pieces(choice.pieces, q, k, v)
 
@@ -233,14 +233,15 @@ class Pieces:
         return [tiles(x) for tiles, x in zip(self._tiles, pieces, strict=True)]
 
 
-def programs_of(q: Tensor, rows: int) -> int:
-    """Return the programs of a forward, which take tiles of so many rows of q in turn.
+def programs_of(q: Tensor, rows: int) -> tuple[int, ...]:
+    """Return numbers of programs for a forward, which take tiles of so many rows of q in turn.
 
-    They are as many as multiprocessors, or nearly, if then each gets the same number of tiles.
+    They are as many as multiprocessors, or nearly; first those that each get the same number of tiles.
     """
     tiles, most = num_tiles(q, rows), gpu.multiprocessors(q.device) or MAX_PROGRAMS
-    nearly_all = range(most, most - most // 32 - 1, -1)
-    return min(tiles, next((programs for programs in nearly_all if tiles % programs == 0), most))
+    if tiles <= most:
+        return (tiles,)
+    return tuple(sorted(range(most, most - most // 32 - 1, -1), key=lambda programs: tiles % programs != 0))
 
 
 def _work_of_tiles(q: Tensor, k: Tensor, choice: HopperForward) -> tuple[int, ...]:

@@ -28,8 +28,9 @@ class HopperForward(NamedTuple):
     one_tile: bool = False
     """Whether each program takes one tile, with no loop over tiles."""
 
-    balanced: bool = False
-    """Whether causal heads are visited together in numbers that balance the work of the programs."""
+    balanced: int = 0
+    """Whether causal heads are visited together in numbers that balance the work of the programs; 2: these too are as
+    many as balance it best."""
 
     at_once: int = 1
     """Programs that a multiprocessor runs at the same time; with more than one, each takes one tile."""
@@ -82,10 +83,10 @@ class HopperFloat32(NamedTuple):
 # By padded head dimension: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
 # and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
-    64: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=True),
-    128: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=True),
+    64: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=1),
+    128: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=1),
 }
-HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, balanced=True)}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, balanced=1)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cs336_systems.attention.balance import equal_groups, heads_in_turns, longest_program
+from cs336_systems.attention.balance import balanced_turns, equal_groups, heads_in_turns, longest_program
 from tests.attention.gluon_on_cpu import CURRENT, Program, launchers_on_cpu
 
 
@@ -41,6 +41,15 @@ def test_any_work_is_balanced_to_a_few_percent() -> None:
         assert fitting // 2 <= at_once <= fitting * 3 // 2
         over.append(longest_program(heads, at_once, causal(tiles), 132) / (heads * sum(causal(tiles)) / 132))
     assert sum(over) / len(over) < 1.06 and max(over) < 1.3
+
+
+@pytest.mark.parametrize(("heads", "fitting", "tiles"), [(1, 1, 512), (32, 3, 128), (512, 50, 8), (64, 25, 32)])
+def test_more_programs_are_better_than_the_same_number_of_tiles_for_each(heads: int, fitting: int, tiles: int) -> None:
+    """With 128 of 132 programs each would take as many tiles as any other, and 1.03 of the mean of 132."""
+    programs, at_once = balanced_turns(heads, fitting, causal(tiles), (128, 132, 131, 130, 129))
+    ideal = heads * sum(causal(tiles)) / 132
+    assert longest_program(heads, at_once, causal(tiles), programs) < 1.025 * ideal
+    assert balanced_turns(256, 16, causal(1), (128, 132)) == (128, 16)  # nothing is gained
 
 
 @pytest.mark.parametrize(("heads", "at_once", "tiles", "programs"), [(5, 2, 3, 4), (7, 7, 4, 6), (1, 1, 5, 5)])
