@@ -8,6 +8,9 @@ from perf.files import write_aside
 
 DPI = 110
 
+COLORS = 256
+"""Of the palette of a file, which takes a third of the bytes of one without."""
+
 
 def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Any, Any]:
     """Return a figure and its axes, as `pyplot.subplots` does."""
@@ -19,6 +22,9 @@ def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], *
 
 def save(figure: Any, path: Path) -> None:
     """Write the figure as a PNG. Raises `click.ClickException` with one line if it cannot be written."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DPI)
+    from PIL import Image
+
+    drawn, content = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI)
+    Image.open(drawn).convert("RGB").quantize(COLORS).save(content, format="png", optimize=True)
     write_aside(path, content.getvalue())

@@ -54,11 +54,15 @@ def answers(folder):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A perf folder with the committed studies between two front pages; asv measured the first calls alone."""
+    """A perf folder with the committed studies, but none of a group of attention in a document of its own, between two
+    front pages; asv measured the first calls alone."""
     folder = perf_folder(tmp_path / "perf", {})
     for place in (PERF / STUDIES).iterdir():
         shutil.copytree(place, folder / STUDIES / place.name, ignore=shutil.ignore_patterns("*.png", "*.md"))
     shutil.rmtree(folder / STUDIES / "box")
+    for group in (folder / STUDIES).glob("*/attention-*.json"):
+        if group.name != "attention-memory.json":
+            group.unlink()
     monkeypatch.setattr(committed, "first_calls_s", lambda source: [4.0, 8.0])
     for name, (heading, _) in committed.FRONT.items():
         (tmp_path / name).write_text(

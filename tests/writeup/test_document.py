@@ -133,7 +133,8 @@ def test_what_the_handout_does_not_ask_for_follows_the_problem_that_it_belongs_t
         assert headings[headings.index(name) + 1] == title
     assert [name for name in headings if name in problems] == problems
     beside = chapter(committed.document, EXTRAS["flash_benchmarking"][0])
-    assert beside.count("\n| batch x heads x seq") == 5
+    of_their_own = (PERF / STUDIES / f"attention-{group}.json" for group in ("gqa", "aside"))
+    assert beside.count("\n| batch x heads x seq") == 5 + sum(path.is_file() for path in of_their_own)
     assert "Tables and figures alone" not in committed.document.text
 
 
