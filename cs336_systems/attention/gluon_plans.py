@@ -21,6 +21,7 @@ from cs336_systems.attention.hopper import (
     HopperFloat32,
     HopperForward,
     backward_heads_at_once,
+    columns_of_16_bits,
     suits_tma,
 )
 from cs336_systems.attention.launch import (
@@ -49,7 +50,8 @@ WARP_GROUP, MAX_REGISTERS = 128, 2**16  # threads, and registers of a multiproce
 
 def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperForward) -> Forward:
     """Plan a 16-bit forward."""
-    constants = _constants(request, q, k, choice.stages, choice.registers)
+    columns = columns_of_16_bits(q)
+    constants = _constants(request, q, k, columns, choice.stages, choice.registers)
     constants |= {
         "K_TILE_SIZE": choice.k_tile,
         "Q_STAGES": choice.q_stages,
@@ -67,7 +69,6 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
         programs, heads_at_once = balanced_turns(all_heads, heads_at_once, _work_of_tiles(q, k, choice), numbers)
     scalars = *sizes, all_heads, heads_at_once, request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
-    columns = padded_head_dim(q)
     q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
     k_tiles, v_tiles = (describes(x, choice.k_tile, columns) for x in (k, v))
 
@@ -89,7 +90,8 @@ def gluon_backward(
     program_keys, splits = CONSUMERS * WGMMA_ROWS, choice.splits
     copies_do = not suits_tma(do)
     do = aligned_copy(do) if copies_do else do
-    constants = _constants(request, q, k, choice.stages, choice.registers) | {
+    columns = columns_of_16_bits(q)
+    constants = _constants(request, q, k, columns, choice.stages, choice.registers) | {
         "SPLITS": splits,
         "Q_TILE_SIZE": choice.q_tile,
         "DS_STAGES": choice.ds_stages,
@@ -97,7 +99,7 @@ def gluon_backward(
         "EVEN_KEYS": k.shape[2] % program_keys == 0,
     }
     kernel: Any = flash_bwd_hopper_128_kernel
-    if padded_head_dim(q) == 64:
+    if columns == 64:
         kernel = flash_bwd_hopper_64_kernel
         constants["DQ_REGISTERS"] = choice.dq_registers
     else:
@@ -112,7 +114,7 @@ def gluon_backward(
     scalars = *_backward_sizes(q, k, splits, heads_at_once), request.scale, request.scale_log2
     launch = Launch(kernel, num_tiles(k, program_keys) * splits, scalars, constants)
     delta_of = delta_launch(out, do)
-    columns, is_split = padded_head_dim(q), splits > 1
+    is_split = splits > 1
     q_tiles, do_tiles = (describes(x, choice.q_tile, columns) for x in (q, do))
     k_tiles, v_tiles = (describes(x, WGMMA_ROWS, columns) for x in (k, v))
     dq_tiles = describes(torch.empty_like(q, dtype=torch.float32), choice.q_tile, DQ_COLUMNS)
@@ -154,8 +156,8 @@ def rounding(like: Tensor, scale: float | None) -> Callable[[Tensor], Tensor]:
 
 
 def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: HopperFloat32) -> Forward:
-    """Plan a float32 forward over pieces, 4 or 6 bytes an element of q, k and v padded to 64 or 128 columns."""
-    constants = _constants(request, q, k, choice.stages, choice.registers)
+    """Plan a float32 forward over pieces, 4 or 6 bytes an element of q, k and v padded to 16, 32, 64 or 128 columns."""
+    constants = _constants(request, q, k, padded_head_dim(q), choice.stages, choice.registers)
     constants |= {"PIECES": choice.pieces, "CONSUMERS": choice.consumers}
     scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
     programs, *_ = programs_of(q, choice.consumers * WGMMA_ROWS)
@@ -183,7 +185,7 @@ def pieces_backward(
         flash_bwd_hopper_float32_kernel,
         num_tiles(k, WGMMA_ROWS) * splits,
         (*strides(like(q), like(k), like(v)), *sizes, request.scale, request.scale_log2),
-        _constants(request, q, k, choice.stages, choice.registers)
+        _constants(request, q, k, padded_head_dim(q), choice.stages, choice.registers)
         | {
             "PIECES": choice.pieces,
             "SPLITS": splits,
@@ -271,11 +273,11 @@ def _heads(request: Request, x: Tensor, fitting: int) -> tuple[int, int, int]:
     return heads, batch * heads, min(batch * heads, max(1, fitting)) if request.is_causal else 1
 
 
-def _constants(request: Request, q: Tensor, k: Tensor, stages: int, registers: int) -> dict[str, Any]:
+def _constants(request: Request, q: Tensor, k: Tensor, columns: int, stages: int, registers: int) -> dict[str, Any]:
     return {
         "HEADS_PER_KV_HEAD": q.shape[1] // k.shape[1],
         "HEAD_DIM": q.shape[-1],
-        "D": padded_head_dim(q),
+        "D": columns,
         "STAGES": stages,
         "IS_CAUSAL": request.is_causal,
         "REGISTERS": registers,

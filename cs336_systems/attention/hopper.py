@@ -80,7 +80,7 @@ class HopperFloat32(NamedTuple):
     """Programs that share the visits of a key tile in a backward. With more than one, dk and dv are added in memory."""
 
 
-# By padded head dimension: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
+# By columns of a tile: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
 # and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
     64: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=1),
@@ -98,21 +98,28 @@ HOPPER_FORWARD_FEW = {
     (128, False): {1: _ALONE},
     (128, True): {2: _ALONE},
 }
-"""Replacements by padded head dimension and whether causal, where each multiprocessor gets at most so many tiles of
+"""Replacements by columns of a tile and whether causal, where each multiprocessor gets at most so many tiles of
 WGMMA_ROWS rows."""
 HOPPER_BACKWARD = {
     64: HopperBackward(64, 3, 2, 200, 88),
     128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1, dk_first=1),
 }
 HOPPER_FLOAT32 = {
+    (16, 2): HopperFloat32(2, 2, 216),
+    (16, 3): HopperFloat32(3, 2, 216),
+    (32, 2): HopperFloat32(2, 2, 216),
+    (32, 3): HopperFloat32(3, 2, 216),
     (64, 2): HopperFloat32(2, 2, 216),
     (64, 3): HopperFloat32(3, 2, 216),
     (128, 2): HopperFloat32(2, 2, 232),
     (128, 3): HopperFloat32(3, 1, 232),
 }
-"""By head dimension and pieces; with three pieces the fastest choices measured on an H200 (NOTES.md)."""
+"""By columns of a tile and pieces; three pieces of 64 and 128 columns: the fastest measured on an H200 (NOTES.md)."""
 PIECES = {"bf16x6": 3, "bf16x3": 2, "tf32": 2}
 """Pieces by the request's products. Two pieces hold more bits than TF32, 16 instead of 10, and take less time."""
+
+HOPPER_MIN_HEAD_DIM, HOPPER_MAX_HEAD_DIM = 33, 128
+"""Limits of the head dimension of calls that get a Gluon kernel. These run from 1 on."""
 
 HOPPER_ROWS = 128
 """Rows of q or k in most programs, and the minimum of both."""
@@ -128,7 +135,7 @@ HOPPER_SPLIT_SHARE = 0.5
 """Maximum tiles of WGMMA_ROWS rows a multiprocessor for the Triton kernel to split the keys instead."""
 
 HOPPER_SPLIT_CAUSAL_KEYS = {64: 2048, 128: 4096}
-"""Minimum keys, by padded head dimension, to split the keys of a causal call with up to one tile a multiprocessor."""
+"""Minimum keys, by columns of a tile, to split the keys of a causal call with up to one tile a multiprocessor."""
 
 HOPPER_FEW = 20
 """With fewer backward programs a multiprocessor than this, the order of heads balances them before it saves loads."""
@@ -148,8 +155,8 @@ HOPPER_VISITS = 4
 HOPPER_FLOAT32_ALONE = {False: 1, True: 2}
 """Maximum tiles of WGMMA_ROWS rows a multiprocessor, by whether causal, for a float32 consumer alone in a program."""
 
-HOPPER_FLOAT32_FEW_ROWS_KEYS = {32: 0, 64: 512, 128: 0}
-"""Minimum keys, by padded head dimension, of a float32 forward with few rows, which else gets tiles of 16 rows."""
+HOPPER_FLOAT32_FEW_ROWS_KEYS = {16: 0, 32: 0, 64: 512, 128: 0}
+"""Minimum keys, by columns of a tile, of a float32 forward with few rows, which else gets tiles of 16 rows."""
 
 HOPPER_FLOAT32_VISITS = 2
 """The same in float32."""
@@ -165,7 +172,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
-    d, num_keys, processors = padded_head_dim(q), k.shape[2], gpu.multiprocessors(q.device)
+    d, num_keys, processors = tile_columns(q), k.shape[2], gpu.multiprocessors(q.device)
     is_long = num_keys >= HOPPER_LONG_KEYS
     for table in (HOPPER_FORWARD_LONG, HOPPER_FORWARD_MANY) if is_long else (HOPPER_FORWARD_MANY,):
         choice = table.get(d)
@@ -182,7 +189,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
 
 def _splits_keys(request: Request, q: Tensor, k: Tensor) -> bool:
     """Whether the Triton kernel for parts of the keys takes less time than a Gluon kernel with so few tiles."""
-    is_long_causal = request.is_causal and k.shape[2] >= HOPPER_SPLIT_CAUSAL_KEYS[padded_head_dim(q)]
+    is_long_causal = request.is_causal and k.shape[2] >= HOPPER_SPLIT_CAUSAL_KEYS[tile_columns(q)]
     are_fewer = num_tiles(q, WGMMA_ROWS) <= HOPPER_SPLIT_SHARE * gpu.multiprocessors(q.device)
     return split_keys(request, q, k) is not None and (is_long_causal or are_fewer)
 
@@ -195,7 +202,7 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
     multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
     if not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
         return None
-    return HOPPER_BACKWARD[padded_head_dim(q)]._replace(splits=backward_splits(request, q, k))
+    return HOPPER_BACKWARD[tile_columns(q)]._replace(splits=backward_splits(request, q, k))
 
 
 def backward_splits(request: Request, q: Tensor, k: Tensor) -> int:
@@ -243,7 +250,7 @@ def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int =
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
     """Return choices of the float32 forward in Gluon, or None."""
-    if has_few_rows(q) and k.shape[2] < HOPPER_FLOAT32_FEW_ROWS_KEYS[padded_head_dim(q)]:
+    if has_few_rows(q) and k.shape[2] < HOPPER_FLOAT32_FEW_ROWS_KEYS[tile_columns(q)]:
         return None
     choice = hopper_float32(request, q, k)
     return choice and choice._replace(consumers=float32_consumers(request, q))
@@ -258,7 +265,12 @@ def float32_consumers(request: Request, q: Tensor) -> int:
 def hopper_float32_backward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
     """Return choices of the float32 backward in Gluon, or None. It adds dq, and dk and dv if split, in any order."""
     choice = None if request.deterministic else hopper_float32(request, k, q)
-    return choice and choice._replace(splits=_splits_that_fill(request, q, k, WGMMA_ROWS, HOPPER_FLOAT32_VISITS))
+    return choice and choice._replace(splits=float32_splits(request, q, k))
+
+
+def float32_splits(request: Request, q: Tensor, k: Tensor) -> int:
+    """Return how many programs share the visits of a key tile in a float32 backward."""
+    return _splits_that_fill(request, q, k, WGMMA_ROWS, HOPPER_FLOAT32_VISITS)
 
 
 def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFloat32 | None:
@@ -269,19 +281,29 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
     """
     if rows.dtype != torch.float32 or not hopper_takes(request, rows) or rows.shape[2] < HOPPER_ROWS:
         return None
-    is_worth_it = visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED
-    return HOPPER_FLOAT32[padded_head_dim(rows), PIECES[request.products]] if is_worth_it else None
+    is_worth_it = visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED and rows.shape[-1] >= HOPPER_MIN_HEAD_DIM
+    return HOPPER_FLOAT32[tile_columns(rows), PIECES[request.products]] if is_worth_it else None
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:
-    """Whether a Gluon kernel may take such a q at all, however long."""
-    return padded_head_dim(q) in HOPPER_BACKWARD and not request.dropout and gpu.runs_gluon(q.device)
+    """Whether a Gluon kernel can take such a q at all, however long."""
+    return q.shape[-1] <= HOPPER_MAX_HEAD_DIM and not request.dropout and gpu.runs_gluon(q.device)
+
+
+def tile_columns(q: Tensor) -> int:
+    """Return the columns of the Gluon kernels' tiles of head vectors: at least 16 in float32, 64 in 16 bits."""
+    return padded_head_dim(q) if q.dtype == torch.float32 else columns_of_16_bits(q)
+
+
+def columns_of_16_bits(q: Tensor) -> int:
+    """Return the columns of the tiles of the kernels for 16 bits."""
+    return max(64, padded_head_dim(q))
 
 
 def _takes_16_bit(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the 16-bit kernels in Gluon can run, however fast."""
-    has_rows = min(q.shape[2], k.shape[2]) >= HOPPER_ROWS
-    return q.dtype != torch.float32 and hopper_takes(request, q) and has_rows and all(map(suits_tma, (q, k, v)))
+    is_large = min(q.shape[2], k.shape[2]) >= HOPPER_ROWS and q.shape[-1] >= HOPPER_MIN_HEAD_DIM
+    return q.dtype != torch.float32 and hopper_takes(request, q) and is_large and all(map(suits_tma, (q, k, v)))
 
 
 def suits_tma(x: Tensor) -> bool:

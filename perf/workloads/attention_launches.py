@@ -90,10 +90,8 @@ def gluon_choices(d: int, is_causal: bool) -> dict[str, tuple[str, Any]]:
 
 def splits_of(request: Any, q: Any, k: Any) -> int:
     """Return how many programs share the visits of a key tile in the Gluon backward."""
-    if q.dtype.itemsize == 2:
-        return int(hopper_module().backward_splits(request, q, k))
-    in_pieces = hopper_module().hopper_float32_backward(request, q, k)
-    return int(in_pieces.splits) if in_pieces else 1
+    splits = hopper_module().backward_splits if q.dtype.itemsize == 2 else hopper_module().float32_splits
+    return int(splits(request, q, k))
 
 
 def _tiles(numbers: Sequence[int]) -> Any:
@@ -203,7 +201,7 @@ def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[in
 
 def _changed_backward(problem: AttentionProblem, on: Tensors, fields: tuple[str, ...], numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward, with the table's choice for the head dimension but for these fields."""
-    table = hopper_module().HOPPER_BACKWARD[tiles_module().padded_head_dim(on.q)]
+    table = hopper_module().HOPPER_BACKWARD[hopper_module().tile_columns(on.q)]
     how = table._replace(**dict(zip(fields, numbers, strict=True)))
     plan = gluon_plans().gluon_backward(request_of(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
@@ -228,7 +226,7 @@ def _pieces_backward(problem: AttentionProblem, on: Tensors, how: Any) -> Run:
 def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan a whole forward in one of its ways, with the tables' tiles."""
     tables, request, (q, k, v) = tiles_module(), request_of(problem), on[:3]
-    way, d = WAYS["forward-choice"][numbers[0]], tables.padded_head_dim(q)
+    way, d = WAYS["forward-choice"][numbers[0]], hopper_module().tile_columns(q)
     if way == "plain":
         return _forward_run(triton_plans().plain_forward(request, q, k, v), on)
     if way == "split":
@@ -248,7 +246,7 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
 def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan a whole backward in one of its ways, with the tables' tiles."""
     tables, request, (q, k, v, do, out) = tiles_module(), request_of(problem), on[:5]
-    way, d = WAYS["backward-choice"][numbers[0]], tables.padded_head_dim(q)
+    way, d = WAYS["backward-choice"][numbers[0]], hopper_module().tile_columns(q)
     if way == "two passes":
         return _backward_run(triton_plans().two_pass_backward(request, q, k, v, out, do), on)
     if way == "at once":
@@ -264,14 +262,14 @@ def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int,
 
 def _require_gluon(request: Any, on: Tensors) -> None:
     if not hopper_module().hopper_takes(request, on.q):
-        raise Unavailable("the kernels in Gluon take head dimensions of 33 to 128 on compute capability 9.0")
+        raise Unavailable("the kernels in Gluon take head dimensions up to 128 on compute capability 9.0")
     if on.q.shape[2] < hopper_module().HOPPER_ROWS:
         raise Unavailable(f"the kernels in Gluon take {hopper_module().HOPPER_ROWS} rows or more")
 
 
 def _three_pieces_of(on: Tensors) -> Any:
     """Return the table's choice for three pieces, with one program to a key tile."""
-    return hopper_module().HOPPER_FLOAT32[tiles_module().padded_head_dim(on.q), 3]
+    return hopper_module().HOPPER_FLOAT32[hopper_module().tile_columns(on.q), 3]
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:

@@ -77,8 +77,7 @@ def choice(kernel: str, problem: AttentionProblem, device: str) -> tuple[str, st
 
 def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the entry of the Gluon kernel's table for q, and its numbers, also where the plain kernels are chosen."""
-    tables = tiles_module()
-    d = tables.padded_head_dim(q)
+    d = hopper_module().tile_columns(q)
     if kernel.startswith("float32"):
         entry, (_, *numbers) = f"HOPPER_FLOAT32[{d}, 3]", hopper_module().HOPPER_FLOAT32[d, 3][:3]
         if kernel == "float32-backward":
@@ -101,7 +100,7 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
 def _forward_way(tables: Any, request: Any, q: Any) -> str:
     """Return the kernels that planning takes."""
     if taken := hopper_module().hopper_forward(request, q, q, q):
-        choices = gluon_choices(tables.padded_head_dim(q), request.is_causal)
+        choices = gluon_choices(hopper_module().tile_columns(q), request.is_causal)
         return next(way for way, (_, choice) in choices.items() if choice == taken)
     if tables.split_keys(request, q, q):
         return "split"

@@ -53,16 +53,20 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
         HOPPER_FORWARD_FEW,
         HOPPER_FORWARD_LONG,
         HOPPER_FORWARD_MANY,
+        tile_columns,
     )
     from cs336_systems.attention.request import Request
 
-    padded = 64 if d <= 64 else 128
-    tables = {"": HOPPER_FORWARD, "many tiles ": HOPPER_FORWARD_MANY, "long ": HOPPER_FORWARD_LONG}
-    plans = gluon_forward, gluon_backward
-    forwards = {name: table[padded] for name, table in tables.items() if padded in table}
-    few = {mask: {f"{n} tiles ": how for n, how in HOPPER_FORWARD_FEW[padded, mask].items()} for mask in (False, True)}
-    backwards: dict[str, Any] = {"": HOPPER_BACKWARD[padded]}
-    if dtype == "float32":
+    padded = tile_columns(torch.empty(d, dtype=getattr(torch, dtype)))
+    if dtype != "float32":
+        plans = gluon_forward, gluon_backward
+        tables = {"": HOPPER_FORWARD, "many tiles ": HOPPER_FORWARD_MANY, "long ": HOPPER_FORWARD_LONG}
+        forwards = {name: table[padded] for name, table in tables.items() if padded in table}
+        few = {
+            mask: {f"{n} tiles ": how for n, how in HOPPER_FORWARD_FEW[padded, mask].items()} for mask in (False, True)
+        }
+        backwards: dict[str, Any] = {"": HOPPER_BACKWARD[padded]}
+    else:
         plans = pieces_forward, pieces_backward
         backwards = {f"{pieces} pieces ": HOPPER_FLOAT32[padded, pieces] for pieces in (2, 3)}
         alone = {f"{name}alone ": how._replace(consumers=1) for name, how in backwards.items()}

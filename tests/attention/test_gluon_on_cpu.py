@@ -35,6 +35,8 @@ SHAPES = (
     Shape((1, 1), 333, 200, 80),
     Shape((1, 4), 130, 67, 96, heads_per_kv_head=2),
     Shape((2, 1), 140, 140, 40),
+    Shape((1, 2), 140, 201, 16, heads_per_kv_head=2),
+    Shape((1, 1), 201, 140, 24),
     Shape((2, 2), 70, 70, 112, "heads_inside"),
     Shape((1, 2), 130, 257, 128, "heads_inside", heads_per_kv_head=2),
 )
@@ -67,7 +69,7 @@ def launchers() -> Iterator[Any]:
 @pytest.fixture
 def in_pieces(launchers: Any) -> Callable[[int], Run]:
     """`run` of the kernels over so many pieces of float32."""
-    choices = {pieces: {d: HOPPER_FLOAT32[d, pieces] for d in (64, 128)} for pieces in (2, 3)}
+    choices = {pieces: {d: HOPPER_FLOAT32[d, pieces] for d in (16, 32, 64, 128)} for pieces in (2, 3)}
     plans = launchers.pieces_forward, launchers.pieces_backward
     return lambda pieces: partial(run, plans, choices[pieces], choices[pieces])
 
@@ -77,7 +79,8 @@ def of_either(request: pytest.FixtureRequest, launchers: Any, in_pieces: Callabl
     """`run` of the kernels that multiply operands as they are, exact in float32 here, and of those over pieces."""
     if request.param == "in pieces":
         return in_pieces(3)
-    return partial(run, (launchers.gluon_forward, launchers.gluon_backward), HOPPER_FORWARD, HOPPER_BACKWARD)
+    forwards, backwards = ({16: table[64], 32: table[64]} | table for table in (HOPPER_FORWARD, HOPPER_BACKWARD))
+    return partial(run, (launchers.gluon_forward, launchers.gluon_backward), forwards, backwards)
 
 
 def run(

@@ -258,20 +258,25 @@ def test_deterministic_reaches_the_backward(asked: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("d", [64, 80, 128])
+@pytest.mark.parametrize(
+    ("d", "dtype"),
+    [
+        *((d, dtype) for d in (16, 64, 80, 128) for dtype in ("bfloat16", "float16", "float32")),
+        (32, "float32"),
+    ],
+)
 def test_they_compile_without_spills(d: int, dtype: str) -> None:
     command = [sys.executable, "-m", "tests.attention.hopper_compiled", str(d), dtype]
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kernels = json.loads(found.stdout)
-    assert len(kernels) == (42 if dtype == "float32" else 38 if d == 64 else 21)
+    assert len(kernels) == (42 if dtype == "float32" else 38 if d <= 64 else 21)
     for name, one in kernels.items():
         # The backward of 128 spills addresses before its loop, and the causal one no more than when it was measured;
         # lengths that no tile divides are two branches more.
         allowed = 150 if d == 128 and "bwd" in name else 32 if "333" in name else 0
         if dtype == "float32":
-            allowed = 160 if d == 64 else 700
+            allowed = 160 if d <= 64 else 700
         assert one["spilled_bytes"] <= allowed and not one["serialized"], (name, one)
         is_alone = "alone" in name or (d > 64 and ("1 tiles" in name or "2 tiles" in name))
         most = 255 if is_alone else 168

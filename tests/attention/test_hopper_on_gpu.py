@@ -34,6 +34,7 @@ SHAPES = (
     *(Shape((1, 8), 130, 400, d, heads_per_kv_head=8) for d in (64, 128)),
     *(Shape((2, 5), 400, 130, d, "heads_inside", 5) for d in (40, 80, 128)),
     *(Shape((1, 16), 1000, 1000, d, heads_per_kv_head=8) for d in (64, 96, 128)),
+    *(Shape((2, 2), n, 333, d) for n in (128, 333, 1000) for d in (8, 16, 24, 32)),
     Shape((3,), 333, 333, 64),
     Shape((2, 1, 3), 140, 140, 128),
 )
@@ -63,9 +64,10 @@ def everywhere() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hopper, "_nearly_all", lambda device: 0)
         patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
-        patch.setattr(hopper, "HOPPER_FLOAT32_FEW_ROWS_KEYS", {64: 0, 128: 0})
+        patch.setattr(hopper, "HOPPER_FLOAT32_FEW_ROWS_KEYS", dict.fromkeys((16, 32, 64, 128), 0))
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
+        patch.setattr(hopper, "HOPPER_MIN_HEAD_DIM", 1)
         for kind, name in itertools.product(("gluon", "pieces"), ("forward", "backward")):
             patch.setattr(gluon_plans, f"{kind}_{name}", noting(name, f"{kind}_{name}"))
         yield launched
@@ -133,7 +135,7 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     lengths = draw.randint(128, 900), draw.randint(128, 900)
     layout = draw.choice(("contiguous", "heads_inside"))
     dtype, is_causal = draw.choice(DTYPES), draw.random() < 0.5
-    d = draw.randint(33, 128) if dtype == torch.float32 else 8 * draw.randint(5, 16)
+    d = draw.randint(1, 128) if dtype == torch.float32 else 8 * draw.randint(1, 16)
     shape = Shape(leading, *lengths, d, layout, group)
     q, k, v, grad_out = make_inputs(shape, dtype)
     exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)

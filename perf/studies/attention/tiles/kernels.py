@@ -186,7 +186,7 @@ KERNELS = {
             {"stages": (1, 2), "registers": (200, 216, 232, 240)} | of_mode,
             shapes=((1, 1, 8192), (1, 16, 4096), (2, 16, 16384), (32, 32, 1024)),
             mode=mode,
-            dims=(64, 128),
+            dims=(16, 32, 64, 128),
             dtypes=("float32",),
             others_hang=True,
         )
