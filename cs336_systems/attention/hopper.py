@@ -12,15 +12,17 @@ from cs336_systems.attention.launch import cdiv, num_tiles
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import has_few_rows, has_few_scores, padded_head_dim, split_keys, tiles_at_once
 
+CONSUMER_REGISTERS = {(1, 1): 240, (1, 2): 208, (1, 3): 136, (2, 1): 240, (3, 1): 160, (4, 1): 112}
+"""By consumers of a forward's program and programs at once."""
+
 
 class HopperForward(NamedTuple):
-    """Compile-time choices of the 16-bit forward in Gluon; `registers` are those of a consumer's thread."""
+    """Compile-time choices of the 16-bit forward in Gluon."""
 
     k_tile: int
     stages: int
     q_stages: int
     consumers: int
-    registers: int
 
     halves: bool = False
     """Whether a causal kernel leaves out half of its first tile of keys, of 128, where that half is always masked."""
@@ -39,6 +41,11 @@ class HopperForward(NamedTuple):
     def rows(self) -> int:
         """Rows of q in a tile of a program."""
         return WGMMA_ROWS * self.consumers
+
+    @property
+    def registers(self) -> int:
+        """Registers of a consumer's thread. With more than a multiprocessor has, a warp group waits for ever."""
+        return CONSUMER_REGISTERS[self.consumers, self.at_once]
 
 
 class HopperBackward(NamedTuple):
@@ -83,17 +90,17 @@ class HopperFloat32(NamedTuple):
 # By columns of a tile: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
 # and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
-    64: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=1),
-    128: HopperForward(128, 2, 2, 2, 240, halves=True, balanced=1),
+    64: HopperForward(128, 2, 2, 2, halves=True, balanced=1),
+    128: HopperForward(128, 2, 2, 2, halves=True, balanced=1),
 }
-HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, 112, balanced=1)}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, balanced=1)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
-HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, 160, one_tile=True)}
+HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""
-_TWO_AT_ONCE = HopperForward(128, 2, 1, 1, 208, one_tile=True, at_once=2)
-_ALONE = HopperForward(128, 2, 1, 1, 240, one_tile=True)
+_TWO_AT_ONCE = HopperForward(128, 2, 1, 1, one_tile=True, at_once=2)
+_ALONE = HopperForward(128, 2, 1, 1, one_tile=True)
 HOPPER_FORWARD_FEW = {
-    (64, False): {2: _TWO_AT_ONCE, 3: HopperForward(64, 2, 1, 1, 136, one_tile=True, at_once=3)},
+    (64, False): {2: _TWO_AT_ONCE, 3: HopperForward(64, 2, 1, 1, one_tile=True, at_once=3)},
     (64, True): {3: _TWO_AT_ONCE},
     (128, False): {1: _ALONE},
     (128, True): {2: _ALONE},

@@ -175,10 +175,8 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    *sizes, consumers, halves, one_tile, balanced, at_once = numbers
-    # What a multiprocessor has: with more, a warp group waits for ever.
-    registers = {(1, 1): 240, (1, 2): 208, (1, 3): 136, (2, 1): 240, (3, 1): 160, (4, 1): 112}[consumers, at_once]
-    how = hopper_module().HopperForward(*sizes, consumers, registers, bool(halves), bool(one_tile), balanced, at_once)
+    *sizes, halves, one_tile, balanced, at_once = numbers
+    how = hopper_module().HopperForward(*sizes, bool(halves), bool(one_tile), balanced, at_once)
     plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 

@@ -94,7 +94,7 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
         return f"backward_splits {_joined(q.shape)}", (splits_of(request, q, q.new_empty(kv_shape)), 0)
     taken = hopper_module().hopper_forward(request, q, q, q) or hopper_module().HOPPER_FORWARD[d]
     entry = next(entry for entry, choice in gluon_choices(d, request.is_causal).values() if choice == taken)
-    return entry, (*taken[:4], *map(int, taken[5:]))
+    return entry, tuple(map(int, taken))
 
 
 def _forward_way(tables: Any, request: Any, q: Any) -> str:
