@@ -16,14 +16,8 @@ from cs336_systems.attention.gluon_kernels.backward_float32 import flash_bwd_hop
 from cs336_systems.attention.gluon_kernels.forward import flash_fwd_hopper_kernel
 from cs336_systems.attention.gluon_kernels.forward_float32 import flash_fwd_hopper_float32_kernel
 from cs336_systems.attention.gluon_kernels.pieces import split_kernel
-from cs336_systems.attention.hopper import (
-    HopperBackward,
-    HopperFloat32,
-    HopperForward,
-    backward_heads_at_once,
-    columns_of_16_bits,
-    suits_tma,
-)
+from cs336_systems.attention.hopper import backward_heads_at_once, columns_of_16_bits, suits_tma
+from cs336_systems.attention.hopper_tables import HopperBackward, HopperFloat32, HopperForward
 from cs336_systems.attention.launch import (
     Backward,
     Forward,

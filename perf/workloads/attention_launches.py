@@ -52,6 +52,11 @@ def hopper_module() -> Any:
     return measured_module("attention.hopper")
 
 
+def hopper_tables() -> Any:
+    """Return the measured `attention.hopper_tables`."""
+    return measured_module("attention.hopper_tables")
+
+
 def triton_plans() -> Any:
     """Return the measured `attention.triton_plans`."""
     return measured_module("attention.triton_plans")
@@ -80,8 +85,8 @@ ORDER = ("s_ahead", "skip_masked", "dk_first", "dq_stages", "store_tiles")
 
 def gluon_choices(d: int, is_causal: bool) -> dict[str, tuple[str, Any]]:
     """Return the table entry and the choices of each way to run the 16-bit forward in Gluon, with so many columns."""
-    tables = {name: getattr(hopper_module(), name) for name in HOPPER_TABLES.values()}
-    few = hopper_module().HOPPER_FORWARD_FEW[d, is_causal]
+    tables = {name: getattr(hopper_tables(), name) for name in HOPPER_TABLES.values()}
+    few = hopper_tables().HOPPER_FORWARD_FEW[d, is_causal]
     return {
         **{way: (f"{name}[{d}]", tables[name][d]) for way, name in HOPPER_TABLES.items() if d in tables[name]},
         **{FEW_TILES[most]: (f"HOPPER_FORWARD_FEW[{d}, {is_causal}][{most}]", few[most]) for most in few},
@@ -176,7 +181,7 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     *sizes, halves, one_tile, balanced, at_once = numbers
-    how = hopper_module().HopperForward(*sizes, bool(halves), bool(one_tile), balanced, at_once)
+    how = hopper_tables().HopperForward(*sizes, bool(halves), bool(one_tile), balanced, at_once)
     plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
@@ -199,7 +204,7 @@ def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[in
 
 def _changed_backward(problem: AttentionProblem, on: Tensors, fields: tuple[str, ...], numbers: tuple[int, ...]) -> Run:
     """Plan all launches of the backward, with the table's choice for the head dimension but for these fields."""
-    table = hopper_module().HOPPER_BACKWARD[hopper_module().tile_columns(on.q)]
+    table = hopper_tables().HOPPER_BACKWARD[hopper_module().tile_columns(on.q)]
     how = table._replace(**dict(zip(fields, numbers, strict=True)))
     plan = gluon_plans().gluon_backward(request_of(problem), on.q, on.k, on.v, on.out, on.do, how)
     return _backward_run(plan, on)
@@ -233,7 +238,7 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
         return _forward_run(triton_plans().split_forward(request, q, k, v, tables.chunk_keys(q, k)), on)
     _require_gluon(request, on)
     if problem.dtype == "float32":
-        how = hopper_module().HOPPER_FLOAT32[d, 3]._replace(consumers=hopper_module().float32_consumers(request, q))
+        how = hopper_tables().HOPPER_FLOAT32[d, 3]._replace(consumers=hopper_module().float32_consumers(request, q))
         return _forward_run(gluon_plans().pieces_forward(request, q, k, v, how), on)
     choices = gluon_choices(d, problem.is_causal)
     if way not in choices:
@@ -254,7 +259,7 @@ def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int,
     _require_gluon(request, on)
     if problem.dtype == "float32":
         return _pieces_backward(problem, on, _three_pieces_of(on)._replace(splits=splits_of(request, q, k)))
-    how = hopper_module().HOPPER_BACKWARD[d]._replace(splits=splits_of(request, q, k))
+    how = hopper_tables().HOPPER_BACKWARD[d]._replace(splits=splits_of(request, q, k))
     return _backward_run(gluon_plans().gluon_backward(request, q, k, v, out, do, how), on)
 
 
@@ -267,11 +272,11 @@ def _require_gluon(request: Any, on: Tensors) -> None:
 
 def _three_pieces_of(on: Tensors) -> Any:
     """Return the table's choice for three pieces, with one program to a key tile."""
-    return hopper_module().HOPPER_FLOAT32[hopper_module().tile_columns(on.q), 3]
+    return hopper_tables().HOPPER_FLOAT32[hopper_module().tile_columns(on.q), 3]
 
 
 def _three_pieces(numbers: tuple[int, ...]) -> Any:
-    return hopper_module().HopperFloat32(3, *numbers)
+    return hopper_tables().HopperFloat32(3, *numbers)
 
 
 KERNELS = {

@@ -17,6 +17,7 @@ from perf.workloads.attention_launches import (
     Tensors,
     gluon_choices,
     hopper_module,
+    hopper_tables,
     request_of,
     splits_of,
     tiles_module,
@@ -79,20 +80,20 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
     """Return the entry of the Gluon kernel's table for q, and its numbers, also where the plain kernels are chosen."""
     d = hopper_module().tile_columns(q)
     if kernel.startswith("float32"):
-        entry, (_, *numbers) = f"HOPPER_FLOAT32[{d}, 3]", hopper_module().HOPPER_FLOAT32[d, 3][:3]
+        entry, (_, *numbers) = f"HOPPER_FLOAT32[{d}, 3]", hopper_tables().HOPPER_FLOAT32[d, 3][:3]
         if kernel == "float32-backward":
             return entry, tuple(numbers)
         consumers = hopper_module().float32_consumers(request, q)
         return entry + (", alone" if consumers == 1 else ""), (*numbers, consumers)
     if kernel == "hopper-backward":
-        return f"HOPPER_BACKWARD[{d}]", hopper_module().HOPPER_BACKWARD[d][:3]
+        return f"HOPPER_BACKWARD[{d}]", hopper_tables().HOPPER_BACKWARD[d][:3]
     if kernel == "backward-order":
         return f"HOPPER_BACKWARD[{d}], order", tuple(
-            getattr(hopper_module().HOPPER_BACKWARD[d], name) for name in ORDER
+            getattr(hopper_tables().HOPPER_BACKWARD[d], name) for name in ORDER
         )
     if kernel == "backward-programs":
         return f"backward_splits {_joined(q.shape)}", (splits_of(request, q, q.new_empty(kv_shape)), 0)
-    taken = hopper_module().hopper_forward(request, q, q, q) or hopper_module().HOPPER_FORWARD[d]
+    taken = hopper_module().hopper_forward(request, q, q, q) or hopper_tables().HOPPER_FORWARD[d]
     entry = next(entry for entry, choice in gluon_choices(d, request.is_causal).values() if choice == taken)
     return entry, tuple(map(int, taken))
 

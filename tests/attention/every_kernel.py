@@ -10,7 +10,7 @@ import torch
 from cs336_systems.attention import hopper, tiles, triton_plans
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.gpu import runs_gluon
-from cs336_systems.attention.hopper import HOPPER_FORWARD
+from cs336_systems.attention.hopper_tables import HOPPER_FORWARD
 from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.planning import plans
 from cs336_systems.attention.tiles import Tiles

@@ -6,7 +6,7 @@ TRITON_INTERPRET=0 python -m tests.attention.every_kernel_compiled
 import torch
 
 from cs336_systems.attention import gluon_plans, triton_plans
-from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
+from cs336_systems.attention.hopper_tables import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import AT_ONCE_TILES
 from cs336_systems.cross_entropy_kernel import cross_entropy_triton_

@@ -46,14 +46,14 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
     compiled = compile_instead_of_launching()
 
     from cs336_systems.attention.gluon_plans import gluon_backward, gluon_forward, pieces_backward, pieces_forward
-    from cs336_systems.attention.hopper import (
+    from cs336_systems.attention.hopper import tile_columns
+    from cs336_systems.attention.hopper_tables import (
         HOPPER_BACKWARD,
         HOPPER_FLOAT32,
         HOPPER_FORWARD,
         HOPPER_FORWARD_FEW,
         HOPPER_FORWARD_LONG,
         HOPPER_FORWARD_MANY,
-        tile_columns,
     )
     from cs336_systems.attention.request import Request
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention import gpu
-from cs336_systems.attention.hopper import (
+from cs336_systems.attention.hopper import suits_tma
+from cs336_systems.attention.hopper_tables import (
     HOPPER_BACKWARD,
     HOPPER_FLOAT32,
     HOPPER_FORWARD,
     HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
-    suits_tma,
 )
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import padded_head_dim

@@ -11,12 +11,6 @@ import torch
 from cs336_systems.attention import gpu, planning
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
 from cs336_systems.attention.hopper import (
-    HOPPER_BACKWARD,
-    HOPPER_FLOAT32,
-    HOPPER_FORWARD,
-    HOPPER_FORWARD_FEW,
-    HOPPER_FORWARD_LONG,
-    HOPPER_FORWARD_MANY,
     backward_heads_at_once,
     backward_splits,
     hopper_backward,
@@ -24,6 +18,14 @@ from cs336_systems.attention.hopper import (
     hopper_float32_backward,
     hopper_float32_forward,
     hopper_forward,
+)
+from cs336_systems.attention.hopper_tables import (
+    HOPPER_BACKWARD,
+    HOPPER_FLOAT32,
+    HOPPER_FORWARD,
+    HOPPER_FORWARD_FEW,
+    HOPPER_FORWARD_LONG,
+    HOPPER_FORWARD_MANY,
 )
 from cs336_systems.attention.request import Request
 from tests.attention.gate import Shape, make_inputs

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from cs336_systems.attention import gpu, triton_plans
-from cs336_systems.attention.hopper import HOPPER_BACKWARD, HOPPER_FLOAT32, HOPPER_FORWARD_FEW, HOPPER_FORWARD_LONG
+from cs336_systems.attention.hopper_tables import (
+    HOPPER_BACKWARD,
+    HOPPER_FLOAT32,
+    HOPPER_FORWARD_FEW,
+    HOPPER_FORWARD_LONG,
+)
 from perf.studies.attention.tiles.kernels import KERNELS, checked
 from perf.workloads import attention_launches, attention_tiles, build
 from perf.workloads.attention_problem import BYTES, AttentionProblem, floor

@@ -49,7 +49,8 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
     python -m perf study tiles --kernel split --candidate 64x64x4x3x4 --candidate 64x64x4x3x8
     python -m perf study tiles --seed 1
 
-    The tables of tiles.py and hopper.py in cs336_systems/attention, and the kernel that goes by each:
+    The tables of tiles.py and hopper_tables.py in cs336_systems/attention, and the
+    kernel that goes by each:
 
     \b
 {_KERNELS}
