@@ -100,6 +100,17 @@ def test_a_kernel_has_one_word(base: str, head: str, word: str, monkeypatch: pyt
     assert to_measure([found]) == (set() if word == "SAME" else {"row"})
 
 
+def test_rows_that_change_kernels_with_each_other_are_told_what_each_gets() -> None:
+    found = compared_(
+        plan(one=[("old", "")], other=[("spilling", "")]), plan(one=[("spilling", "")], other=[("old", "")])
+    )
+    assert [(change.word, change.base, change.head) for change in found.kernels] == [
+        ("WORSE", "fwd_kernel", "fwd_kernel"),
+        ("DIFFERS", "fwd_kernel", "fwd_kernel"),
+    ]
+    assert [compared.changes(change) for change in found.kernels] == [["stack bytes 0 -> 64"], ["stack bytes 64 -> 0"]]
+
+
 def test_one_kernel_for_another_of_no_similar_name_is_new_and_gone() -> None:
     found = compared_(plan(row=[("delta", "")]), plan(row=[("bwd", "")]))
     assert [(change.word, change.base, change.head) for change in found.kernels] == [

@@ -75,13 +75,15 @@ class Comparison:
 
 
 def unlike(base: Plan, head: Plan) -> tuple[list[str], list[str]]:
-    """Return the digests of kernels that one commit alone launches: all that needs to be compiled."""
-    both = [key for key in base.rows if isinstance(base.rows[key], list) and isinstance(head.rows[key], list)]
-    before, after = (
-        {digest for key in both if isinstance(launches := plan.rows[key], list) for digest, _ in launches if digest}
-        for plan in (base, head)
-    )
-    return sorted(before - after), sorted(after - before)
+    """Return the digests of kernels that some row launches at one commit alone: all that needs to be compiled."""
+    before, after = set[str](), set[str]()
+    for key, ours in base.rows.items():
+        theirs = head.rows[key]
+        if isinstance(ours, list) and isinstance(theirs, list):
+            mine, new = ({digest for digest, _ in launches if digest} for launches in (ours, theirs))
+            before |= mine - new
+            after |= new - mine
+    return sorted(before), sorted(after)
 
 
 def compare(
