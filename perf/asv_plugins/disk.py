@@ -1,6 +1,7 @@
-"""Atomic writes and one-line errors for asv on a disk that is full, read-only or another user's.
+"""Atomic and early writes, and one-line errors for asv on a disk that is full, read-only or another user's.
 
-asv itself writes in place, which leaves an empty result on a full disk, and ends with a traceback.
+asv itself writes once, after the last benchmark, so a killed run leaves nothing; it writes in place, which leaves an
+empty result on a full disk, and ends with a traceback.
 """
 
 import contextlib
@@ -105,8 +106,19 @@ def _setting_damaged_aside(load: Any) -> Any:
         except Damaged as error:
             path.replace(broken := path.with_name(f"{path.name}.broken"))
             log.warning(f"{error}: it is {broken.name} now, and this run writes a new one")
+        self.saved_in = result_dir  # only a run that saves loads
 
     return checked
+
+
+def _saving(add: Any) -> Any:
+    @functools.wraps(add)
+    def added(self: Any, *arguments: Any, **options: Any) -> None:
+        add(self, *arguments, **options)
+        if result_dir := getattr(self, "saved_in", None):
+            self.save(result_dir)
+
+    return added
 
 
 def install() -> None:
@@ -114,5 +126,6 @@ def install() -> None:
     if not hasattr(Run.run, "__wrapped__"):
         util.write_json = _write_json
         Results.load_data = _setting_damaged_aside(Results.load_data)
+        Results.add_result = _saving(Results.add_result)
         Run.run = _within(Run.run, _one_line_errors, _scratch_tempdir)
         Publish.run = _within(Publish.run, _one_line_errors, _publish_lock)

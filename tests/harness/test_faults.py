@@ -17,6 +17,7 @@ from perf.harness import records
 from tests.throwaway import MACHINE, Repository
 
 CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
+NEXT = r"SmokeControls.*\('launch'\)"  # of the class after it
 
 
 def repository_in(folder):
@@ -40,6 +41,11 @@ def visits(repository):
         for line in records.read_lines(folder, machine, commit)
         if line["kind"] == "visit"
     ]
+
+
+def results(repository):
+    (path,) = (repository.folder / "perf" / "results" / MACHINE).glob("*-linked-*.json")
+    return json.loads(path.read_text())["results"]
 
 
 def command(*arguments):
@@ -67,13 +73,16 @@ class Resumed(NamedTuple):
     before: list
     """Visits after the first run."""
 
+    saved: dict
+    """asv's results after the first run."""
+
     after: list
 
 
 def kill_and_resume(folder):
     repository = repository_in(folder)
     run = subprocess.Popen(
-        command(),
+        command("-b", NEXT),
         cwd=repository.folder,
         env=repository.environment,
         stdout=subprocess.DEVNULL,
@@ -81,8 +90,9 @@ def kill_and_resume(folder):
         start_new_session=True,
     )
     assert run.stderr is not None
-    while not visits(repository):  # asv's stderr carries the progress bar: every read waits for the run to move
-        assert run.stderr.read(1), "the run ended before its first visit was on file"
+    while not any("Controls" in visit["benchmark"] for visit in visits(repository)):
+        # asv's stderr carries the progress bar: every read waits for the run to move.
+        assert run.stderr.read1(), "the run ended before its second class had a visit on file"
     of_asv = watch_those_named_after(repository.folder)
     run.kill()
     run.wait()
@@ -91,10 +101,10 @@ def kill_and_resume(folder):
     for process, words in of_asv.items():
         ended[words.decode()] = bool(select.select([process], [], [], 60)[0])
         os.close(process)
-    before = visits(repository)
-    again = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", CASES)
+    before, saved = visits(repository), results(repository)
+    again = repository.asv("run", "HEAD^!", "--machine", MACHINE, "-b", CASES, "-b", NEXT)
     assert again.returncode == 0, again.stdout + again.stderr
-    return Resumed(repository, ended, before, visits(repository))
+    return Resumed(repository, ended, before, saved, visits(repository))
 
 
 @pytest.fixture
@@ -111,8 +121,17 @@ def test_a_killed_run_goes_on_where_it_stopped(resumed):
     before, after = resumed.before, resumed.after
     assert len(before) > 0
     assert after[: len(before)] == before, "what was there is still there"
-    assert len(after) == 2 * 4, "two cases, four visits each, none twice"
-    assert len({(line["params"]["impl"], line["visit"]) for line in after}) == len(after)
+    assert len(after) == 3 * 4, "three cases, four visits each, none twice"
+    assert len({(*line["params"].values(), line["visit"]) for line in after}) == len(after)
+
+
+def test_a_killed_asv_has_saved_the_classes_that_had_ended(resumed):
+    saved, at_the_end = resumed.saved, results(resumed.repository)
+    assert saved and saved.keys() < at_the_end.keys()
+    for name, row in saved.items():
+        numbers = [value for value in row[0] if value == value]
+        assert "SmokeAttention" in name and len(numbers) == 2
+        assert [value for value in at_the_end[name][0] if value == value] == numbers
 
 
 @pytest.mark.slow
