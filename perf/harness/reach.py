@@ -49,8 +49,10 @@ def entered(make: Callable[[], Workload]) -> Entered:
         work = make()
         work.prepare()
         work.run()
+    files = {code.co_filename: Path(code.co_filename).resolve() for code in codes}  # asv's environment has links
+    names = {f"{files[code.co_filename]}:{code.co_qualname.partition('.<locals>')[0]}" for code in codes}
     return {
-        "functions": sorted({f"{code.co_filename}:{code.co_qualname.partition('.<locals>')[0]}" for code in codes}),
+        "functions": sorted(names),
         "is_compiled": bool(compilations),
     }
 

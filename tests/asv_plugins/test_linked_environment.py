@@ -100,6 +100,19 @@ def test_each_measuring_process_imported_the_commits_own_package(measured, tmp_p
     assert len(seen) == len(COMMITS)
 
 
+def test_the_map_of_what_a_row_runs_has_each_commits_own_code_and_a_peer_has_none_of_it(measured):
+    repository, commits, _ = measured
+    folder = repository.folder / "perf" / "records"
+    (machine,) = records.machines(folder)
+    for commit in commits.values():
+        for line in records.read_lines(folder, machine, commit, kinds=("reach",)):
+            ran = {name for name in line["needs"] if name.startswith("attention.")}
+            is_ours = line["params"]["impl"] == "reference"
+            assert ("attention.reference:scaled_dot_product_attention" in ran) == bool(ran) == is_ours
+    of_ours = [records.read_lines(folder, machine, commits[name], kinds=("reach",)) for name in COMMITS[1:]]
+    assert all(any(line["params"]["impl"] == "reference" for line in lines) for lines in of_ours), "each needs its own"
+
+
 def test_only_the_selected_cases_were_measured(measured):
     repository, commits, _ = measured
     for commit in commits.values():
