@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 DATA = "data files"
-"""Name of all files of a package that are not Python: nobody knows who reads them."""
+"""Name of all files of a package that are neither Python nor DOCUMENTS: nobody knows who reads them."""
+
+DOCUMENTS = (".md",)
+"""Suffixes of files that no code reads."""
 
 RUN_BY_CLASSES = ("__init_subclass__", "__set_name__")
 """Methods that the definition of another class runs."""
@@ -58,7 +61,7 @@ class Sources:
             relative = path.relative_to(self._folder)
             if path.suffix == ".py":
                 self._read(path, self.module_of(str(path)) or "")
-            elif path.is_file() and "__pycache__" not in relative.parts:
+            elif path.is_file() and path.suffix not in DOCUMENTS and "__pycache__" not in relative.parts:
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
         self.definitions[DATA] = Definition(ast.Constant(data.hexdigest()))
 

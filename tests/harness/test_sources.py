@@ -83,6 +83,11 @@ def test_a_file_that_is_not_python_belongs_to_everybody(tmp_path: Path) -> None:
     assert DATA in first.needed([])
 
 
+def test_a_document_belongs_to_nobody(tmp_path: Path) -> None:
+    first, second = (sources(tmp_path / name, MODULE, notes_dot_md=name) for name in "ab")
+    assert first.digests(first.definitions) == second.digests(second.definitions)
+
+
 def test_a_function_needs_the_kernels_that_it_mentions_and_what_these_mention(tmp_path: Path) -> None:
     text = (
         MODULE.replace("return tile(x)", "return kernel[(1,)](x)") + "\nSCALE = made()\n\ndef made():\n    return 2\n"
