@@ -46,8 +46,13 @@ class Change:
     @property
     def is_of_code(self) -> bool:
         """Whether a test could tell: False if only docstrings, comments and documents differ."""
+        return self.is_of_definitions or bool(self._but_for(rf"{PACKAGE}/|{DOCUMENTS}"))
+
+    @property
+    def is_of_definitions(self) -> bool:
+        """Whether any definition of the package, or a data file in it, differs: if not, no row can."""
         base, head = ({name: one.digest for name, one in arm.definitions.items()} for arm in (self.base, self.head))
-        return base != head or bool(self._but_for(rf"{PACKAGE}/|{DOCUMENTS}"))
+        return base != head
 
     def _but_for(self, pattern: str) -> tuple[str, ...]:
         return tuple(path for path in self.paths if not re.match(pattern, path))
@@ -69,17 +74,18 @@ def in_reach(
 ) -> tuple[list[Evidence], Unreached]:
     """Return the rows to measure, and those that the change cannot reach, by the map of this machine or `known`.
 
-    Controls are measured for the sake of others only.
+    Of a change of no definition no map is asked. Controls are measured for the sake of others only.
     """
     if change.uncovered:
         return list(evidence), Unreached(why_none=f"{change.uncovered[0]} differs, which no map covers")
+    differs = change.is_of_definitions
     known = known or ReachMap(RECORDS, device.machine()["machine"], device.software())
-    if not known.entries:
+    if differs and not known.entries:
         return list(evidence), Unreached(why_none="no record tells, with these versions, what a row runs")
     chance = random.Random(change.name)
     measured, skipped, sampled = [], [], []
     for row in evidence:
-        if row.is_control or not known.holds(row.case, change.base, change.head):
+        if row.is_control or (differs and not known.holds(row.case, change.base, change.head)):
             measured.append(row)
         elif chance.random() < SAMPLED_SHARE:
             measured.append(row)
