@@ -16,7 +16,6 @@ MOST_COUNTED, MOST_CANDIDATES = 1 << 12, 16
 SAME = 1.01
 """Of candidates whose longest programs differ by less, the one nearest to what fits the cache is taken."""
 
-
 MOST_TILES = 1 << 14
 """With more tiles, each program has so many that one more or less does not matter."""
 

@@ -56,10 +56,11 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
     }
     if choice.at_once > 1:
         constants["maxnreg"] = MAX_REGISTERS // (choice.at_once * (choice.consumers + 1) * WARP_GROUP) // 8 * 8
-    programs, *others = (num_tiles(q, choice.rows),) if choice.one_tile else programs_of(q, choice.rows)
+    numbers = (num_tiles(q, choice.rows),) if choice.one_tile else programs_of(q, choice.rows)
+    programs = numbers[0]
     *sizes, all_heads, heads_at_once = _forward_sizes(request, q, k)
     if choice.balanced and request.is_causal:
-        numbers = (programs, *others) if choice.balanced > 1 else (programs,)
+        numbers = numbers if choice.balanced > 1 else numbers[:1]
         programs, heads_at_once = balanced_turns(all_heads, heads_at_once, _work_of_tiles(q, k, choice), numbers)
     scalars = *sizes, all_heads, heads_at_once, request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
@@ -154,7 +155,7 @@ def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Ho
     constants = _constants(request, q, k, padded_head_dim(q), choice.stages, choice.registers)
     constants |= {"PIECES": choice.pieces, "CONSUMERS": choice.consumers}
     scalars = *strides(like(q)), *_forward_sizes(request, q, k), request.scale_log2
-    programs, *_ = programs_of(q, choice.consumers * WGMMA_ROWS)
+    programs = programs_of(q, choice.consumers * WGMMA_ROWS)[0]
     launch = Launch(flash_fwd_hopper_float32_kernel, programs, scalars, constants)
     split = Pieces(choice.pieces, q, k, v)
 

@@ -62,7 +62,7 @@ HOPPER_FLOAT32_VISITS = 2
 HOPPER_FLOAT32_ALONE = {False: 1, True: 2}
 """Maximum tiles of WGMMA_ROWS rows a multiprocessor, by whether causal, for a float32 consumer alone in a program."""
 
-HOPPER_FLOAT32_FEW_ROWS_KEYS = {16: 0, 32: 0, 64: 512, 128: 0}
+HOPPER_FLOAT32_FEW_ROWS_KEYS = {32: 0, 64: 512, 128: 0}
 """Minimum keys, by columns of a tile, of a float32 forward with few rows, which else gets tiles of 16 rows."""
 
 WIDE_HEAD_DIM = 96

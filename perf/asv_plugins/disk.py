@@ -106,12 +106,22 @@ def _setting_damaged_aside(load: Any) -> Any:
         except Damaged as error:
             path.replace(broken := path.with_name(f"{path.name}.broken"))
             log.warning(f"{error}: it is {broken.name} now, and this run writes a new one")
-        self.saved_in = result_dir  # only a run that saves loads
 
     return checked
 
 
+def _noting_the_folder(load: Any) -> Any:
+    @functools.wraps(load)
+    def noted(self: Any, result_dir: str) -> None:
+        load(self, result_dir)
+        self.saved_in = result_dir
+
+    return noted
+
+
 def _saving(add: Any) -> Any:
+    """Save after every benchmark where the run will save: it has loaded what is there, which no other run does."""
+
     @functools.wraps(add)
     def added(self: Any, *arguments: Any, **options: Any) -> None:
         add(self, *arguments, **options)
@@ -125,7 +135,7 @@ def install() -> None:
     """Wrap asv's writers and commands, once a process."""
     if not hasattr(Run.run, "__wrapped__"):
         util.write_json = _write_json
-        Results.load_data = _setting_damaged_aside(Results.load_data)
+        Results.load_data = _noting_the_folder(_setting_damaged_aside(Results.load_data))
         Results.add_result = _saving(Results.add_result)
         Run.run = _within(Run.run, _one_line_errors, _scratch_tempdir)
         Publish.run = _within(Publish.run, _one_line_errors, _publish_lock)

@@ -78,14 +78,16 @@ def in_reach(
     """
     if change.uncovered:
         return list(evidence), Unreached(why_none=f"{change.uncovered[0]} differs, which no map covers")
-    differs = change.is_of_definitions
-    known = known or ReachMap(RECORDS, device.machine()["machine"], device.software())
-    if differs and not known.entries:
-        return list(evidence), Unreached(why_none="no record tells, with these versions, what a row runs")
+    if not change.is_of_definitions:
+        known = None
+    else:
+        known = known or ReachMap(RECORDS, device.machine()["machine"], device.software())
+        if not known.entries:
+            return list(evidence), Unreached(why_none="no record tells, with these versions, what a row runs")
     chance = random.Random(change.name)
     measured, skipped, sampled = [], [], []
     for row in evidence:
-        if row.is_control or (differs and not known.holds(row.case, change.base, change.head)):
+        if row.is_control or (known and not known.holds(row.case, change.base, change.head)):
             measured.append(row)
         elif chance.random() < SAMPLED_SHARE:
             measured.append(row)

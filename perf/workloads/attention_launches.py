@@ -238,7 +238,7 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
         return _forward_run(triton_plans().split_forward(request, q, k, v, tables.chunk_keys(q, k)), on)
     _require_gluon(request, on)
     if problem.dtype == "float32":
-        how = hopper_tables().HOPPER_FLOAT32[d, 3]._replace(consumers=hopper_module().float32_consumers(request, q))
+        how = _three_pieces_of(on)._replace(consumers=hopper_module().float32_consumers(request, q))
         return _forward_run(gluon_plans().pieces_forward(request, q, k, v, how), on)
     choices = gluon_choices(d, problem.is_causal)
     if way not in choices:

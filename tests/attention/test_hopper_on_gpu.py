@@ -64,7 +64,7 @@ def everywhere() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hopper, "_nearly_all", lambda device: 0)
         patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
-        patch.setattr(hopper, "HOPPER_FLOAT32_FEW_ROWS_KEYS", dict.fromkeys((16, 32, 64, 128), 0))
+        patch.setattr(hopper, "HOPPER_FLOAT32_FEW_ROWS_KEYS", dict.fromkeys((32, 64, 128), 0))
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
         patch.setattr(hopper, "HOPPER_MIN_HEAD_DIM", 1)
