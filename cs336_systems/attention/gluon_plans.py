@@ -60,7 +60,6 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
     programs = numbers[0]
     *sizes, all_heads, heads_at_once = _forward_sizes(request, q, k)
     if choice.balanced and request.is_causal:
-        numbers = numbers if choice.balanced > 1 else numbers[:1]
         programs, heads_at_once = balanced_turns(all_heads, heads_at_once, _work_of_tiles(q, k, choice), numbers)
     scalars = *sizes, all_heads, heads_at_once, request.scale_log2
     launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
@@ -233,12 +232,13 @@ class Pieces:
 def programs_of(q: Tensor, rows: int) -> tuple[int, ...]:
     """Return numbers of programs for a forward, which take tiles of so many rows of q in turn.
 
-    They are as many as multiprocessors, or nearly; first those that each get the same number of tiles.
+    They are as many as multiprocessors, or nearly; first those with the fewest tiles, and the same number, each.
     """
     tiles, most = num_tiles(q, rows), gpu.multiprocessors(q.device) or MAX_PROGRAMS
     if tiles <= most:
         return (tiles,)
-    return tuple(sorted(range(most, most - most // 32 - 1, -1), key=lambda programs: tiles % programs != 0))
+    nearly = range(most, most - most // 32 - 1, -1)
+    return tuple(sorted(nearly, key=lambda programs: (cdiv(tiles, programs), tiles % programs != 0)))
 
 
 def _work_of_tiles(q: Tensor, k: Tensor, choice: HopperForward) -> tuple[int, ...]:

@@ -22,9 +22,8 @@ class HopperForward(NamedTuple):
     one_tile: bool = False
     """Whether each program takes one tile, with no loop over tiles."""
 
-    balanced: int = 0
-    """Whether causal heads are visited together in numbers that balance the work of the programs; 2: these too are as
-    many as balance it best."""
+    balanced: bool = False
+    """Whether the programs, and the causal heads that they visit together, are as many as balance their work."""
 
     at_once: int = 1
     """Programs that a multiprocessor runs at the same time; with more than one, each takes one tile."""
@@ -82,10 +81,10 @@ class HopperFloat32(NamedTuple):
 # By columns of a tile: the fastest measured on an H200 (NOTES.md), by `python -m perf study tiles`. With triton 3.6
 # and 3.7 nothing spills but some 30 registers in the backward of d = 128, before its loop.
 HOPPER_FORWARD = {
-    64: HopperForward(128, 2, 2, 2, halves=True, balanced=1),
-    128: HopperForward(128, 2, 2, 2, halves=True, balanced=1),
+    64: HopperForward(128, 2, 2, 2, halves=True, balanced=True),
+    128: HopperForward(128, 2, 2, 2, halves=True, balanced=True),
 }
-HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, balanced=1)}
+HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, balanced=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""

@@ -181,7 +181,7 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     *sizes, halves, one_tile, balanced, at_once = numbers
-    how = hopper_tables().HopperForward(*sizes, bool(halves), bool(one_tile), balanced, at_once)
+    how = hopper_tables().HopperForward(*sizes, bool(halves), bool(one_tile), bool(balanced), at_once)
     plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 

@@ -34,7 +34,7 @@ SHAPES = (
     *(Shape((1, 8), 130, 400, d, heads_per_kv_head=8) for d in (64, 128)),
     *(Shape((2, 5), 400, 130, d, "heads_inside", 5) for d in (40, 80, 128)),
     *(Shape((1, 16), 1000, 1000, d, heads_per_kv_head=8) for d in (64, 96, 128)),
-    *(Shape((2, 2), n, 333, d) for n in (128, 333, 1000) for d in (8, 16, 24, 32)),
+    *(Shape((2, 2), n, 333, d) for n in (128, 333, 1000) for d in (16, 24, 32)),
     Shape((3,), 333, 333, 64),
     Shape((2, 1, 3), 140, 140, 128),
 )
@@ -135,7 +135,7 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     lengths = draw.randint(128, 900), draw.randint(128, 900)
     layout = draw.choice(("contiguous", "heads_inside"))
     dtype, is_causal = draw.choice(DTYPES), draw.random() < 0.5
-    d = draw.randint(1, 128) if dtype == torch.float32 else 8 * draw.randint(1, 16)
+    d = draw.randint(16, 128) if dtype == torch.float32 else 8 * draw.randint(2, 16)
     shape = Shape(leading, *lengths, d, layout, group)
     q, k, v, grad_out = make_inputs(shape, dtype)
     exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)

@@ -147,7 +147,7 @@ KERNELS = {
             "consumers": (1, 2, 3, 4),
             "halves": (0, 1),
             "one tile": (0, 1),
-            "balanced": (0, 1, 2),
+            "balanced": (0, 1),
             "at once": (1, 2, 3),
         },
         (*MANY, (4, 16, 8192), (32, 16, 1024), (1, 8, 2048)),
