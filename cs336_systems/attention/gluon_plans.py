@@ -232,7 +232,8 @@ class Pieces:
 def programs_of(q: Tensor, rows: int) -> tuple[int, ...]:
     """Return numbers of programs for a forward, which take tiles of so many rows of q in turn.
 
-    They are as many as multiprocessors, or nearly; first those with the fewest tiles, and the same number, each.
+    They are as many as multiprocessors, or nearly. First come those of which none takes more tiles than it must, and
+    among these those that all take the same number.
     """
     tiles, most = num_tiles(q, rows), gpu.multiprocessors(q.device) or MAX_PROGRAMS
     if tiles <= most:

@@ -4,6 +4,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cs336_systems.attention.balance import balanced_turns, equal_groups, heads_in_turns, longest_program
 from tests.attention.gluon_on_cpu import CURRENT, Program, launchers_on_cpu
@@ -50,6 +51,15 @@ def test_more_programs_are_better_than_the_same_number_of_tiles_for_each(heads: 
     ideal = heads * sum(causal(tiles)) / 132
     assert longest_program(heads, at_once, causal(tiles), programs) < 1.025 * ideal
     assert balanced_turns(256, 16, causal(1), (128, 132)) == (128, 16)  # nothing is gained
+
+
+@pytest.mark.parametrize(
+    ("tiles", "expected"), [(0, 0), (1, 1), (132, 132), (133, 132), (256, 128), (2048, 128), (2560, 128), (16384, 132)]
+)
+def test_no_program_has_more_tiles_of_the_same_work_than_it_must(tiles: int, expected: int) -> None:
+    """16384 tiles are 128 for each of 128 programs, and at most 125 for each of 132."""
+    with launchers_on_cpu() as plans:
+        assert plans.programs_of(torch.empty(1, 1, 64 * tiles, 64, device="meta"), 64)[0] == expected
 
 
 @pytest.mark.parametrize(("heads", "at_once", "tiles", "programs"), [(5, 2, 3, 4), (7, 7, 4, 6), (1, 1, 5, 5)])
