@@ -53,6 +53,7 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
         "HALVES": choice.halves and request.is_causal and q.shape[2] <= k.shape[2],
         "ONE_TILE": choice.one_tile,
         "PAIRED": choice.at_once == 2 and request.is_causal,
+        "PING_PONG": choice.ping_pong,
     }
     if choice.at_once > 1:
         constants["maxnreg"] = MAX_REGISTERS // (choice.at_once * (choice.consumers + 1) * WARP_GROUP) // 8 * 8

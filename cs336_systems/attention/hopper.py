@@ -13,6 +13,7 @@ from cs336_systems.attention.hopper_tables import (
     HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
+    HOPPER_FORWARD_PING_PONG,
     PIECES,
     HopperBackward,
     HopperFloat32,
@@ -20,20 +21,33 @@ from cs336_systems.attention.hopper_tables import (
 )
 from cs336_systems.attention.launch import cdiv, num_tiles
 from cs336_systems.attention.request import Request
-from cs336_systems.attention.tiles import has_few_rows, has_few_scores, padded_head_dim, split_keys, tiles_at_once
+from cs336_systems.attention.tiles import has_few_scores, padded_head_dim, split_keys, tiles_at_once
 
-HOPPER_MIN_HEAD_DIM, HOPPER_MAX_HEAD_DIM = 33, 128
-"""Limits of the head dimension of calls that get a Gluon kernel. These run from 1 on."""
+HOPPER_MAX_HEAD_DIM = 128
 
 HOPPER_ROWS = 128
 """Rows of q or k in most programs, and the minimum of both."""
 
 HOPPER_MANY = 2
 
-HOPPER_LONG_KEYS = 8192
+HOPPER_MAX_WASTE = 1.05
+"""Maximum rows in the tiles of HOPPER_FORWARD_MANY by those in tiles of HOPPER_ROWS."""
+
+HOPPER_LONG_KEYS, HOPPER_LONG_ODD_KEYS = 8192, 2048
+"""Minimum keys of HOPPER_FORWARD_LONG, and where a length is no multiple of 16."""
 
 HOPPER_MIN_KEYS = 512
-"""Minimum keys of a 16-bit forward unless tiles are twice the multiprocessors."""
+"""Minimum keys of a 16-bit forward with tiles of 64 columns."""
+
+HOPPER_NARROW_HEAD_DIM = 32
+"""The largest head dimension of which half the columns of a 16-bit tile, or more, are zeros. Then the Triton kernels
+take less time, but of the first of these calls forward, and of the second backward (H200)."""
+
+HOPPER_NARROW_KEYS, HOPPER_NARROW_TILES = 2048, 4
+"""Minimum keys, and maximum tiles of WGMMA_ROWS rows a multiprocessor."""
+
+HOPPER_NARROW_BACKWARD_KEYS, HOPPER_NARROW_BACKWARD_TILES = (4096, 16384), {16: 2, 32: 4}
+"""The least and most keys, and maximum tiles by padded head dimension."""
 
 HOPPER_SPLIT_SHARE = 0.5
 """Maximum tiles of WGMMA_ROWS rows a multiprocessor for the Triton kernel to split the keys instead."""
@@ -62,8 +76,12 @@ HOPPER_FLOAT32_VISITS = 2
 HOPPER_FLOAT32_ALONE = {False: 1, True: 2}
 """Maximum tiles of WGMMA_ROWS rows a multiprocessor, by whether causal, for a float32 consumer alone in a program."""
 
-HOPPER_FLOAT32_FEW_ROWS_KEYS = {32: 0, 64: 512, 128: 0}
-"""Minimum keys, by columns of a tile, of a float32 forward with few rows, which else gets tiles of 16 rows."""
+HOPPER_FLOAT32_SHORT = {32: (4096, 2), 64: (512, 0.75)}
+"""By columns of a tile: a float32 forward of fewer keys, and at most so many tiles of 16 rows a multiprocessor, takes
+less time in those."""
+
+HOPPER_FLOAT32_NARROW_TILES = 4
+"""Maximum tiles of WGMMA_ROWS rows a multiprocessor of a float32 forward with 16 columns."""
 
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
@@ -76,19 +94,53 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
-    d, num_keys, processors = tile_columns(q), k.shape[2], gpu.multiprocessors(q.device)
-    is_long = num_keys >= HOPPER_LONG_KEYS
-    for table in (HOPPER_FORWARD_LONG, HOPPER_FORWARD_MANY) if is_long else (HOPPER_FORWARD_MANY,):
-        choice = table.get(d)
+    if is_narrow(q) and not _is_narrow_and_few(request, q, k):
+        return None
+    columns, processors = tile_columns(q), gpu.multiprocessors(q.device)
+    if columns == 64 and k.shape[2] < HOPPER_MIN_KEYS:
+        return None
+    for table in _tables_of_many(q, k):
+        choice = table.get(columns)
         if choice and num_tiles(q, choice.rows) >= HOPPER_MANY * processors:
             return choice
-    choice = HOPPER_FORWARD[d]
-    if num_keys < HOPPER_MIN_KEYS:
-        return choice if num_tiles(q, choice.rows) >= 2 * _nearly_all(q.device) else None
     if _splits_keys(request, q, k):
         return None
-    few = HOPPER_FORWARD_FEW[d, request.is_causal].items()
-    return next((choice for most, choice in few if num_tiles(q, WGMMA_ROWS) <= most * processors), choice)
+    for most, choice in HOPPER_FORWARD_FEW[columns, request.is_causal].items():
+        if num_tiles(q, WGMMA_ROWS) <= most * processors:
+            return choice
+    in_turns = columns > 64 and (q.shape[-1] <= WIDE_HEAD_DIM or (request.is_causal and _is_odd(q, k)))
+    return (HOPPER_FORWARD_PING_PONG if in_turns else HOPPER_FORWARD)[columns]
+
+
+def is_narrow(q: Tensor) -> bool:
+    """Whether the Triton kernels, without columns of zeros, take less time in most 16-bit calls.
+
+    They load head vectors whose size is no multiple of 16 slowly.
+    """
+    return q.shape[-1] <= HOPPER_NARROW_HEAD_DIM and q.shape[-1] % 16 == 0
+
+
+def _is_narrow_and_few(request: Request, q: Tensor, k: Tensor) -> bool:
+    """Whether a narrow 16-bit forward takes less time in Gluon."""
+    are_few = num_tiles(q, WGMMA_ROWS) <= HOPPER_NARROW_TILES * gpu.multiprocessors(q.device)
+    return are_few and k.shape[2] >= HOPPER_NARROW_KEYS and split_keys(request, q, k) is None
+
+
+def _tables_of_many(q: Tensor, k: Tensor) -> tuple[dict[int, HopperForward], ...]:
+    """Return the tables for many tiles that suit these lengths, the first choice first."""
+    if k.shape[2] >= (HOPPER_LONG_ODD_KEYS if _is_odd(q, k) else HOPPER_LONG_KEYS):
+        return HOPPER_FORWARD_LONG, HOPPER_FORWARD_MANY
+    rows = {tile: cdiv(q.shape[2], tile) * tile for tile in (HOPPER_ROWS, HOPPER_FORWARD_MANY[64].rows)}
+    return (HOPPER_FORWARD_MANY,) if rows[max(rows)] <= HOPPER_MAX_WASTE * rows[HOPPER_ROWS] else ()
+
+
+def _is_odd(q: Tensor, k: Tensor) -> bool:
+    """Whether a length is no multiple of 16.
+
+    Triton compiles these apart. The products and the softmax are the same, but ptxas orders them otherwise: which way
+    of running them is the fastest depends on it (H200, triton 3.6).
+    """
+    return q.shape[2] % 16 > 0 or k.shape[2] % 16 > 0
 
 
 def _splits_keys(request: Request, q: Tensor, k: Tensor) -> bool:
@@ -104,7 +156,12 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
         return None
     d = q.shape[-1]
     multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
-    if not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
+    if is_narrow(q):
+        least, most = HOPPER_NARROW_BACKWARD_KEYS
+        tiles = HOPPER_NARROW_BACKWARD_TILES[padded_head_dim(q)] * gpu.multiprocessors(q.device)
+        if num_tiles(k, WGMMA_ROWS) > tiles or not least <= k.shape[2] <= most:
+            return None
+    elif not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
         return None
     return HOPPER_BACKWARD[tile_columns(q)]._replace(splits=backward_splits(request, q, k))
 
@@ -154,7 +211,11 @@ def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int =
 
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
     """Return choices of the float32 forward in Gluon, or None."""
-    if has_few_rows(q) and k.shape[2] < HOPPER_FLOAT32_FEW_ROWS_KEYS[tile_columns(q)]:
+    columns, processors = tile_columns(q), gpu.multiprocessors(q.device)
+    keys, tiles = HOPPER_FLOAT32_SHORT.get(columns, (0, 0))
+    if k.shape[2] < keys and num_tiles(q, 16) <= tiles * processors:
+        return None
+    if columns == 16 and num_tiles(q, WGMMA_ROWS) > HOPPER_FLOAT32_NARROW_TILES * processors:
         return None
     choice = hopper_float32(request, q, k)
     return choice and choice._replace(consumers=float32_consumers(request, q))
@@ -185,8 +246,9 @@ def hopper_float32(request: Request, rows: Tensor, visited: Tensor) -> HopperFlo
     """
     if rows.dtype != torch.float32 or not hopper_takes(request, rows) or rows.shape[2] < HOPPER_ROWS:
         return None
-    is_worth_it = visited.shape[2] >= HOPPER_FLOAT32_MIN_VISITED and rows.shape[-1] >= HOPPER_MIN_HEAD_DIM
-    return HOPPER_FLOAT32[tile_columns(rows), PIECES[request.products]] if is_worth_it else None
+    if visited.shape[2] < HOPPER_FLOAT32_MIN_VISITED:
+        return None
+    return HOPPER_FLOAT32[tile_columns(rows), PIECES[request.products]]
 
 
 def hopper_takes(request: Request, q: Tensor) -> bool:
@@ -206,7 +268,7 @@ def columns_of_16_bits(q: Tensor) -> int:
 
 def _takes_16_bit(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the 16-bit kernels in Gluon can run, however fast."""
-    is_large = min(q.shape[2], k.shape[2]) >= HOPPER_ROWS and q.shape[-1] >= HOPPER_MIN_HEAD_DIM
+    is_large = min(q.shape[2], k.shape[2]) >= HOPPER_ROWS
     return q.dtype != torch.float32 and hopper_takes(request, q) and is_large and all(map(suits_tma, (q, k, v)))
 
 

@@ -25,6 +25,9 @@ class HopperForward(NamedTuple):
     balanced: bool = False
     """Whether the programs, and the causal heads that they visit together, are as many as balance their work."""
 
+    ping_pong: bool = False
+    """Whether two consumers issue their products in turns (FlashAttention-3, section 3.1)."""
+
     at_once: int = 1
     """Programs that a multiprocessor runs at the same time; with more than one, each takes one tile."""
 
@@ -88,6 +91,8 @@ HOPPER_FORWARD_MANY = {64: HopperForward(64, 4, 2, 4, balanced=True)}
 """Replacements where each multiprocessor gets HOPPER_MANY of their tiles, so that large ones balance."""
 HOPPER_FORWARD_LONG = {64: HopperForward(128, 2, 1, 3, one_tile=True)}
 """Replacements there from HOPPER_LONG_KEYS keys on."""
+HOPPER_FORWARD_PING_PONG = {128: HOPPER_FORWARD[128]._replace(ping_pong=True)}
+"""Replacements for head vectors that leave a quarter of the columns out."""
 _TWO_AT_ONCE = HopperForward(128, 2, 1, 1, one_tile=True, at_once=2)
 _ALONE = HopperForward(128, 2, 1, 1, one_tile=True)
 HOPPER_FORWARD_FEW = {

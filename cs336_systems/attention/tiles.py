@@ -100,7 +100,7 @@ FEW_ROWS_TILES = {32: Tiles(16, 128, 4, 2), 64: Tiles(16, 128, 4, 2), 128: Tiles
 
 FEW_KEYS_TILES = {32: Tiles(64, 16, 4, 2)}
 """Tiles of a float32 backward's pass over few keys: with them one head of 1024 to 4096 takes 0.4 of the time (H200).
-From d = 64 on the Gluon kernel is faster."""
+It is for calls that no Gluon kernel takes."""
 
 
 def has_few_rows(q: Tensor) -> bool:
@@ -135,6 +135,9 @@ AT_ONCE_SCORES = {16: 16, 32: 16, 64: 16, 128: 4}
 """By padded head dimension, the maximum tiles of scores a multiprocessor with which one launch takes less time than the
 several launches of any other backward (H200)."""
 
+AT_ONCE_KEYS = {16: 32768, 32: 4096}
+"""The same for the maximum keys with which one launch takes less time for any number of heads."""
+
 
 def has_few_scores(q: Tensor, k: Tensor) -> bool:
     """Whether tiles of scores are at most AT_ONCE_SCORES a multiprocessor."""
@@ -150,10 +153,12 @@ def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
     tiles = AT_ONCE_TILES
     programs = sum(x.shape[0] * x.shape[1] * cdiv(x.shape[2], tiles.q) for x in (q, k))
     max_programs = gpu.multiprocessors(q.device) * (1 if q.shape[-1] <= 64 else 2)
+    is_narrow = k.shape[2] <= AT_ONCE_KEYS.get(padded_head_dim(q), 0)
     fits = gpu.shared_bytes(q.device) >= AT_ONCE_MIN_SHARED_BYTES  # its loop over queries holds tiles of out as well
     has_queries = q.shape[2] > 1  # with one query, ptxas of triton 3.6 crashes
     takes = q.dtype != torch.float32 and q.shape[-1] <= MAX_PIPELINED_HEAD_DIM
-    return tiles if takes and (programs <= max_programs or has_few_scores(q, k)) and fits and has_queries else None
+    is_faster = programs <= max_programs or is_narrow or has_few_scores(q, k)
+    return tiles if takes and is_faster and fits and has_queries else None
 
 
 SPLIT_TILES = Tiles(64, 64, 4, 3)
@@ -168,13 +173,13 @@ class SplitLimit(NamedTuple):
 
 
 SPLIT_LIMITS = {
-    16: (SplitLimit(2048, 1),),
-    32: (SplitLimit(2048, 1),),
+    16: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1), SplitLimit(8192, 2)),
+    32: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1), SplitLimit(8192, 2)),
     64: (SplitLimit(1024, 1 / 2), SplitLimit(2048, 1)),
     128: (SplitLimit(1024, 1 / 4), SplitLimit(2048, 1)),
 }
-"""By padded head dimension, of which any may hold. At one head of 1024 to 8192 keys (H200) a split takes 0.55 to 0.9 of
-the time."""
+"""By padded head dimension, of which any may hold. At one head of 1024 to 16384 keys (H200) a split takes 0.55 to 0.9
+of the time."""
 
 
 def split_keys(request: Request, q: Tensor, k: Tensor) -> int | None:

@@ -71,6 +71,7 @@ HOPPER_TABLES = {
     "gluon": "HOPPER_FORWARD",
     "gluon, many tiles": "HOPPER_FORWARD_MANY",
     "gluon, long": "HOPPER_FORWARD_LONG",
+    "gluon, ping-pong": "HOPPER_FORWARD_PING_PONG",
 }
 FEW_TILES = {1: "gluon, 1 tile", 2: "gluon, 2 tiles", 3: "gluon, 3 tiles"}
 WAYS = {
@@ -180,8 +181,8 @@ def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    *sizes, halves, one_tile, balanced, at_once = numbers
-    how = hopper_tables().HopperForward(*sizes, bool(halves), bool(one_tile), bool(balanced), at_once)
+    *sizes, halves, one_tile, balanced, ping_pong, at_once = numbers
+    how = hopper_tables().HopperForward(*sizes, bool(halves), bool(one_tile), bool(balanced), bool(ping_pong), at_once)
     plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 

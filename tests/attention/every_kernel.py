@@ -57,8 +57,12 @@ def main() -> None:
     if runs_gluon(torch.device("cuda", torch.cuda.current_device())):
         split(None)
         hopper._nearly_all = lambda device: 0
-        hopper.HOPPER_FLOAT32_FEW_ROWS_KEYS = dict.fromkeys((32, 64, 128), 0)
-        hopper.HOPPER_MIN_HEAD_DIM = 1
+        hopper.HOPPER_MIN_KEYS = 0
+        few_tables = {entry: dict(choices) for entry, choices in hopper.HOPPER_FORWARD_FEW.items()}
+        for choices in hopper.HOPPER_FORWARD_FEW.values():
+            choices.clear()
+        hopper.HOPPER_FLOAT32_SHORT = {}
+        hopper.HOPPER_NARROW_HEAD_DIM = 0
         hopper.tiles_at_once = lambda q, k: None
         hopper.HOPPER_FLOAT32_MIN_VISITED = 0
         for d in (16, 32, 80, *HOPPER_FORWARD):
@@ -67,14 +71,13 @@ def main() -> None:
                 hopper.HOPPER_FLOAT32_ALONE = {False: most, True: most}
                 names |= launched(203, d, torch.float32)
         hopper._splits_keys = lambda request, q, k: False
-        hopper.HOPPER_MIN_KEYS = 0
-        for (d, is_causal), choices in tuple(hopper.HOPPER_FORWARD_FEW.items()):
+        for (d, is_causal), choices in few_tables.items():
             for choice in choices.values():
                 hopper.HOPPER_FORWARD_FEW[d, is_causal] = {2**20: choice}
                 names |= launched(203, d, torch.bfloat16)
         hopper.HOPPER_MANY = 0
         for long_keys in (2**20, 0):
-            hopper.HOPPER_LONG_KEYS = long_keys
+            hopper.HOPPER_LONG_KEYS = hopper.HOPPER_LONG_ODD_KEYS = long_keys
             names |= launched(203, 64, torch.bfloat16)
     print(*sorted(names), sep="\n")
 

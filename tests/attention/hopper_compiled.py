@@ -54,13 +54,19 @@ def resources(d: int, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
         HOPPER_FORWARD_FEW,
         HOPPER_FORWARD_LONG,
         HOPPER_FORWARD_MANY,
+        HOPPER_FORWARD_PING_PONG,
     )
     from cs336_systems.attention.request import Request
 
     padded = tile_columns(torch.empty(d, dtype=getattr(torch, dtype)))
     if dtype != "float32":
         plans = gluon_forward, gluon_backward
-        tables = {"": HOPPER_FORWARD, "many tiles ": HOPPER_FORWARD_MANY, "long ": HOPPER_FORWARD_LONG}
+        tables = {
+            "": HOPPER_FORWARD,
+            "many tiles ": HOPPER_FORWARD_MANY,
+            "long ": HOPPER_FORWARD_LONG,
+            "ping-pong ": HOPPER_FORWARD_PING_PONG,
+        }
         forwards = {name: table[padded] for name, table in tables.items() if padded in table}
         few = {
             mask: {f"{n} tiles ": how for n, how in HOPPER_FORWARD_FEW[padded, mask].items()} for mask in (False, True)

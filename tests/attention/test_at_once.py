@@ -61,7 +61,8 @@ def test_a_short_head_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [taken(1, n, 64) for n in (128, 1024, 4096, 8192)] == [True, True, True, False]
     assert [taken(1, n, 128) for n in (128, 1024, 4096, 8192, 16384)] == [True, True, True, True, False]
-    assert taken(33, 512, 16) and not taken(34, 512, 16)  # many programs, but few scores
+    assert taken(33, 512, 64) and not taken(34, 512, 64)  # many programs, but few scores
+    assert taken(1, 32768, 16) and taken(256, 4096, 32) and not taken(256, 4097, 32)  # however many
     assert taken(8, 1024, 64) and not taken(9, 1024, 64)
     assert not taken(1, 1024, 64, torch.float32) and not taken(1, 1, 64)
     monkeypatch.setattr(gpu, "shared_bytes", lambda device: 99 * 2**10)

@@ -17,6 +17,7 @@ from cs336_systems.attention.hopper_tables import (
     HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
+    HOPPER_FORWARD_PING_PONG,
 )
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import padded_head_dim
@@ -134,8 +135,10 @@ def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_caus
         (HOPPER_FORWARD_MANY, 5),
         (HOPPER_FORWARD_LONG, 0),
         ({64: HOPPER_FORWARD_FEW[64, True][3]}, 0),
+        ({64: HOPPER_FORWARD_PING_PONG[128]}, 1),
+        ({64: HOPPER_FORWARD_PING_PONG[128]}, 5),
     ],
-    ids=["one for few", "few", "one for many", "many", "one for each tile", "in pairs"],
+    ids=["one for few", "few", "one for many", "many", "one for each tile", "in pairs", "one in turns", "in turns"],
 )
 def test_programs_share_the_tiles_of_all_heads(
     launchers: Any, choices: dict[int, Any], programs: int, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ from cs336_systems.attention.hopper_tables import (
     HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
     HOPPER_FORWARD_MANY,
+    HOPPER_FORWARD_PING_PONG,
 )
 from cs336_systems.attention.request import Request
 from tests.attention.gate import Shape, make_inputs
@@ -50,9 +51,8 @@ def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 @pytest.mark.parametrize("d", [40, 64, 80, 88, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
-    forward, long = (
-        (HOPPER_FORWARD | table)[64 if d <= 64 else 128] for table in (HOPPER_FORWARD_MANY, HOPPER_FORWARD_LONG)
-    )
+    standard = HOPPER_FORWARD | (HOPPER_FORWARD_PING_PONG if d <= 96 else {})
+    forward, long = ((standard | table)[64 if d <= 64 else 128] for table in (HOPPER_FORWARD_MANY, HOPPER_FORWARD_LONG))
     backward = HOPPER_BACKWARD[64 if d <= 64 else 128]
     q, longer = tensor(1, 24, 4096, d, dtype=dtype), tensor(1, 24, 8192, d, dtype=dtype)
     k = q[:, ::4]
@@ -69,14 +69,49 @@ def test_many_long_heads_get_them(d: int, dtype: torch.dtype) -> None:
 def test_few_tiles_are_of_one_warp_group_each(d: int, is_causal: bool) -> None:
     padded, call = 64 if d == 64 else 128, CALL._replace(is_causal=is_causal)
     tables = HOPPER_FORWARD_FEW[padded, is_causal]
+    standard = (HOPPER_FORWARD_PING_PONG if d == 80 else HOPPER_FORWARD)[padded]
     for shape, tiles in (((1, 8, 1024), 1), ((1, 8, 2048), 2), ((1, 10, 2048), 3), ((1, 13, 2048), 4)):
         q = tensor(*shape, d)
         least = min((most for most in tables if most >= tiles), default=None)
-        expected = HOPPER_FORWARD[padded] if least is None else tables[least]
+        expected = standard if least is None else tables[least]
         assert hopper_forward(call, q, q, q) == expected
-    short, more = tensor(1, 32, 500, d), tensor(1, 64, 500, d)
-    assert hopper_forward(call, short, short, short) is None
-    assert hopper_forward(call, more, more, more) == HOPPER_FORWARD[padded]
+    short = tensor(1, 64, 496, d)
+    assert hopper_forward(call, short, short, short) == (standard if d > 64 else None)
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_consumers_issue_in_turns_where_that_is_faster() -> None:
+    causal = CALL._replace(is_causal=True)
+    for n, d, call, table in (
+        (2048, 96, CALL, HOPPER_FORWARD_PING_PONG),
+        (2048, 104, causal, HOPPER_FORWARD),
+        (2047, 104, causal, HOPPER_FORWARD_PING_PONG),
+        (2047, 104, CALL, HOPPER_FORWARD),
+    ):
+        q = tensor(1, 32, n, d)
+        assert hopper_forward(call, q, q, q) == table[128]
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_large_tiles_are_for_lengths_that_fill_them() -> None:
+    for n, table in ((2048, HOPPER_FORWARD_MANY), (1300, HOPPER_FORWARD), (2823, HOPPER_FORWARD_LONG)):
+        q = tensor(4, 32, n, 64)
+        assert hopper_forward(CALL, q, q, q) == table[64]
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_narrow_heads_get_them_where_tiles_are_few() -> None:
+    for d in (16, 32):
+        few, fewer, many, short, long = (
+            tensor(*shape, d) for shape in ((1, 8, 2048), (1, 1, 2048), (1, 24, 4096), (1, 8, 1024), (1, 1, 16384))
+        )
+        assert hopper_forward(CALL, few, few, few) is not None
+        for x in (fewer, many, short, long):
+            assert hopper_forward(CALL, x, x, x) is None
+        for x, is_taken in ((long, True), (short, False), (many, False), (fewer, False)):
+            assert (hopper_backward(CALL, x, x, x) is not None) == is_taken
+    by_8 = tensor(1, 24, 4096, 24)
+    assert hopper_forward(CALL, by_8, by_8, by_8) == HOPPER_FORWARD_MANY[64]
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -195,10 +230,10 @@ def test_few_backward_programs_are_balanced_and_many_stay_in_the_cache(monkeypat
 
 
 @pytest.mark.usefixtures("on_hopper")
-@pytest.mark.parametrize("d", [50, 64, 80, 128])
+@pytest.mark.parametrize(("d", "columns"), [(20, 32), (50, 64), (64, 64), (80, 128), (128, 128)])
 @pytest.mark.parametrize(("products", "pieces"), [("bf16x6", 3), ("bf16x3", 2), ("tf32", 2)])
-def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> None:
-    request, choice = CALL._replace(products=products), HOPPER_FLOAT32[64 if d <= 64 else 128, pieces]
+def test_float32_gets_those_over_pieces(d: int, columns: int, products: str, pieces: int) -> None:
+    request, choice = CALL._replace(products=products), HOPPER_FLOAT32[columns, pieces]
     q = tensor(1, 16, 4096, d, dtype=torch.float32)
     one_head, few = tensor(1, 1, 2048, d, dtype=q.dtype), tensor(1, 1, 128, d, dtype=q.dtype)
     odd = tensor(1, 16, 4096, d + 1, dtype=q.dtype)[..., 1:]  # they are split from anywhere
@@ -207,9 +242,8 @@ def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> N
     assert hopper_float32_forward(request, q, q) == choice
     few_tiles, causal = tensor(1, 2, 4224, d, dtype=q.dtype), request._replace(is_causal=True)
     short = tensor(1, 1, 511, d, dtype=q.dtype)
-    gets_small_tiles = hopper_float32_forward(request, one_head, short) is None
-    assert gets_small_tiles == (d <= 64)
-    assert hopper_float32_forward(request, one_head, one_head) == choice._replace(consumers=1)
+    assert (hopper_float32_forward(request, short, short) is None) == (d <= 64)
+    assert (hopper_float32_forward(request, one_head, one_head) is None) == (d <= 32)
     assert hopper_float32_forward(request, few_tiles, few_tiles) == choice._replace(consumers=1)
     assert hopper_float32_forward(causal, q[:, :4], q) == choice._replace(consumers=1)
     assert hopper_float32_forward(request, q[:, :4], q) == choice
@@ -219,7 +253,7 @@ def test_float32_gets_those_over_pieces(d: int, products: str, pieces: int) -> N
 def test_other_float32_gets_the_plain_kernels() -> None:
     q = tensor(1, 16, 4096, 64, dtype=torch.float32)
     few, short = (tensor(*shape, 64, dtype=q.dtype) for shape in ((16, 16, 127), (64, 16, 64)))
-    for x in (q.bfloat16(), tensor(1, 16, 4096, 32, dtype=q.dtype), short):
+    for x in (q.bfloat16(), short):
         assert hopper_float32(FLOAT32, x, x) is None, x.shape
     assert hopper_float32(FLOAT32, few, q) is None
     assert hopper_float32(FLOAT32._replace(dropout=0.1), q, q) is None

@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 ORDER = {"s_ahead": (0, 1), "skip_masked": (0, 1), "dk_first": (0, 1), "dq_stages": (1, 2), "store_tiles": (1, 2)}
+FEW = hopper.HOPPER_FORWARD_FEW
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SHAPES = (
     *(Shape((2, 2), n, n, d) for n in (128, 129, 191, 192, 193, 255, 257, 333, 512, 1000) for d in (64, 128)),
@@ -63,11 +64,13 @@ def everywhere() -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hopper, "_nearly_all", lambda device: 0)
+        patch.setattr(hopper, "HOPPER_MIN_KEYS", 0)
+        patch.setattr(hopper, "HOPPER_FORWARD_FEW", {entry: {} for entry in hopper.HOPPER_FORWARD_FEW})
         patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
-        patch.setattr(hopper, "HOPPER_FLOAT32_FEW_ROWS_KEYS", dict.fromkeys((32, 64, 128), 0))
+        patch.setattr(hopper, "HOPPER_FLOAT32_SHORT", {})
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
-        patch.setattr(hopper, "HOPPER_MIN_HEAD_DIM", 1)
+        patch.setattr(hopper, "HOPPER_NARROW_HEAD_DIM", 0)
         for kind, name in itertools.product(("gluon", "pieces"), ("forward", "backward")):
             patch.setattr(gluon_plans, f"{kind}_{name}", noting(name, f"{kind}_{name}"))
         yield launched
@@ -87,14 +90,12 @@ def test_they_are_as_exact_as_eager(everywhere: list[str], shape: Shape, dtype: 
     assert everywhere == ["forward", "backward"]
 
 
-@pytest.mark.parametrize(
-    ("entry", "most"), [(entry, most) for entry, choices in hopper.HOPPER_FORWARD_FEW.items() for most in choices]
-)
+@pytest.mark.parametrize(("entry", "most"), [(entry, most) for entry, choices in FEW.items() for most in choices])
 @pytest.mark.parametrize("heads", [1, 7, 40, 100])  # tiles of one to several programs a multiprocessor
 def test_programs_of_one_warp_group_are_as_exact_as_eager(
     everywhere: list[str], entry: tuple[int, bool], most: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = hopper.HOPPER_FORWARD_FEW[entry][most]
+    choice = FEW[entry][most]
     monkeypatch.setitem(hopper.HOPPER_FORWARD_FEW, entry, {2**20: choice})
     monkeypatch.setattr(hopper, "HOPPER_MANY", 2**20)
     d, is_causal = entry
@@ -116,9 +117,12 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     monkeypatch.setattr(gpu, "multiprocessors", lambda device: processors)
     monkeypatch.setattr(gpu, "l2_bytes", lambda device: cache)
     monkeypatch.setattr(hopper, "HOPPER_MANY", many)
-    monkeypatch.setattr(hopper, "HOPPER_LONG_KEYS", draw.choice((0, 2**20)))
-    monkeypatch.setattr(hopper, "HOPPER_MIN_KEYS", draw.choice((0, 2**20)))
-    for entry, choices in hopper.HOPPER_FORWARD_FEW.items():
+    monkeypatch.setattr(hopper, "HOPPER_MAX_WASTE", 2**20)
+    long_keys, in_turns = draw.choice((0, 2**20)), draw.choice((0, 128))
+    monkeypatch.setattr(hopper, "HOPPER_LONG_KEYS", long_keys)
+    monkeypatch.setattr(hopper, "HOPPER_LONG_ODD_KEYS", long_keys)
+    monkeypatch.setattr(hopper, "WIDE_HEAD_DIM", in_turns)
+    for entry, choices in FEW.items():
         most, few_tiles = draw.choice((0, 2**20)), draw.choice([*choices.values()])
         monkeypatch.setitem(hopper.HOPPER_FORWARD_FEW, entry, {most: few_tiles})
     few = draw.choice((0, 1, 20))

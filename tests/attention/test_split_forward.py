@@ -57,7 +57,7 @@ def test_a_few_long_heads_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
         return split_keys(Request(dropout=0.1 if dropout else 0.0), q, q)
 
     assert [chunk(1, n, 64) for n in (1024, 2048, 4096, 8192, 16384)] == [256, 512, 1024, 2048, None]
-    assert [chunk(1, n, 16) for n in (1024, 2048, 4096, 8192)] == [None, 256, 512, 1024]
+    assert [chunk(1, n, 16) for n in (1024, 2048, 4096, 8192, 32768)] == [256, 256, 512, 1024, None]
     assert chunk(2, 1024, 80) == 256 and chunk(3, 1024, 80) is None
     assert chunk(4, 2048, 128) == 512 and chunk(8, 2048, 128) is None
     assert chunk(1, 8192, 64, torch.float32) is None and chunk(1, 8192, 64, dropout=True) is None

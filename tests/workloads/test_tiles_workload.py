@@ -128,10 +128,10 @@ def test_the_entry_and_the_tiles_of_a_cell():
     assert choice("split", problem(1, 1, 1024, 64), "meta") == ("SPLIT_TILES", "64x64x4x3x4")
     assert choice("at-once", problem(1, 1, 1024, 64), "meta") == ("AT_ONCE_TILES", "64x64x4x3")
     for shape, table, numbers in (
-        ((2, 32, 2048, 64), "HOPPER_FORWARD_MANY[64]", "64x4x2x4x0x0x1x1"),
-        ((2, 16, 16384, 64), "HOPPER_FORWARD_LONG[64]", "128x2x1x3x0x1x0x1"),
-        ((1, 16, 2048, 64), "HOPPER_FORWARD[64]", "128x2x2x2x1x0x1x1"),
-        ((1, 8, 2048, 64), "HOPPER_FORWARD_FEW[64, True][3]", "128x2x1x1x0x1x0x2"),
+        ((2, 32, 2048, 64), "HOPPER_FORWARD_MANY[64]", "64x4x2x4x0x0x1x0x1"),
+        ((2, 16, 16384, 64), "HOPPER_FORWARD_LONG[64]", "128x2x1x3x0x1x0x0x1"),
+        ((1, 16, 2048, 64), "HOPPER_FORWARD[64]", "128x2x2x2x1x0x1x0x1"),
+        ((1, 8, 2048, 64), "HOPPER_FORWARD_FEW[64, True][3]", "128x2x1x1x0x1x0x0x2"),
     ):
         assert choice("hopper-forward", problem(*shape), "meta") == (table, numbers)
     assert choice("hopper-backward", problem(2, 16, 16384, 128), "meta") == ("HOPPER_BACKWARD[128]", "64x2x2")
@@ -142,20 +142,21 @@ def test_the_entry_and_the_tiles_of_a_cell():
     few_tiles = problem(1, 1, 8192, 128, "float32")
     assert choice("float32-forward", few_tiles, "meta") == ("HOPPER_FLOAT32[128, 3], alone", "1x232x1")
     for mode in ("forward", "backward"):
-        few, many = ("7", "3") if mode == "forward" else ("1", "2")
+        few, many = ("8", "3") if mode == "forward" else ("1", "2")
         for cell, way in ((problem(1, 4, 512, 64), few), (problem(1, 32, 4096, 64), many)):
             entry = f"{mode}-choice 1x{cell.shape[1]}x{cell.seq_len}x64 bfloat16"
             assert choice(f"{mode}-choice", cell, "meta") == (entry, way)
         for cell, way in ((problem(1, 16, 64, 64, "float32"), "0"), (problem(1, 16, 2048, 64, "float32"), "2")):
             assert choice(f"{mode}-choice", cell, "meta")[1] == way
-    assert choice("forward-choice", problem(1, 8, 1024, 80), "meta")[1] == "6"
-    assert choice("forward-choice", problem(1, 32, 256, 80), "meta")[1] == "0"  # the plain one is faster there
+    assert choice("forward-choice", problem(1, 8, 1024, 80), "meta")[1] == "7"
+    assert choice("forward-choice", problem(1, 32, 256, 64), "meta")[1] == "0"  # the plain one is faster there
     assert choice("forward-choice", problem(1, 1, 4096, 80), "meta")[1] == "1"
     assert choice("forward-choice", problem(1, 16, 8192, 64), "meta")[1] == "4"
-    assert choice("forward-choice", problem(1, 8, 2048, 80), "meta")[1] == "6"
-    assert choice("forward-choice", problem(1, 10, 2048, 80), "meta")[1] == "2"
+    assert choice("forward-choice", problem(1, 8, 2048, 80), "meta")[1] == "7"
+    assert choice("forward-choice", problem(1, 10, 2048, 80), "meta")[1] == "5"
     assert choice("backward-choice", problem(1, 8, 1024, 80), "meta")[1] == "2"
-    assert choice("backward-choice", problem(1, 16, 4096, 16), "meta")[1] == "0"
+    assert choice("backward-choice", problem(1, 16, 4096, 16), "meta")[1] == "1"
+    assert choice("backward-choice", problem(1, 16, 8192, 32), "meta")[1] == "0"
     few_rows = problem(1, 1, 256, 64, "float32")
     assert choice("forward-choice", few_rows, "meta")[1] == "0"
     assert choice("backward-choice", few_rows, "meta")[1] == "2"
@@ -185,10 +186,10 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
         of = problem(1, 4, 512, d, dtype, kv_heads)
         return attention_tiles.KERNELS[kernel].make(of, attention_tiles._tensors(of, "meta"), numbers)
 
-    assert told("hopper-forward", (128, 2, 1, 3, 0, 1, 0, 1)) == HOPPER_FORWARD_LONG[64]
-    assert told("hopper-forward", (128, 2, 1, 1, 0, 1, 0, 2)) == HOPPER_FORWARD_FEW[64, True][3]
+    assert told("hopper-forward", (128, 2, 1, 3, 0, 1, 0, 0, 1)) == HOPPER_FORWARD_LONG[64]
+    assert told("hopper-forward", (128, 2, 1, 1, 0, 1, 0, 0, 2)) == HOPPER_FORWARD_FEW[64, True][3]
     assert told("forward-choice", (4,)) == HOPPER_FORWARD_LONG[64]
-    assert told("forward-choice", (7,)) == HOPPER_FORWARD_FEW[64, True][3]
+    assert told("forward-choice", (8,)) == HOPPER_FORWARD_FEW[64, True][3]
     assert told("hopper-backward", (64, 2, 1)) == HOPPER_BACKWARD[64]._replace(stages=2, ds_stages=1)
     swapped = {"s_ahead": 0, "skip_masked": 0, "dk_first": 0, "dq_stages": 2, "store_tiles": 2}
     assert told("backward-order", (0, 0, 0, 2, 2), d=128) == HOPPER_BACKWARD[128]._replace(**swapped)

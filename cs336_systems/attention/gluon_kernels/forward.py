@@ -4,6 +4,7 @@ Each program takes tiles of q in turn. One warp group loads, ahead of the others
 Keys are visited from the last tile to the first: 64 rows cross one tile of keys, so only the first tile visited holds a
 mask (the diagonal, or the end of the keys), and if causal its second half may be masked whole. The scores of a tile are
 issued before p v of the previous tile, and the softmax runs while that product does (FlashAttention-3, section 3.2).
+With PING_PONG two consumers issue in turns, so that one's softmax runs while the other multiplies (section 3.1).
 Head vectors lie in tiles of D columns, which are zero beyond HEAD_DIM and mostly left out of the products.
 """
 
@@ -38,6 +39,7 @@ from cs336_systems.attention.gluon_kernels.scaffold import (
     Ring,
     Sizes,
     async_store,
+    barriers,
     matrix,
     mma,
     operand,
@@ -56,6 +58,8 @@ class Memory(NamedTuple):
     q: Any
     k: Any
     v: Any
+    may_issue: Any
+    """With PING_PONG, a barrier for each consumer: the other has issued its products."""
 
 
 class TiledOut(NamedTuple):
@@ -86,6 +90,9 @@ class Config(NamedTuple):
     PAIRED: Any
     """Whether two of these programs on a multiprocessor get about the same work as any other two."""
 
+    PING_PONG: Any
+    """Whether two consumers, which visit the same tiles of keys, issue their products in turns."""
+
 
 class Task(NamedTuple):
     """Arguments of a consumer of a forward."""
@@ -100,15 +107,20 @@ class Task(NamedTuple):
 
 @gluon.jit
 def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
-             PIECES: gl.constexpr):  # fmt: skip
+             PIECES: gl.constexpr, PING_PONG: gl.constexpr):  # fmt: skip
     """Allocate the shared memory of a forward and initialize its barriers."""
     q_tiles = tiles_like(q_desc, Q_STAGES * CONSUMERS * PIECES)
     k_tiles = tiles_like(k_desc, STAGES * PIECES)
     v_tiles = tiles_like(v_desc, STAGES * PIECES)
     q_full, q_empty = ring_barriers(Q_STAGES * CONSUMERS, 1, 1)
     k_ring, v_ring = two_rings(k_tiles, v_tiles, STAGES, 1, CONSUMERS)
+    may_issue = q_empty  # of no use; a barrier that nobody waits for would get memory of another's tile
+    if PING_PONG:
+        may_issue = barriers(CONSUMERS)
+        for c in gl.static_range(CONSUMERS):
+            mbarrier.init(may_issue.index(c), count=1)
     fence_async_shared()
-    return Memory(Ring(q_tiles, q_full, q_empty), k_ring, v_ring)
+    return Memory(Ring(q_tiles, q_full, q_empty), k_ring, v_ring, may_issue)
 
 
 @gluon.jit
@@ -255,9 +267,16 @@ def attend_tile(CONSUMER: gl.constexpr, task, turn, visited):
         slot = i % STAGES
         before = (i - 1) % STAGES
         mbarrier.wait(k_ring.full.index(slot), (i // STAGES) % 2)
+        if task.config.PING_PONG:
+            # Of each turn's tiles, one was multiplied before the loop. Consumer 0 is the first to issue.
+            mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
+            mbarrier.wait(memory.may_issue.index(CONSUMER), (i - turn - 1) % 2 ^ 1 - CONSUMER)
         s = products_over(q, matrix(k_ring.tiles, slot, K_TILE_SIZE, D), HEAD_DIM, K_TILE_SIZE)
-        mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
+        if not task.config.PING_PONG:
+            mbarrier.wait(v_ring.full.index(before), ((i - 1) // STAGES) % 2)
         acc = add_products(p, matrix(v_ring.tiles, before, K_TILE_SIZE, D), acc, parts)
+        if task.config.PING_PONG:
+            mbarrier.arrive(memory.may_issue.index(1 - CONSUMER), count=1)
         s = warpgroup_mma_wait(len(parts), deps=(s,))
         mbarrier.arrive(k_ring.empty.index(slot), count=1)
         # Lines 9 and 10, while p v of the previous tile runs.
@@ -301,25 +320,26 @@ def flash_fwd_hopper_kernel(
     HEADS_PER_KV_HEAD: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr, K_TILE_SIZE: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, CONSUMERS: gl.constexpr, IS_CAUSAL: gl.constexpr,
     REGISTERS: gl.constexpr, HALVES: gl.constexpr, ONE_TILE: gl.constexpr, PAIRED: gl.constexpr,
+    PING_PONG: gl.constexpr,
 ):  # fmt: skip
     """Compute out and lse (float32, natural) in tiles of 64 * CONSUMERS rows of a head, as many at once as programs.
 
     CONSUMERS is 1 to 4, K_TILE_SIZE a multiple of 64, 128 with HALVES, REGISTERS those of a consumer's thread; with
-    ONE_TILE programs are as many as tiles. `scale_log2`, which is softmax_scale * log2(e), is positive: the maximum is
-    taken of unscaled scores.
+    ONE_TILE programs are as many as tiles, with PING_PONG CONSUMERS is 2 and K_TILE_SIZE 128. `scale_log2`, which is
+    softmax_scale * log2(e), is positive: the maximum is taken of unscaled scores.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, Q_STAGES, CONSUMERS, 1)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, Q_STAGES, CONSUMERS, 1, PING_PONG)
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD, HALVES,
-                   ONE_TILE, PAIRED),
+                   ONE_TILE, PAIRED, PING_PONG),
         ),
         Task(
             TiledOut(o_desc, tiles_like(o_desc, CONSUMERS)), L_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
             Config(HEAD_DIM, D, K_TILE_SIZE, STAGES, Q_STAGES, CONSUMERS, IS_CAUSAL, 1, HEADS_PER_KV_HEAD, HALVES,
-                   ONE_TILE, PAIRED),
+                   ONE_TILE, PAIRED, PING_PONG),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip

@@ -108,16 +108,18 @@ def flash_fwd_hopper_float32_kernel(
     Descriptors are of pieces, in tiles of 64 x D. STAGES tiles of k and of v are in flight; CONSUMERS is 1 or 2,
     REGISTERS are those of a consumer's thread.
     """
-    memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, CONSUMERS, PIECES)
+    memory = allocate(q_desc, k_desc, v_desc, STAGES, 1, CONSUMERS, PIECES, False)
     specialize(
         (
             q_desc, k_desc, v_desc, memory, Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE),
-            Config(HEAD_DIM, D, KEYS, STAGES, 1, CONSUMERS, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, CONSUMERS, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False,
+                   False),
         ),
         Task(
             Rows(O_ptr, stride_ob, stride_oh, stride_oq), L_ptr, memory,
             Sizes(N_QUERIES, N_KEYS, NUM_HEADS, ALL_HEADS, HEADS_AT_ONCE), scale_log2,
-            Config(HEAD_DIM, D, KEYS, STAGES, 1, CONSUMERS, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False),
+            Config(HEAD_DIM, D, KEYS, STAGES, 1, CONSUMERS, IS_CAUSAL, PIECES, HEADS_PER_KV_HEAD, False, False, False,
+                   False),
         ),
         CONSUMERS, REGISTERS,
     )  # fmt: skip

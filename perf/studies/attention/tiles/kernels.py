@@ -91,13 +91,22 @@ def _few_scores(q: int, k: int, warps: int, *others: int) -> bool:
 
 
 def _hopper_forward(
-    k: int, stages: int, q_stages: int, consumers: int, halves: int, one_tile: int, balanced: int, at_once: int
+    k: int,
+    stages: int,
+    q_stages: int,
+    consumers: int,
+    halves: int,
+    one_tile: int,
+    balanced: int,
+    ping_pong: int,
+    at_once: int,
 ) -> bool:
     """Return whether the shared memory and registers are used, and each other choice can matter."""
     if consumers == 1:
-        return one_tile == 1 and (stages, q_stages, halves, balanced) == (2, 1, 0, 0)
+        return one_tile == 1 and (stages, q_stages, halves, balanced, ping_pong) == (2, 1, 0, 0, 0)
     fits = (stages, consumers < 4) == (2, True) if k == 128 else (stages, halves) == (4, 0)
-    return fits and at_once == 1 and not (one_tile and (q_stages > 1 or balanced))
+    in_turns = not ping_pong or (k, consumers) == (128, 2)  # of consumers that visit the same tiles of keys
+    return fits and in_turns and at_once == 1 and not (one_tile and (q_stages > 1 or balanced))
 
 
 def _joined(numbers: Iterable[int]) -> str:
@@ -148,6 +157,7 @@ KERNELS = {
             "halves": (0, 1),
             "one tile": (0, 1),
             "balanced": (0, 1),
+            "ping-pong": (0, 1),
             "at once": (1, 2, 3),
         },
         (*MANY, (4, 16, 8192), (32, 16, 1024), (1, 8, 2048)),
@@ -257,16 +267,20 @@ def drawn_cells(names: Sequence[str], problems: Iterable[Problem], device: str) 
         yield TileCell(group=name, mode=KERNELS[name].mode, **problem._asdict(), **how)
 
 
-def cells_of(names: Sequence[str], shapes: Sequence[Shape], device: str, *, tiny: bool = False) -> Iterator[TileCell]:
-    """Yield the cells of each kernel, with these shapes or its own; on a CPU or if tiny, a tiny one."""
+def cells_of(
+    names: Sequence[str], shapes: Sequence[Shape], dims: Sequence[int], device: str, *, tiny: bool = False
+) -> Iterator[TileCell]:
+    """Yield the cells of each kernel, with these shapes and dims or its own; on a CPU or if tiny, a tiny one."""
     clock: ClockName = "cuda_events" if device == "cuda" else "wall"
     cache = CLOCKS.get(clock, "warm")
     for name in names:
         kernel = KERNELS[name]
         on_cpu = device == "cpu"
         few = 1 if tiny else None
-        dims, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims[:few], kernel.dtypes[:few])
+        own, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims[:few], kernel.dtypes[:few])
         mine = shapes or (((1, 2, 32),) if on_cpu or tiny else kernel.shapes)
-        for dtype, d, is_causal, (batch, num_heads, seq_len, *kv) in itertools.product(dtypes, dims, MASKS, mine):
+        for dtype, d, is_causal, (batch, num_heads, seq_len, *kv) in itertools.product(
+            dtypes, dims or own, MASKS, mine
+        ):
             cell = TileCell(name, batch, num_heads, seq_len, d, dtype, is_causal, kernel.mode, clock, cache)
             yield replace(cell, kv_heads=kv[0]) if kv else cell

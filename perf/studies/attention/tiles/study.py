@@ -36,8 +36,8 @@ from perf.workloads.workload import Unavailable
 
 DRAWN = 200
 MAX_WORKERS = 32  # each has a context on the GPU, half a GiB
-_KERNELS = "\n".join(f"    {name:17}{kernel.table}" for name, kernel in KERNELS.items())
-_FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.items())
+_KERNELS = "\n".join(f"    {name:18}{kernel.table}" for name, kernel in KERNELS.items())
+_FORMS = "\n".join(f"    {name:18}{kernel.form}" for name, kernel in KERNELS.items())
 
 
 @click.command(
@@ -73,8 +73,8 @@ _FORMS = "\n".join(f"    {name:17}{kernel.form}" for name, kernel in KERNELS.ite
 )
 @tiny_option
 @click.option("--kernel", "names", multiple=True, type=click.Choice(tuple(KERNELS)), help="Default: all that run here.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Only these of the kernels' own.")
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(("bfloat16", "float32")), help="The same.")
+@click.option("--d", "dims", multiple=True, type=click.IntRange(16, 256), help="Instead of the kernels' own.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(("bfloat16", "float32")), help="Of these alone.")
 @click.option(
     "--mask", "masks", multiple=True, type=click.Choice(tuple(MASKS.values())), help="Default: causal; both if drawn."
 )
@@ -113,8 +113,8 @@ def command(
         if seed is None and count is not None:
             raise ValueError(f"--count {count} was given; allowed: with --seed")
         if seed is None:
-            cells = list(cells_of(kernels, [shape_of(text) for text in shapes], device, tiny=tiny))
-            cells = narrowed(cells, d=dims, dtype=dtypes, mask=masks or ("causal",))
+            cells = list(cells_of(kernels, [shape_of(text) for text in shapes], dims, device, tiny=tiny))
+            cells = narrowed(cells, dtype=dtypes, mask=masks or ("causal",))
         else:
             sample = {"random": groups_of(device, tiny=tiny)["random"]}
             problems = drawn(sample, seed=seed, count=count or (None if tiny else DRAWN))["random"].problems()

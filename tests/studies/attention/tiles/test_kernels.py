@@ -53,7 +53,7 @@ def test_a_cell_is_read_as_a_shape():
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_cell_is_a_case_of_its_workload(name, device):
-    for cell in cells_of([name], [], device):
+    for cell in cells_of([name], [], [], device):
         case = cell.case("64x64x4x3", device)
         assert (case.workload, case.clock, case.cache) == ("attention_tiles", cell.clock, cell.cache)
         assert (case.params["kernel"], case.params["tiles"]) == (name, "64x64x4x3")
@@ -62,7 +62,7 @@ def test_a_cell_is_a_case_of_its_workload(name, device):
 
 
 def test_shapes_that_are_given_take_the_place_of_a_kernels_own():
-    cells = list(cells_of(["forward", "split"], [(3, 4, 640)], "cuda"))
+    cells = list(cells_of(["forward", "split"], [(3, 4, 640)], [], "cuda"))
     assert {(cell.batch, cell.num_heads, cell.seq_len) for cell in cells} == {(3, 4, 640)}
     assert {cell.dtype for cell in cells if cell.group == "split"} == {"bfloat16"}
 
