@@ -151,7 +151,11 @@ def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: De
             plan[named] = rows_of(named, tried[cell.group])
     if not plan:
         raise click.ClickException(f"none of these run here: {', '.join(tried)}")
-    return plan
+    compared = {cell: rows for cell, rows in plan.items() if len(rows) > 1}
+    if not compared:
+        present = ", ".join(dict.fromkeys(cell.against for cell in plan))
+        raise click.ClickException(f"--candidate {present} is the present choice; allowed: others, to compare with it")
+    return compared
 
 
 def choices(cells: list[TileCell], device: Device) -> list[tuple[str, str] | None]:

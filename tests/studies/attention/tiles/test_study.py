@@ -141,6 +141,7 @@ def test_where_the_present_choice_does_not_compile_another_one_takes_its_place(m
         (["--cell", "4096"], "--cell 4096 was given; allowed: "),
         (["--dtype", "bfloat16"], "--dtype bfloat16 was given; allowed here: float32"),
         (["--kernel", "hopper-forward"], "none of these run here: hopper-forward"),
+        (["--kernel", "forward", "--candidate", "64x64x4x3"], "--candidate 64x64x4x3 is the present choice"),
     ],
 )
 @on_a_cpu
