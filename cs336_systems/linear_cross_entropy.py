@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_systems.differentiation import require_one_derivative
+
 IMPLS = ("auto", "reference", "pytorch", "triton")
 
 TILE = (128, 256)
@@ -116,9 +118,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # torch's once_differentiable refuses only if grad_loss needs a gradient, which it rarely does for a loss
-            raise RuntimeError("linear_cross_entropy is differentiated once; impl='reference' takes create_graph=True")
+        require_one_derivative("linear_cross_entropy", "impl='reference'")
         scale, *gradients = ctx.saved_tensors
         factor = grad_loss * scale  # of one dimension, so that float32 and not the gradient's dtype decides the product
         scaled = (
@@ -146,7 +146,7 @@ def _forward(
     loss, scale, grad_hidden, grad_weight = _outputs(hidden, weight, dtype, needs_hidden, needs_weight)
     vocab_size, d_model = weight.shape
     x, y = hidden.reshape(-1, d_model), grad_hidden.view(-1, d_model)
-    targets, weight = targets.flatten(), weight.to(dtype)
+    targets, weight = targets.flatten().contiguous(), weight.to(dtype)
     rows = min(len(x), chunk_size or default_chunk_size(d_model, hidden.device))
     # Rows begin at multiples of 128 bytes: at an odd vocab_size, cuBLAS and the kernel could load no vectors.
     buffer = torch.empty(rows, -(-vocab_size // 64) * 64, dtype=dtype, device=hidden.device)[:, :vocab_size]

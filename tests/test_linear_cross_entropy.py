@@ -95,6 +95,17 @@ def test_any_token_can_be_the_ignored_one(impl):
 
 
 @pytest.mark.parametrize("impl", CHUNKED)
+def test_targets_may_have_any_strides(impl):
+    hidden, weight, targets = operands(6, 16, 20)
+    expected = linear_cross_entropy(hidden, weight, targets, impl="reference")
+    inside = torch.stack([targets.flip(0), targets], 1)[:, 1]  # the last token of each row
+    torch.testing.assert_close(linear_cross_entropy(hidden, weight, inside, impl=impl), expected)
+    same = targets[:1].expand(6)
+    expected = linear_cross_entropy(hidden, weight, same, impl="reference")
+    torch.testing.assert_close(linear_cross_entropy(hidden, weight, same, impl=impl), expected)
+
+
+@pytest.mark.parametrize("impl", CHUNKED)
 def test_infinite_logits_are_those_of_torch(impl):
     """A first block of -inf has no maximum; a row of +inf or NaN has no loss."""
     hidden = torch.eye(3, 16, device=DEVICE)

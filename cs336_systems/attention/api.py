@@ -54,6 +54,7 @@ def flash_attention(
     Raises:
         ValueError: unknown impl or fp32_precision; dropout_p out of range; softmax_scale no number; mismatched or
             unsupported shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
+        RuntimeError: in a backward with create_graph=True, unless impl is "reference" or "sdpa".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
@@ -64,8 +65,11 @@ def flash_attention(
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, (float, int)) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
-    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, (float, int, NoneType)):
+    is_number = isinstance(softmax_scale, (float, int, NoneType)) and not isinstance(softmax_scale, bool)
+    if not is_number or softmax_scale != softmax_scale:  # NaN
         raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
+    if not isinstance(is_causal, bool):
+        raise ValueError(f"is_causal is of type {type(is_causal).__name__}; allowed: bool, True or False")
     if impl in ("pytorch", "triton"):
         q, k, v = _autocast(q, k, v)
     if impl == "triton":  # planning checks inputs, once for each layout
@@ -161,7 +165,9 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, dropout_p: float) -> Tensor:
     # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
     q4, k4, v4 = (x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
-    grouped = q4.shape[1] != k4.shape[1]
+    grouped = bool(q4.shape[1] != k4.shape[1])  # of sizes that torch's compiler takes for symbols too
+    if softmax_scale is not None and softmax_scale <= 0:  # torch masks with -inf before it multiplies, on the CPU
+        q4, softmax_scale = (-q4, -softmax_scale) if softmax_scale < 0 else (q4 * 0, 1.0)
     out = torch.nn.functional.scaled_dot_product_attention(
         q4, k4, v4, dropout_p=dropout_p, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped
     )

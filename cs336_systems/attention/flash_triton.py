@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cs336_systems.attention.dropout import seed_of_call
 from cs336_systems.attention.operators import RecordedPlan
 from cs336_systems.attention.planning import Plan, plan_for
 from cs336_systems.attention.private import dispatch_mode_check, functorch_check
 from cs336_systems.attention.request import Request, products_of
+from cs336_systems.differentiation import require_one_derivative
 
 _functorch_is_active = functorch_check()
 _dispatch_mode_is_active = dispatch_mode_check()
@@ -50,8 +50,7 @@ class _Algorithms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         """Run Algorithm 2."""
-        if torch.is_grad_enabled():  # only with create_graph=True, which this wrapper refuses
-            return once_differentiable(_Algorithms.backward)(ctx, grad_out)
+        require_one_derivative("flash attention", "impl='reference'")
         q, k, v, out, lse, *seed = ctx.saved_tensors
         dq, dk, dv = ctx.plan.backward(q, k, v, out, lse, grad_out, *(seed or (None,)))
         return dq, dk, dv, None, None, None, None, None, None

@@ -18,6 +18,9 @@ from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 # False under Triton's interpreter, which runs on the CPU and multiplies exactly.
 IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
 
+MAX_ROW_STRIDE = 2**24
+"""From this row stride on a tensor is copied: offsets within a tile of up to 128 rows are 32-bit integers."""
+
 
 class Plan:
     """Launches of calls that are alike: a forward, and a backward for each layout of the saved tensors."""
@@ -35,6 +38,7 @@ class Plan:
 
         Saved tensors may come back in another layout: torch only requires hooks to keep size, dtype and device.
         """
+        lse = lse.contiguous()  # which kernels take it for
         request = backward_request(self.request)
         key = request.deterministic, _seed_key(seed), layout_of(q, k, v, out, lse, grad_out)
         run = self.backwards.get(key) or self.backwards.keep(key, choose_backward(request, q, k, v, out, grad_out))
@@ -126,7 +130,7 @@ def as_4d(x: Tensor) -> Tensor:
         x = x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)]
     # A copy costs one pass; reading scattered elements costs as much again for every tile that visits them.
     # The gradient of a sum is such a tensor, one number expanded with stride 0.
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return x if x.stride(-1) == 1 and x.stride(-2) < MAX_ROW_STRIDE else x.contiguous()
 
 
 def new_like(x: Tensor) -> Tensor:

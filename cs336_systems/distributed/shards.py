@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import Average, start_average_of_rows, start_gathers
 
@@ -107,8 +107,8 @@ class _Whole(torch.autograd.Function):
         return alias.data
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, None, None]:
+        require_one_derivative("a fully sharded module", "the module itself")
         ctx.on_gradient(gradient)
         return None, None, None
 

@@ -173,12 +173,40 @@ def test_wrong_inputs_get_one_clear_line(
 
 
 @pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
-@pytest.mark.parametrize("scale", ["0.1", True, torch.tensor(0.1, requires_grad=True)], ids=["text", "bool", "tensor"])
+@pytest.mark.parametrize(
+    "scale",
+    ["0.1", True, torch.tensor(0.1, requires_grad=True), float("nan")],
+    ids=["text", "bool", "tensor", "not a number"],
+)
 def test_a_scale_is_a_number(scale: Any, impl: str) -> None:
     """A tensor would get no gradient, without a word."""
     q = ones(1, 4, 16)
     with pytest.raises(ValueError, match=r"^softmax_scale is .*; allowed: a number, which gets no gradient, or None$"):
         flash_attention(q, q, q, impl=impl, softmax_scale=scale)
+
+
+@pytest.mark.parametrize("mask", ["no", 1, torch.ones(5, 5, dtype=torch.bool)], ids=["text", "number", "tensor"])
+def test_a_mask_is_causal_or_not(mask: Any) -> None:
+    q = torch.randn(2, 5, 16)
+    with pytest.raises(ValueError, match=r"^is_causal is of type"):
+        flash_attention(q, q, q, mask)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 0.3])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_scale_has_any_sign(impl: str, scale: float) -> None:
+    q, k, v = torch.randn(3, 2, 4, 33, 16).unbind()
+    expected = flash_attention(q, k, v, True, impl="reference", softmax_scale=scale)
+    torch.testing.assert_close(flash_attention(q, k, v, True, impl=impl, softmax_scale=scale), expected)
+
+
+@pytest.mark.parametrize("impl", ["pytorch", "triton"])
+def test_a_second_derivative_is_refused_but_by_the_reference(impl: str) -> None:
+    q = torch.randn(2, 5, 16, requires_grad=True)
+    (gradient,) = torch.autograd.grad(flash_attention(q, q, q, impl="reference").sum(), q, create_graph=True)
+    assert torch.autograd.grad(gradient.square().sum(), q)[0].any()
+    with pytest.raises(RuntimeError, match="impl='reference' takes create_graph=True"):
+        torch.autograd.grad(flash_attention(q, q, q, impl=impl).sum(), q, create_graph=True)
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])

@@ -342,7 +342,11 @@ def unaligned(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view_as(x)
 
 
-@pytest.mark.parametrize("unpack", [contiguous, unaligned])
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT
+
+
+@pytest.mark.parametrize("unpack", [contiguous, unaligned, transposed])
 def test_what_is_saved_may_come_back_laid_out_otherwise(unpack: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """As from `torch.autograd.graph.save_on_cpu`: the backward goes by what it gets, not by what the forward saw."""
     q, k, v, grad_out = make_inputs(Shape((2, 2), 33, 33, 16), torch.float32)
@@ -354,6 +358,17 @@ def test_what_is_saved_may_come_back_laid_out_otherwise(unpack: Callable[[torch.
     expected = gradients()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
         torch.testing.assert_close(gradients(), expected, rtol=0, atol=0)
+
+
+def test_rows_may_be_any_number_of_bytes_apart() -> None:
+    """Of a cache whose other dimensions lie between: offsets of 32 bits would wrap around. Few of its pages exist."""
+    n, stride = 40, 2**26
+    apart = torch.empty(n * stride, dtype=torch.float16).as_strided((1, n, 16), (n * stride, stride, 1))
+    q, k, v, grad_out = make_inputs(Shape((1,), n, n, 16), torch.float16)
+    expected = torch.autograd.grad(FlashAttentionTriton.apply(q, k, v, True), (q, k, v), grad_out)
+    far = apart.copy_(k).detach().requires_grad_()
+    got = torch.autograd.grad(FlashAttentionTriton.apply(q, far, v, True), (q, far, v), grad_out)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("wrong", "said"), [("dtype", "have dtypes"), ("device", "are on"), ("length", "have shapes")])
