@@ -54,7 +54,14 @@ def two_dimensional_limit_in_sequence(tokens: float, d_ff: int, flops_per_s: flo
     """Maximum devices if the two axes communicate in sequence: K^2/(96 Bf) with K = 6 BfW/C + 6f + 4B.
 
     The condition is 6f(N_F - 1) + 4B(N_T - 1) <= 6 BfW/C. The product N_F N_T is largest if each term is half of K:
-    N_F = K/(12f), N_T = K/(8B).
+    N_F = K/(12f), N_T = K/(8B). An axis has at least one device: where its half of K allows less, the other axis alone
+    allows the most.
     """
     budget = 6 * tokens * d_ff * bandwidth / flops_per_s + 6 * d_ff + 4 * tokens
-    return budget**2 / (96 * tokens * d_ff)
+    fsdp, tensor = budget / (12 * d_ff), budget / (8 * tokens)
+    if min(fsdp, tensor) < 1:
+        return max(
+            data_parallel_limit(tokens, flops_per_s, bandwidth),
+            tensor_parallel_limit(d_ff, flops_per_s, bandwidth, "forward"),
+        )
+    return fsdp * tensor

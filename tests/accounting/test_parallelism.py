@@ -33,6 +33,16 @@ def test_the_limits_are_those_of_the_check_values():
     assert parallelism.data_parallel_limit(2048, FLOPS, BANDWIDTH) == pytest.approx(1.93, abs=5e-3)
 
 
+@pytest.mark.parametrize(("tokens", "d_ff"), [(256, D_FF), (2048, D_FF), (TOKENS, D_FF), (TOKENS, 512), (10**7, 768)])
+def test_no_split_with_a_device_along_each_axis_hides_more_in_sequence(tokens, d_ff):
+    budget = 6 * tokens * d_ff * BANDWIDTH / FLOPS  # for 6f(N_F - 1) + 4B(N_T - 1)
+    shares = [share / 10_000 for share in range(10_001)]
+    best = max((1 + share * budget / (6 * d_ff)) * (1 + (1 - share) * budget / (4 * tokens)) for share in shares)
+    limit = parallelism.two_dimensional_limit_in_sequence(tokens, d_ff, FLOPS, BANDWIDTH)
+    assert limit == pytest.approx(best, rel=1e-6)
+    assert limit <= parallelism.two_dimensional_limit(tokens, d_ff, FLOPS, BANDWIDTH)
+
+
 def test_at_its_limit_communication_takes_as_long_as_the_math():
     def math(num_devices, which):
         return parallelism.math_seconds(TOKENS, D_MODEL, D_FF, num_devices, FLOPS, which)
