@@ -82,7 +82,7 @@ def min_devices(stack: Stack, tokens: int, memory_bytes: float) -> int | None:
     half = stack.kept_bytes(tokens) / 2
     if half >= memory_bytes:
         return None
-    return math.floor((stack.state_bytes + half) / (memory_bytes - half)) + 1
+    return max(1, math.ceil((stack.state_bytes + half) / (memory_bytes - half)))
 
 
 def layer_seconds(stack: Stack, tokens: float, mesh: Mesh) -> dict[str, float]:
@@ -105,10 +105,11 @@ def min_tokens(mesh: Mesh) -> float:
     return mesh.fsdp * mesh.intensity / mesh.fsdp_axes
 
 
-def min_tokens_in_sequence(stack: Stack, mesh: Mesh) -> float:
-    """Minimum tokens that hide both communications in sequence: math >= fsdp + tensor."""
+def min_tokens_in_sequence(stack: Stack, mesh: Mesh) -> float | None:
+    """Minimum tokens that hide both communications in sequence, math >= fsdp + tensor; None up to `min_d_ff`."""
     per_token = layer_seconds(stack, 1, mesh)
-    return per_token["fsdp"] / (per_token["math"] - per_token["tensor"])
+    spare = per_token["math"] - per_token["tensor"]
+    return per_token["fsdp"] / spare if spare > 0 else None
 
 
 def min_tokens_on_the_best_mesh(stack: Stack, mesh: Mesh) -> float:

@@ -1,5 +1,7 @@
 """The four answers about the course's XXL on TPUs (communication_accounting)."""
 
+import dataclasses
+
 import pytest
 
 from cs336_systems.accounting import mesh
@@ -41,6 +43,12 @@ def test_b_is_possible_up_to_so_many_tokens():
     assert XXL.state_bytes / TPU_V5P.memory_bytes == pytest.approx(37.03, abs=5e-3)
 
 
+def test_a_memory_of_exactly_the_states_is_enough():
+    stack = mesh.Stack(1, 1, 1)
+    assert mesh.device_bytes(stack, 0, 1) == 32
+    assert [mesh.min_devices(stack, 0, memory) for memory in (33, 32, 31, 16, 15)] == [1, 1, 2, 2, 3]
+
+
 def test_c_the_least_batch_on_the_given_mesh():
     assert TPU_V5P.intensity == pytest.approx(2555.56, abs=5e-3)
     assert mesh.min_d_ff(TPU_V5P) == pytest.approx(10_222, abs=0.5)
@@ -60,6 +68,13 @@ def test_c_the_least_batch_where_the_communications_take_turns():
     assert tokens / TPU_V5P.devices == pytest.approx(395.3, abs=0.05)
     seconds = mesh.layer_seconds(XXL, tokens, TPU_V5P)
     assert seconds["math"] == pytest.approx(seconds["fsdp"] + seconds["tensor"])
+
+
+def test_c_no_batch_hides_what_a_narrow_layer_leaves():
+    for tensor, is_hidden in ((4, True), (16, True), (32, False), (64, False)):
+        torus = dataclasses.replace(TPU_V5P, tensor=tensor)
+        assert (mesh.min_d_ff(torus) < XXL.d_ff) == is_hidden
+        assert (mesh.min_tokens_in_sequence(XXL, torus) is not None) == is_hidden
 
 
 def test_c_the_books_answer_assumes_another_mesh():

@@ -56,7 +56,7 @@ def communication_accounting() -> CourseProblem:
             *(
                 Line(
                     f"(b) devices at B = {tokens:,}",
-                    "N > (16P + A/2)/(95e9 - A/2)",
+                    "N >= (16P + A/2)/(95e9 - A/2)",
                     "",
                     str(mesh.min_devices(stack, tokens, tpu.memory_bytes)),
                 )
