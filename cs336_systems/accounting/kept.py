@@ -41,7 +41,8 @@ def block_kept_bytes(
 
     float32: 4(8 BTd + 4 BTf + BHT^2) + T^2 + 8 BT with the reference attention, 4(9 BTd + 4 BTf + BHT) + 8 BT with
     flash. Autocast: 26 BTd + 8 BTf + 6 BHT^2 + T^2 + 8 BT, or 28 BTd + 8 BTf + 4 BHT + 8 BT, and 2(4d^2 + 3df) of
-    cast weights. Derived from the model term by term below; the tests count the storages of a real forward.
+    cast weights. With H = 1 or T = 1 flash keeps one BTd less. Derived from the model term by term below; the tests
+    count the storages of a real forward.
     """
     return sum(half(config, batch, seq_len, precision, attention) for half in (attention_kept_bytes, _ffn_kept))
 
@@ -59,7 +60,8 @@ def attention_kept_bytes(config: ModelConfig, batch: int, seq_len: int, precisio
         # The probabilities; under autocast in float32 for softmax's backward and in half precision for the matmul's.
         scores = (4 + 2 if autocast else 4) * rows * seq_len + seq_len**2  # and the causal mask, one byte per score
     else:
-        vectors += element  # out by head, which concatenating the heads copies
+        if config.num_heads > 1 and seq_len > 1:
+            vectors += element  # out by head, which concatenating the heads copies
         scores = 4 * rows  # lse
     weights = 2 * attention_weights(config) if autocast else 0
     return _norm_kept(config, tokens, 3, autocast) + vectors * tokens * config.d_model + scores + weights

@@ -66,6 +66,19 @@ def test_a_model_keeps_what_the_equation_says(impl, precision, checkpointing):
         assert kept_by_a_model(impl, precision, checkpointing) == expected
 
 
+@pytest.mark.parametrize(("num_heads", "seq_len"), [(1, 5), (4, 1), (1, 1), (4, 5)])
+@pytest.mark.parametrize(("impl", "precision"), RUNS)
+def test_heads_that_are_already_concatenated_are_not_copied(impl, precision, num_heads, seq_len):
+    config = ModelConfig(d_model=96, d_ff=160, num_layers=2, num_heads=num_heads, vocab_size=176)
+    model = build(config, seq_len, impl)
+    ids, targets = batch_of(config, BATCH, seq_len)
+    existing = (*model.parameters(), *model.buffers(), ids, targets)
+    with as_on_cuda(), kept(*existing) as results, autocast(precision):
+        cross_entropy(model(ids), targets)
+    expected = model_kept_bytes(config, BATCH, seq_len, attention=kind(impl), precision=precision)
+    assert sum(results.values()) == expected
+
+
 def test_the_scores_dominate_a_long_context_and_flash_drops_them():
     eager, flash = (block_kept_bytes(MODEL_CONFIGS["2.7B"], 4, 2048, attention=name) for name in ("reference", "flash"))
     assert eager - flash == (2048 - 80 - 1) * 2**20 + 2048**2  # one T x T matrix and the mask against out and lse
