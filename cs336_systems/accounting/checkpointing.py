@@ -28,13 +28,28 @@ def best_segment(num_blocks: int, block_bytes: float, input_bytes: float) -> int
 
 
 def block_forwards(num_blocks: int, nesting: Nesting) -> int:
-    """Forwards of blocks in a step: N, 2N, N log2 N (for N a power of two) or N(N + 1)/2."""
+    """Forwards of blocks in a step: N, 2N, N/2 (log2 N + 3) for N = 2, 4, 8, ... (binary), or N(N + 1)/2.
+
+    binary: of an odd number of blocks the first half is the smaller one, and a single block has no checkpoint.
+    """
+    half = num_blocks // 2
     return {
         "none": num_blocks,
         "single": 2 * num_blocks,
-        "binary": num_blocks * num_blocks.bit_length() - num_blocks,
+        "binary": num_blocks + (_added_by_half(half) + _added_by_half(num_blocks - half) if half else 0),
         "left": num_blocks * (num_blocks + 1) // 2,
     }[nesting]
+
+
+def _added_by_half(num_blocks: int) -> int:
+    """Block forwards in the backward of a checkpoint around halves of halves.
+
+    The recomputation ends at the input of the second half, the last tensor that it needs: both are checkpoints.
+    """
+    if num_blocks == 1:
+        return 1
+    half = num_blocks // 2
+    return half + _added_by_half(half) + _added_by_half(num_blocks - half)
 
 
 def last_group(num_blocks: int, checkpointing: Checkpointing | None) -> int:

@@ -1,5 +1,7 @@
 """Checkpointing: the course's example, and the forwards of real nested checkpoints."""
 
+import functools
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -7,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from cs336_systems.accounting import attention
 from cs336_systems.accounting.checkpointing import best_segment, block_forwards, segment_peak_bytes
 from cs336_systems.accounting.kept import residual_stream_bytes
-from cs336_systems.configs import MODEL_CONFIGS
+from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
+from tests.accounting.counting import build
 
 MIB = 2**20
 NUM_BLOCKS = 32
@@ -99,3 +102,27 @@ def test_forwards_are_those_of_real_checkpoints_and_gradients_are_the_same(nesti
     results = torch.autograd.grad(run(blocks, x).sum(), [layer.weight for layer in layers])
     assert len(calls) == block_forwards(8, nesting) == expected
     torch.testing.assert_close(results, wanted)
+
+
+@pytest.mark.parametrize(
+    ("nesting", "run", "expected"),
+    [
+        ("single", single, {1: 2, 2: 4, 3: 6, 7: 14, 13: 26, 16: 32}),
+        ("binary", binary, {1: 1, 2: 4, 3: 7, 4: 10, 7: 20, 13: 42, 16: 56, 32: 128}),
+        ("left", left, {1: 1, 2: 3, 3: 6, 7: 28, 13: 91, 16: 136}),
+    ],
+)
+def test_forwards_are_those_of_the_models_blocks_for_any_number_of_them(nesting, run, expected):
+    counted = {}
+    for num_blocks in expected:
+        model = build(ModelConfig(d_model=8, d_ff=8, num_layers=num_blocks, num_heads=1, vocab_size=5), 3, "reference")
+        calls = []
+
+        def count(layer, x, model=model, calls=calls):
+            calls.append(layer)
+            return layer(x, model.cos, model.sin)
+
+        blocks = [functools.partial(count, layer) for layer in model.layers]
+        run(blocks, model.token_embeddings(torch.zeros(1, 3, dtype=torch.long))).sum().backward()
+        counted[num_blocks] = len(calls)
+    assert counted == expected == {num_blocks: block_forwards(num_blocks, nesting) for num_blocks in expected}

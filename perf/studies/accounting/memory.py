@@ -109,7 +109,7 @@ def gradient_checkpointing() -> CourseProblem:
                 )
                 for nesting, words, formula in (
                     ("single", "each block a checkpoint", "2N"),
-                    ("binary", "halves of halves", "N log2 N"),
+                    ("binary", "halves of halves", "N (log2 N + 3)/2"),
                     ("left", "all before a block in one checkpoint", "N(N + 1)/2"),
                 )
             ),
