@@ -53,8 +53,10 @@ def _added_by_half(num_blocks: int) -> int:
 
 
 def last_group(num_blocks: int, checkpointing: Checkpointing | None) -> int:
-    """Blocks in the last group, which keeps all of its activations: N without checkpoints, else from 1 to k."""
-    return num_blocks - (num_blocks - 1) // checkpointing.every * checkpointing.every if checkpointing else num_blocks
+    """Blocks in the last group, which keeps all of its activations: N without checkpoints, else 1 to k, 0 if N is."""
+    if checkpointing is None or num_blocks == 0:
+        return num_blocks
+    return (num_blocks - 1) % checkpointing.every + 1
 
 
 def recomputed_blocks(num_blocks: int, checkpointing: Checkpointing | None) -> int:

@@ -124,7 +124,7 @@ def best_checkpoint_every(
             config, batch, seq_len, attention=attention, precision=precision, checkpointing=checkpointing
         )
 
-    return min(range(config.num_layers, 0, -1), key=peak)
+    return min(range(max(config.num_layers, 1), 0, -1), key=peak)
 
 
 def peak_forward_bytes(

@@ -5,7 +5,7 @@ float32 weights, gradients and moments, and of `linear_cross_entropy`. B is the 
 keep what uncompiled ones do, so a compiled step stays below these peaks.
 """
 
-from cs336_systems.accounting.checkpointing import recomputed_blocks
+from cs336_systems.accounting.checkpointing import recomputations, recomputed_blocks
 from cs336_systems.accounting.compute import (
     attention_weights,
     block_parameters,
@@ -13,7 +13,7 @@ from cs336_systems.accounting.compute import (
     ffn_weights,
     parameters,
 )
-from cs336_systems.accounting.kept import block_kept_bytes, blocks_cast_bytes
+from cs336_systems.accounting.kept import block_kept_bytes
 from cs336_systems.configs import Checkpointing, ModelConfig
 
 UNDER_WAY = 3
@@ -45,11 +45,11 @@ def peak_by_phase(
 
     weights = 2 * block_parameters(config)
     block = block_kept_bytes(config, batch, seq_len, attention="flash", precision="bf16")
-    block -= blocks_cast_bytes(config, "bf16") // blocks  # the gathered weights themselves
-    inputs = (-(-blocks // checkpoint_every) - 1) * stream
+    block -= 2 * (attention_weights(config) + ffn_weights(config))  # the gathered weights themselves
+    inputs = recomputations(blocks, Checkpointing(checkpoint_every)) * stream
     group = min(checkpoint_every, blocks) * block
     # Gradients of SwiGLU's two factors and of the block's output, of a whole block's weights, and those on their way.
-    inside = 2 * hidden + stream + weights + UNDER_WAY * 4 * d * config.d_ff + (1 + prefetch) * weights
+    inside = 2 * hidden + stream + weights + UNDER_WAY * 4 * d * config.d_ff + (1 + prefetch) * weights if blocks else 0
     end = 8 * tokens * d  # the final norm's input and output, float32
     loss = 4 * vocab * d + stream  # both gradients, between the loss's forward and its backward
     return {
@@ -67,7 +67,7 @@ def best_checkpoint_every(config: ModelConfig, batch: int, seq_len: int, **optio
     def peak(every: int) -> int:
         return max(peak_by_phase(config, batch, seq_len, checkpoint_every=every, **options).values())
 
-    return min(range(config.num_layers, 0, -1), key=peak)
+    return min(range(max(config.num_layers, 1), 0, -1), key=peak)
 
 
 def rank_flops(config: ModelConfig, batch: int, seq_len: int, *, checkpoint_every: int) -> int:

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from cs336_systems.accounting import attention
-from cs336_systems.accounting.checkpointing import best_segment, block_forwards, segment_peak_bytes
-from cs336_systems.accounting.kept import residual_stream_bytes
-from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
+from cs336_systems.accounting import attention, peak, sharded_step
+from cs336_systems.accounting.checkpointing import best_segment, block_forwards, last_group, segment_peak_bytes
+from cs336_systems.accounting.compute import parameters, step_flops
+from cs336_systems.accounting.kept import model_kept_bytes, residual_stream_bytes
+from cs336_systems.accounting.peak import peak_step_bytes
+from cs336_systems.configs import MODEL_CONFIGS, Checkpointing, ModelConfig
 from tests.accounting.counting import build
 
 MIB = 2**20
@@ -126,3 +128,18 @@ def test_forwards_are_those_of_the_models_blocks_for_any_number_of_them(nesting,
         run(blocks, model.token_embeddings(torch.zeros(1, 3, dtype=torch.long))).sum().backward()
         counted[num_blocks] = len(calls)
     assert counted == expected == {num_blocks: block_forwards(num_blocks, nesting) for num_blocks in expected}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_model_without_blocks_has_none_to_keep_or_recompute(every):
+    checkpointing = Checkpointing(every)
+    empty = ModelConfig(d_model=8, d_ff=12, num_layers=0, num_heads=2, vocab_size=11)
+    assert last_group(0, checkpointing) == 0
+    for accounting in (step_flops, model_kept_bytes, peak_step_bytes):
+        assert accounting(empty, 2, 4, checkpointing=checkpointing) == accounting(empty, 2, 4)
+    assert peak.best_checkpoint_every(empty, 2, 4) == 1
+    options = {"num_ranks": 2, "chunk_size": 2}
+    phases = sharded_step.peak_by_phase(empty, 2, 4, checkpoint_every=every, **options)
+    assert max(phases, key=phases.__getitem__) in ("forward: head", "backward: head", "optimizer")
+    assert min(phases.values()) >= 12 * parameters(empty) / 2
+    assert sharded_step.best_checkpoint_every(empty, 2, 4, **options) == 1
