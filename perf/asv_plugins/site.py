@@ -104,7 +104,7 @@ class OverviewSite(Pages, OutputPublisher):
             reports, skipped = gates.read(site.directory, name)
             skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
             skipped += left_out.unreadable(site.directory, name)
-            comparable = frozenset(compare_rows.recorded(site, name)[: compare_rows.MOST])
+            comparable = frozenset(compare_rows.commits_of(site, name)[: compare_rows.MOST])
             changed = change_page.collect(site, name, reports, _negligible(), _accepted(), comparable)
             last = max((max(entry.row.revisions) for entry in measured), default=None)
             newer = None if last is None else site.newer.get(site.hashes[last])

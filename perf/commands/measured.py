@@ -25,9 +25,11 @@ from perf.selection import asv_classes
 from perf.site.conditions import software
 from perf.site.estimate import estimate
 from perf.site.failures import by_reason
-from perf.site.newest import DAMAGED
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
+
+DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions raised by records of another format."""
 
 _MAX_WIDTH = 120
 _FIGURES_WIDTH = 44

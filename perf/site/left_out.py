@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from perf.harness import records
-from perf.site import newest
+from perf.site import recorded
 
 
 def left_out(folder: Path, published: Collection[str]) -> list[tuple[str, str]]:
@@ -14,16 +14,14 @@ def left_out(folder: Path, published: Collection[str]) -> list[tuple[str, str]]:
 
 
 def unreadable(directory: Path, machine: str) -> list[tuple[str, str]]:
-    """Return name and reason of each commit's unreadable records, and warn in the terminal."""
+    """Return name and reason of each commit's records of another form, and warn in the terminal."""
     from asv.console import log
 
     found = []
     for commit in records.commits(directory, machine):
-        try:
-            newest.sessions_of(directory, machine, commit)
-        except newest.DAMAGED as error:
-            found.append((f"{commit[:8]}: its records", f"cannot be read: {type(error).__name__}"))
-            log.warning(f"{directory / machine / commit}.jsonl.gz is left out: {error!s:.200}")
+        if trouble := recorded.read(directory, machine, commit).trouble:
+            found.append((f"{commit[:8]}: its records", trouble))
+            log.warning(f"{directory / machine / commit}.jsonl.gz is left out, or a part of it: its records {trouble}")
     return found
 
 

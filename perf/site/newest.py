@@ -9,20 +9,13 @@ from typing import Any
 from perf.gate.evidence import Outcome
 from perf.harness import records
 from perf.harness.records import CaseResult
-from perf.site import pages
+from perf.site import pages, recorded
 
 
 @functools.lru_cache(maxsize=64)  # Pages need the same few commits.
 def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
-    """Read one result per case; [] if the records are unreadable, which the overview reports."""
-    try:
-        return records.read_commit(directory, machine, commit)
-    except DAMAGED:
-        return []
-
-
-DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions raised by records of another format."""
+    """Read one result per case, of the readable records; the overview reports the others."""
+    return records.summarize(recorded.read(directory, machine, commit).lines)
 
 
 @dataclass(frozen=True)
@@ -78,12 +71,12 @@ class Site:
 
         Commits with records and no results, left by an interrupted run, are included.
         """
-        recorded = {
+        on_file = {
             self.revisions[one]: one for one in records.commits(self.directory, machine) if one in self.published
         }
         known = {revision for _, graph in _of(self.graphs, machine) for revision in graph.data_points}
-        wanted = revisions(self.graphs, machine, recorded) | (recorded.keys() - known) | set(sorted(recorded)[-1:])
-        return [recorded[one] for one in sorted(wanted, reverse=True)]
+        wanted = revisions(self.graphs, machine, on_file) | (on_file.keys() - known) | set(sorted(on_file)[-1:])
+        return [on_file[one] for one in sorted(wanted, reverse=True)]
 
     def measured(self, machine: str) -> set[int]:
         """Return asv's numbers of the commits with a value of any case."""
@@ -99,14 +92,14 @@ class Site:
         return cells_of(self.directory, machine, self.commits(machine))
 
 
-def revisions(graphs: Iterable[tuple[str, Any]], machine: str, recorded: Container[int]) -> set[int]:
+def revisions(graphs: Iterable[tuple[str, Any]], machine: str, on_file: Container[int]) -> set[int]:
     """Return asv's numbers of recorded commits with a case's newest value or a class's newest attempt.
 
     A graph is one method of a class in one environment; its points list a value or None for each case.
     """
     found = set[int]()
     for _, graph in _of(graphs, machine):
-        tried = sorted((revision for revision in graph.data_points if revision in recorded), reverse=True)
+        tried = sorted((revision for revision in graph.data_points if revision in on_file), reverse=True)
         found.update(tried[:1])
         seen = set[int]()
         for revision in tried:
@@ -164,38 +157,23 @@ def _of_session(
 
 @functools.lru_cache(maxsize=1024)
 def _read_sessions(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
-    try:
-        return sessions_of(directory, machine, commit)
-    except DAMAGED:
-        return []
-
-
-def sessions_of(directory: Path, machine: str, commit: str) -> list[dict[str, Any]]:
-    """Read a commit's sessions, oldest first. Raises one of `DAMAGED` if they are unreadable."""
-    found = records.read_lines(directory, machine, commit, kinds=("session",))
-    for one in found:
-        _ = one["id"], one["harness"], one["day"], one["software"].get, one["device"].get
-    return found
+    return recorded.read(directory, machine, commit, kinds=("session",)).lines
 
 
 @functools.lru_cache(maxsize=8)  # Changes are rendered commit by commit.
 def outcomes_of(directory: Path, machine: str, commit: str) -> Mapping[tuple[str, tuple[Any, ...]], Outcome]:
     """Return kernels and peak allocations of each case at a commit, by class and parameters."""
-    try:
-        visits = records.read_lines(directory, machine, commit, kinds=("visit",))
-        return {
-            (one["benchmark"], tuple(one["params"].values())): Outcome(
-                one["status"],
-                peak_bytes=one.get("peak_bytes"),
-                kernels=tuple((name, count, us) for name, count, us in one["kernels"]),
-                triton_kernels=tuple(one.get("triton_kernels", ())),
-                largest_allocations=tuple((size, where) for size, where in one.get("largest_allocations", ())),
-            )
-            for one in visits
-            if "kernels" in one
-        }
-    except DAMAGED:
-        return {}
+    return {
+        (one["benchmark"], tuple(one["params"].values())): Outcome(
+            one["status"],
+            peak_bytes=one.get("peak_bytes"),
+            kernels=tuple((name, count, us) for name, count, us in one["kernels"]),
+            triton_kernels=tuple(one.get("triton_kernels", ())),
+            largest_allocations=tuple((size, where) for size, where in one.get("largest_allocations", ())),
+        )
+        for one in recorded.read(directory, machine, commit).lines
+        if "kernels" in one
+    }
 
 
 SOFTWARE = ("torch", "triton", "cuda", "cudnn", "nccl", "python")

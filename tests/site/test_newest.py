@@ -119,6 +119,7 @@ def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:
     journal = Journal(tmp_path, H200, "a" * 40)
     for torch in ("2.11.0", "2.13.0"):
         session = {"kind": "session", "id": torch, "day": "", "harness": "2", "device": {"driver": "580.95"}}
+        session |= {"started_at": "", "effort": "full", "machine": H200, "commit": "a" * 40}
         journal.write(session | {"software": {"torch": torch, "python": "3.12.3", "triton": ""}})
     journal.close()
     found = {"torch": "2.13.0", "python": "3.12.3", "driver": "580.95", "harness": "2"}

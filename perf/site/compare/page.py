@@ -25,7 +25,7 @@ class MachineCommits:
 def collect(site: Site, machine: str, html_dir: Path) -> MachineCommits:
     """Collect a machine's commits and write the file of each; see `rows.write`."""
     written = rows.write(site, machine, html_dir)
-    older = max(0, len(rows.recorded(site, machine)) - rows.MOST)
+    older = max(0, len(rows.commits_of(site, machine)) - rows.MOST)
     return MachineCommits(machine, [site.describe(one) for one in written], older)
 
 

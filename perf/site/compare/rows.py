@@ -9,7 +9,7 @@ from typing import Any
 from perf.harness import records
 from perf.harness.records import CaseResult, Session
 from perf.selection import runs_project_code
-from perf.site import conditions, newest, offline
+from perf.site import conditions, offline, recorded
 from perf.site.changes.rows import ALLOCATED
 from perf.site.estimate import estimate
 from perf.site.newest import Site
@@ -22,7 +22,7 @@ FOLDER = "compare"
 """Beside the page: `compare/<machine>/<hash>.json`."""
 
 
-def recorded(site: Site, machine: str) -> list[str]:
+def commits_of(site: Site, machine: str) -> list[str]:
     """Return hashes of a machine's published commits with records, newest first."""
     if machine not in records.machines(site.directory):  # known by its results alone, so its name is no folder's
         return []
@@ -32,7 +32,7 @@ def recorded(site: Site, machine: str) -> list[str]:
 
 def write(site: Site, machine: str, html_dir: Path) -> list[str]:
     """Write a file for each of the newest `MOST` commits; return the hashes written, newest first."""
-    commits = recorded(site, machine)[:MOST]
+    commits = commits_of(site, machine)[:MOST]
     measured = _classes_by_commit(site, machine, commits)
     known = frozenset(site.benchmarks)
     folder = html_dir / FOLDER / machine
@@ -50,7 +50,7 @@ def write(site: Site, machine: str, html_dir: Path) -> list[str]:
 def read(
     directory: Path, machine: str, commit: str, known: Collection[str], measured: Container[str]
 ) -> dict[str, Any] | None:
-    """Return the contents of a commit's file; None if its records are unreadable, which the overview reports.
+    """Return the contents of a commit's file; None if none is readable, which the overview reports.
 
     sessions   of each: made (day, device, versions), sitting (day and device), harness, blocks (whether its bytes are
                an allocator's, and so not exact)
@@ -63,19 +63,18 @@ def read(
     has no value of is of another version there, and compares with nothing.
     """
     classes = {name.rpartition(".")[0] for name in known} if measured else set()
-    try:
-        results = records.read_commit(directory, machine, commit)
-        results = [one for one in results if one.benchmark not in classes or one.benchmark in measured]
-        sessions = {one.session.id: one.session for one in results}
-        numbers = {name: at for at, name in enumerate(sessions)}
-        found: dict[str, dict[str, Any]] = {}
-        for one in results:
-            graph = f"{one.benchmark}.track_time"
-            empty = {"axes": list(one.params), "graph": graph if graph in known else "", "cases": []}
-            found.setdefault(one.benchmark, empty)["cases"].append(_case(one, numbers[one.session.id]))
-        return {"sessions": [_session(one) for one in sessions.values()], "classes": found}
-    except newest.DAMAGED:
+    results = records.summarize(recorded.read(directory, machine, commit).lines)
+    results = [one for one in results if one.benchmark not in classes or one.benchmark in measured]
+    if not results:
         return None
+    sessions = {one.session.id: one.session for one in results}
+    numbers = {name: at for at, name in enumerate(sessions)}
+    found: dict[str, dict[str, Any]] = {}
+    for one in results:
+        graph = f"{one.benchmark}.track_time"
+        empty = {"axes": list(one.params), "graph": graph if graph in known else "", "cases": []}
+        found.setdefault(one.benchmark, empty)["cases"].append(_case(one, numbers[one.session.id]))
+    return {"sessions": [_session(one) for one in sessions.values()], "classes": found}
 
 
 def _classes_by_commit(site: Site, machine: str, commits: Collection[str]) -> dict[str, set[str]]:
