@@ -70,5 +70,5 @@ class Averages:
             self.traffic.averaged.add(sum(gradient.nbytes for gradient in gradients), len(average.works))
 
     def forget(self) -> None:
-        """Leave averages that may never end, after an error."""
+        """Drop averages that a failed backward left, some of which may never end."""
         self._under_way.clear()

@@ -4,7 +4,7 @@ Weights of linear and embedding layers are sharded by rows; all other parameters
 
     Phase 1   loss = net(batch)         a layer's weights are gathered before its forward and freed after it
     Phase 2   loss.backward()           and again for its backward; a gradient is averaged at its owners when it exists
-    Phase 3   net.finish_gradient_synchronization()      waits for the last ones, averages replicated gradients
+    Phase 3   net.finish_gradient_synchronization()      averages replicated gradients
               optimizer.step()          of this rank's rows
 
 The first step records in which order the layers are used. Later steps gather up to `prefetch` layers ahead, in the
@@ -42,7 +42,9 @@ class _Use:
     missing: set[Shard] = field(default_factory=set)
     """Trained matrices whose gradients are still to come in this backward."""
 
-    in_backward: bool = False
+    @property
+    def in_backward(self) -> bool:
+        return any(self in shard.users for shard in self.layer.shards)
 
 
 class FullyShardedDataParallel(nn.Module):
@@ -127,7 +129,6 @@ class FullyShardedDataParallel(nn.Module):
         if not self._has_graph:
             return
         trained = {name: value for name, value in self._replicated.items() if value.grad is not None}
-        self._averages.complete()
         self._reach("average", ", ".join(trained))
         self._averages.average(trained)
         self._end_pass()
@@ -221,13 +222,12 @@ class FullyShardedDataParallel(nn.Module):
     def _before_backward(self, use: _Use) -> None:
         """Gather the matrices of a layer whose backward begins. Phase 2 of a step."""
         if not use.in_backward:
-            use.in_backward = self._had_backward = True
+            self._had_backward = True
             use.missing = {shard for shard in use.layer.shards if shard.parameter.requires_grad}
             self._need(use.layer, use)
 
     def _after_backward(self, use: _Use) -> None:
         if use.in_backward:
-            use.in_backward = False
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
 
     def _on_gradient(self, use: _Use, shard: Shard, gradient: Tensor | None) -> None:
@@ -240,6 +240,7 @@ class FullyShardedDataParallel(nn.Module):
         self._had_backward = True
         self._reach("average", shard.name)
         self._averages.start(shard, gradient)
+        private.after_backward(self._averages.complete)
 
     def _need(self, layer: Layer, user: Any) -> None:
         """Gather a layer's matrices and, without waiting for them, those of the next layers."""
@@ -284,9 +285,10 @@ class FullyShardedDataParallel(nn.Module):
             self.events.append((kind, name))
 
     def _end_pass(self) -> None:
-        """Finish what is under way since the last forward."""
+        """Finish what is under way since the last forward, and forget the gradients that a failed backward left."""
         if self._in_pass:
-            self._averages.complete()
+            if not private.is_in_backward():  # a checkpoint may call this model again
+                self._averages.forget()
             for layer in self._forwards:  # of a forward that raised, or that a checkpoint broke off
                 layer.hide()
             self._forwards.clear()

@@ -111,6 +111,20 @@ def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | No
     return [work]
 
 
+def after_backward(callback: Callable[[], None]) -> None:
+    """Call `callback` when the backward that runs now ends without an error; the fallback calls it at once."""
+
+    def queue() -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+    _attempt("Engine.queue_callback", queue, callback)
+
+
+def is_in_backward() -> bool:
+    """Whether a backward runs in this thread. The fallback is True."""
+    return _attempt("torch._C._current_graph_task_id", lambda: torch._C._current_graph_task_id() != -1, lambda: True)
+
+
 def timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> datetime.timedelta | None:
     """Return the timeout of a group's collectives on `device`; None, torch's default, where it cannot be read."""
 

@@ -200,6 +200,25 @@ def test_the_call_after_an_error_in_the_middle_is_right():
     assert spawn(fail_once, 2) == [([[1.0, 1.0]] * 3, 2.0)] * 2
 
 
+def test_without_callbacks_of_the_backward_they_are_called_at_once(monkeypatch):
+    def call(gradient):
+        called.append(private.is_in_backward())
+        private.after_backward(lambda: called.append("callback"))
+        called.append("hook")
+
+    x, called = torch.ones(1, requires_grad=True), []
+    x.register_hook(call)
+    x.sum().backward()
+    assert called == [True, "hook", "callback"] and not private.is_in_backward()
+    called.clear()
+    engine = SimpleNamespace(run_backward=torch.autograd.Variable._execution_engine.run_backward)
+    monkeypatch.setattr(torch.autograd.Variable, "_execution_engine", engine)
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    with pytest.warns(UserWarning, match="queue_callback|_current_graph_task_id"):
+        x.sum().backward()
+    assert called == [True, "callback", "hook"]
+
+
 def test_a_parameter_without_elements_takes_a_step():
     weights = [nn.Parameter(torch.zeros(0, 3)), nn.Parameter(torch.ones(2))]
     optimizer = MasterWeightAdamW(weights, lr=0.1)
