@@ -210,7 +210,7 @@ class FullyShardedDataParallel(nn.Module):
         use = self._forwards.pop(layer)
         inputs = [value for value in tensors_in([args, kwargs]) if value.requires_grad]
         outputs = list(tensors_in(output))
-        if inputs or not layer.is_plain:
+        if inputs or layer.reuses_weight:
             for value in outputs:
                 if value.requires_grad:
                     value.register_hook(lambda _: self._before_backward(use))

@@ -149,8 +149,14 @@ class Layer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the module is one linear or embedding layer: its weight's gradient does not depend on the weight."""
+        """Whether the module is one linear or embedding layer, whose inputs and bias have the dtype of the weight."""
         return type(self.module).__name__ in SHARDED and not self.is_compiled
+
+    @property
+    def reuses_weight(self) -> bool:
+        """Whether the gradient of its weight may depend on the weight, as it does not in torch's own forwards."""
+        forward = getattr(self.module.forward, "__func__", None)
+        return self.is_compiled or forward not in (nn.Linear.forward, nn.Embedding.forward)
 
     def show(self, values: dict[Shard, Tensor], dtype: torch.dtype | None) -> None:
         """Let the module see whole matrices in place of its parameters, and the other parameters cast to `dtype`."""

@@ -30,6 +30,31 @@ class Block(nn.Module):
         return x + self.down(self.up(self.norm(x)).relu())
 
 
+def scaled(layer):
+    """Patch a layer to divide its output by the norm of its weight."""
+    inner = layer.forward
+
+    def forward(x):
+        return inner(x) / layer.weight.norm()
+
+    layer.forward = forward
+    return layer
+
+
+class Linear(nn.Linear):
+    """Linear layer of unit rows."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, nn.functional.normalize(self.weight))
+
+
+class Embedding(nn.Embedding):
+    """Embedding of unit rows."""
+
+    def forward(self, ids):
+        return nn.functional.normalize(self.weight)[ids]
+
+
 class Blocks(nn.Module):
     """Blocks, each compiled by itself and checkpointed if asked."""
 
@@ -145,6 +170,33 @@ def test_a_compute_dtype_halves_what_is_gathered_and_master_weights_work():
         assert ratio == 0.5 and same_scattered and float32
         assert 0 < error < 0.05
         assert master_error < 2e-3
+
+
+REUSING = {
+    "linear": lambda: Linear(FEATURES_IN, 6, bias=False),
+    "embedding": lambda: Embedding(5, 6),
+    "patched": lambda: scaled(nn.Embedding(5, 6)),
+}
+
+
+def differentiate_alone(rank, world_size):
+    """Map each first layer whose weight's gradient depends on its weight to the error against one process."""
+    results = {}
+    for name, build in REUSING.items():
+        net, plain = FullyShardedDataParallel(seeded(lambda build=build: nn.Sequential(build()))), seeded(build)
+        x = batch(0)[0] if name == "linear" else torch.tensor([3, 0, 3])
+        for each in (net, plain):
+            each(x).sin().sum().backward()
+            finish(each)
+        rows = plain.weight.grad.split(-(-len(plain.weight) // world_size))[rank]
+        results[name] = float((net.module[0].weight.grad - rows).abs().max())
+    return results
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_first_layer_whose_gradient_depends_on_its_weight_has_it_in_the_backward(world_size):
+    for results in spawn(differentiate_alone, world_size, world_size):
+        assert max(results.values()) < 1e-6, results
 
 
 def save_and_load(rank, world_size):
