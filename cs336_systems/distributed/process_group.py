@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from cs336_systems.distributed import private
+
 
 def spawn(
     function: Callable[..., Any], world_size: int, *args: Any, backend: str = "gloo", timeout_s: float = 60.0
@@ -60,19 +62,30 @@ def global_rank(group: dist.ProcessGroup | None, rank: int) -> int:
     return rank if group is None else dist.get_global_rank(group, rank)
 
 
+def cpu_group(group: dist.ProcessGroup | None, device: torch.device) -> dist.ProcessGroup:
+    """Create a gloo group of the ranks of `group`, with its timeout on `device`; its collectives wait for no GPU."""
+    ranks = None if group is None else dist.get_process_group_ranks(group)
+    timeout = private.timeout_of(group, device)
+    return dist.new_group(ranks, timeout, "gloo", use_local_synchronization=group is not None)
+
+
 @contextlib.contextmanager
-def failing_together(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Raise the same `RuntimeError` on all ranks of the group if any rank raises inside, with the first message."""
+def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
+    """Raise the same `RuntimeError` on all ranks of a CPU group if any raises inside, with the first rank's message."""
     error: Exception | None = None
     try:
         yield
     except Exception as raised:
         error = raised
-    message = f"rank {dist.get_rank()}: {type(error).__name__}: {error}" if error else ""
-    messages = [""] * dist.get_world_size(group)
-    dist.all_gather_object(messages, message, group=group)
-    if any(messages):
-        raise RuntimeError(next(filter(None, messages))) from error
+    has_failed = torch.tensor([error is not None], dtype=torch.uint8, device="cpu")
+    have_failed = [torch.empty_like(has_failed) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(have_failed, has_failed, group=group)  # one byte, since this is a part of every step
+    if not any(have_failed):
+        return
+    kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+    messages = [""] * len(have_failed)
+    dist.all_gather_object(messages, f"rank {dist.get_rank()}: {kind}{error}" if error else "", group=group)
+    raise RuntimeError(next(filter(None, messages))) from error
 
 
 def _run_rank(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
-from cs336_systems.distributed.process_group import failing_together, global_rank
+from cs336_systems.distributed.process_group import cpu_group, failing_together, global_rank
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -37,11 +37,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         **kwargs: arguments of the optimizer.
 
     Raises:
-        RuntimeError: on every rank, if the optimizer refuses a parameter on any; `state_dict()` on a rank that has not
-            consolidated it since the last step; with `reduces_gradients`, a parameter without gradient or a backward
-            between clipping and the step.
-        ValueError: a parameter with gaps or overlaps in memory; an optimizer whose step needs a closure; a sparse
-            gradient with `reduces_gradients`; a process group without this rank.
+        RuntimeError: the same on every rank, if any has a parameter that the optimizer refuses or, with
+            `reduces_gradients`, a parameter without gradient, a sparse gradient or a backward between clipping and the
+            step; `state_dict()` on a rank that has not consolidated it since the last step.
+        ValueError: a parameter with gaps or overlaps in memory; an optimizer whose step needs a closure; a process
+            group without this rank.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Maps a parameter to the rank of the group that keeps its state."""
 
         self.traffic = Traffic()
-        """Traffic of the last step."""
+        """Traffic of the last step, without what ranks tell each other on the CPU."""
 
         self._sent, self._reduced = Traffic(), False
         setattr(self, private.STEP_SUPPORTS_AMP_SCALING, reduces_gradients)
@@ -74,7 +74,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "allowed: an optimizer whose step needs gradients alone"
             )
         super().__init__(params, empty.defaults)
-        with failing_together(process_group):
+        self._cpu_group = cpu_group(process_group, next(self._parameters()).device)
+        with failing_together(self._cpu_group):
             self._local = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
         self.state = self._local.state
 
@@ -96,7 +97,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             owners = partition([parameter.numel() for parameter in added], loads)
             self.owners |= dict(zip(added, owners, strict=True))
         if hasattr(self, "_local"):
-            with failing_together(self.process_group):
+            with failing_together(self._cpu_group):
                 self._local.add_param_group(self._share_of(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -114,6 +115,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._consolidated = None
 
         # Phase 1: average every gradient at its owner.
+        self._check_gradients()
         if self._overflowed():
             return loss
         self._reduce_gradients()
@@ -136,6 +138,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         if not self.reduces_gradients:
             return nn.utils.clip_grad_norm_(list(self._parameters()), max_norm)
+        self._check_gradients()
         self._reduce_gradients()
         owned = [parameter for parameter in self._owned(self._parameters()) if parameter.grad is not None]
         device = next(self._parameters()).device
@@ -187,7 +190,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _overflowed(self) -> bool:
         """Whether a `GradScaler` found an overflow on any rank. If none did, unscale the gradients."""
         found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        if not isinstance(found_inf, Tensor):  # no scaler, or no gradient at all, which phase 1 refuses
+        if not isinstance(found_inf, Tensor):  # no scaler
             return False
         dist.all_reduce(found_inf, group=self.process_group)
         self._sent.add(found_inf.nbytes)
@@ -199,24 +202,34 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 private.divide_each([grad for grad in gradients if grad.device == device], scale.to(device))
         return False
 
-    @torch.no_grad()
-    def _reduce_gradients(self) -> None:
+    def _check_gradients(self) -> None:
+        """Raise the same error on every rank unless each has all gradients that phase 1 needs."""
         if not self.reduces_gradients:
             return
-        if self._reduced:
-            if any(parameter.grad is not None for parameter in self._parameters() if not self._owns(parameter)):
+        with failing_together(self._cpu_group):
+            if self._reduced:
+                if any(parameter.grad is not None for parameter in self._parameters() if not self._owns(parameter)):
+                    raise RuntimeError(
+                        "a backward after clip_grad_norm_(); allowed: step() or zero_grad() between them"
+                    )
+                return
+            missing = sum(parameter.grad is None for parameter in self._trained())
+            if missing:
                 raise RuntimeError(
-                    f"rank {self.rank}: a backward after clip_grad_norm_(); allowed: step() or zero_grad() between them"
+                    f"{missing} parameters have no gradient; "
+                    "allowed with reduces_gradients: a backward that reaches every parameter"
                 )
+            for parameter in self._trained():
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    raise ValueError(
+                        f"a sparse gradient of shape {list(parameter.shape)} was given; allowed: dense gradients"
+                    )
+
+    @torch.no_grad()
+    def _reduce_gradients(self) -> None:
+        if not self.reduces_gradients or self._reduced:
             return
-        trained = [parameter for parameter in self._parameters() if parameter.requires_grad]
-        missing = sum(parameter.grad is None for parameter in trained)
-        if missing:
-            raise RuntimeError(
-                f"rank {self.rank}: {missing} parameters have no gradient; "
-                "allowed with reduces_gradients: a backward that reaches every parameter"
-            )
-        destinations = [(_gradient(parameter), self._owner(parameter)) for parameter in trained]
+        destinations = [(_gradient(parameter), self._owner(parameter)) for parameter in self._trained()]
         average_at(destinations, self.process_group)
         for gradient, _ in destinations:
             self._sent.add(gradient.nbytes)
@@ -226,12 +239,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._reduced = True
 
     def _broadcast_parameters(self) -> None:
-        # A parameter that was frozen after its backward still has a gradient, and so the optimizer updated it.
-        changed = [value for value in self._parameters() if value.requires_grad or value.grad is not None]
+        changed = [*self._trained(), *self._updated_while_frozen()]
         sources = [(_contiguous(parameter), self._owner(parameter)) for parameter in changed]
         run_together(dist.broadcast, sources, self.process_group)
         for parameter in changed:
             self._sent.add(parameter.nbytes)
+
+    def _updated_while_frozen(self) -> list[nn.Parameter]:
+        """Return the parameters that were frozen after their backward: the owner still has a gradient."""
+        frozen = [parameter for parameter in self._parameters() if not parameter.requires_grad]
+        if not frozen or self.reduces_gradients:  # phase 1 drops the gradients of frozen parameters
+            return []
+        updated = [self._owns(parameter) and parameter.grad is not None for parameter in frozen]
+        every: list[list[bool]] = [[]] * self.world_size
+        dist.all_gather_object(every, updated, group=self._cpu_group)
+        return [parameter for parameter, by_rank in zip(frozen, zip(*every, strict=True), strict=True) if any(by_rank)]
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self._parameters() if parameter.requires_grad]
 
     def _owner(self, parameter: nn.Parameter) -> int:
         return global_rank(self.process_group, self.owners[parameter])
@@ -263,8 +288,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """Return the gradient as a contiguous view, in the parameter's memory layout, which is the same on every rank."""
     gradient = parameter.grad
     assert gradient is not None
-    if gradient.is_sparse:
-        raise ValueError(f"a sparse gradient of shape {list(gradient.shape)} was given; allowed: dense gradients")
     if gradient.stride() != parameter.stride():
         gradient = parameter.grad = torch.empty_like(parameter).copy_(gradient)
     return _contiguous(gradient)

@@ -222,7 +222,7 @@ def give_up_a_step(rank):
     sharded.clip_grad_norm_(1.0)
     loss_of(model, 3, own_part(rank)).backward()
     for what in (sharded.step, lambda: sharded.clip_grad_norm_(1.0)):
-        with pytest.raises(RuntimeError, match=rf"rank {rank}: a backward after clip_grad_norm_\(\); allowed: step"):
+        with pytest.raises(RuntimeError, match=r"rank 0: a backward after clip_grad_norm_\(\); allowed: step"):
             what()
 
 
@@ -260,7 +260,7 @@ def reduce_strided(rank):
     table = nn.Embedding(4, 2, sparse=True)
     table(torch.tensor([1])).sum().backward()
     sharded = ShardedOptimizer(table.parameters(), torch.optim.SGD, reduces_gradients=True, lr=1.0)
-    with pytest.raises(ValueError, match=r"a sparse gradient of shape \[4, 2\] was given"):
+    with pytest.raises(RuntimeError, match=r"rank 0: ValueError: a sparse gradient of shape \[4, 2\] was given"):
         sharded.step()
 
 

@@ -133,6 +133,27 @@ def test_what_is_frozen_after_its_backward_is_the_same_on_all_ranks():
     spawn(freeze_after_backward, 2)
 
 
+def freeze_with_a_gradient_on_one_rank(rank, having):
+    """Freeze every parameter after its backward, and keep their gradients on one rank alone."""
+    model = network()
+    sharded = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    loss_of(model, 0).backward()
+    model.requires_grad_(False)
+    if rank != having:
+        model.zero_grad()
+    sharded.step()
+    updated = [not torch.equal(*pair) for pair in zip(model.parameters(), network().parameters(), strict=True)]
+    owned = [sharded.owners[parameter] == having for parameter in model.parameters()]
+    assert updated == [owns and number != 3 for number, owns in enumerate(owned)]  # the fourth was frozen before
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("having", [0, 1])
+def test_what_is_frozen_with_a_gradient_on_one_rank_is_the_same_on_all_ranks(having):
+    first, second = spawn(freeze_with_a_gradient_on_one_rank, 2, having)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(first, second, strict=True))
+
+
 def clip(rank):
     norms = {}
 

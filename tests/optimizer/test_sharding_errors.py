@@ -11,7 +11,7 @@ from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import error_of
-from tests.optimizer.beside import ADAMW, loss_of, network
+from tests.optimizer.beside import ADAMW, assert_same, loss_of, network
 
 
 def misuse(rank):
@@ -69,7 +69,7 @@ def miss_a_gradient(rank):
     before = [parameter.detach().clone() for parameter in model.parameters()]
     loss_of(model, 0).backward()
     model[3].weight.grad = model[0].bias.grad = None
-    message = rf"rank {rank}: 2 parameters have no gradient; allowed with reduces_gradients: a backward that reaches"
+    message = r"rank 0: 2 parameters have no gradient; allowed with reduces_gradients: a backward that reaches"
     for what in (sharded.step, lambda: sharded.clip_grad_norm_(1.0)):
         with pytest.raises(RuntimeError, match=message):
             what()
@@ -78,3 +78,54 @@ def miss_a_gradient(rank):
 
 def test_a_missing_gradient_is_an_error_that_names_the_rank():
     spawn(miss_a_gradient, 2)
+
+
+def fail_on_one_rank(rank, failing, kind):
+    """Return the errors of a step, and of clipping, with gradients that one rank's do not fit; then train rightly."""
+    model, twin = network(), network()
+    model.append(nn.Embedding(3, 5, sparse=True))
+    twin.append(nn.Embedding(3, 5, sparse=True)).load_state_dict(model.state_dict())
+    sharded = ShardedOptimizer(model.parameters(), torch.optim.SGD, reduces_gradients=True, lr=0.1)
+    plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+
+    def backward(net, sparse=False):
+        loss_of(net[:6], 0).backward()
+        net[6].weight.grad = torch.ones(3, 5).to_sparse() if sparse else torch.ones(3, 5)
+
+    backward(model, sparse=rank == failing and kind == "sparse")
+    if rank == failing and kind == "missing":
+        model[0].bias.grad = None
+    errors = [error_of(sharded.step), error_of(sharded.clip_grad_norm_, 1.0)]
+    sharded.zero_grad()
+    for net, optimizer in ((model, sharded), (twin, plain)):
+        backward(net)
+        optimizer.step()
+    assert_same(model, twin, rtol=2e-6, atol=2e-6)
+    return errors
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("missing", "1 parameters have no gradient;"), ("sparse", "ValueError: a sparse gradient of shape [3, 5] was")],
+)
+def test_a_gradient_that_one_rank_alone_lacks_raises_the_same_on_every_rank(failing, kind, message):
+    first, second = spawn(fail_on_one_rank, 2, failing, kind)
+    assert first == second
+    assert all(error.startswith(f"RuntimeError: rank {failing}: {message}") for error in first)
+
+
+def backward_after_clipping(rank):
+    """Return the error of a backward after clipping, where rank 0 owns every parameter and so keeps every gradient."""
+    model = nn.Linear(4, 2, bias=False)
+    sharded = ShardedOptimizer(model.parameters(), torch.optim.SGD, reduces_gradients=True, lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    sharded.clip_grad_norm_(1.0)
+    model(torch.ones(1, 4)).sum().backward()
+    return error_of(sharded.step)
+
+
+def test_a_backward_after_clipping_raises_the_same_on_every_rank():
+    first, second = spawn(backward_after_clipping, 2)
+    assert first == second
+    assert first.startswith("RuntimeError: rank 1: a backward after clip_grad_norm_();")
