@@ -102,7 +102,7 @@ class FullyShardedDataParallel(nn.Module):
         self._replicated = {name: value for name, value in module.named_parameters() if value not in sharded}
         self._layers = {layer.name: layer for layer in layers_of(module, self._shards)}
         self._forwards: dict[Layer, _Use] = {}
-        self._num_passes, self._in_pass, self._has_graph, self._had_backward = 0, False, False, False
+        self._num_passes, self._had_backward, self._is_finished = 0, False, True
         for layer in self._layers.values():
             before, after = self._hook(self._before_forward, layer), self._hook(self._after_forward, layer)
             layer.module.register_forward_pre_hook(before, with_kwargs=True)
@@ -110,30 +110,32 @@ class FullyShardedDataParallel(nn.Module):
         for shard in self._shards:
             if shard.parameter.requires_grad:
                 shard.parameter.register_post_accumulate_grad_hook(partial(_refuse_direct_use, shard.name))
+        weak = weakref.WeakMethod(self._on_replicated_gradient)
+        for value in self._replicated.values():
+            if value.requires_grad:
+                value.register_post_accumulate_grad_hook(lambda _: (weak() or _ignore)())
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""
         self._end_pass()
-        if not self._num_passes:
-            self.events = []
         self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
-        self._in_pass, self._has_graph = True, self._has_graph or torch.is_grad_enabled()
+        self._is_finished &= not torch.is_grad_enabled()
         self._reach("forward with", ", ".join(sorted({str(value.dtype) for value in self.parameters()})))
         return self.module(*inputs, **kwargs)
 
     def finish_gradient_synchronization(self) -> None:
-        """Finish the averages of the step's backwards. Call it before `optimizer.step()`; a second call does nothing.
+        """Finish the averages of all backwards since the last call. Call it before `optimizer.step()`.
 
-        Phase 3 of a step.
+        Phase 3 of a step. A second call does nothing.
         """
-        if not self._has_graph:
+        if self._is_finished:
             return
         trained = {name: value for name, value in self._replicated.items() if value.grad is not None}
         self._reach("average", ", ".join(trained))
         self._averages.average(trained)
         self._end_pass()
         self.traffic, self._averages.traffic = self._averages.traffic, ShardedTraffic()
-        self._num_passes, self._has_graph = 0, False
+        self._num_passes, self._is_finished = 0, True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale all gradients so that the whole model's norm is at most `max_norm`; return the norm before."""
@@ -237,10 +239,13 @@ class FullyShardedDataParallel(nn.Module):
             self._after_backward(use)
         if gradient is None:
             return
-        self._had_backward = True
+        self._had_backward, self._is_finished = True, False
         self._reach("average", shard.name)
         self._averages.start(shard, gradient)
         private.after_backward(self._averages.complete)
+
+    def _on_replicated_gradient(self) -> None:
+        self._is_finished = False
 
     def _need(self, layer: Layer, user: Any) -> None:
         """Gather a layer's matrices and, without waiting for them, those of the next layers."""
@@ -276,6 +281,8 @@ class FullyShardedDataParallel(nn.Module):
         return [self._layers[name] for name in names]
 
     def _reach(self, kind: str, name: str) -> None:
+        if not (self._num_passes or self._order.has_begun):
+            self.events = []
         try:
             self._order.reach(kind, name)
         except RuntimeError:
@@ -286,7 +293,7 @@ class FullyShardedDataParallel(nn.Module):
 
     def _end_pass(self) -> None:
         """Finish what is under way since the last forward, and forget the gradients that a failed backward left."""
-        if self._in_pass:
+        if self._order.has_begun:
             if not private.is_in_backward():  # a checkpoint may call this model again
                 self._averages.forget()
             for layer in self._forwards:  # of a forward that raised, or that a checkpoint broke off
@@ -298,7 +305,7 @@ class FullyShardedDataParallel(nn.Module):
                     self._free(shard)
             self._order.end()
             self._num_passes += self._had_backward
-            self._in_pass = self._had_backward = False
+            self._had_backward = False
 
     def _abandon_pass(self) -> None:
         """Leave what is under way after an error, without waiting for ranks that may never take part."""
@@ -309,7 +316,7 @@ class FullyShardedDataParallel(nn.Module):
             shard.forget()
         self._averages.forget()
         self._order.start(None)
-        self._in_pass = self._had_backward = False
+        self._had_backward = False
 
     def _cast(self, value: Any) -> Any:
         is_cast = isinstance(value, Tensor) and value.is_floating_point()
@@ -318,3 +325,7 @@ class FullyShardedDataParallel(nn.Module):
 
 def _refuse_direct_use(name: str, parameter: Tensor) -> None:
     raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")
+
+
+def _ignore() -> None:
+    """Replace the hook of a wrapper that was deleted."""

@@ -33,6 +33,11 @@ class Order:
         self._key, self._expected = key, self._known.get(key, [])
         self._reached: list[Event] = []
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an event of this pass has been reached."""
+        return bool(self._reached)
+
     def reach(self, *event: str) -> None:
         """Note an event. Raises the same `RuntimeError` on every rank if the ranks are checked and differ."""
         position = len(self._reached)

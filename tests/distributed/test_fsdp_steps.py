@@ -63,13 +63,37 @@ def recompute_the_model(net, loss):
     (loss(net, 0, checkpointed=True) + loss(net, 1, checkpointed=True)).backward()
 
 
+def finish_between(net, loss):
+    """Finish after each of two backwards, of which the second has its forward before the first finish."""
+    first, second = loss(net, 0), loss(net, 1)
+    first.backward()
+    finish(net)
+    second.backward()
+
+
+def run_the_module(net, loss):
+    """Run the wrapped module itself."""
+    for step in range(2):
+        loss(net, step, inside=Net.forward).backward()
+        finish(net)
+
+
+def run_a_replicated_layer(net, loss):
+    """Run only a part of the wrapped module that has no matrix, after a whole step."""
+    loss(net, 0).backward()
+    finish(net)
+    loss(net, 1, inside=lambda module, x: module.norm(x[:, :7])[:, :FEATURES_OUT]).backward()
+
+
 def errors(rank, world_size, steps):
     """Map each parameter to the difference of its gradient from that of one process."""
 
-    def loss(net, step, *, requires_grad=False, checkpointed=False, **kwargs):
+    def loss(net, step, *, requires_grad=False, checkpointed=False, inside=None, **kwargs):
         share = (rank, world_size) if net is sharded else (0, 1)
         inputs, labels = batch(step, *share)
         run = partial(checkpoint, net, use_reentrant=False) if checkpointed else net
+        if inside is not None:
+            run = partial(inside, getattr(net, "module", net))
         return nn.functional.mse_loss(run(inputs.requires_grad_(requires_grad), **kwargs), labels)
 
     sharded, alone = FullyShardedDataParallel(seeded(Net, rank)), seeded(Net)
@@ -82,6 +106,13 @@ def errors(rank, world_size, steps):
         rows = whole if whole.ndim < 2 else whole.split(-(-len(whole) // world_size))[rank]
         found[name] = float((parameter.grad - rows).abs().max())
     return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("steps", [finish_between, run_the_module, run_a_replicated_layer])
+def test_a_backward_without_a_forward_of_the_wrapper_since_the_last_finish_is_averaged(steps, world_size):
+    for found in spawn(errors, world_size, world_size, steps):
+        assert max(found.values()) < 1e-6, found
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
