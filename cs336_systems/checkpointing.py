@@ -104,7 +104,7 @@ class AttentionResults:
     def __init__(self, offload: Offload | None):
         self._pack: Callable[[Tensor], Any] = offload.pack if offload else _same
         self._unpack: Callable[[Any], Tensor] = offload.unpack if offload else _same
-        self._outs: list[Any] = []
+        self._outs: list[tuple[Any, bool]] = []  # and whether it requires a gradient
         self._uses: list[int] = []
         self._inputs: dict[int, tuple[Tensor, ...]] = {}
         self._unused: dict[int, int] = {}
@@ -134,16 +134,17 @@ class AttentionResults:
         saved = [packed for tensor, packed in kept if _are_same(tensor, out)]
         given.clear()  # autograd keeps `pack` as long as what it packed
         kept.clear()
-        self._outs.append(saved[0] if saved else self._pack(out.detach()))
+        self._outs.append((saved[0] if saved else self._pack(out.detach()), out.requires_grad))
         return out
 
     def _again(self) -> Callable[..., Tensor]:
-        calls: Iterator[tuple[int, Any]] = iter(enumerate(self._outs))
+        calls: Iterator[tuple[int, tuple[Any, bool]]] = iter(enumerate(self._outs))
 
         def attend(_: Attention, *inputs: Tensor) -> Tensor:
-            call, out = next(calls)
-            self._inputs[call], self._unused[call] = tuple(x.detach() for x in inputs), self._uses[call]
-            return self._unpack(out).detach().requires_grad_()  # or the operations after it would save less
+            call, (out, requires_grad) = next(calls)
+            if self._uses[call]:
+                self._inputs[call], self._unused[call] = tuple(x.detach() for x in inputs), self._uses[call]
+            return self._unpack(out).detach().requires_grad_(requires_grad)  # so that the same is saved after it
 
         return attend
 

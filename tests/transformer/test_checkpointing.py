@@ -89,6 +89,19 @@ def test_gradients_are_the_same_to_the_bit_and_forwards_are_as_many_as_predicted
         assert offload.num_bytes == groups_kept_bytes(CONFIG, *IDS.shape, earlier, checkpointing) + seeds
 
 
+@pytest.mark.parametrize("trained", ["ffn", "layers.3", "attn", "v_proj", "q_proj", "ln2", "lm_head", "embeddings"])
+@pytest.mark.parametrize("checkpointing", [Checkpointing(2, mode) for mode in CHECKPOINT_MODES], ids=str)
+def test_frozen_parameters_change_no_gradient_of_the_others(checkpointing, trained):
+    results = []
+    for options in (None, checkpointing):
+        net = model(options)
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(trained in name)
+        results.append([gradient for gradient in gradients(net) if gradient is not None])
+    assert results[0]
+    assert_equal(*results)
+
+
 @pytest.mark.parametrize("mode", CHECKPOINT_MODES)
 def test_two_backwards_of_one_forward_and_none_after_an_error(mode, plain):
     assert_equal(gradients(model(Checkpointing(2, mode, offload=True)), backwards=2), plain)
