@@ -51,6 +51,14 @@ def cross_entropy_in_float64(logits, targets):
     return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
+@pytest.mark.parametrize("fused_loss", [False, True])
+def test_targets_of_another_shape_are_refused_though_they_are_as_many(model, batch, fused_loss):
+    ids, targets = batch
+    for wrong in (targets.T, targets.flatten(), targets[:, :8], targets[..., None]):
+        with pytest.raises(ValueError, match=r"targets have shapes .*; allowed: .*\(\.\.\.\)$"):
+            make_step(model, ids, wrong, fused_loss=fused_loss)()
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_precision_learns(model, batch, precision):
     step = make_step(model, *batch, precision=precision)
