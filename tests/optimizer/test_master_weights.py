@@ -77,6 +77,21 @@ def test_the_optimizer_takes_the_steps_of_its_rule(dtype):
     assert len(optimizer.state) == 1
 
 
+def test_steps_are_counted_in_float32_whatever_the_default_dtype():
+    weight = nn.Parameter(torch.zeros(2, device=DEVICE))
+    optimizer = MasterWeightAdamW([weight])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    finally:
+        torch.set_default_dtype(before)
+    assert {name: value.dtype for name, value in optimizer.state[weight].items()} == dict.fromkeys(
+        ("step", "exp_avg", "exp_avg_sq"), torch.float32
+    )
+
+
 def test_its_steps_are_those_of_autocast():
     """The matmuls have the same operands; only the update rounds in another place."""
     torch.manual_seed(0)
