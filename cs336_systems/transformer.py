@@ -63,9 +63,8 @@ class TransformerLM(nn.Module):
         self.layers = nn.ModuleList(TransformerBlock(config, attention) for _ in range(config.num_layers))
         self.ln_final = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
         self.lm_head = LanguageModelHead(config.d_model, config.vocab_size)
-        cos, sin = rotations(config.head_dim, context_length, config.rope_theta)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        for name, table in zip(("cos", "sin"), self._rotations(), strict=True):
+            self.register_buffer(name, table, persistent=False)
         self.apply(initialize)
         carry_rope_layout(self)
 
@@ -85,6 +84,18 @@ class TransformerLM(nn.Module):
             for layer in self.layers:
                 x = layer(x, cos, sin)
         return self.lm_head(self.ln_final(x), targets)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TransformerLM":
+        """Also fill the tables as they leave the meta device, by `to_empty`: no state dict has them."""
+        was_meta = self.cos.is_meta
+        super()._apply(fn, recurse)
+        if was_meta and not self.cos.is_meta:
+            for table, values in zip((self.cos, self.sin), self._rotations(self.cos.device), strict=True):
+                table.copy_(values)
+        return self
+
+    def _rotations(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        return rotations(self.config.head_dim, self.context_length, self.config.rope_theta, device)
 
 
 class TransformerBlock(nn.Module):
@@ -140,10 +151,16 @@ class SwiGLU(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-def rotations(head_dim: int, context_length: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of the angle of each position and pair of dimensions, (context_length, head_dim / 2) each."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2) / head_dim)
-    angles = torch.outer(torch.arange(context_length), frequencies)
+def rotations(
+    head_dim: int, context_length: int, theta: float, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of the angle of each position and pair of dimensions, (context_length, head_dim / 2) each.
+
+    In float32, whatever the default dtype is: in 16 bits neighbouring positions are the same number.
+    """
+    dimensions = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
+    positions = torch.arange(context_length, dtype=torch.float32, device=device)
+    angles = torch.outer(positions, theta ** -(dimensions / head_dim))
     return angles.cos(), angles.sin()
 
 

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from torch import nn
 
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.configs import MODEL_CONFIGS, ModelConfig
@@ -156,6 +157,31 @@ def test_rotations_depend_on_the_distance_alone():
 
     assert score(9, 4) == pytest.approx(score(37, 32), rel=1e-4)
     assert score(9, 4) != pytest.approx(score(9, 5), rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_positions_are_told_apart_whatever_the_default_dtype(dtype):
+    exact = rotations(16, 300, 10_000.0)
+    assert all(table.dtype == torch.float32 for table in exact)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        alone, model = rotations(16, 300, 10_000.0), TransformerLM(TINY, 300)
+    finally:
+        torch.set_default_dtype(before)
+    for tables in (alone, (model.cos, model.sin)):
+        torch.testing.assert_close(tables, exact, rtol=0, atol=0)
+    assert len(alone[0].unique(dim=0)) == 300
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_from_the_meta_device_computes_what_its_state_dict_does(model, ids, dtype):
+    model = model.to(dtype)
+    with torch.device("meta"):
+        wrapped = nn.Sequential(TransformerLM(TINY, 24)).to(dtype)
+    wrapped = wrapped.to_empty(device=DEVICE)
+    wrapped[0].load_state_dict(model.state_dict())
+    torch.testing.assert_close(wrapped(ids), model(ids), rtol=0, atol=0)
 
 
 def test_weights_start_within_three_sigma(model):
