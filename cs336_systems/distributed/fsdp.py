@@ -31,7 +31,7 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import naming, total_norm
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import broadcast, verify_same_model
-from cs336_systems.distributed.shards import Layer, Shard, gather, layers_of, shard_matrices
+from cs336_systems.distributed.shards import Layer, Shard, gather, layers_of, refuse_sharded, shard_matrices
 
 
 @dataclass(eq=False)
@@ -68,8 +68,10 @@ class FullyShardedDataParallel(nn.Module):
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
-            orders; a sharded weight used outside of its layer's forward; a collective that failed or timed out.
-        ValueError: a dtype that is not of floating point; another prefetch; a sparse gradient.
+            orders; a sharded weight used outside of its layer's forward or of this wrapper; a failed or timed out
+            collective.
+        ValueError: a model that was sharded before; a dtype that is not of floating point; another prefetch; a sparse
+            gradient.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class FullyShardedDataParallel(nn.Module):
         process_group: dist.ProcessGroup | None = None,
     ):
         super().__init__()
+        refuse_sharded(module)
         self.module, self.process_group = module, process_group
         self.compute_dtype, self.prefetch = compute_dtype, prefetch
         self.traffic = ShardedTraffic()
@@ -191,7 +194,12 @@ class FullyShardedDataParallel(nn.Module):
 
         def hook(module: nn.Module, *args: Any) -> Any:
             bound = weak()
-            return None if bound is None else bound(layer, *args)
+            if bound is None or module is not layer.module:
+                raise RuntimeError(
+                    f"{layer.shards[0].name} holds one rank's rows, and was used in a copy of its model or without its "
+                    "FullyShardedDataParallel; allowed: the wrapped model, while its wrapper exists"
+                )
+            return bound(layer, *args)
 
         return torch.compiler.disable(hook) if layer.is_compiled else hook
 

@@ -15,6 +15,9 @@ from cs336_systems.distributed.collectives import Average, start_average_of_rows
 SHARDED = {"Linear", "Embedding"}
 """Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
 
+_IS_SHARDED = "_cs336_systems_is_sharded"
+"""Attribute of parameters that hold rows, whatever becomes of the wrapper that took them."""
+
 
 class Shard:
     """This rank's rows of a matrix, and the memory in which the whole matrix comes and goes.
@@ -40,6 +43,7 @@ class Shard:
         self._works: Sequence[Any] = ()
         parameter.data = parameter.detach()[self.rows].clone()
         parameter.grad = None
+        setattr(parameter, _IS_SHARDED, True)
 
     def whole(self, on_gradient: Callable[[Tensor | None], None]) -> Tensor:
         """Return an alias of the gathered matrix; its gradient goes to `on_gradient`, not to the parameter's rows."""
@@ -171,6 +175,13 @@ class Layer:
         for owner, _, _ in self.places:
             for attribute, _ in owner.named_parameters(recurse=False, remove_duplicate=False):
                 owner.__dict__.pop(attribute, None)
+
+
+def refuse_sharded(module: nn.Module) -> None:
+    """Raise `ValueError` if a parameter of `module` is sharded already."""
+    for name, parameter in module.named_parameters():
+        if hasattr(parameter, _IS_SHARDED):
+            raise ValueError(f"{name} was given as one rank's rows of it; allowed: a model that was not sharded before")
 
 
 def shard_matrices(module: nn.Module, group: dist.ProcessGroup | None) -> list[Shard]:

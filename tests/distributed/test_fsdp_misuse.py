@@ -1,5 +1,6 @@
 """Misuse of sharded models and ranks that differ: one clear error on every rank, and no hang."""
 
+import copy
 import datetime
 import os
 from multiprocessing import get_context
@@ -161,3 +162,30 @@ def test_direct_use_and_sparse_gradients_are_refused_and_a_failed_forward_leaves
         assert "layer.weight was used outside of its layer's forward" in direct
         assert sparse == "ValueError: weight has a sparse gradient; allowed: dense gradients"
         assert len(shapes) == 2 and all("mat1 and mat2" in error for error in shapes)
+
+
+def use_rows(rank):
+    """Map each way to take a rank's rows for the model to its error; check that the wrapped model stays right."""
+    net, x = FullyShardedDataParallel(seeded(Toy, rank)), batch(0)[0]
+    errors = {
+        "wrap": error_of(FullyShardedDataParallel, net.module),
+        "wrap the wrapper": error_of(FullyShardedDataParallel, net),
+        "tie": error_of(FullyShardedDataParallel, nn.Sequential(net.module.fc3)),
+    }
+    with torch.no_grad():
+        errors["copy"] = error_of(copy.deepcopy(net.module), x)
+        torch.testing.assert_close(net(x), seeded(Toy)(x))
+        module = net.module
+        del net
+        errors["no wrapper"] = error_of(module, x)
+    errors["wrap later"] = error_of(FullyShardedDataParallel, module)
+    return errors
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_rows_are_not_taken_for_the_whole_model(world_size):
+    for errors in spawn(use_rows, world_size):
+        for way in ("wrap", "wrap the wrapper", "tie", "wrap later"):
+            assert errors[way].startswith("ValueError: ") and "one rank's rows" in errors[way], way
+        for way in ("copy", "no wrapper"):
+            assert errors[way].startswith("RuntimeError: fc1.weight holds one rank's rows"), way
