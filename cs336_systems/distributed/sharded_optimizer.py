@@ -37,11 +37,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         **kwargs: arguments of the optimizer.
 
     Raises:
-        RuntimeError: the same on every rank, if any has a parameter that the optimizer refuses or, with
-            `reduces_gradients`, a parameter without gradient, a sparse gradient or a backward between clipping and the
-            step; `state_dict()` on a rank that has not consolidated it since the last step.
-        ValueError: a parameter with gaps or overlaps in memory; an optimizer whose step needs a closure; a process
-            group without this rank.
+        RuntimeError: the same on every rank, if any has a parameter that the optimizer or `add_param_group` refuses or,
+            with `reduces_gradients`, a parameter without gradient, a sparse gradient or a backward between clipping and
+            the step; `state_dict()` on a rank that has not consolidated it since the last step.
+        ValueError: at construction, a parameter with gaps or overlaps in memory, an optimizer whose step needs a
+            closure, or a process group without this rank.
     """
 
     def __init__(
@@ -80,25 +80,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.state = self._local.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters on every rank; the least loaded ranks own them."""
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        for parameter in group["params"]:
-            if not _contiguous(parameter).is_contiguous():
-                raise ValueError(
-                    f"a parameter of shape {list(parameter.shape)} with strides {parameter.stride()} was given; "
-                    "allowed: any order of dimensions, without gaps or overlaps"
-                )
-        for trained in (True, False):  # balanced separately, since frozen parameters have no state
-            added = [parameter for parameter in group["params"] if parameter.requires_grad == trained]
-            loads = [0] * self.world_size
-            for parameter, owner in self.owners.items():
-                loads[owner] += parameter.numel() if parameter.requires_grad == trained else 0
-            owners = partition([parameter.numel() for parameter in added], loads)
-            self.owners |= dict(zip(added, owners, strict=True))
-        if hasattr(self, "_local"):
+        """Add parameters on every rank; the least loaded ranks own them. If any rank refuses, all stay as they were."""
+        if not hasattr(self, "_local"):
+            self._add(param_group)
+            return
+        num_groups, owners, state = len(self.param_groups), dict(self.owners), set(self.state)
+        try:
             with failing_together(self._cpu_group):
-                self._local.add_param_group(self._share_of(group))
+                self._add(param_group)
+                self._local.add_param_group(self._share_of(self.param_groups[-1]))
+        except RuntimeError:
+            del self.param_groups[num_groups:], self._local.param_groups[num_groups:]
+            self.owners = owners
+            for parameter in self.state.keys() - state:  # of an optimizer that creates its state at once
+                del self.state[parameter]
+            raise
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters, which also abandons a step after `clip_grad_norm_`."""
@@ -186,6 +182,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
         state = {local_number[number]: value for number, value in whole.items() if number in local_number}
         self._local.load_state_dict({"state": state, "param_groups": local})
         self.state, self._consolidated = self._local.state, None
+
+    def _add(self, param_group: dict[str, Any]) -> None:
+        """Add parameters here and choose their owners."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for parameter in group["params"]:
+            if not _contiguous(parameter).is_contiguous():
+                raise ValueError(
+                    f"a parameter of shape {list(parameter.shape)} with strides {parameter.stride()} was given; "
+                    "allowed: any order of dimensions, without gaps or overlaps"
+                )
+        for trained in (True, False):  # balanced separately, since frozen parameters have no state
+            added = [parameter for parameter in group["params"] if parameter.requires_grad == trained]
+            loads = [0] * self.world_size
+            for parameter, owner in self.owners.items():
+                loads[owner] += parameter.numel() if parameter.requires_grad == trained else 0
+            owners = partition([parameter.numel() for parameter in added], loads)
+            self.owners |= dict(zip(added, owners, strict=True))
 
     def _overflowed(self) -> bool:
         """Whether a `GradScaler` found an overflow on any rank. If none did, unscale the gradients."""

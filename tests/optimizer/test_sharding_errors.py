@@ -11,7 +11,7 @@ from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import error_of
-from tests.optimizer.beside import ADAMW, assert_same, loss_of, network
+from tests.optimizer.beside import ADAMW, Beside, assert_same, loss_of, network
 
 
 def misuse(rank):
@@ -52,6 +52,58 @@ def test_a_parameter_that_the_optimizer_refuses_raises_the_same_on_every_rank():
     words = "ValueError: a parameter of torch.float16 was given; allowed: float32, bfloat16"
     expected = [f"RuntimeError: rank {first}: {words}" for first in (1, 1, 2)]
     assert spawn(refuse_on_one_rank, 3) == [[], expected, expected]
+
+
+class PickySGD(torch.optim.SGD):
+    """SGD that creates a state when it gets a parameter, and refuses some afterwards."""
+
+    def add_param_group(self, param_group):
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            self.state[parameter]["start"] = parameter.detach().clone()
+        if any(parameter.dtype == torch.float16 for parameter in self.param_groups[-1]["params"]):
+            raise ValueError("no float16")
+
+
+REFUSED = {
+    "by the optimizer of one rank": (
+        lambda rank, known: [torch.zeros(8, dtype=torch.float16), torch.zeros(4)],
+        "rank 1: ValueError: no float16",
+    ),
+    "with gaps on one rank": (
+        lambda rank, known: [torch.zeros(2, 6)[:, ::2] if rank else torch.zeros(2, 3)],
+        "rank 1: ValueError: a parameter of shape [2, 3] with strides (6, 2) was given;",
+    ),
+    "known to one rank": (
+        lambda rank, known: [known if rank else torch.zeros(4)],
+        "rank 1: ValueError: some parameters appear in more than one parameter group",
+    ),
+}
+
+
+def add_what_is_refused(rank, kind):
+    """Train before a refused group, after it, and after one that is accepted; return the error."""
+    beside = Beside(PickySGD, params=lambda model: model[:4].parameters(), lr=0.1)
+    beside.train(range(1))
+    values = REFUSED[kind][0](rank, beside.model[0].bias)
+    added = [value if isinstance(value, nn.Parameter) else nn.Parameter(value) for value in values]
+    owners, state = dict(beside.sharded.owners), set(beside.sharded.state)
+    error = error_of(beside.sharded.add_param_group, {"params": added})
+    assert len(beside.sharded.param_groups) == 1
+    assert beside.sharded.owners == owners
+    assert set(beside.sharded.state) == state
+    beside.train(range(1, 3))
+    for model, optimizer in beside.both:
+        optimizer.add_param_group({"params": model[5].parameters()})
+    beside.train(range(3, 5))
+    return error
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refused_group_leaves_the_optimizer_as_it_was_on_every_rank(kind):
+    first, second = spawn(add_what_is_refused, 2, kind)
+    assert first == second
+    assert first.startswith(f"RuntimeError: {REFUSED[kind][1]}")
 
 
 def need_a_closure(rank):
