@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,9 +145,14 @@ def start_average_of_rows(whole: Tensor, group: dist.ProcessGroup | None) -> tup
     return Average(works, divisor), chunks[rank]
 
 
-def total_norm(gradients: Sequence[Tensor], device: torch.device, group: dist.ProcessGroup | None) -> Tensor:
-    """Return the float32 norm, on `device`, of all ranks' gradients together."""
-    square = nn.utils.get_total_norm(list(gradients)).to(device, torch.float32) ** 2  # one dtype, whatever a rank owns
+def total_norm(gradients: Sequence[Tensor], parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> Tensor:
+    """Return the norm of all ranks' gradients together, on the device of the first of all `parameters`.
+
+    Its dtype is the widest of the parameters', at least float32, whatever a rank owns.
+    """
+    every = list(parameters)
+    dtype = functools.reduce(torch.promote_types, [value.dtype.to_real() for value in every], torch.float32)
+    square = nn.utils.get_total_norm(list(gradients)).to(every[0].device, dtype) ** 2
     dist.all_reduce(square, group=group)
     return square.sqrt()
 

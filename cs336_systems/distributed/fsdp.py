@@ -144,7 +144,7 @@ class FullyShardedDataParallel(nn.Module):
         """Scale all gradients so that the whole model's norm is at most `max_norm`; return the norm before."""
         sharded = [shard.parameter.grad for shard in self._shards if shard.parameter.grad is not None]
         replicated = [value.grad for value in self._replicated.values() if value.grad is not None]
-        norm = total_norm(sharded, next(self.parameters()).device, self._averages.group)
+        norm = total_norm(sharded, self.parameters(), self._averages.group)
         norm = torch.hypot(norm, nn.utils.get_total_norm(replicated).to(norm))
         nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
         return norm

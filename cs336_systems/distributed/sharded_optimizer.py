@@ -116,10 +116,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return loss
         self._reduce_gradients()
 
-        # Phase 2: update the parameters of this rank, with the current options (a scheduler may have edited them).
-        for group, local in zip(self.param_groups, self._local.param_groups, strict=True):
-            local.update({name: option for name, option in group.items() if name != "params"})
+        # Phase 2: update the parameters of this rank. A scheduler may have edited the options, and the step may, too.
+        groups = list(zip(self.param_groups, self._local.param_groups, strict=True))
+        for group, local in groups:
+            local.update(_options(group))
         self._local.step(**kwargs)
+        for group, local in groups:
+            group.update(_options(local))
 
         # Phase 3: every owner broadcasts its parameters.
         self._broadcast_parameters()
@@ -137,8 +140,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._check_gradients()
         self._reduce_gradients()
         owned = [parameter for parameter in self._owned(self._parameters()) if parameter.grad is not None]
-        device = next(self._parameters()).device
-        norm = total_norm([value.grad for value in owned if value.grad is not None], device, self.process_group)
+        gradients = [value.grad for value in owned if value.grad is not None]
+        norm = total_norm(gradients, self._parameters(), self.process_group)
         self._sent.add(norm.nbytes)
         nn.utils.clip_grads_with_norm_(owned, max_norm, norm)
         return norm
@@ -165,21 +168,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
         groups, start = [], 0
         for group in self.param_groups:
             numbers = list(range(start, start + len(group["params"])))
-            groups.append({name: option for name, option in group.items() if name != "params"} | {"params": numbers})
+            groups.append(_options(group) | {"params": numbers})
             start += len(numbers)
         return {"state": dict(sorted(self._consolidated.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the whole state on every rank; each keeps its share."""
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
-        owned = self._owned(self._parameters())
-        local_number = {numbers[parameter]: index for index, parameter in enumerate(owned)}
         local = self._local.state_dict()["param_groups"]
         for group, local_group in zip(state_dict["param_groups"], local, strict=True):
-            local_group.update({name: option for name, option in group.items() if name != "params"})
+            local_group.update(_options(group))
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        owned = [number for number, value in zip(numbers, self._parameters(), strict=True) if self._owns(value)]
         whole = state_dict["state"]
-        state = {local_number[number]: value for number, value in whole.items() if number in local_number}
+        state = {index: whole[number] for index, number in enumerate(owned) if number in whole}
         self._local.load_state_dict({"state": state, "param_groups": local})
         self.state, self._consolidated = self._local.state, None
 
@@ -287,6 +289,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _share_of(self, group: dict[str, Any]) -> dict[str, Any]:
         return group | {"params": self._owned(group["params"])}
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: option for name, option in group.items() if name != "params"}
 
 
 def _on_cpu(value: Any) -> Any:

@@ -134,6 +134,21 @@ def test_accumulation_evaluation_a_second_finish_and_clipping_are_those_of_one_p
     assert all(spawn(accumulate, 2, 2))
 
 
+def clip_large_gradients(rank):
+    """Clip float64 gradients whose squares exceed the range of float32."""
+    net, plain = FullyShardedDataParallel(seeded(Blocks).double()), seeded(Blocks).double()
+    for model in (net, plain):
+        (model(batch(0)[0].double()).sum() * 1e30).backward()
+        finish(model)
+    norms = net.clip_grad_norm_(0.1), nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+    assert 1e29 < norms[0] < 1e40
+    torch.testing.assert_close(*norms)
+
+
+def test_the_norm_of_float64_gradients_has_their_range():
+    spawn(clip_large_gradients, 2)
+
+
 def train_in_low_precision(rank, world_size):
     """Return the errors of a bfloat16 model and of master weights, against one process, and what was gathered."""
     net = FullyShardedDataParallel(seeded(Blocks, rank), torch.bfloat16)

@@ -207,6 +207,27 @@ def test_the_norm_of_many_dtypes_is_the_same_on_all_ranks():
     spawn(clip_one_of_many_dtypes, 3)
 
 
+def clip_large_gradients(rank, dtypes):
+    """Clip gradients whose squares exceed the range of float32, next to some of other dtypes."""
+    weights = [nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in zip((8, 4), dtypes, strict=True)]
+    sharded = ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0)
+    for weight in weights:
+        weight.grad = torch.full_like(weight, 1e30 if weight.dtype == torch.float64 else 1.0)
+    norm = sharded.clip_grad_norm_(1.0)
+    assert norm.dtype == torch.float64
+    torch.testing.assert_close(norm.item(), sum(w.numel() for w in weights if w.dtype == torch.float64) ** 0.5 * 1e30)
+    sharded.step()
+    for weight in weights:
+        expected = -1e30 / norm.item() if weight.dtype == torch.float64 else 0.0
+        torch.testing.assert_close(weight.detach().double(), torch.full(weight.shape, expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float64), (torch.float32, torch.float64)])
+def test_the_norm_of_float64_gradients_has_their_range(world_size, dtypes):
+    spawn(clip_large_gradients, world_size, dtypes)
+
+
 def give_up_a_step(rank):
     model, sharded, twin, plain = pair(torch.optim.SGD, lr=0.1)
     loss_of(model, 0, own_part(rank)).backward()

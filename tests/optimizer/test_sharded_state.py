@@ -154,6 +154,32 @@ def test_saved_on_two_ranks_it_goes_on_with_any_number_of_ranks(case, tmp_path):
                 assert torch.equal(value, weights[name]), (world_size, name)
 
 
+def load_reordered_groups(rank):
+    """Load a state whose groups are in another order than the parameters that they name by number."""
+
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(7, 7, bias=False), nn.Tanh(), nn.Linear(7, 7, bias=False), nn.Linear(7, 5))
+
+    def groups(net, order):
+        return [{"params": net[number].parameters()} for number in order]
+
+    source = model()
+    saved = torch.optim.AdamW(groups(source, (0, 2, 3)))
+    loss_of(source, 0).backward()
+    saved.step()
+    state = saved.state_dict()
+    state["param_groups"] = [state["param_groups"][number] for number in (2, 1, 0)]
+    beside = Beside(make=model, params=lambda net: groups(net, (3, 2, 0)))
+    for _, optimizer in beside.both:
+        optimizer.load_state_dict(copy.deepcopy(state))
+    beside.train(range(1, 3))
+
+
+def test_a_state_is_loaded_by_the_numbers_of_its_parameters():
+    spawn(load_reordered_groups, 2)
+
+
 def load_what_does_not_fit(rank):
     beside = Beside()
     with pytest.raises(ValueError, match="different number of parameter groups"):

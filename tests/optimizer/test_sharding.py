@@ -94,6 +94,35 @@ def test_schedulers_and_edits_of_options_reach_every_parameter():
     spawn(train_with_changing_options, 3)
 
 
+class FadingSGD(torch.optim.Optimizer):
+    """SGD that counts its steps in its groups and divides its rate by the count."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr, "count": 0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] += 1
+            for value in group["params"]:
+                if value.grad is not None:
+                    value.sub_(value.grad, alpha=group["lr"] / group["count"])
+
+
+def train_with_options_of_the_optimizer(rank):
+    beside = Beside(
+        FadingSGD, lr=0.1, params=lambda model: [{"params": model[:4].parameters()}, {"params": model[5].weight}]
+    )
+    beside.train(range(3))
+    assert [group["count"] for group in beside.sharded.param_groups] == [3, 3]
+    beside.sharded.param_groups[0]["count"] = beside.plain.param_groups[0]["count"] = 10
+    beside.train(range(3, 5))
+
+
+def test_options_that_the_optimizer_changes_are_kept():
+    spawn(train_with_options_of_the_optimizer, 3)
+
+
 def thaw(rank):
     beside = Beside(params=lambda model: model[5].parameters())
     beside.train(range(2))
