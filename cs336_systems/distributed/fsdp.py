@@ -31,7 +31,15 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import naming, total_norm
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import broadcast, verify_same_model
-from cs336_systems.distributed.shards import Layer, Shard, gather, layers_of, refuse_sharded, shard_matrices
+from cs336_systems.distributed.shards import (
+    Layer,
+    Shard,
+    gather,
+    layers_of,
+    refuse_direct_use,
+    refuse_sharded,
+    shard_matrices,
+)
 
 
 @dataclass(eq=False)
@@ -52,7 +60,8 @@ class FullyShardedDataParallel(nn.Module):
 
     Construction checks that all ranks hold the same model and starts from rank 0's values. Parameters stay the same
     objects with the same names, but hold rows: build the optimizer afterwards, or before its first step. Compile
-    blocks before wrapping: a compiled module is gathered whole, every other layer by itself.
+    blocks before wrapping: a compiled module is gathered whole, every other layer by itself. The output projection of
+    `nn.MultiheadAttention` stays replicated.
 
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
     once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
@@ -112,7 +121,7 @@ class FullyShardedDataParallel(nn.Module):
             layer.module.register_forward_hook(after, with_kwargs=True)
         for shard in self._shards:
             if shard.parameter.requires_grad:
-                shard.parameter.register_post_accumulate_grad_hook(partial(_refuse_direct_use, shard.name))
+                shard.parameter.register_post_accumulate_grad_hook(partial(refuse_direct_use, shard.name))
         weak = weakref.WeakMethod(self._on_replicated_gradient)
         for value in self._replicated.values():
             if value.requires_grad:
@@ -124,7 +133,13 @@ class FullyShardedDataParallel(nn.Module):
         self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
         self._is_finished &= not torch.is_grad_enabled()
         self._reach("forward with", ", ".join(sorted({str(value.dtype) for value in self.parameters()})))
-        return self.module(*inputs, **kwargs)
+        try:
+            for layer in self._layers.values():
+                layer.guard(True)
+            return self.module(*inputs, **kwargs)
+        finally:
+            for layer in self._layers.values():
+                layer.guard(False)
 
     def finish_gradient_synchronization(self) -> None:
         """Finish the averages of all backwards since the last call. Call it before `optimizer.step()`.
@@ -329,10 +344,6 @@ class FullyShardedDataParallel(nn.Module):
     def _cast(self, value: Any) -> Any:
         is_cast = isinstance(value, Tensor) and value.is_floating_point()
         return value.to(self.compute_dtype) if is_cast else value
-
-
-def _refuse_direct_use(name: str, parameter: Tensor) -> None:
-    raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")
 
 
 def _ignore() -> None:

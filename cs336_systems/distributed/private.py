@@ -125,6 +125,25 @@ def is_in_backward() -> bool:
     return _attempt("torch._C._current_graph_task_id", lambda: torch._C._current_graph_task_id() != -1, lambda: True)
 
 
+def without_elements(like: Tensor, shape: torch.Size, refuse: Callable[..., Any]) -> Tensor:
+    """Return a tensor that has a shape, and the dtype and device of `like`, but whose operations call `refuse`.
+
+    The fallback is `like`.
+    """
+
+    class WithoutElements(Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, *args: Any) -> Any:
+            return refuse()
+
+    def make() -> Tensor:
+        return Tensor._make_wrapper_subclass(
+            WithoutElements, shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
+        )
+
+    return _attempt("Tensor._make_wrapper_subclass", make, lambda: like)
+
+
 def timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> datetime.timedelta | None:
     """Return the timeout of a group's collectives on `device`; None, torch's default, where it cannot be read."""
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
@@ -38,6 +40,7 @@ class Shard:
         self.users: set[Any] = set()
         """Forwards and backwards that need the whole matrix now."""
 
+        self._outside: Tensor | None = None
         self._padded_rows = size * self.num_rows
         self._memory: Tensor | None = None
         self._works: Sequence[Any] = ()
@@ -51,6 +54,13 @@ class Shard:
         alias = self._memory[: self.shape[0]].data  # has a version of its own, which later gathers do not change
         trained = alias.new_empty(0, requires_grad=self.parameter.requires_grad)
         return _Whole.apply(trained, alias, on_gradient)
+
+    def outside(self) -> Tensor:
+        """Return what the model sees in place of the matrix outside of its layer's forward."""
+        mine = self.parameter
+        if self._outside is None or (self._outside.dtype, self._outside.device) != (mine.dtype, mine.device):
+            self._outside = private.without_elements(mine, self.shape, partial(refuse_direct_use, self.name))
+        return self._outside
 
     def await_later(self, works: Sequence[Any]) -> None:
         """Note the works of a gather that has been started."""
@@ -117,6 +127,11 @@ class _Whole(torch.autograd.Function):
         return None, None, None
 
 
+def refuse_direct_use(name: str, *_: Any) -> None:
+    """Raise the error of a matrix that is not whole."""
+    raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")
+
+
 def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
     pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
@@ -146,6 +161,8 @@ class Layer:
     """The matrices, each once."""
 
     is_compiled: bool = field(init=False)
+    is_guarded: bool = False
+    """Whether the whole model runs, which must not see rows in place of a matrix."""
 
     def __post_init__(self) -> None:
         self.shards = list(dict.fromkeys(shard for _, _, shard in self.places))
@@ -171,9 +188,19 @@ class Layer:
                 self.module.__dict__.setdefault(attribute, parameter.to(dtype))
 
     def hide(self) -> None:
-        """Let the module see its parameters again."""
+        """Let the module see its parameters again, except for a matrix that is guarded."""
         for owner, _, _ in self.places:
             for attribute, _ in owner.named_parameters(recurse=False, remove_duplicate=False):
+                owner.__dict__.pop(attribute, None)
+        self.guard(self.is_guarded)
+
+    def guard(self, is_guarded: bool) -> None:
+        """Begin or end to refuse the matrices' use while this module's forward does not run."""
+        self.is_guarded = is_guarded
+        for owner, attribute, shard in self.places:
+            if is_guarded:
+                owner.__dict__[attribute] = shard.outside()
+            else:
                 owner.__dict__.pop(attribute, None)
 
 
@@ -186,11 +213,13 @@ def refuse_sharded(module: nn.Module) -> None:
 
 def shard_matrices(module: nn.Module, group: dist.ProcessGroup | None) -> list[Shard]:
     """Shard the weights of all linear and embedding layers in place, each once; return them by their first name."""
-    matrices = {
-        layer.weight
-        for layer in module.modules()
-        if SHARDED & {cls.__name__ for cls in type(layer).__mro__} and isinstance(layer.weight, nn.Parameter)
-    }
+    matrices = set()
+    for layer in module.modules():
+        weight = getattr(layer, "weight", None)
+        is_named = SHARDED & {cls.__name__ for cls in type(layer).__mro__}
+        is_read_outside = isinstance(layer, NonDynamicallyQuantizableLinear)  # by nn.MultiheadAttention
+        if is_named and not is_read_outside and isinstance(weight, nn.Parameter) and weight.ndim >= 2:
+            matrices.add(weight)
     return [
         Shard(name, value, group) for name, value in module.named_parameters() if value in matrices and value.numel()
     ]

@@ -214,6 +214,76 @@ def test_a_first_layer_whose_gradient_depends_on_its_weight_has_it_in_the_backwa
         assert max(results.values()) < 1e-6, results
 
 
+class Scalar(nn.Module):
+    """Module whose names promise matrices that it has not."""
+
+    class Linear(nn.Module):
+        """Gain without dimensions."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            return x * self.weight
+
+    class Embedding(nn.Module):
+        """Embedding without a weight of its own."""
+
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 8)
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    def __init__(self):
+        super().__init__()
+        self.gain, self.embedding = self.Linear(), self.Embedding()
+
+    def forward(self, ids):
+        return self.gain(self.embedding(ids))
+
+
+class Attention(nn.Module):
+    """Embedding, torch's own Transformer layer, and its attention without biases."""
+
+    def __init__(self):
+        super().__init__()
+        self.scalar = Scalar()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
+
+    def forward(self, ids):
+        x = self.layer(self.scalar(ids))
+        return self.attention(x, x, x)[0]
+
+
+def attend(rank, world_size):
+    """Return the largest differences of the outputs and gradients of torch's own attention from one process."""
+    net, plain = FullyShardedDataParallel(seeded(Attention, rank)), seeded(Attention)
+    ids = torch.arange(15).view(3, 5) % 5
+    results = []
+    for is_training in (True, False):
+        with torch.set_grad_enabled(is_training):
+            outputs = [each.train(is_training)(ids) for each in (net, plain)]
+        results.append(float((outputs[0] - outputs[1]).detach().abs().max()))
+        for output in outputs if is_training else []:
+            output.sin().sum().backward()
+    finish(net)
+    for name, parameter in net.module.named_parameters():
+        whole = plain.get_parameter(name).grad
+        rows = whole if whole.shape == parameter.shape else whole.split(-(-len(whole) // world_size))[rank]
+        results.append(float((parameter.grad - rows).abs().max()))
+    return results
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_weights_that_torch_reads_outside_of_their_layer_and_those_that_are_no_matrix_stay_whole(world_size):
+    for results in spawn(attend, world_size, world_size):
+        assert max(results) < 1e-5, results
+
+
 def save_and_load(rank, world_size):
     """Check every way between whole, sharded and plain states; return the whole state."""
     net = FullyShardedDataParallel(seeded(Buffered, rank))

@@ -139,12 +139,28 @@ class Direct(nn.Module):
         self.layer = nn.Linear(4, 4, bias=False)
 
     def forward(self, x):
-        return self.layer(x) + self.layer.weight.sum()
+        return self.layer(x.to(self.layer.weight.dtype)) + self.layer.weight.sum()
+
+
+class TiedByHand(nn.Module):
+    """Model whose head is the embedding's weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+
+    def forward(self, ids):
+        return nn.functional.linear(self.embedding(ids), self.embedding.weight)
 
 
 def misuse(rank):
     """Return the errors of direct use, of a sparse gradient, and of a forward that raises and the step after it."""
-    errors = [error_of(FullyShardedDataParallel(Direct())(torch.ones(1, 4)).sum().backward)]
+    errors, direct, tied = [], FullyShardedDataParallel(Direct()), FullyShardedDataParallel(TiedByHand())
+    for has_graph in (True, False):
+        with torch.set_grad_enabled(has_graph):
+            errors.append(error_of(direct, torch.ones(1, 4)))
+            errors.append(error_of(tied, torch.arange(6)))
+    errors.append(error_of(direct.module(torch.ones(1, 4)).sum().backward))
     sparse = FullyShardedDataParallel(nn.Embedding(4, 3, sparse=True))
     errors.append(error_of(sparse(torch.tensor([rank])).sum().backward))
     net = FullyShardedDataParallel(seeded(Toy))
@@ -158,10 +174,11 @@ def misuse(rank):
 
 
 def test_direct_use_and_sparse_gradients_are_refused_and_a_failed_forward_leaves_the_next_step_right():
-    for direct, sparse, *shapes in spawn(misuse, 2):
-        assert "layer.weight was used outside of its layer's forward" in direct
+    for *direct, sparse, shape, again in spawn(misuse, 2):
+        for error, name in zip(direct, ["layer", "embedding"] * 2 + ["layer"], strict=True):
+            assert f"{name}.weight was used outside of its layer's forward" in error
         assert sparse == "ValueError: weight has a sparse gradient; allowed: dense gradients"
-        assert len(shapes) == 2 and all("mat1 and mat2" in error for error in shapes)
+        assert "mat1 and mat2" in shape and "mat1 and mat2" in again
 
 
 def use_rows(rank):
