@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cs336_systems.launching import launching
+
 BLOCK = 4096
 """Logits per iteration, 16 per thread: 44 registers on Hopper, so five programs of a multiprocessor cover each other's
 reductions."""
@@ -62,14 +64,15 @@ def cross_entropy_triton_(
 ) -> None:
     """Run `linear_cross_entropy.cross_entropy_` as a kernel. The loss of a target outside the vocabulary is NaN."""
     if logits.shape[0]:
-        cross_entropy_kernel[(logits.shape[0],)](
-            logits,
-            targets,
-            losses,
-            logits.stride(0),
-            logits.shape[1],
-            ignore_index,
-            NEEDS_GRADIENT=needs_gradient,
-            BLOCK=BLOCK,
-            num_warps=NUM_WARPS,
-        )
+        with launching(cross_entropy_kernel, logits):
+            cross_entropy_kernel[(logits.shape[0],)](
+                logits,
+                targets,
+                losses,
+                logits.stride(0),
+                logits.shape[1],
+                ignore_index,
+                NEEDS_GRADIENT=needs_gradient,
+                BLOCK=BLOCK,
+                num_warps=NUM_WARPS,
+            )

@@ -1,5 +1,7 @@
 """The fused head and loss against float64 and eager, in every dtype, and whatever autograd asks of it."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -199,6 +201,21 @@ def test_the_head_is_one_operator_of_a_compiled_graph():
     torch.testing.assert_close(compiled, expected)
     ours, theirs = (torch.autograd.grad(loss, parameters) for loss in (compiled, expected))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_threads_at_once_get_the_losses_of_one():
+    """Of Triton too: its interpreter by itself runs one kernel at a time."""
+    hidden, weight, targets = operands(60, 16, 5000)
+    expected = answer(linear_cross_entropy(hidden, weight, targets, impl="pytorch"), hidden, weight)
+    ready = threading.Barrier(4)
+
+    def call(impl):
+        ready.wait()
+        return answer(linear_cross_entropy(hidden, weight, targets, impl=impl), hidden, weight)
+
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(call, ["triton", "triton", "pytorch", "triton"]):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_chunk_is_whole_waves_of_at_least_d_model_rows(monkeypatch):

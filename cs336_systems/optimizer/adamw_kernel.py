@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cs336_systems.launching import launching
 from cs336_systems.optimizer.adamw import AdamWRule
 
 BLOCK = 2048
@@ -62,22 +63,23 @@ def adamw_update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tenso
     """Run `adamw.adamw_update` as a kernel. It reads the step on the device, so it can be captured in a CUDA graph."""
     beta1, beta2 = rule.betas
     n = weight.numel()
-    adamw_kernel[(triton.cdiv(n, BLOCK),)](
-        weight,
-        gradient.contiguous(),
-        state.get("master", weight),
-        state["exp_avg"],
-        state["exp_avg_sq"],
-        state["step"],
-        n,
-        rule.lr,
-        1 - rule.lr * rule.weight_decay,
-        1 - beta1,
-        beta2,
-        1 - beta2,
-        math.log2(beta1),
-        math.log2(beta2),
-        rule.eps,
-        HAS_MASTER="master" in state,
-        BLOCK=BLOCK,
-    )
+    with launching(adamw_kernel, weight):
+        adamw_kernel[(triton.cdiv(n, BLOCK),)](
+            weight,
+            gradient.contiguous(),
+            state.get("master", weight),
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            state["step"],
+            n,
+            rule.lr,
+            1 - rule.lr * rule.weight_decay,
+            1 - beta1,
+            beta2,
+            1 - beta2,
+            math.log2(beta1),
+            math.log2(beta2),
+            rule.eps,
+            HAS_MASTER="master" in state,
+            BLOCK=BLOCK,
+        )

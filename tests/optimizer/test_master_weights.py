@@ -1,6 +1,8 @@
 """AdamW with master weights: its updates against float64, its steps against autocast's."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -75,6 +77,27 @@ def test_the_optimizer_takes_the_steps_of_its_rule(dtype):
     held = optimizer.state[weight].get("master", weight)
     torch.testing.assert_close(held.double(), exact, rtol=1e-6, atol=3e-7)
     assert len(optimizer.state) == 1
+
+
+def test_threads_at_once_update_as_one():
+    """Of Triton too: its interpreter by itself runs one kernel at a time."""
+    ready = threading.Barrier(3)
+
+    def updated(n):
+        weight, gradients = tensors(n, torch.float32)
+        state = {name: torch.zeros(n, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+        state["step"] = torch.zeros((), device=DEVICE)
+        ready.wait()
+        with torch.no_grad():
+            for gradient in gradients:
+                state["step"] += 1
+                adamw_update_triton(weight, gradient, state, RULE)
+        return weight
+
+    sizes = (50_000, 50_001, 50_002)
+    with ThreadPoolExecutor(3) as threads:
+        for n, weight in zip(sizes, threads.map(updated, sizes), strict=True):
+            torch.testing.assert_close(weight.double(), exact_adamw(*tensors(n, torch.float32)), rtol=1e-6, atol=3e-7)
 
 
 def test_steps_are_counted_in_float32_whatever_the_default_dtype():
