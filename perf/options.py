@@ -4,10 +4,27 @@ import difflib
 import importlib
 import math
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
+
+
+def command_line(*, flags: Iterable[str] = (), valued: Iterable[str] = ()) -> str:
+    """Return this process's command line without these flags, and without these options and their values.
+
+    A path of one machine says nothing on another.
+    """
+    arguments = iter(sys.argv[1:])
+    kept = []
+    for argument in arguments:
+        if argument in valued:
+            next(arguments, None)
+        elif argument not in flags and argument.partition("=")[0] not in valued:
+            kept.append(argument)
+    return f"python -m perf {shlex.join(kept)}"
 
 
 class Finite(click.FloatRange):

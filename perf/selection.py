@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import click
+
 from perf import benchmarks
 from perf.harness.case import Case
 from perf.harness.suite import cases_of, is_selected
@@ -48,7 +50,7 @@ def shard(pattern: str, number: int, count: int) -> str:
 
     Cases are dealt out in turn, because neighbours in a grid take similar times.
     """
-    instances = [cls() for _, cls, _ in asv_classes() if cls]
+    instances = [cls() for _, cls in sound_classes()]
     selected = [case for instance in instances for case in cases_of(instance) if is_selected(case, instance, [pattern])]
     return pattern_of(selected[number - 1 :: count])
 
@@ -60,6 +62,17 @@ def pattern_of(cases: Iterable[Case]) -> str:
         params.setdefault(case.benchmark, []).append(re.escape(", ".join(map(repr, case.params.values()))))
     parts = (rf"^{re.escape(name)}\.\w+\((?:{'|'.join(values)})\)$" for name, values in params.items())
     return "|".join(parts) or "(?!)"
+
+
+def sound_classes() -> Iterator[tuple[str, Any]]:
+    """Yield (`module.Class`, class) for each class of asv's. Raises `click.ClickException` if a module does not import.
+
+    For a selection that would else be smaller, and its rows lost, without a word.
+    """
+    for name, cls, reason in asv_classes():
+        if cls is None:
+            raise click.ClickException(reason)
+        yield name, cls
 
 
 def asv_classes() -> Iterator[tuple[str, Any, str]]:

@@ -31,7 +31,7 @@ from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.lock import Busy, measuring
 from perf.harness.preflight import full_disks, objection
-from perf.options import Finite
+from perf.options import Finite, command_line
 from perf.selection import SETS, pattern_of
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
@@ -56,6 +56,9 @@ class _Gate(click.Command):
             raise
         except click.ClickException as error:
             raise _NotJudged(error.message) from None
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted: nothing was judged, and no measurement is kept", err=True)
+            ctx.exit(128 + signal.SIGINT)
 
 
 @click.command("gate", cls=_Gate)
@@ -157,15 +160,22 @@ def command(
 
     Intended regressions are accepted with a reason: python -m perf accept --help.
 
-    Exit status: 0 no regression, 1 something is slower, larger or broken, 2 nothing could be judged.
+    Exit status: 0 no regression, 1 something is slower, larger or broken, 2 nothing could be judged, 130 interrupted.
     """
     if simulate:
+        if base or json_file or markdown or keep:
+            raise click.UsageError("--simulate was given with BASE, --json, --markdown or --keep; allowed: alone")
         _simulate()
         return
     if not base and not self_test and not environments:
         raise click.UsageError("BASE was not given: the commit to compare with")
     if environments and (head or self_test):
         raise click.UsageError(f"--env and {'HEAD' if head else '--self-test'} were both given; allowed: one of them")
+    if self_test and (head or json_file or markdown or dry_run):
+        raise click.UsageError(
+            "--self-test was given with HEAD, --json, --markdown or --dry-run; allowed: with one commit at most; its "
+            "report is kept under perf/records"
+        )
     if plant and not self_test:
         raise click.UsageError("--plant was given; allowed: with --self-test")
     if chosen and pattern:
@@ -318,9 +328,4 @@ def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list
 
 def _command() -> str:
     """Return the command line without the options that name files of this machine."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--keep"]
-    for option in ("--json", "--markdown"):
-        if option in arguments:
-            at = arguments.index(option)
-            del arguments[at : at + 2]
-    return f"python -m perf {shlex.join(arguments)}"
+    return command_line(flags=["--keep"], valued=["--json", "--markdown"])

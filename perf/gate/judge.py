@@ -10,6 +10,7 @@ from perf.gate.statistics import LOOKS
 from perf.gate.timed_rows import MAX_RATIO, timed_rows, why_no_times
 from perf.gate.verdicts import Judgement, Quantity, Verdict, Visits, Word
 from perf.harness.case import ARMS
+from perf.workloads import NOT_INSTALLED
 
 
 def judge(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> Judgement:
@@ -55,7 +56,7 @@ def _verdicts(case: Evidence, decision: RowDecision | None, looks: Sequence[int]
         return [_without_number(case, "AMBIGUOUS", why_no_times(case))]
     base, head = (case.outcomes[arm] for arm in ARMS)
     if base.works and not head.works:
-        is_gone = head.status == "unavailable"
+        is_gone = head.status == "unavailable" and not head.reason.endswith(NOT_INSTALLED)  # base runs here
         return [_without_number(case, "GONE" if is_gone else "BROKEN", head.reason if is_gone else head.failure)]
     if head.works and not base.works:
         is_new = base.status == "unavailable"

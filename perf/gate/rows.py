@@ -8,7 +8,7 @@ from perf.gate.evidence import Evidence
 from perf.harness import device
 from perf.harness.case import Case
 from perf.harness.suite import cases_of, is_selected
-from perf.selection import asv_classes, is_control
+from perf.selection import is_control, sound_classes
 
 ALWAYS = r"^(controls\.Controls|smoke\.SmokeControls)\."
 """Controls of every gate: their code is the same in both arms. Other controls are measured if they are selected."""
@@ -24,9 +24,7 @@ def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
     margins = identical.margins(identical.aa_runs(device.machine()["machine"]))
     selected: list[Evidence] = []
     controls: list[Evidence] = []
-    for name, cls, _ in asv_classes():
-        if cls is None:
-            continue
+    for name, cls in sound_classes():
         benchmark = cls()
         group, patterns = (controls, [pattern, ALWAYS]) if is_control(name) else (selected, [pattern])
         for case in cases_of(benchmark):
@@ -40,8 +38,7 @@ def every_row() -> list[Evidence]:
     """Return empty evidence for all cases of all classes, controls included, without margins."""
     return [
         Evidence(case, benchmark.negligible, is_control(name))
-        for name, cls, _ in asv_classes()
-        if cls is not None
+        for name, cls in sound_classes()
         for benchmark in (cls(),)
         for case in cases_of(benchmark)
     ]

@@ -88,12 +88,13 @@ class Judgement:
 
     @property
     def exit_status(self) -> int:
-        """0: no regression; 1: a regression; 2: nothing could be judged, or times were requested and none was."""
+        """0: no regression; 1: a regression; 2: nothing could be judged, no row is left, or no time was."""
         if any(verdict.is_bad for verdict in self.believed):
             return 1
         requested = {verdict.quantity for verdict in self.verdicts}
         judged = {verdict.quantity for verdict in self.believed}
-        return 2 if self.contaminated or requested - judged or not requested else 0
+        are_gone = all(verdict.word == "GONE" for verdict in self.verdicts)  # of none too
+        return 2 if self.contaminated or requested - judged or are_gone else 0
 
 
 @dataclass(frozen=True)

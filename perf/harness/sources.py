@@ -138,7 +138,11 @@ class Sources:
         return named
 
     def _read(self, path: Path, module: str) -> None:
-        tree = ast.parse(path.read_bytes(), str(path))
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError as error:
+            file = path.relative_to(self._folder.parent).as_posix()
+            raise SystemExit(f"{file}:{error.lineno}: {error.msg}") from None
         _WithoutDocstrings().visit(tree)
         for name, function in _functions(tree):
             qualified = f"{module}:{name}"

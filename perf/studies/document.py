@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import click
 
 from perf.files import write_measured
 from perf.harness import device
+from perf.options import command_line
 from perf.studies import rows
 from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.rows import Row
@@ -85,11 +85,7 @@ def text_table(cells: Iterable[Row]) -> str:
 
 def document(kind: str, rows: list[Row]) -> dict[str, Any]:
     """Return rows with the device ("cuda" or "cpu"), the software, the command and the commit that made them."""
-    arguments = sys.argv[1:]
-    if "--out" in arguments:  # a path of one machine says nothing on another
-        at = arguments.index("--out")
-        del arguments[at : at + 2]
-    command = " ".join(["python -m perf", *arguments])
+    command = command_line(valued=["--out"])
     origin = {"device": device.identity(kind), "software": device.software()}
     return {"command": command, "commit": _commit(), **origin, "rows": rows}
 
@@ -108,14 +104,22 @@ def _commit() -> str | None:
 def kept(
     measured: Iterable[Row], kind: str, path: Path, on_file: Callable[[Row], Row] = lambda row: row
 ) -> dict[str, Any]:
-    """Return the document of all measured rows, and write it to `path` after each, so that an interruption loses none.
+    """Return the document of all measured rows, and write it to `path`.
 
-    `on_file` shortens a row for the file.
+    Until it is whole it stands beside, as NAME.json.part, after each row: an interruption loses none, and replaces no
+    result of an earlier run by a part of one. `on_file` shortens a row for the file.
     """
     rows: list[Row] = []
-    for row in measured:
-        rows.append(row)
-        write(path, document(kind, [on_file(each) for each in rows]))
+    part = path.with_name(f"{path.name}.part")
+    try:
+        for row in measured:
+            rows.append(row)
+            write(part, document(kind, [on_file(each) for each in rows]))
+    except KeyboardInterrupt:
+        click.echo(f"Interrupted: what was measured is in {part}", err=True)
+        raise
+    if rows:
+        part.replace(path)
     return document(kind, rows)
 
 
@@ -124,7 +128,7 @@ _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write aside and rename, a list of numbers on one line. Raises `click.ClickException` if that fails."""
-    wrong = next(rows.faults(path.stem, document["rows"], whole=True), None)
+    wrong = next(rows.faults(path.name.partition(".")[0], document["rows"], whole=True), None)
     assert wrong is None, wrong
     text = json.dumps(document, indent=1)
     write_measured({path: _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"})

@@ -16,6 +16,9 @@ from perf.workloads.workload import Unavailable, Workload
 
 PACKAGE = "cs336_systems"
 
+NOT_INSTALLED = "which is not installed"
+"""How the reason of a case ends whose commit imports what this environment lacks."""
+
 FORMER_MODULES = {
     "accounting.collectives.best_bucket_bytes": "accounting.buckets",
     "accounting.collectives.exposed_seconds": "accounting.buckets",
@@ -114,4 +117,4 @@ def measured_module(module: str) -> ModuleType:
         missing = str(error.name)
         if missing.partition(".")[0] == imported_as:
             raise Unavailable(f"this commit has no module {PACKAGE}{missing.removeprefix(imported_as)}") from None
-        raise Unavailable(f"{PACKAGE}.{module} needs {missing}, which is not installed") from None
+        raise Unavailable(f"{PACKAGE}.{module} needs {missing}, {NOT_INSTALLED}") from None

@@ -10,10 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from perf import selection
 from perf.commands.gate import command
+from perf.gate.rows import rows
+from perf.selection import shard
 from tests.throwaway import Repository
 
 ROWS = r"SmokeAttention.*\(128.*'reference'"
@@ -154,6 +158,14 @@ def test_waits():
 """
 
 
+@pytest.mark.parametrize("selected", [rows, lambda pattern: shard(pattern, 1, 2)])
+def test_a_benchmark_file_that_does_not_import_is_no_smaller_selection(selected, monkeypatch):
+    broken = ("smoke", None, "perf/benchmarks/smoke.py: SyntaxError: no")
+    monkeypatch.setattr(selection, "asv_classes", lambda: iter([broken]))
+    with pytest.raises(click.ClickException, match=r"^perf/benchmarks/smoke.py: SyntaxError"):
+        selected("SmokeAttention")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_gate_that_is_ended_in_its_tests_leaves_nothing_running_and_nothing_behind(
     repository: Repository, tmp_path: Path, number: signal.Signals
@@ -180,5 +192,5 @@ def test_a_gate_that_is_ended_in_its_tests_leaves_nothing_running_and_nothing_be
         gate.wait()
     os.close(begun)
     os.close(watched)
-    assert gate.returncode != 0
+    assert gate.returncode == 128 + number
     assert list(temporary.glob("perf-gate*")) == []

@@ -1,9 +1,12 @@
 """A misspelt option or command fails with a line that names the remedy."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
 from perf.__main__ import main
+from perf.options import command_line
 
 
 @pytest.mark.parametrize(
@@ -16,6 +19,9 @@ from perf.__main__ import main
         (["gate", "HEAD", "--budget", "inf"], "finite"),
         (["gate", "--self-test", "--plant", "nan"], "finite"),
         (["gate", "HEAD", "--plant", "1"], "--self-test"),
+        (["gate", "--self-test", "HEAD~1", "HEAD"], "--self-test was given with HEAD"),
+        (["gate", "--self-test", "HEAD", "--json", "file"], "--self-test was given with"),
+        (["gate", "--simulate", "HEAD"], "--simulate was given with BASE"),
         (["study", "attention", "--half-width", "nan"], "finite"),
         (["study", "ddp", "--bucket-size-mb", "nan"], "finite"),
         (["missed", "history", "--machine", "nvidia-h20"], "nvidia-h200"),
@@ -27,6 +33,12 @@ def test_what_is_misspelt_or_no_number_is_one_line_that_helps(command: list[str]
     assert done.exit_code == 2
     assert isinstance(done.exception, SystemExit)
     assert helps in done.output.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("given", [["--json", "/home/me/x.json"], ["--json=/home/me/x.json"]])
+def test_a_published_command_names_no_file_of_this_machine(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["perf", "gate", "--keep", *given, "HEAD", "-b", "a b"])
+    assert command_line(flags=["--keep"], valued=["--json"]) == "python -m perf gate HEAD -b 'a b'"
 
 
 @pytest.mark.parametrize("arguments", [(), ("study",)])

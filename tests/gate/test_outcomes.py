@@ -6,6 +6,7 @@ import pytest
 
 from perf.gate.evidence import Outcome, PairedVisit
 from perf.gate.judge import judge, open_rows
+from perf.workloads import NOT_INSTALLED
 from tests.gate.made_evidence import OK, evidence, rows, word_of
 
 
@@ -39,6 +40,7 @@ def test_a_row_of_bad_visits_alone_is_ambiguous_and_the_others_are_judged(bad):
         (Outcome("crashed", "died"), OK, "FIXED", "crashed: died"),
         (Outcome("unavailable", "no such impl"), OK, "NEW", "no such impl"),
         (OK, Outcome("unavailable", "no such impl"), "GONE", "no such impl"),
+        (OK, Outcome("unavailable", f"it needs a_package, {NOT_INSTALLED}"), "BROKEN", "a_package"),
         (Outcome("throttled", "hot"), Outcome("error", "boom"), "BROKEN", "boom"),
         (Outcome("throttled", "too hot"), OK, "AMBIGUOUS", "base: too hot"),
         (OK, None, "AMBIGUOUS", "head"),
@@ -49,6 +51,12 @@ def test_words_of_outcomes(base, head, word, reason):
     (got,) = judge([evidence("row", base=base, head=head, processes=0)]).verdicts
     assert got.word == word
     assert reason in got.reason
+
+
+def test_where_every_row_is_gone_nothing_was_judged():
+    gone = evidence("gone", head=Outcome("unavailable", "no such impl"), processes=0)
+    assert judge([gone]).exit_status == 2
+    assert judge([gone, *rows()]).exit_status == 0
 
 
 def test_an_untimed_row_breaks_in_its_memory():

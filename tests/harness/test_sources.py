@@ -119,3 +119,10 @@ def test_a_function_needs_the_modules_that_its_own_imports(tmp_path: Path) -> No
     with_sub = Sources(package).needed(["module:other"])
     assert {"sub:", "sub.late:"} <= with_sub
     assert "sub.other:" not in with_sub
+
+
+def test_a_module_that_is_no_python_is_one_line(tmp_path):
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    (tmp_path / "package" / "inner" / "module.py").write_text("x = 1\ndef (\n")
+    with pytest.raises(SystemExit, match=r"^package/inner/module.py:2: invalid syntax"):
+        Sources(tmp_path / "package")

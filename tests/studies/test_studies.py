@@ -58,7 +58,10 @@ def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
     path = tmp_path / "study.json"
     with pytest.raises(KeyboardInterrupt):
         document.kept(rows(), "cpu", path, lambda row: row | {"y": 3})
-    assert json.loads(path.read_text())["rows"] == [{"x": 1, "y": 3}, {"x": 2, "y": 3}]
+    part = tmp_path / "study.json.part"
+    assert json.loads(part.read_text())["rows"] == [{"x": 1, "y": 3}, {"x": 2, "y": 3}]
+    assert list(tmp_path.iterdir()) == [part]  # no result of an earlier run is replaced by a part
+    document.kept([{"x": 1}], "cpu", path)
     assert list(tmp_path.iterdir()) == [path]
 
 
