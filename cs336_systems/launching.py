@@ -1,16 +1,23 @@
-"""Context of a Triton launch that is not made through `attention.launch.Launch`."""
+"""What every launch of a Triton kernel needs around it."""
 
 import contextlib
+import threading
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 
-from cs336_systems.attention import launch
+INTERPRETER = threading.Lock()
+"""Held while Triton's interpreter runs a kernel: it puts its own functions in the place of Triton's language."""
 
 
 def launching(kernel: Any, x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Make x's device current; under Triton's interpreter wait for the launches of other threads instead."""
-    if isinstance(kernel, triton.runtime.JITFunction):
-        return launch._on_device_of(x)
-    return launch._interpreter
+    return on_device_of(x) if isinstance(kernel, triton.runtime.JITFunction) else INTERPRETER
+
+
+def on_device_of(x: Any) -> contextlib.AbstractContextManager[Any]:
+    """Make the device of a tensor or descriptor current: Triton launches there, wherever its pointers are."""
+    device = x.device if isinstance(x, Tensor) else x.base.device
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

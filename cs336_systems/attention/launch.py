@@ -6,7 +6,6 @@ contiguous head vectors, and so are outputs.
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,15 +15,13 @@ import triton
 from torch import Tensor
 
 from cs336_systems.attention.private import DirectLaunch, direct_launch
+from cs336_systems.launching import INTERPRETER, on_device_of
 
 _hooks = triton.knobs.runtime
 
 T = TypeVar("T")
 
 MAX_PLANS = 4096
-
-_interpreter = threading.Lock()
-"""Held while Triton's interpreter runs a kernel: it puts its own functions in the place of Triton's language."""
 
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(q, k, v, seed of the dropout) -> out, lse in float32."""
@@ -45,7 +42,7 @@ class Launch:
         self.kernel, self.grid = kernel, (num_programs, 1, 1)
         self.scalars, self.constants = scalars, constants
         self._is_compiled = False
-        self._turn = contextlib.nullcontext() if isinstance(kernel, triton.runtime.JITFunction) else _interpreter
+        self._turn = contextlib.nullcontext() if isinstance(kernel, triton.runtime.JITFunction) else INTERPRETER
         self._direct: DirectLaunch | None = None
 
     @property
@@ -55,7 +52,7 @@ class Launch:
 
     def compile(self, *tensors: Any) -> None:
         """Compile for a call with these tensors, without launching."""
-        with _on_device_of(tensors[0]):
+        with on_device_of(tensors[0]):
             self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants)
 
     def __call__(self, *tensors: Any) -> None:
@@ -67,7 +64,7 @@ class Launch:
         device = direct.gpu.get_current_device()
         enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook  # a profiler's; a chain of hooks may be empty
         if device != direct.device or getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
-            with _on_device_of(tensors[0]):
+            with on_device_of(tensors[0]):
                 direct.compiled[self.grid](*tensors, *direct.rest)
             return
         arguments: tuple[Any, ...] = (*tensors, *direct.rest)
@@ -75,7 +72,7 @@ class Launch:
         direct.run(*self.grid, stream, *direct.fixed, *((arguments,) if direct.as_one_tuple else arguments))
 
     def _launch_with_triton(self, tensors: tuple[Any, ...]) -> None:
-        with self._turn, _on_device_of(tensors[0]):
+        with self._turn, on_device_of(tensors[0]):
             compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
             # None where Triton's interpreter or a hook of Triton's has taken the call.
             if compiled is not None and not self._is_compiled:
@@ -153,9 +150,3 @@ def num_tiles(x: Tensor, rows: int) -> int:
 def cdiv(a: int, b: int) -> int:
     """Return a / b rounded up."""
     return -(-a // b)
-
-
-def _on_device_of(x: Any) -> contextlib.AbstractContextManager[Any]:
-    """Make the device of a tensor or descriptor current: Triton launches there, wherever its pointers are."""
-    device = x.device if isinstance(x, Tensor) else x.base.device
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
