@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import Average, Traffic, naming, start_average
-from cs336_systems.distributed.shards import Shard
+from cs336_systems.distributed.shards import Shard, refuse_sparse
 
 MAX_UNDER_WAY = 2
 """Whole gradients that may be under way before the compute stream waits for the first."""
@@ -57,8 +57,9 @@ class Averages:
     def average(self, parameters: Mapping[str, Tensor]) -> None:
         """Average the gradients of replicated parameters, those of one dtype and device together, and wait."""
         together: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for value in parameters.values():
+        for name, value in parameters.items():
             assert value.grad is not None
+            refuse_sparse(name, value.grad)
             value.grad = value.grad.contiguous()
             together.setdefault((value.dtype, value.device), []).append(value.grad)
         for gradients in together.values():

@@ -86,8 +86,7 @@ class Shard:
 
     def start_average(self, gradient: Tensor, group: dist.ProcessGroup | None) -> tuple[Average, Tensor, int]:
         """Start to average the whole gradient in the parameter's dtype; return the average, our rows and the bytes."""
-        if gradient.is_sparse:
-            raise ValueError(f"{self.name} has a sparse gradient; allowed: dense gradients")
+        refuse_sparse(self.name, gradient)
         whole = padded(gradient.to(self.parameter.dtype), self._padded_rows)
         average, mine = start_average_of_rows(whole, group)
         return average, mine[: self.parameter.shape[0]], whole.nbytes
@@ -125,6 +124,12 @@ class _Whole(torch.autograd.Function):
         require_one_derivative("a fully sharded module", "the module itself")
         ctx.on_gradient(gradient)
         return None, None, None
+
+
+def refuse_sparse(name: str, gradient: Tensor) -> None:
+    """Raise `ValueError` for a gradient that collectives cannot average."""
+    if gradient.is_sparse:
+        raise ValueError(f"{name} has a sparse gradient; allowed: dense gradients")
 
 
 def refuse_direct_use(name: str, *_: Any) -> None:

@@ -163,6 +163,9 @@ def misuse(rank):
     errors.append(error_of(direct.module(torch.ones(1, 4)).sum().backward))
     sparse = FullyShardedDataParallel(nn.Embedding(4, 3, sparse=True))
     errors.append(error_of(sparse(torch.tensor([rank])).sum().backward))
+    replicated = FullyShardedDataParallel(nn.EmbeddingBag(4, 3, mode="sum", sparse=True))
+    replicated(torch.tensor([[rank]])).sum().backward()
+    errors.append(error_of(finish, replicated))
     net = FullyShardedDataParallel(seeded(Toy))
     for step in range(3):
         if step:
@@ -174,10 +177,10 @@ def misuse(rank):
 
 
 def test_direct_use_and_sparse_gradients_are_refused_and_a_failed_forward_leaves_the_next_step_right():
-    for *direct, sparse, shape, again in spawn(misuse, 2):
+    for *direct, sparse, replicated, shape, again in spawn(misuse, 2):
         for error, name in zip(direct, ["layer", "embedding"] * 2 + ["layer"], strict=True):
             assert f"{name}.weight was used outside of its layer's forward" in error
-        assert sparse == "ValueError: weight has a sparse gradient; allowed: dense gradients"
+        assert sparse == replicated == "ValueError: weight has a sparse gradient; allowed: dense gradients"
         assert "mat1 and mat2" in shape and "mat1 and mat2" in again
 
 
