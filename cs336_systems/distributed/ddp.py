@@ -26,13 +26,16 @@ from torch import Tensor, nn
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
 from cs336_systems.distributed.collectives import Average, Traffic, naming, start_average
-from cs336_systems.distributed.replicas import broadcast, verify_same_model
+from cs336_systems.distributed.replicas import broadcast, verify_same_arguments, verify_same_model
 
 
 @dataclass
 class _Launched:
     bucket: Bucket
     average: Average
+    gradients: list[Tensor]
+    """Gradients at the launch, which a later hook may have replaced in the parameters."""
+
     flat: Tensor | None
     """Flattened copy that is reduced in place of the gradients."""
 
@@ -52,13 +55,18 @@ class DataParallel(nn.Module):
         broadcast_buffers: also broadcast rank 0's buffers before every forward in training mode.
         find_unused_parameters: allow parameters without a gradient, which may differ between ranks. A rank that did
             not use a parameter contributes zero; a parameter that no rank used keeps None. Costs one more all-reduce.
-        communication_dtype: dtype that gradients are rounded to for the all-reduce, e.g. torch.bfloat16.
+        communication_dtype: dtype that real gradients are rounded to for the all-reduce, e.g. torch.bfloat16.
+
+    Register hooks of your own before wrapping: overlapping strategies send a gradient as soon as it exists, and its
+    average replaces what a later hook assigns.
 
     Raises:
-        RuntimeError: the ranks hold different models; a forward, `state_dict()` or second backward before the last step
-            was finished; a parameter without gradient, unless allowed; a parameter frozen or unfrozen after wrapping;
-            a collective that failed or timed out (the message names rank and parameters).
-        ValueError: a sparse gradient.
+        RuntimeError: the ranks hold different models or wrap them with other arguments; a forward, `state_dict()` or
+            second backward before the last step was finished; a parameter without gradient, unless allowed; a parameter
+            frozen or unfrozen after wrapping; a collective that failed or timed out (the message names rank and
+            parameters).
+        ValueError: a sparse gradient; a communication_dtype that is not of floating point, or any for complex
+            parameters; loading with assign=True.
     """
 
     overlaps = False
@@ -84,8 +92,11 @@ class DataParallel(nn.Module):
         self._names, self._trained = [name for name, _ in trained], [value for _, value in trained]
         self._frozen = [value for value in module.parameters() if not value.requires_grad]
         self._synchronizing, self._accumulated = True, False
-        self._use_buckets(self._buckets(self._trained))
         verify_same_model(module, process_group)
+        verify_same_arguments(self._arguments(), process_group)
+        if communication_dtype is not None:
+            self._check_rounding(communication_dtype)
+        self._use_buckets(self._buckets(self._trained))
         broadcast([*module.parameters(), *module.buffers()], process_group)
         on_gradient = weakref.WeakMethod(self._on_gradient)  # a strong reference would be a cycle through parameters
         for index, parameter in enumerate(self._trained):
@@ -144,9 +155,27 @@ class DataParallel(nn.Module):
         self._require_finished("state_dict()")
         return self.module.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Load the module's state; load the same on every rank."""
-        return self.module.load_state_dict(*args, **kwargs)
+        if assign:
+            raise ValueError("assign=True was given; allowed: False, because the parameters have hooks")
+        return self.module.load_state_dict(state_dict, strict)
+
+    def _arguments(self) -> str:
+        """Describe the arguments that must be the same on every rank."""
+        return (
+            f"{type(self).__name__} with broadcast_buffers={self._broadcast_buffers}, "
+            f"find_unused_parameters={self._find_unused}, communication_dtype={self._communication_dtype}"
+        )
+
+    def _check_rounding(self, dtype: torch.dtype) -> None:
+        if not dtype.is_floating_point:
+            raise ValueError(f"communication_dtype={dtype} was given; allowed: a floating-point dtype, or None")
+        for name, parameter in zip(self._names, self._trained, strict=True):
+            if parameter.is_complex():
+                raise ValueError(
+                    f"communication_dtype={dtype} was given, but {name} is complex; allowed: real parameters, or None"
+                )
 
     def _buckets(self, parameters: list[nn.Parameter]) -> list[Bucket]:
         """Make one bucket per parameter, from the last to the first."""
@@ -196,7 +225,7 @@ class DataParallel(nn.Module):
         with self._naming(bucket):
             average = start_average(gradients if flat is None else [flat], self.process_group)
         self._sent.add(bucket.num_bytes if flat is None else flat.nbytes, len(average.works))
-        self._launched.append(_Launched(bucket, average, flat))
+        self._launched.append(_Launched(bucket, average, gradients, flat))
 
     def _complete(self, launched: _Launched) -> None:
         """Wait for a bucket and write the average into its gradients, once."""
@@ -204,13 +233,15 @@ class DataParallel(nn.Module):
             return
         with self._naming(launched.bucket):
             launched.average.wait()
-        gradients = [self._gradient(index) for index in launched.bucket.indices]
+        gradients = launched.gradients
         if launched.flat is not None:
             parts = launched.flat.split([gradient.numel() for gradient in gradients])
             sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
             private.copy_each(gradients, sums)
         if launched.average.divisor > 1:
             private.divide_each(gradients, launched.average.divisor)
+        for index, gradient in zip(launched.bucket.indices, gradients, strict=True):
+            self._trained[index].grad = gradient
         launched.is_complete = True
 
     def _gradient(self, index: int) -> Tensor:
@@ -319,3 +350,6 @@ class BucketedDDP(DataParallel):
 
     def _buckets(self, parameters: list[nn.Parameter]) -> list[Bucket]:
         return buckets_of(parameters, self.bucket_size_mb)
+
+    def _arguments(self) -> str:
+        return f"{super()._arguments()}, bucket_size_mb={self.bucket_size_mb}"

@@ -32,6 +32,18 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
                 )
 
 
+def verify_same_arguments(arguments: str, group: dist.ProcessGroup | None = None) -> None:
+    """Raise the same `RuntimeError`, naming rank and arguments, on every rank if the ranks' arguments differ."""
+    every = [""] * dist.get_world_size(group)
+    dist.all_gather_object(every, arguments, group=group)
+    for number, other in enumerate(every):
+        if other != every[0]:
+            raise RuntimeError(
+                f"rank {global_rank(group, number)} wraps in {other}, rank {global_rank(group, 0)} in {every[0]}; "
+                "allowed: the same on every rank"
+            )
+
+
 def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
     """Copy the values of the group's rank 0 into the tensors of every rank."""
     with torch.no_grad():

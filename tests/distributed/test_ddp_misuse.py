@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from cs336_systems.distributed.ddp import BucketedDDP, FlatDDP, NaiveDDP, OverlappedDDP
 from tests.distributed.models import Toy
 from tests.distributed.ranks import spawn
 from tests.distributed.steps import STRATEGIES, backward, batch, counted, error_of, gradients, mean_gradients, seeded
@@ -50,6 +51,88 @@ def test_unlike_models_raise_the_same_on_every_rank():
     assert ranks[0] == ranks[1] == ranks[2]
     for (kind, _), error in ranks[0].items():
         assert "rank 2" in error and "rank 0" in error and MISMATCHES[kind][1] in error, kind
+
+
+UNLIKE_ARGUMENTS = {
+    "strategy": (NaiveDDP, [{}, {}]),
+    "broadcast_buffers": (NaiveDDP, [{}, {"broadcast_buffers": True}]),
+    "find_unused_parameters": (OverlappedDDP, [{}, {"find_unused_parameters": True}]),
+    "communication_dtype": (
+        FlatDDP,
+        [{"communication_dtype": torch.float16}, {"communication_dtype": torch.bfloat16}],
+    ),
+    "bucket_size_mb": (BucketedDDP, [{"bucket_size_mb": 25.0}, {"bucket_size_mb": 1e-5}]),
+    "an invalid size": (BucketedDDP, [{"bucket_size_mb": 25.0}, {"bucket_size_mb": -1}]),
+    "an integer dtype": (FlatDDP, [{}, {"communication_dtype": torch.int32}]),
+}
+"""The strategy, and the arguments of other ranks and of rank 2."""
+
+
+def wrap_with_unlike_arguments(rank):
+    """Map what differs on rank 2 to the error."""
+    last = rank == 2
+    return {
+        kind: error_of(partial(FlatDDP if last and kind == "strategy" else wrap, build(), **options[last]))
+        for kind, (wrap, options) in UNLIKE_ARGUMENTS.items()
+    }
+
+
+def test_unlike_arguments_raise_the_same_on_every_rank():
+    ranks = spawn(wrap_with_unlike_arguments, 3)
+    assert ranks[0] == ranks[1] == ranks[2]
+    for kind, error in ranks[0].items():
+        assert error.startswith("RuntimeError: rank 2 wraps in ") and "rank 0 in " in error, kind
+        assert all(str(value) in error for options in UNLIKE_ARGUMENTS[kind][1] for value in options.values()), kind
+
+
+def wrap_wrongly(rank):
+    """Map each strategy to its errors for an integer dtype, for complex parameters and for a load that assigns."""
+    results = {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Toy))
+        results[strategy] = [
+            error_of(partial(wrap, build(), communication_dtype=torch.int32)),
+            error_of(partial(wrap, build(dtype=torch.complex64), communication_dtype=torch.bfloat16)),
+            error_of(partial(net.load_state_dict, net.state_dict(), assign=True)),
+            error_of(net.load_state_dict, net.state_dict()),
+        ]
+    return results
+
+
+def test_arguments_that_would_lose_gradients_are_refused():
+    for results in spawn(wrap_wrongly, 2):
+        for integer, rounded, assigned, loaded in results.values():
+            assert integer.startswith(
+                "ValueError: communication_dtype=torch.int32 was given; allowed: a floating-point"
+            )
+            assert rounded.startswith("ValueError: communication_dtype=torch.bfloat16 was given, but inner.weight is")
+            assert assigned.startswith("ValueError: assign=True was given; allowed: False")
+            assert loaded == "nothing"
+
+
+def replace_gradients(rank, world_size):
+    """Map each strategy to its average if a hook that was registered after wrapping assigns a new gradient."""
+    plain, results = seeded(Toy), {}
+    backward(plain, *batch(0, rank, world_size))
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(seeded(Toy))
+        for parameter in net.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda value: setattr(value, "grad", value.grad.clone()))
+        for _ in range(2):
+            net.zero_grad()
+            backward(net, *batch(0, rank, world_size))
+            net.finish_gradient_synchronization()
+        results[strategy] = gradients(net)
+    return results, gradients(plain)
+
+
+def test_gradients_that_a_later_hook_replaces_are_averaged():
+    ranks = spawn(replace_gradients, 2, 2)
+    expected = mean_gradients([own for _, own in ranks])
+    for results, _ in ranks:
+        for averaged in results.values():
+            torch.testing.assert_close(averaged, expected)
 
 
 def wrap_unlike_in_pairs(rank):
