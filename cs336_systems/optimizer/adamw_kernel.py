@@ -77,9 +77,13 @@ def adamw_update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tenso
             1 - beta1,
             beta2,
             1 - beta2,
-            math.log2(beta1),
-            math.log2(beta2),
+            _log2(beta1),
+            _log2(beta2),
             rule.eps,
             HAS_MASTER="master" in state,
             BLOCK=BLOCK,
         )
+
+
+def _log2(beta: float) -> float:
+    return math.log2(beta) if beta else -math.inf

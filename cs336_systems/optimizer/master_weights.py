@@ -26,7 +26,8 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         betas, eps, weight_decay: see `AdamWRule`.
 
     Raises:
-        ValueError: a parameter of another dtype or that is not contiguous; a sparse gradient.
+        ValueError: a parameter of another dtype or that is not contiguous; a hyperparameter outside of its range; a
+            sparse gradient.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         super().__init__(params, AdamWRule(lr, betas, eps, weight_decay)._asdict())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Check and add parameters."""
+        """Check and add parameters and their hyperparameters."""
         super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
-            if parameter.dtype not in (torch.float32, torch.bfloat16):
-                raise ValueError(f"a parameter of {parameter.dtype} was given; allowed: float32, bfloat16")
-            if not parameter.is_contiguous():
-                raise ValueError(f"a parameter with strides {parameter.stride()} was given; allowed: contiguous ones")
+        try:
+            _check(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
+            raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -99,15 +100,25 @@ def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float 
         if not isinstance(module, nn.Linear)
         for parameter in module.parameters(recurse=False)
     }
-    masters = {}
+    optimizer = MasterWeightAdamW(model.parameters(), lr=lr, weight_decay=weight_decay)  # refuses before it rounds
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.weight not in others and module.weight.dtype == torch.float32:
-            masters[module.weight] = module.weight.data
+            optimizer.state[module.weight]["master"] = module.weight.data
             module.weight.data = module.weight.data.bfloat16()
-    optimizer = MasterWeightAdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
-    for weight, master in masters.items():
-        optimizer.state[weight]["master"] = master
     return optimizer
+
+
+def _check(group: dict[str, Any]) -> None:
+    for parameter in group["params"]:
+        if parameter.dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"a parameter of {parameter.dtype} was given; allowed: float32, bfloat16")
+        if not parameter.is_contiguous():
+            raise ValueError(f"a parameter with strides {parameter.stride()} was given; allowed: contiguous ones")
+    for name in ("lr", "eps", "weight_decay"):
+        if not group[name] >= 0:
+            raise ValueError(f"{name}={group[name]} was given; allowed: a number of at least 0")
+    if not all(0 <= beta < 1 for beta in group["betas"]):
+        raise ValueError(f"betas={group['betas']} was given; allowed: two numbers from 0 to below 1")
 
 
 def _update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:

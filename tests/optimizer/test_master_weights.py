@@ -28,17 +28,17 @@ def tensors(n, dtype):
     return weight, [(gradient * 10.0 ** -(2 * number)).to(DEVICE, dtype) for number, gradient in enumerate(values[1:])]
 
 
-def exact_adamw(weight, gradients):
+def exact_adamw(weight, gradients, rule=RULE):
     """Apply AdamW in float64."""
-    beta1, beta2 = RULE.betas
+    beta1, beta2 = rule.betas
     weight, first, second = weight.detach().double().clone(), 0.0, 0.0
     for step, gradient in enumerate(gradients, 1):
         gradient = gradient.double()
-        weight *= 1 - RULE.lr * RULE.weight_decay
+        weight *= 1 - rule.lr * rule.weight_decay
         first = beta1 * first + (1 - beta1) * gradient
         second = beta2 * second + (1 - beta2) * gradient**2
-        root = (second / (1 - beta2**step)) ** 0.5 + RULE.eps
-        weight -= RULE.lr * first / (1 - beta1**step) / root
+        root = (second / (1 - beta2**step)) ** 0.5 + rule.eps
+        weight -= rule.lr * first / (1 - beta1**step) / root
     return weight
 
 
@@ -115,6 +115,21 @@ def test_steps_are_counted_in_float32_whatever_the_default_dtype():
     )
 
 
+@pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
+@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.0), (0.0, 0.0)])
+def test_betas_may_be_zero(betas, update):
+    rule = RULE._replace(betas=betas)
+    weight, gradients = tensors(7, torch.float32)
+    exact = exact_adamw(weight, gradients, rule)
+    state = {name: torch.zeros(7, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+    state["step"] = torch.zeros((), device=DEVICE)
+    with torch.no_grad():
+        for gradient in gradients:
+            state["step"] += 1
+            update(weight, gradient, state, rule)
+    torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
+
+
 def test_its_steps_are_those_of_autocast():
     """The matmuls have the same operands; only the update rounds in another place."""
     torch.manual_seed(0)
@@ -171,3 +186,42 @@ def test_what_it_cannot_hold_is_refused():
     sparse(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="a sparse gradient was given"):
         MasterWeightAdamW(sparse.parameters()).step()
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay"])
+def test_hyperparameters_outside_their_range_are_refused(name, wrong):
+    with pytest.raises(ValueError, match=f"{name}={wrong} was given; allowed: a number of at least 0"):
+        MasterWeightAdamW([nn.Parameter(torch.zeros(2))], **{name: wrong})
+
+
+@pytest.mark.parametrize("betas", [(-0.1, 0.9), (0.9, 1.0), (float("nan"), 0.9)])
+def test_betas_outside_their_range_are_refused(betas):
+    with pytest.raises(ValueError, match=r"betas=.* was given; allowed: two numbers from 0 to below 1"):
+        MasterWeightAdamW([nn.Parameter(torch.zeros(2))], betas=betas)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"params": [nn.Parameter(torch.zeros(2, dtype=torch.float16))]},
+        {"params": [nn.Parameter(torch.zeros(2, 3).T)]},
+        {"params": [nn.Parameter(torch.zeros(2))], "lr": -1.0},
+    ],
+    ids=["dtype", "strides", "lr"],
+)
+def test_a_refused_group_leaves_the_optimizer_as_it_was(group):
+    weight = nn.Parameter(torch.ones(2, device=DEVICE))
+    optimizer = MasterWeightAdamW([weight], lr=0.1)
+    with pytest.raises(ValueError, match="was given; allowed"):
+        optimizer.add_param_group(group)
+    assert [group["params"] for group in optimizer.param_groups] == [[weight]]
+
+
+def test_a_refused_model_keeps_its_weights():
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3, dtype=torch.float16))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"torch.float16 was given"):
+        master_weight_adamw(model)
+    for name, value in model.state_dict().items():
+        assert value.dtype == before[name].dtype and torch.equal(value, before[name]), name
