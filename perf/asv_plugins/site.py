@@ -14,7 +14,7 @@ from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
 
-from perf.asv_plugins import checked, disk, graphs
+from perf.asv_plugins import checked, completed, disk, graphs
 from perf.gate import acceptance
 from perf.printable import shortened
 from perf.selection import asv_classes
@@ -33,6 +33,7 @@ from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
 checked.install()
+completed.install()
 disk.install()
 graphs.install()
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from perf.harness.intervals import of_mean, of_median
 from perf.harness.records import CaseResult
 
-_MIN_VISITS = 3
+MIN_VISITS = 3
+"""Minimum number of visits whose spread gives an interval."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def estimate(result: CaseResult | None) -> Estimate | None:
     if result is None or result.status != "ok" or not result.samples_s:
         return None
     median = statistics.median(result.samples_s)
-    if len(result.visits_s) >= _MIN_VISITS:
+    if len(result.visits_s) >= MIN_VISITS:
         half = of_mean([statistics.median(visit) for visit in result.visits_s]).half
     else:
         half = of_median(result.samples_s).half

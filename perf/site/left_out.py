@@ -20,8 +20,8 @@ def unreadable(directory: Path, machine: str) -> list[tuple[str, str]]:
     found = []
     for commit in records.commits(directory, machine):
         if trouble := recorded.read(directory, machine, commit).trouble:
-            found.append((f"{commit[:8]}: its records", trouble))
-            log.warning(f"{directory / machine / commit}.jsonl.gz is left out, or a part of it: its records {trouble}")
+            found.append((f"{commit[:8]}.jsonl.gz", trouble))
+            log.warning(f"{directory / machine / commit}.jsonl.gz {trouble}")
     return found
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from perf.harness import records
 from perf.harness.records import CaseResult
+from perf.site import recorded
+from perf.site.completed import is_of
 from perf.site.estimate import estimate
 from perf.stored import problem_of_benchmark, problem_of_results
 
@@ -102,11 +104,7 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
     except (UserError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         warnings.warn(f"{path} is left out: {error}", stacklevel=4)
         return
-    try:
-        recorded = _recorded(directory, found)
-    except SystemExit as error:  # The values stay; only samples and intervals are missing.
-        warnings.warn(str(error).removeprefix("perf: "), stacklevel=4)
-        recorded = {}
+    cases = _recorded(directory, found)
     for method in found.get_all_result_keys():
         if method not in benchmarks:  # Former benchmarks have no axis names.
             continue
@@ -116,7 +114,7 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
         cells = list(itertools.product(*([ast.literal_eval(value) for value in axis] for axis in axes)))
         values = found.get_result_value(method, axes) or [None] * len(cells)
         for cell, value in zip(cells, values, strict=True):
-            case = recorded.get((benchmark, cell))
+            case = cases.get((benchmark, cell))
             if (row := _measured(value, quantity, case)) is not None:
                 yield (
                     common
@@ -128,13 +126,12 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
 
 def _recorded(directory: Path, found: Any) -> dict[tuple[str, tuple[Any, ...]], CaseResult]:
     """Return the commit's recorded cases with the same versions of torch and Triton."""
-    cases = records.read_commit(directory, found.params["machine"], found.commit_hash)
-    environment = {name: found.params[name] for name in ("torch", "triton") if found.params.get(name)}
-    return {
-        (one.benchmark, tuple(one.params.values())): one
-        for one in cases
-        if all(one.session.software.get(name, "").partition("+")[0] == version for name, version in environment.items())
-    }
+    machine, commit = found.params["machine"], found.commit_hash
+    on_file = recorded.read(directory, machine, commit)
+    if on_file.trouble:  # The values stay; only samples and intervals are missing.
+        warnings.warn(f"{directory / machine / commit}.jsonl.gz {on_file.trouble}", stacklevel=5)
+    cases = records.summarize(on_file.lines)
+    return {(one.benchmark, tuple(one.params.values())): one for one in cases if is_of(one, found)}
 
 
 def _measured(value: float | None, quantity: str, case: CaseResult | None) -> dict[str, Any] | None:

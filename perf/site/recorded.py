@@ -52,7 +52,7 @@ def sound(lines: Iterable[dict[str, Any]]) -> Recorded:
         return Recorded(kept)
     kept = [line for line in kept if _case(line) not in cases]
     return Recorded(
-        kept, f"lack {len(lines) - len(kept)} of {len(lines)} lines, which are of another form: {faults[0]}"
+        kept, f"is read without {len(lines) - len(kept)} of {len(lines)} lines, which are of another form: {faults[0]}"
     )
 
 

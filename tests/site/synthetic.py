@@ -177,6 +177,7 @@ def write_records(
     commit: str,
     visits: int = 4,
     factor: Callable[[dict[str, Any]], float] = lambda params: 1.0,
+    harness: str = "1",
 ) -> None:
     """One session, as the harness would have written it; `factor` on times and bytes of a case."""
     journal = Journal(directory, suite.machine, commit)
@@ -189,7 +190,7 @@ def write_records(
             "id": "s1",
             "started_at": "2026-01-02T03:04:05+00:00",
             "day": "2026-01-02",
-            "harness": "1",
+            "harness": harness,
             "effort": "full",
             "machine": suite.machine,
             "commit": commit,
