@@ -1,6 +1,7 @@
 """Explain a slower or larger row in one line, from the kernels and allocations of its two arms."""
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
         total = f"{sum(before.values()):.1f} -> {sum(after.values()):.1f} us"
         return f"the kernels of one call do not explain it: {total}"
     name = max(moves, key=lambda kernel: sign * moves[kernel])
-    share = moves[name] / sum(moves.values())
+    share = moves[name] / (change_s * 1e6)
     parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change)"]
     parts += _compiled(base.triton_kernels, head.triton_kernels, name, renamed.get(name, name))
     return _short(", ".join(parts))
@@ -52,11 +53,13 @@ def why_larger(base: Outcome, head: Outcome) -> str:
         return ""
     before, after = _allocated(base), _allocated(head)
     sign = 1 if head.peak_bytes > base.peak_bytes else -1
-    moves = {where: sign * (after.get(where, 0) - before.get(where, 0)) for where in [*after, *before]}
-    where = max(moves, key=lambda place: moves[place], default="")
-    if not moves or moves[where] <= 0:
+    moves = {place: sign * (after.get(place, 0) - before.get(place, 0)) for place in [*after, *before]}
+    place = max(moves, key=lambda one: moves[one], default="")
+    if not moves or moves[place] <= 0:
         return ""
-    old, new = before.get(where, 0), after.get(where, 0)
+    old, new = before.get(place, 0), after.get(place, 0)
+    allocations = [*head.largest_allocations, *base.largest_allocations]
+    where = next(where for _, where in allocations if _place(where) == place)
     if not old or not new:
         return _short(f"{'gone' if old else 'new'}: {_size(old or new)} at {where}")
     return _short(f"{_size(old)} -> {_size(new)} at {where}")
@@ -69,8 +72,13 @@ def _times(outcome: Outcome) -> dict[str, float]:
 def _allocated(outcome: Outcome) -> dict[str, int]:
     allocated: dict[str, int] = {}
     for size, where in outcome.largest_allocations:
-        allocated[where] = allocated.get(where, 0) + size
+        allocated[_place(where)] = allocated.get(_place(where), 0) + size
     return allocated
+
+
+def _place(where: str) -> str:
+    """Remove line numbers, which move without the allocation."""
+    return re.sub(r":\d+\b", "", where)
 
 
 def _renamed(before: dict[str, float], after: dict[str, float]) -> dict[str, str]:

@@ -22,6 +22,8 @@ def compiled(**facts):
     ("base", "head", "change_us", "line"),
     [
         (ran(("fwd", 100), ("bwd", 200)), ran(("fwd", 101), ("bwd", 230)), 31, "bwd +30.0 us (97% of the change)"),
+        (ran(("bwd", 200)), ran(("bwd", 230)), 60, "bwd +30.0 us (50% of the change)"),
+        (ran(("fwd", 9), ("bwd", 200)), ran(("fwd", 29), ("bwd", 170)), -20, "bwd -30.0 us (150% of the change)"),
         (ran(("bwd", 200)), ran(("bwd", 180)), -20, "bwd -20.0 us (100% of the change)"),
         (ran(("fwd", 100)), ran(("fwd", 100), ("copy", 8)), 8, "new kernel copy +8.0 us (100% of the change)"),
         (ran(("fwd", 100), ("copy", 8)), ran(("fwd", 100)), -8, "without copy -8.0 us (100% of the change)"),
@@ -72,6 +74,16 @@ def test_of_two_versions_of_a_kernel_nothing_is_claimed():
         (held((2**20, "a.py:1"), (100, "b.py:2")), held((2**20, "a.py:1")), "gone: 100 B at b.py:2"),
         (held((2**20, "a.py:1")), held((2**20, "a.py:1"), (2**20, "a.py:1")), "1 MiB -> 2 MiB at a.py:1"),
         (held((3 * 2**29, "a.py:1")), held((2**30, "a.py:1")), "1.5 GiB -> 1 GiB at a.py:1"),
+        (
+            held((2**30, "a.py:56 make < c.py:3 run"), (2**20, "b.py:7")),
+            held((2**30, "a.py:57 make < c.py:4 run"), (2**21, "b.py:9")),
+            "1 MiB -> 2 MiB at b.py:9",
+        ),
+        (
+            held((2**20, "a.py:56 make")),
+            held((2**20, "a.py:57 make"), (2**19, "a.py:58 run")),
+            "new: 512 KiB at a.py:58 run",
+        ),
         (Outcome("ok", peak_bytes=1), Outcome("ok", peak_bytes=2), ""),
         (Outcome("ok"), held((2**30, "a.py:1")), ""),
     ],
