@@ -1,5 +1,6 @@
 """Formatting of quantities for people: three or four significant digits and a unit."""
 
+import math
 from collections.abc import Callable, Sequence
 
 MIB, GIB = 2**20, 2**30
@@ -10,7 +11,9 @@ _RATE = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Format `value` with this many significant digits and no exponent: 12.3, 0.0123, 1234."""
+    """Format `value` with this many significant digits and no exponent: 12.3, 0.0123, 1234; "?" if it is infinite."""
+    if math.isinf(value):
+        return "?"
     if value == 0:
         return "0"
     exponent = int(f"{abs(value):.{significant - 1}e}".partition("e")[2])
@@ -76,7 +79,9 @@ def minimum_detectable(fraction: float, written: Callable[[float], str]) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Format a percentage: 61 %, with a decimal below ten and a no-break space."""
+    """Format a percentage: 61 %, with a decimal below ten and a no-break space; "?" if it is infinite."""
+    if math.isinf(fraction):
+        return "?"
     value = 100 * fraction
     return f"{value:.{0 if value >= 9.95 else 1}f}\u00a0%"
 

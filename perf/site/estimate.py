@@ -1,5 +1,6 @@
 """Median and confidence interval of a case's time."""
 
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -12,7 +13,10 @@ MIN_VISITS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its 95 % interval, of times, differences of times, or bytes without scatter."""
+    """A median and its 95 % interval, of times, differences of times, or bytes without scatter.
+
+    The interval of a single sample is infinite, so that nothing is better or worse than it.
+    """
 
     median: float
     low: float
@@ -31,6 +35,6 @@ def estimate(result: CaseResult | None) -> Estimate | None:
     if len(result.visits_s) >= MIN_VISITS:
         half = of_mean([statistics.median(visit) for visit in result.visits_s]).half
     else:
-        half = of_median(result.samples_s).half
+        half = of_median(result.samples_s).half if len(result.samples_s) > 1 else math.inf
     low = median - half
     return Estimate(median, low if min(result.samples_s) < 0 else max(low, 0.0), median + half)

@@ -145,7 +145,11 @@ def _measured(value: float | None, quantity: str, case: CaseResult | None) -> di
     row |= {"value": value, "low": value, "high": value, "status": "ok", "reason": ""}
     if quantity == "time":
         interval = estimate(case)
-        row |= {"low": interval.low, "high": interval.high} if interval else {"low": math.nan, "high": math.nan}
+        row |= (
+            {"low": interval.low, "high": interval.high}
+            if interval and math.isfinite(interval.high)
+            else {"low": math.nan, "high": math.nan}
+        )
         if case:
             row |= {"samples": list(case.samples_s), "visits": len(case.visits_s)}
     return row

@@ -1,5 +1,10 @@
+import math
+
 import pytest
 
+from perf.site.attention.catalogue import SECTIONS
+from perf.site.attention.cells import _speedup, table_row
+from perf.site.attention.rows import build_rows
 from perf.site.estimate import estimate
 from tests.site.cases import case
 
@@ -19,11 +24,24 @@ def test_two_visits_fall_back_to_the_samples() -> None:
     assert time.low < time.median < time.high
 
 
-@pytest.mark.parametrize("samples", [(1.0,), (1.0, 2.0)])
+@pytest.mark.parametrize("samples", [(1.0, 1.0), (1.0, 2.0)])
 def test_a_handful_of_samples_is_no_error(samples: tuple[float, ...]) -> None:
     time = estimate(case(visits=(samples,)))
     assert time is not None
     assert time.low >= min(samples)
+
+
+def test_one_sample_has_no_interval_and_nothing_is_better_or_worse_than_it() -> None:
+    time = estimate(case(visits=((1.0,),)))
+    assert time is not None
+    assert (time.median, time.low, time.high) == (1.0, 0.0, math.inf)
+    (row,), _ = build_rows(
+        [case(visits=((1.0,),)), case("sdpa"), case("reference", visits=((9.0,) * 4,) * 3)], "triton"
+    )
+    assert {one.verdict for one in row.speedups.values()} == {"even"}
+    spread = _speedup(row.speedups["sdpa"], SECTIONS["attention.FlashAttention"])["title"]
+    assert "?" in spread and "inf" not in spread
+    assert "inf" not in str(table_row(row, SECTIONS["attention.FlashAttention"], [], 1.0, lambda *series: ""))
 
 
 def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:

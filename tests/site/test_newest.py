@@ -78,6 +78,18 @@ def test_the_attention_page_is_of_the_newest_grid(lengths: list[int], shown: str
     assert (short.benchmark, short.commit.hash[0], short.newer) == (synthetic.SHORT.benchmark, "c", 0)
 
 
+def test_an_interrupted_grid_does_not_take_the_place_of_a_complete_one(tmp_path: Path) -> None:
+    synthetic.write_records(tmp_path, synthetic.GPU, "a" * 40, visits=2)
+    synthetic.write_records(tmp_path, synthetic.GPU, "b" * 40)
+    synthetic.write_records(tmp_path, synthetic.SHORT, "a" * 40, visits=2)
+    numbers = {name * 40: number for number, name in enumerate("ba")}
+    graphs = [graph({0: [None, 1.0], 1: [1.0, None]})]
+    site = Site(tmp_path, graphs, {}, numbers, frozenset(numbers), described)
+    grid, short = collected.collect(site, H200).measured
+    assert (grid.commit.hash[0], grid.newer) == ("b", 1)
+    assert short.commit.hash[0] == "a", "there is no other"
+
+
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
     assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells(H200)[steps.PHASES]) == 8

@@ -177,7 +177,9 @@ def table_row(row: AttentionRow, section: Section, axes: Sequence[str], scale: f
         "peers": {peer: _speedup(speedup, section) for peer, speedup in row.speedups.items()},
     }
     if row.figure and section.quantity == "time":
-        low, high = units.seconds_together([row.figure.low, row.figure.high])
+        low, high = ("", "")
+        if math.isfinite(row.figure.high):
+            low, high = units.seconds_together([row.figure.low, row.figure.high])
         time = row.figure.median
         found |= {"time": units.seconds(time), "time_value": time, "low": low, "high": high}
     if row.figure and row.ours and row.ours.peak_bytes is not None:

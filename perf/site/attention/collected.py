@@ -8,6 +8,7 @@ from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.site import history, newest, pages
 from perf.site.attention.catalogue import SECTIONS
+from perf.site.estimate import MIN_VISITS
 from perf.site.history import Series
 from perf.site.newest import Site
 
@@ -68,8 +69,9 @@ def collect(site: Site, machine: str) -> MachineAttention:
 
 
 def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[str, str, list[CaseResult], int]]:
-    """Yield each known benchmark at the newest commit with at least half of the largest number of cases.
+    """Yield each known benchmark at the newest commit with at least half of the largest number of complete cases.
 
+    A case is complete with enough visits for an interval, or without samples: an interrupted run has few such cases.
     The few that a commit's history takes, without most of ours and of the peers, are no grid to compare in. The last is
     how many commits are newer.
     """
@@ -79,9 +81,12 @@ def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[
             if result.benchmark in SECTIONS:
                 found.setdefault(result.benchmark, {}).setdefault(commit, []).append(result)
     for benchmark, by_commit in found.items():
-        most = max(map(len, by_commit.values()))
+        complete = {
+            commit: sum(not one.visits_s or len(one.visits_s) >= MIN_VISITS for one in results)
+            for commit, results in by_commit.items()
+        }
         for newer, (commit, results) in enumerate(by_commit.items()):
-            if 2 * len(results) >= most:
+            if 2 * complete[commit] >= max(complete.values()):
                 yield benchmark, commit, results, newer
                 break
 

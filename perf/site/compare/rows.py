@@ -93,7 +93,7 @@ def _case(one: CaseResult, session: int) -> list[Any]:
     seconds = half = None
     if time and math.isfinite(time.median):
         seconds = float(f"{time.median:.6g}")
-        if seconds > 0 and len(one.samples_s) > 1:  # one sample says nothing of how well it is known
+        if seconds > 0:
             half = float(f"{(time.high - time.median) / time.median:.4g}")
     return [
         [repr(value) for value in one.params.values()],

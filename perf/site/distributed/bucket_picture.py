@@ -1,5 +1,6 @@
 """Picture of a bucket sweep: exposed communication over bucket size, with the model's curve and optimum."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,9 @@ def picture(sweep: Group, model: Model | None, link: Callable[[Strategy], str]) 
     sizes = [size for _, size, _ in points]
     across = LogAxis([size / MIB for size in [*sizes, *([best] if best else [])]], digits=(1,))
     curve = _curve(model, *model.measured) if model else []
-    up = LinearAxis(1e3 * value for _, _, found in points for value in (found.low, found.high, found.median))
+    up = LinearAxis(
+        1e3 * value for _, _, found in points for value in (found.low, found.high, found.median) if math.isfinite(value)
+    )
     return {
         "across": [(units.digits(tick, 1), across.at(tick)) for tick in across.ticks],
         "up": [(f"{tick:g}", 100 - up.at(tick)) for tick in up.ticks],
@@ -58,7 +61,7 @@ def _curve(model: Model, low: float, high: float) -> list[tuple[float, float]]:
 
 
 def _title(row: Strategy, found: Estimate) -> str:
-    low, high = (f"{1e3 * value:.3g}" for value in (found.low, found.high))
+    low, high = (f"{1e3 * value:.3g}" if math.isfinite(value) else "?" for value in (found.low, found.high))
     calls = row.fact("calls")
     sent = f", {calls:g} calls" if calls else ""
     return (

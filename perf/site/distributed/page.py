@@ -1,5 +1,6 @@
 """Distributed page: exposed communication, bucket sizes and sharded optimizer states."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[
     return {
         "text": seconds(found.median),
         "value": f"{found.median:.6g}",
-        "spread": units.seconds(found.high - found.median),
+        "spread": units.seconds(found.high - found.median) if math.isfinite(found.high) else "?",
         "href": href,
         "status": "",
         "title": "",

@@ -1,5 +1,6 @@
 """The overview's picture: speed-up of our attention over the fastest peer, by sequence length."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,14 @@ def speedups(rows: Iterable[AttentionRow], peer: str) -> list[Speedup]:
     for row in rows:
         one = row.speedups.get(peer)
         theirs = figure(one.peer, "time") if one else None
-        if HEADS.items() <= dict(row.config).items() and row.figure and one and one.ratio and theirs:
+        if (
+            HEADS.items() <= dict(row.config).items()
+            and row.figure
+            and one
+            and one.ratio
+            and theirs
+            and math.isfinite(one.half)
+        ):
             found.append(
                 Speedup(row, one.ratio, theirs.low / row.figure.high, theirs.high / max(row.figure.low, 1e-12))
             )
