@@ -6,11 +6,17 @@ from pathlib import Path
 from perf.harness import records
 from perf.site import recorded
 
+MACHINE = "machine.json"
+"""Name of asv's file about a machine, without which it skips the machine's results."""
+
 
 def left_out(folder: Path, published: Collection[str]) -> list[tuple[str, str]]:
-    """Return name and reason of a machine's result files that are unreadable or of unpublished commits."""
-    found = [(path.name, _trouble(path, published)) for path in sorted(folder.glob("*.json"))]
-    return [(name, why) for name, why in found if name != "machine.json" and why]
+    """Return name and reason of a machine's result files that asv skips or that are of unpublished commits."""
+    paths = [path for path in sorted(folder.glob("*.json")) if path.name != MACHINE]
+    if paths and (why := _trouble_of_machine(folder / MACHINE)):
+        return [(MACHINE, f"{why}, so asv skips the {len(paths)} result files beside it")]
+    found = [(path.name, _trouble(path, published)) for path in paths]
+    return [(name, why) for name, why in found if why]
 
 
 def unreadable(directory: Path, machine: str) -> list[tuple[str, str]]:
@@ -23,6 +29,20 @@ def unreadable(directory: Path, machine: str) -> list[tuple[str, str]]:
             found.append((f"{commit[:8]}.jsonl.gz", trouble))
             log.warning(f"{directory / machine / commit}.jsonl.gz {trouble}")
     return found
+
+
+def _trouble_of_machine(path: Path) -> str:
+    from asv.machine import Machine
+    from asv.util import UserError, load_json
+
+    try:
+        found = load_json(str(path), api_version=Machine.api_version)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except UserError:
+        return "is not of asv's form"
+    name = found.get("machine")
+    return "" if name == path.parent.name else f"names the machine {name!r:.60}"
 
 
 def _trouble(path: Path, published: Collection[str]) -> str:

@@ -66,6 +66,10 @@ class Site:
             return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
         return ""
 
+    def series(self, machine: str) -> frozenset[str]:
+        """Return names of asv's benchmarks with a graph of this machine."""
+        return frozenset(graph.benchmark_name for _, graph in _of(self.graphs, machine))
+
     def commits(self, machine: str) -> list[str]:
         """Return commits with the newest result of any case, newest first.
 

@@ -69,7 +69,7 @@ def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
 
 
 def known_link(series: Container[str], benchmark: str, machine: str, params: dict[str, Any]) -> str:
-    """Return `permalink` if asv has a graph of the benchmark (it is in `series`), else ""."""
+    """Return `permalink` if the machine has a graph of the benchmark (it is in `series`), else ""."""
     return permalink(benchmark, machine, params) if benchmark in series else ""
 
 

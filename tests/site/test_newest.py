@@ -12,6 +12,7 @@ from perf.harness.records import Journal
 from perf.site import newest, pages
 from perf.site.attention import collected
 from perf.site.newest import Site
+from perf.site.step import page as step_page
 from tests.site import steps, synthetic
 from tests.site.synthetic import H200
 
@@ -137,3 +138,13 @@ def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:
     found = {"torch": "2.13.0", "python": "3.12.3", "driver": "580.95", "harness": "2"}
     assert newest.environment(tmp_path, H200, "a" * 40) == found
     assert newest.environment(tmp_path, H200, "b" * 40) == {}
+
+
+def test_a_graph_of_another_machine_is_no_graph_of_this_one(tmp_path: Path) -> None:
+    steps.write_records(tmp_path, steps.phases(), "a" * 40)
+    for machine, linked in ((H200, True), ("laptop", False)):
+        name = f"{steps.PHASES}.track_time"
+        site = Site(tmp_path, [graph({1: [1.0]}, machine)], {name: {}}, {"a" * 40: 1}, frozenset({"a" * 40}), described)
+        assert site.series(H200) == (frozenset({name}) if linked else frozenset())
+        results = step_page.collect(site, H200)
+        assert bool(results.link(results.phases[0].result, "track_time")) == linked

@@ -50,7 +50,7 @@ def test_a_record_of_another_form_leaves_out_its_case_alone(change: Change, tmp_
     newest.outcomes_of(tmp_path, H200, COMMIT)
     assert len(newest.read_commit(tmp_path, H200, COMMIT)) >= 7
     assert len(newest.cells_of(tmp_path, H200, [COMMIT])[steps.PHASES]) >= 7
-    file = compare_rows.read(tmp_path, H200, COMMIT, [], ())
+    file = compare_rows.read(tmp_path, H200, COMMIT, [], (), ())
     assert file and len(file["classes"][steps.PHASES]["cases"]) >= 7
     ((name, why),) = left_out.unreadable(tmp_path, H200)
     assert name.startswith("aaaaaaaa") and steps.PHASES in why
@@ -75,7 +75,7 @@ def test_a_counted_visit_without_samples_leaves_out_its_case(tmp_path: Path) -> 
 def test_a_session_of_a_newer_form_is_left_out_and_named(change: Change, tmp_path: Path) -> None:
     spoil(tmp_path, "session", change, number=0)
     assert newest.read_commit(tmp_path, H200, COMMIT) == []
-    assert compare_rows.read(tmp_path, H200, COMMIT, [], ()) is None
+    assert compare_rows.read(tmp_path, H200, COMMIT, [], (), ()) is None
     ((name, why),) = left_out.unreadable(tmp_path, H200)
     assert name.startswith("aaaaaaaa") and "session" in why
 

@@ -22,7 +22,7 @@ class Measured:
     commit: pages.Commit
     results: list[CaseResult]
     series: frozenset[str]
-    """Names of asv's benchmarks with a graph."""
+    """Names of asv's benchmarks with a graph of this machine."""
 
     history: tuple[Series, ...] = ()
     newer: int = 0
@@ -53,7 +53,7 @@ def collect(site: Site, machine: str) -> MachineAttention:
             benchmark,
             site.describe(commit),
             results,
-            frozenset(site.benchmarks),
+            site.series(machine),
             _history(site, benchmark, machine),
             newer,
         )

@@ -34,11 +34,11 @@ def write(site: Site, machine: str, html_dir: Path) -> list[str]:
     """Write a file for each of the newest `MOST` commits; return the hashes written, newest first."""
     commits = commits_of(site, machine)[:MOST]
     measured = _classes_by_commit(site, machine, commits)
-    known = frozenset(site.benchmarks)
+    known, series = frozenset(site.benchmarks), site.series(machine)
     folder = html_dir / FOLDER / machine
     written = []
     for commit in commits:
-        found = read(site.directory, machine, commit, known, measured[commit])
+        found = read(site.directory, machine, commit, known, measured[commit], series)
         if found is None:
             continue
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def write(site: Site, machine: str, html_dir: Path) -> list[str]:
 
 
 def read(
-    directory: Path, machine: str, commit: str, known: Collection[str], measured: Container[str]
+    directory: Path, machine: str, commit: str, known: Collection[str], measured: Container[str], series: Container[str]
 ) -> dict[str, Any] | None:
     """Return the contents of a commit's file; None if none is readable, which the overview reports.
 
@@ -59,8 +59,9 @@ def read(
                fraction of it or null, peak bytes or null, number of the session, outcome in short ("" if measured),
                whether it runs project code
 
-    `known`: asv's benchmarks; `measured`: classes of which asv has a value at the commit. A class that it knows and
-    has no value of is of another version there, and compares with nothing.
+    `known`: asv's benchmarks; `series`: those with a graph of this machine; `measured`: classes of which asv has a
+    value at the commit. A class that it knows and has no value of is of another version there, and compares with
+    nothing.
     """
     classes = {name.rpartition(".")[0] for name in known} if measured else set()
     results = records.summarize(recorded.read(directory, machine, commit).lines)
@@ -72,7 +73,7 @@ def read(
     found: dict[str, dict[str, Any]] = {}
     for one in results:
         graph = f"{one.benchmark}.track_time"
-        empty = {"axes": list(one.params), "graph": graph if graph in known else "", "cases": []}
+        empty = {"axes": list(one.params), "graph": graph if graph in series else "", "cases": []}
         found.setdefault(one.benchmark, empty)["cases"].append(_case(one, numbers[one.session.id]))
     return {"sessions": [_session(one) for one in sessions.values()], "classes": found}
 

@@ -52,7 +52,7 @@ class MachineDistributed:
     """Commits of the cells, by hash."""
 
     series: frozenset[str]
-    """Names of asv's benchmarks with a graph."""
+    """Names of asv's benchmarks with a graph of this machine."""
 
     def link(self, result: CaseResult | None, method: str = "track_time") -> str:
         """Return asv's graph of a case; "" if there is none."""
@@ -68,7 +68,7 @@ def collect(site: Site, machine: str) -> MachineDistributed:
     """Collect a machine's data from what asv publishes."""
     cells = {benchmark: found for benchmark, found in site.cells(machine).items() if benchmark in CLASSES}
     commits = dict.fromkeys(cell.commit for of_class in cells.values() for cell in of_class)
-    return MachineDistributed(machine, cells, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks))
+    return MachineDistributed(machine, cells, {one: site.describe(one) for one in commits}, site.series(machine))
 
 
 def render(project: str, machines: Iterable[MachineDistributed], show_commit_url: str) -> str:

@@ -98,13 +98,19 @@ def _open(one: MachineOverview, each: Change) -> dict[str, Any]:
         "name": name(verdict.key, verdict.quantity),
         "history": pages.permalink(each.series.method, one.name, each.series.params),
         "word": verdict.word.lower(),
-        "unconfirmed": one.changed.is_unconfirmed(each),
+        "evidence": _evidence(one, each),
         "change": change(verdict),
         "commit": commit,
         "span": change_page.span(one.changed, each),
         "count": each.revision - each.last_before,
         "href": f"changes.html#{change_page.anchor(one.changed, each)}",
     }
+
+
+def _evidence(one: MachineOverview, each: Change) -> str:
+    if each.series.quantity == "peak_memory":
+        return "exact bytes"
+    return "one commit: unconfirmed" if one.changed.is_unconfirmed(each) else "several commits"
 
 
 def _changed(one: MachineOverview, changes: Sequence[Change]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class MachineRoofline:
     """Commits of the cells, by hash."""
 
     series: frozenset[str]
-    """Names of asv's benchmarks with a graph."""
+    """Names of asv's benchmarks with a graph of this machine."""
 
     def link(self, row: RooflineRow) -> str:
         """Return asv's graph of a case; "" if there is none."""
@@ -68,7 +68,7 @@ def collect(site: Site, machine: str) -> MachineRoofline:
     }
     commits = {row.cell.commit for one in classes for row in one.rows}
     return MachineRoofline(
-        machine, cells, histories, moments, {one: site.describe(one) for one in commits}, frozenset(site.benchmarks)
+        machine, cells, histories, moments, {one: site.describe(one) for one in commits}, site.series(machine)
     )
 
 

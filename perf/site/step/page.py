@@ -27,7 +27,7 @@ class MachineSteps:
     """Commits of the cells."""
 
     series: frozenset[str]
-    """Names of asv's benchmarks with a graph."""
+    """Names of asv's benchmarks with a graph of this machine."""
 
     def link(self, result: CaseResult, method: str) -> str:
         """Return asv's graph of a case; "" if there is none."""
@@ -39,7 +39,7 @@ def collect(site: Site, machine: str) -> MachineSteps:
     cells = site.cells(machine)
     phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
     commits = dict.fromkeys(cell.commit for cell in (*phases, *variants))
-    return MachineSteps(machine, phases, variants, [site.describe(one) for one in commits], frozenset(site.benchmarks))
+    return MachineSteps(machine, phases, variants, [site.describe(one) for one in commits], site.series(machine))
 
 
 def render(project: str, machines: Iterable[MachineSteps], show_commit_url: str) -> str:

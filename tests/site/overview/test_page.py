@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from perf.gate import report as reports
-from perf.site import gates
+from perf.site import gates, left_out
 from perf.site.changes.rows import changes_of
 from perf.site.overview.page import MachineOverview, Measured, render
 from perf.site.overview.rows import Class, classes_of
 from perf.site.pages import Commit
 from tests.gate.reports import memory, report, verdict
+from tests.site import synthetic
 from tests.site.changes.made_up import machine_of, series
 from tests.site.pages import text_of
 from tests.site.trust.made_up import HOSTILE
@@ -158,4 +159,38 @@ def test_what_is_worse_comes_first_confirmed_or_not() -> None:
     assert "a.Class(4" not in text[: text.index("Recent changes")]
     assert "unconfirmed" not in text[first:second] and "unconfirmed" in text[second:]
     assert 'href="changes.html#h200-00000006"' in page
-    assert "No row is worse" in text_of(page_of(changed=changes_of([better, peer], {})))
+    measured = [Measured(Class("a.Class", "track_time", 4, 4, {11}, {}), "", NEWEST)]
+    assert "No row is worse" in text_of(page_of(changed=changes_of([better, peer], {}), measured=measured))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        ("", "is not of asv's form"),
+        ("[]", "is not of asv's form"),
+        ('{"machine": "h100", "version": 1}', "names the machine 'h100'"),
+    ],
+)
+def test_a_machine_file_without_its_machine_is_the_reason_for_all_its_files(
+    tmp_path: Path, content: str | None, why: str
+) -> None:
+    import perf.asv_plugins.site  # noqa: F401  (installs the checks)
+
+    synthetic.write_results(tmp_path, synthetic.ALONE, "a" * 40, 0)
+    machine = tmp_path / synthetic.LAPTOP / "machine.json"
+    assert left_out.left_out(machine.parent, {"a" * 40}) == []
+    machine.unlink() if content is None else machine.write_text(content)
+    ((name, said),) = left_out.left_out(machine.parent, {"a" * 40})
+    assert name == "machine.json" and why in said
+    assert str(tmp_path) not in said
+
+
+def test_without_a_published_case_nothing_is_said_to_be_no_worse() -> None:
+    assert "No row is worse" not in text_of(page_of())
+    assert "0 measured cases" in text_of(page_of())
+
+
+def test_larger_memory_is_exact_at_one_commit_too() -> None:
+    text = text_of(page_of(changed=changes_of([series([100] * 11 + [200], "a.Class.track_peak_memory")], {})))
+    assert "exact" in text and "several commits" not in text
