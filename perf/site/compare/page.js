@@ -169,7 +169,8 @@ function fill(machine, commits, found) {
   count();
 }
 
-const commitsOf = (machine) => shown.machines.find((one) => one.machine === machine).commits;
+const known = (machine) => shown.machines.find((one) => one.machine === machine);
+const commitsOf = (machine) => known(machine).commits;
 const chosen = (id) => part(id).value;
 let asked = 0;
 
@@ -195,16 +196,17 @@ async function show() {
 
 // The wanted commit, by a hash of 4 digits or more; else the one at that place.
 function preselect(id, commits, wanted, place) {
-  const known = wanted.length >= 4 && commits.find(([hash]) => hash.startsWith(wanted));
-  if (wanted && !known) part("trouble").append(`${wanted} is none of these commits, so another stands as ${id}. `);
+  const named = wanted.length >= 4 && commits.find(([hash]) => hash.startsWith(wanted));
+  if (wanted && !named) part("trouble").append(`${wanted} is none of these commits, so another stands as ${id}. `);
   part(id).replaceChildren(...commits.map(([hash, date, subject]) => new Option(`${hash.slice(0, 8)} ${date} ${subject}`, hash)));
-  part(id).value = (known || commits[place])[0];
+  part(id).value = (named || commits[place])[0];
 }
 
 function offer(machine, base, head) {
   part("trouble").textContent = "";
-  preselect("base", commitsOf(machine), base, 1);
-  preselect("head", commitsOf(machine), head, 0);
+  const places = known(machine).pair;
+  preselect("base", commitsOf(machine), base, places[0]);
+  preselect("head", commitsOf(machine), head, places[1]);
 }
 
 function keep(values) {
@@ -223,6 +225,8 @@ function start() {
   part("machine").replaceChildren(...names.map((name) => new Option(name, name)));
   part("machine").value = names.includes(wanted("machine")) ? wanted("machine") : names[0];
   offer(chosen("machine"), wanted("base"), wanted("head"));
+  if (wanted("machine") && !names.includes(wanted("machine")))
+    part("trouble").append(`${wanted("machine")} is none of these machines, so ${chosen("machine")} stands here.`);
   part("filter").value = wanted("filter");
   part("differing").checked = wanted("differing") === "1";
   part("choice").addEventListener("submit", (event) => event.preventDefault());

@@ -21,12 +21,15 @@ class MachineCommits:
     older: int = 0
     """Number of measured commits that are omitted as too old."""
 
+    pair: tuple[int, int] = (1, 0)
+    """Places of the base and head that stand first."""
+
 
 def collect(site: Site, machine: str, html_dir: Path) -> MachineCommits:
     """Collect a machine's commits and write the file of each; see `rows.write`."""
     written = rows.write(site, machine, html_dir)
     older = max(0, len(rows.commits_of(site, machine)) - rows.MOST)
-    return MachineCommits(machine, [site.describe(one) for one in written], older)
+    return MachineCommits(machine, [site.describe(one) for one in written], older, rows.pair(written))
 
 
 def render(project: str, machines: Iterable[MachineCommits], show_commit_url: str) -> str:
@@ -37,7 +40,11 @@ def render(project: str, machines: Iterable[MachineCommits], show_commit_url: st
         project=project,
         machines=(),  # they are chosen in the page, and have no place of their own in it
         measured=[
-            {"machine": one.name, "commits": [(each.hash, each.date, each.subject) for each in one.commits]}
+            {
+                "machine": one.name,
+                "commits": [(each.hash, each.date, each.subject) for each in one.commits],
+                "pair": one.pair,
+            }
             for one in every
             if len(one.commits) > 1
         ],

@@ -1,8 +1,9 @@
 """Data files of the Compare page: every case of one commit on one machine."""
 
+import itertools
 import json
 import math
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,33 @@ def commits_of(site: Site, machine: str) -> list[str]:
     return sorted(found, key=site.revisions.__getitem__, reverse=True)
 
 
-def write(site: Site, machine: str, html_dir: Path) -> list[str]:
-    """Write a file for each of the newest `MOST` commits; return the hashes written, newest first."""
+def write(site: Site, machine: str, html_dir: Path) -> dict[str, frozenset[str]]:
+    """Write a file for each of the newest `MOST` commits; return the timed cases of each hash, newest first."""
     commits = commits_of(site, machine)[:MOST]
     measured = _classes_by_commit(site, machine, commits)
     known, series = frozenset(site.benchmarks), site.series(machine)
     folder = html_dir / FOLDER / machine
-    written = []
+    written = {}
     for commit in commits:
         found = read(site.directory, machine, commit, known, measured[commit], series)
         if found is None:
             continue
         folder.mkdir(parents=True, exist_ok=True)
         offline.replace_text(folder / f"{commit}.json", json.dumps(found, separators=(",", ":"), allow_nan=False))
-        written.append(commit)
+        timed = (
+            (name, case[0]) for name, one in found["classes"].items() for case in one["cases"] if case[1] is not None
+        )
+        written[commit] = frozenset(f"{name}({', '.join(values)})" for name, values in timed)
     return written
+
+
+def pair(written: Mapping[str, frozenset[str]]) -> tuple[int, int]:
+    """Return the places of the newest base and head that share half of the timed cases of either; else (1, 0)."""
+    cases = list(written.values())
+    for head, base in itertools.combinations(range(len(cases)), 2):
+        if 2 * len(cases[head] & cases[base]) >= max(1, min(len(cases[head]), len(cases[base]))):
+            return base, head
+    return 1, 0
 
 
 def read(

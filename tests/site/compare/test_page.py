@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perf.site.compare import rows
 from tests.site import browser
 
 
@@ -44,3 +45,29 @@ def test_two_commits_are_chosen_by_the_address_and_by_hand(published: Any, site:
     next(one for one in others if not one.is_selected()).click()
     browser.wait(driver, lambda _: first[:8] not in driver.find_element("id", "base-made").text, "still it")
     browser.assert_stayed_home(driver, site)
+
+
+@pytest.mark.parametrize(
+    ("cases", "pair"),
+    [
+        (["abcd", "abcd"], (1, 0)),
+        (["abcd", "a", "abc"], (1, 0)),
+        (["abcd", "aefg", "abc"], (2, 0)),
+        (["x", "abcd", "abce"], (2, 1)),
+        (["a", "b", "c"], (1, 0)),
+        (["", "", "ab", "ab"], (3, 2)),
+    ],
+)
+def test_the_newest_pair_with_cases_in_common_stands_first(cases: list[str], pair: tuple[int, int]) -> None:
+    assert rows.pair({str(place): frozenset(some) for place, some in enumerate(cases)}) == pair
+
+
+@pytest.mark.browser
+@browser.needs_browser
+def test_an_unknown_machine_is_named(site: str, driver: Any) -> None:
+    driver.get(f"{site}compare.html?machine=nvidia-h300")
+    browser.wait(driver, lambda _: driver.find_elements("css selector", "table tbody tr"), "no rows")
+    assert "nvidia-h300" in driver.find_element("id", "trouble").text
+    driver.get(f"{site}compare.html?machine=nvidia-h200")
+    browser.wait(driver, lambda _: driver.find_elements("css selector", "table tbody tr"), "no rows")
+    assert not driver.find_element("id", "trouble").text
