@@ -4,6 +4,7 @@ import ast
 import functools
 import itertools
 import re
+import zlib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,5 +120,6 @@ def _environment() -> Any:
 
 
 def ident(text: str) -> str:
-    """Convert `text` to the id of an element."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())
+    """Convert `text` to the id of an element; a checksum tells apart texts that differ in other characters alone."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower())
+    return plain if re.fullmatch(r"[A-Za-z0-9 .-]*", text) else f"{plain}-{zlib.crc32(text.encode()):08x}"
