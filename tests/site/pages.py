@@ -6,5 +6,5 @@ import re
 
 def text_of(page: str) -> str:
     """What a reader sees, in one line."""
-    body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+    body = re.sub(r"<(style|script)>.*?</\1>|<wbr>", "", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())

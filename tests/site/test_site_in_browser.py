@@ -150,10 +150,38 @@ def test_a_phone_scrolls_tables_not_the_page_and_no_request_leaves(site: str, dr
     widths = {}
     for page in OURS:
         driver.get(f"{site}{page}.html")
+        driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         widths[page] = driver.execute_script("return document.documentElement.scrollWidth")
         assert driver.execute_script("return document.images.length") == 0, f"{page}: text became markup"
     assert max(widths.values()) <= 390, widths
     browser.assert_stayed_home(driver, site)
+
+
+BROKEN_NUMBERS = r"""
+const broken = [];
+for (const title of document.querySelectorAll("tbody th[scope='row']")) {
+  const walker = document.createTreeWalker(title, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    if (walker.currentNode.parentElement.closest(".small")) continue; // reasons below a name
+    for (const { index, 0: word } of walker.currentNode.data.matchAll(/[\w.]*\d[\w.]*/g)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, index);
+      range.setEnd(walker.currentNode, index + word.length);
+      if (new Set([...range.getClientRects()].map((one) => one.top)).size > 1) broken.push(title.innerText);
+    }
+  }
+}
+return broken;
+"""
+
+
+def test_a_phone_breaks_no_name_within_a_number(site: str, driver: Any) -> None:
+    browser.emulate(driver, 390)
+    for page in ("index", "changes", "compare"):
+        driver.get(f"{site}{page}.html")
+        browser.wait(driver, lambda _: driver.find_elements("css selector", "tbody th a"), "no names")
+        driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert driver.execute_script(BROKEN_NUMBERS) == [], page
 
 
 UNDER_A_NUMBER = """

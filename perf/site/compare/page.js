@@ -67,6 +67,12 @@ function cell(text, value, name = "") {
   return element;
 }
 
+// A name breaks after its parenthesis and commas, not within a number.
+function breakable(name) {
+  const start = name.indexOf("(") + 1;
+  return [name.slice(0, start), document.createElement("wbr"), name.slice(start)];
+}
+
 const worseIf = (change) => (change > 0 ? "worse" : "better");
 
 function timeCell(one) {
@@ -82,10 +88,10 @@ function rowOf(machine, name, base, head) {
   title.scope = "row";
   const linked = [head, base].find((one) => one?.graph);
   if (linked) {
-    const link = made("a", name);
+    const link = made("a", "", ...breakable(name));
     link.href = historyOf(machine, linked);
     title.append(link);
-  } else title.textContent = name;
+  } else title.append(...breakable(name));
   const interval = time && (time.low === undefined ? " (?)" : ` (${signed(time.low)} .. ${signed(time.high)})`);
   const change = time ? `${signed(Math.expm1(time.log))} %${interval}` : "–";
   const bytes = memory
