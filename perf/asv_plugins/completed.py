@@ -9,6 +9,7 @@ from typing import Any
 from asv.commands import publish
 from asv.plugins import regressions
 
+from perf.harness import HARNESS_VERSION
 from perf.site.completed import complete
 from perf.stored import problem_of_benchmark
 
@@ -22,7 +23,7 @@ def _completing(iterate: Any) -> Any:
             name: one for name, one in document.items() if name != "version" and not problem_of_benchmark(name, one)
         }
         for results in iterate(results_dir):
-            complete(results, known, folder.parent / "records")
+            complete(results, known, folder.parent / "records", HARNESS_VERSION)
             yield results
 
     return completed

@@ -12,16 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from perf.harness import HARNESS_VERSION
 from perf.harness.records import CaseResult
 from perf.site import newest
 from perf.site.estimate import MIN_VISITS
 
 
-def complete(results: Any, benchmarks: Mapping[str, Any], directory: Path) -> int:
+def complete(results: Any, benchmarks: Mapping[str, Any], directory: Path, harness: str) -> int:
     """Add a commit's recorded values to `asv.results.Results` where it has none; return their number.
 
-    `benchmarks`: entries of benchmarks.json by name. Only records of this version of the harness count, since a record
+    `benchmarks`: entries of benchmarks.json by name. Only records of this version of `harness` count, since a record
     does not tell the version of its benchmark, and only cases with enough visits for an interval.
     """
     cases = newest.read_commit(directory, results.params["machine"], results.commit_hash)
@@ -29,7 +28,7 @@ def complete(results: Any, benchmarks: Mapping[str, Any], directory: Path) -> in
         (one.benchmark, *map(repr, one.params.values())): one
         for one in cases
         if one.status == "ok"
-        and one.session.harness == HARNESS_VERSION
+        and one.session.harness == harness
         and (not one.visits_s or len(one.visits_s) >= MIN_VISITS)
         and is_of(one, results)
     }

@@ -56,10 +56,10 @@ def test_cases_that_only_the_records_have_are_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [{"harness": "1"}, {"visits": 3}], ids=["an older harness", "an unfinished run"])
 def test_records_that_asv_may_have_dropped_with_reason_are_not_published(fault: Any, tmp_path: Path) -> None:
     known = measure(tmp_path, **fault)
-    assert completed.complete(load_results(tmp_path), known, tmp_path / "records") == 0
+    assert completed.complete(load_results(tmp_path), known, tmp_path / "records", HARNESS_VERSION) == 0
 
 
 def test_a_benchmark_of_another_version_keeps_its_values(tmp_path: Path) -> None:
     known = measure(tmp_path)
     changed = {name: one | {"version": "2"} for name, one in known.items() if name != TIME}
-    assert completed.complete(load_results(tmp_path), changed, tmp_path / "records") == 0
+    assert completed.complete(load_results(tmp_path), changed, tmp_path / "records", HARNESS_VERSION) == 0
