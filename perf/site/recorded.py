@@ -1,14 +1,16 @@
 """Read a commit's records for the pages. A case whose record has another form is left out, with the reason."""
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, get_origin
 
+from perf.forms import matches
 from perf.harness import records
 from perf.harness.records import KEPT_FROM_VISIT, Session, counted_samples
-from perf.harness.status import STATUSES
+from perf.harness.status import Status
 
 KINDS = ("session", "process", "visit")
 """Kinds of lines that the pages show."""
@@ -25,6 +27,7 @@ class Recorded:
     """Says what is left out, and why; "" if nothing is."""
 
 
+@functools.lru_cache(maxsize=64)  # pages need the same few commits
 def read(directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = KINDS) -> Recorded:
     """Read a commit's records of these kinds; raises nothing."""
     try:
@@ -67,88 +70,64 @@ def _named(line: dict[str, Any]) -> str:
 def _fault(line: dict[str, Any]) -> str:
     """Describe the first fault of a line; "" if it has none."""
     form = _FORMS[line["kind"]]
-    wrong = next((name for name, fits in form.items() if not fits(line.get(name, _Absent))), None)
-    if wrong is not None:
-        return f"{wrong} is {line[wrong]!r:.60}" if wrong in line else f"{wrong} is missing"
+    for name, kind in form.items():
+        if name in line and not matches(line[name], kind):
+            return f"{name} is {line[name]!r:.60}"
+        if name not in line and get_origin(kind) is not NotRequired:
+            return f"{name} is missing"
     if line["kind"] == "session":
         return next((f"{name!s:.60} is not known" for name in line if name not in form and name != "kind"), "")
     is_counted = line["kind"] == "visit" and line["status"] == "ok" and line["visit"] >= KEPT_FROM_VISIT
     return "samples_ns has no sample" if is_counted and not (line.get("samples_ns") and counted_samples(line)) else ""
 
 
-class _Absent:
-    """Stands for a field that a line lacks."""
+Number = Annotated[float, math.isfinite]
+Scalar = str | bool | int | float | None
 
 
-Fits = Callable[[Any], bool]
+def _but(kind: Any, **named: Any) -> Any:
+    """Return the type of an object with values of this kind, but for these fields, if they are there."""
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, dict) and all(matches(one, named.get(name, kind)) for name, one in value.items())
+
+    return Annotated[Any, holds]
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
+def _has_products(ceilings: dict[str, Any]) -> bool:
+    return ceilings == {} or "matmul_flops_per_s" in ceilings
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _has_name(kernel: dict[str, Any]) -> bool:
+    return isinstance(kernel.get("name"), str)
 
 
-def _scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
-
-
-def _optional(fits: Fits) -> Fits:
-    return lambda value: value is _Absent or fits(value)
-
-
-def _or_none(fits: Fits) -> Fits:
-    return lambda value: value is None or fits(value)
-
-
-def _each(fits: Fits) -> Fits:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _row(*fits: Fits) -> Fits:
-    return lambda value: (
-        isinstance(value, list)
-        and len(value) == len(fits)
-        and all(one(each) for one, each in zip(fits, value, strict=True))
-    )
-
-
-def _of(fits: Fits, **named: Fits) -> Fits:
-    """Require an object with values that fit, and each of these fields, if it is there, of its own form."""
-    return lambda value: isinstance(value, dict) and all(named.get(name, fits)(one) for name, one in value.items())
-
-
-def _ceilings(value: Any) -> bool:
-    return value == {} or (_of(_number, matmul_flops_per_s=_of(_number))(value) and "matmul_flops_per_s" in value)
-
-
-def _kernel(value: Any) -> bool:
-    return _of(_scalar, shared_bytes=_number)(value) and _text(value.get("name"))
-
-
-_SESSION = {one.name: _text for one in fields(Session) if one.name not in ("device", "software", "ceilings")}
-_DEVICE = dict.fromkeys(("memory_bytes", "sm_count", "power_limit_w", "threads", "l2_bytes"), _or_none(_number))
-_FORMS: Mapping[str, Mapping[str, Fits]] = {
-    "session": {**_SESSION, "device": _of(_scalar, name=_text, **_DEVICE), "software": _of(_text)},
-    "process": {"session": _text, "ceilings": _ceilings},
+_TEXTS = {one.name: str for one in fields(Session) if one.type is str}
+_DEVICE = dict.fromkeys(("memory_bytes", "sm_count", "power_limit_w", "threads", "l2_bytes"), Number | None)
+_KERNEL: Any = Annotated[_but(Scalar, shared_bytes=Number), _has_name]
+_FORMS: dict[str, dict[str, Any]] = {
+    "session": {**_TEXTS, "device": _but(Scalar, name=str, **_DEVICE), "software": dict[str, str]},
+    "process": {
+        "session": str,
+        "ceilings": Annotated[_but(Number, matmul_flops_per_s=dict[str, Number]), _has_products],
+    },
     "visit": {
-        "session": _text,
-        "benchmark": _text,
-        "params": _of(_scalar),
-        "visit": _number,
-        "status": lambda value: value in STATUSES,
-        "reason": _text,
-        "cache": _text,
-        "clock": _optional(_text),
-        "samples_ns": _optional(_each(_number)),
-        "throttled": _optional(_each(_number)),
-        "peak_bytes": _optional(_or_none(_number)),
-        "facts": _optional(_of(_number)),
-        "floor": _optional(_of(_number, matmul_dtype=_text)),
-        "kernels": _optional(_each(_row(_text, _number, _number))),
-        "triton_kernels": _optional(_each(_kernel)),
-        "largest_allocations": _optional(_each(_row(_number, _text))),
+        "session": str,
+        "benchmark": str,
+        "params": dict[str, Scalar],
+        "visit": Number,
+        "status": Status,
+        "reason": str,
+        "cache": str,
+        "clock": NotRequired[str],
+        "samples_ns": NotRequired[list[Number]],
+        "throttled": NotRequired[list[Number]],
+        "peak_bytes": NotRequired[Number | None],
+        "facts": NotRequired[dict[str, Number]],
+        "floor": NotRequired[_but(Number, matmul_dtype=str)],
+        "kernels": NotRequired[list[tuple[str, Number, Number]]],
+        "triton_kernels": NotRequired[list[_KERNEL]],
+        "largest_allocations": NotRequired[list[tuple[Number, str]]],
     },
 }
+"""The fields of each kind of line."""

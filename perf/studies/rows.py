@@ -4,10 +4,10 @@
 older file may lack some; those that it has must be of these types.
 """
 
-import types
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
+from perf.forms import matches, written
 from perf.harness.status import Status
 
 Row = dict[str, Any]
@@ -299,28 +299,5 @@ def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
         for field in sorted(required - row.keys()) if whole else ():
             yield f"{name}, row {number}: {field} is missing"
         for field in kinds.keys() & row.keys():
-            if not _matches(row[field], kinds[field]):
-                yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {_written(kinds[field])}"
-
-
-def _matches(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value is of this type. An int is a float, a bool is neither."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (Union, types.UnionType):
-        return any(_matches(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is list:
-        return isinstance(value, list) and all(_matches(each, inner[0]) for each in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_matches(each, inner[1]) for each in value.values())
-    assert not is_typeddict(kind), "rows are flat"
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
-
-
-def _written(kind: Any) -> str:
-    return getattr(kind, "__name__", "") if not get_args(kind) else str(kind).replace("typing.", "")
+            if not matches(row[field], kinds[field]):
+                yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {written(kinds[field])}"
