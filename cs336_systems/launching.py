@@ -12,7 +12,7 @@ INTERPRETER = threading.Lock()
 """Held while Triton's interpreter runs a kernel: it puts its own functions in the place of Triton's language."""
 
 
-def launching(kernel: Any, x: Tensor) -> contextlib.AbstractContextManager[Any]:
+def launching(kernel: Any, x: Any) -> contextlib.AbstractContextManager[Any]:
     """Make x's device current; under Triton's interpreter wait for the launches of other threads instead."""
     return on_device_of(x) if isinstance(kernel, triton.runtime.JITFunction) else INTERPRETER
 

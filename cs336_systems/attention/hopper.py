@@ -40,8 +40,8 @@ HOPPER_MIN_KEYS = 512
 """Minimum keys of a 16-bit forward with tiles of 64 columns."""
 
 HOPPER_NARROW_HEAD_DIM = 32
-"""The largest head dimension of which half the columns of a 16-bit tile, or more, are zeros. Then the Triton kernels
-take less time, but of the first of these calls forward, and of the second backward (H200)."""
+"""The largest head dimension that leaves half the columns of a 16-bit tile, or more, to zeros. There the Triton
+kernels take less time (H200), but in the calls that the next limits describe: first forward, then backward."""
 
 HOPPER_NARROW_KEYS, HOPPER_NARROW_TILES = 2048, 4
 """Minimum keys, and maximum tiles of WGMMA_ROWS rows a multiprocessor."""
@@ -94,7 +94,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     """Return choices of the 16-bit forward in Gluon, or None if a Triton kernel has to run."""
     if not _takes_16_bit(request, q, k, v) or request.scale is None or request.scale <= 0:
         return None
-    if is_narrow(q) and not _is_narrow_and_few(request, q, k):
+    if _is_narrow(q) and not _takes_narrow_forward(request, q, k):
         return None
     columns, processors = tile_columns(q), gpu.multiprocessors(q.device)
     if columns == 64 and k.shape[2] < HOPPER_MIN_KEYS:
@@ -112,7 +112,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     return (HOPPER_FORWARD_PING_PONG if in_turns else HOPPER_FORWARD)[columns]
 
 
-def is_narrow(q: Tensor) -> bool:
+def _is_narrow(q: Tensor) -> bool:
     """Whether the Triton kernels, without columns of zeros, take less time in most 16-bit calls.
 
     They load head vectors whose size is no multiple of 16 slowly.
@@ -120,10 +120,17 @@ def is_narrow(q: Tensor) -> bool:
     return q.shape[-1] <= HOPPER_NARROW_HEAD_DIM and q.shape[-1] % 16 == 0
 
 
-def _is_narrow_and_few(request: Request, q: Tensor, k: Tensor) -> bool:
+def _takes_narrow_forward(request: Request, q: Tensor, k: Tensor) -> bool:
     """Whether a narrow 16-bit forward takes less time in Gluon."""
     are_few = num_tiles(q, WGMMA_ROWS) <= HOPPER_NARROW_TILES * gpu.multiprocessors(q.device)
     return are_few and k.shape[2] >= HOPPER_NARROW_KEYS and split_keys(request, q, k) is None
+
+
+def _takes_narrow_backward(q: Tensor, k: Tensor) -> bool:
+    """Whether a narrow 16-bit backward takes less time in Gluon."""
+    least, most = HOPPER_NARROW_BACKWARD_KEYS
+    tiles = HOPPER_NARROW_BACKWARD_TILES[padded_head_dim(q)] * gpu.multiprocessors(q.device)
+    return least <= k.shape[2] <= most and num_tiles(k, WGMMA_ROWS) <= tiles
 
 
 def _tables_of_many(q: Tensor, k: Tensor) -> tuple[dict[int, HopperForward], ...]:
@@ -156,12 +163,9 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
         return None
     d = q.shape[-1]
     multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
-    if is_narrow(q):
-        least, most = HOPPER_NARROW_BACKWARD_KEYS
-        tiles = HOPPER_NARROW_BACKWARD_TILES[padded_head_dim(q)] * gpu.multiprocessors(q.device)
-        if num_tiles(k, WGMMA_ROWS) > tiles or not least <= k.shape[2] <= most:
-            return None
-    elif not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
+    if _is_narrow(q) and not _takes_narrow_backward(q, k):
+        return None
+    if not _is_narrow(q) and not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
         return None
     return HOPPER_BACKWARD[tile_columns(q)]._replace(splits=backward_splits(request, q, k))
 

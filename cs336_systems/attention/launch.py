@@ -4,7 +4,6 @@ Also what all plans of launches share: types, outputs and sizes. Tensors in plan
 contiguous head vectors, and so are outputs.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ import triton
 from torch import Tensor
 
 from cs336_systems.attention.private import DirectLaunch, direct_launch
-from cs336_systems.launching import INTERPRETER, on_device_of
+from cs336_systems.launching import launching, on_device_of
 
 _hooks = triton.knobs.runtime
 
@@ -42,7 +41,6 @@ class Launch:
         self.kernel, self.grid = kernel, (num_programs, 1, 1)
         self.scalars, self.constants = scalars, constants
         self._is_compiled = False
-        self._turn = contextlib.nullcontext() if isinstance(kernel, triton.runtime.JITFunction) else INTERPRETER
         self._direct: DirectLaunch | None = None
 
     @property
@@ -72,7 +70,7 @@ class Launch:
         direct.run(*self.grid, stream, *direct.fixed, *((arguments,) if direct.as_one_tuple else arguments))
 
     def _launch_with_triton(self, tensors: tuple[Any, ...]) -> None:
-        with self._turn, on_device_of(tensors[0]):
+        with launching(self.kernel, tensors[0]):
             compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants)
             # None where Triton's interpreter or a hook of Triton's has taken the call.
             if compiled is not None and not self._is_compiled:

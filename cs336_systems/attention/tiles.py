@@ -153,11 +153,11 @@ def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
     tiles = AT_ONCE_TILES
     programs = sum(x.shape[0] * x.shape[1] * cdiv(x.shape[2], tiles.q) for x in (q, k))
     max_programs = gpu.multiprocessors(q.device) * (1 if q.shape[-1] <= 64 else 2)
-    is_narrow = k.shape[2] <= AT_ONCE_KEYS.get(padded_head_dim(q), 0)
+    is_short = k.shape[2] <= AT_ONCE_KEYS.get(padded_head_dim(q), 0)
     fits = gpu.shared_bytes(q.device) >= AT_ONCE_MIN_SHARED_BYTES  # its loop over queries holds tiles of out as well
     has_queries = q.shape[2] > 1  # with one query, ptxas of triton 3.6 crashes
     takes = q.dtype != torch.float32 and q.shape[-1] <= MAX_PIPELINED_HEAD_DIM
-    is_faster = programs <= max_programs or is_narrow or has_few_scores(q, k)
+    is_faster = programs <= max_programs or is_short or has_few_scores(q, k)
     return tiles if takes and is_faster and fits and has_queries else None
 
 

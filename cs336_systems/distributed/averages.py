@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import Average, Traffic, naming, start_average
-from cs336_systems.distributed.shards import Shard, refuse_sparse
+from cs336_systems.distributed.collectives import Average, Traffic, naming, refuse_sparse, start_average
+from cs336_systems.distributed.shards import Shard
 
 MAX_UNDER_WAY = 2
 """Whole gradients that may be under way before the compute stream waits for the first."""

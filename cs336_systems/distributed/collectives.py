@@ -145,6 +145,12 @@ def start_average_of_rows(whole: Tensor, group: dist.ProcessGroup | None) -> tup
     return Average(works, divisor), chunks[rank]
 
 
+def refuse_sparse(name: str, gradient: Tensor) -> None:
+    """Raise `ValueError` for a gradient that collectives cannot average."""
+    if gradient.is_sparse:
+        raise ValueError(f"{name} has a sparse gradient; allowed: dense gradients")
+
+
 def total_norm(gradients: Sequence[Tensor], parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> Tensor:
     """Return the norm of all ranks' gradients together, on the device of the first of all `parameters`.
 

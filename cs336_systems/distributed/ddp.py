@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
-from cs336_systems.distributed.collectives import Average, Traffic, naming, start_average
+from cs336_systems.distributed.collectives import Average, Traffic, naming, refuse_sparse, start_average
 from cs336_systems.distributed.replicas import broadcast, verify_same_arguments, verify_same_model
 
 
@@ -247,8 +247,7 @@ class DataParallel(nn.Module):
     def _gradient(self, index: int) -> Tensor:
         gradient = self._trained[index].grad
         assert gradient is not None
-        if gradient.is_sparse:
-            raise ValueError(f"{self._names[index]} has a sparse gradient; allowed: dense gradients")
+        refuse_sparse(self._names[index], gradient)
         if not gradient.is_contiguous():
             gradient = self._trained[index].grad = gradient.contiguous()
         return gradient

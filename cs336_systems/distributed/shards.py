@@ -12,7 +12,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import Average, start_average_of_rows, start_gathers
+from cs336_systems.distributed.collectives import Average, refuse_sparse, start_average_of_rows, start_gathers
 
 SHARDED = {"Linear", "Embedding"}
 """Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
@@ -124,12 +124,6 @@ class _Whole(torch.autograd.Function):
         require_one_derivative("a fully sharded module", "the module itself")
         ctx.on_gradient(gradient)
         return None, None, None
-
-
-def refuse_sparse(name: str, gradient: Tensor) -> None:
-    """Raise `ValueError` for a gradient that collectives cannot average."""
-    if gradient.is_sparse:
-        raise ValueError(f"{name} has a sparse gradient; allowed: dense gradients")
 
 
 def refuse_direct_use(name: str, *_: Any) -> None:

@@ -114,7 +114,7 @@ def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr, Q_STAGES: gl.constexp
     v_tiles = tiles_like(v_desc, STAGES * PIECES)
     q_full, q_empty = ring_barriers(Q_STAGES * CONSUMERS, 1, 1)
     k_ring, v_ring = two_rings(k_tiles, v_tiles, STAGES, 1, CONSUMERS)
-    may_issue = q_empty  # of no use; a barrier that nobody waits for would get memory of another's tile
+    may_issue = q_empty  # unused: a barrier that nobody waits for would share its memory with a tile
     if PING_PONG:
         may_issue = barriers(CONSUMERS)
         for c in gl.static_range(CONSUMERS):
