@@ -104,7 +104,7 @@ def peak_step_bytes(
     return max(phases.values())
 
 
-def best_checkpoint_every(
+def best_group_size(
     config: ModelConfig,
     batch: int,
     seq_len: int,

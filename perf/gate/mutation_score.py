@@ -1,7 +1,6 @@
 """Score the gate on planted regressions: which of `mutations` does it find?"""
 
 import datetime
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge, open_rows
 from perf.gate.mutations import LIST, VERSION, Mutation, scores_by_kind
-from perf.gate.report import keep
+from perf.gate.report import keep, own_test
 from perf.gate.rows import rows
 
 
@@ -59,7 +58,8 @@ def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> None:
         attempt, greeting = _attempt(arm, mutation, selected_rows(mutation.row), budget_s)
         attempts.append(attempt)
         device = device or greeting
-        path = keep("mutations", document(arm, attempts, device, started), started)
+        record = own_test(VERSION, arm, device, started, attempts=[one.to_json() for one in attempts])
+        path = keep("mutations", record, started)
     click.echo(table(attempts))
     click.echo(f"\nKept in {path}")
 
@@ -98,16 +98,3 @@ def table(attempts: Sequence[Attempt]) -> str:
     ]
     form = {"headers": "keys", "disable_numparse": True}
     return f"{tabulate(lines, **form)}\n\n{tabulate(scores, **form)}"
-
-
-def document(arm: Arm, attempts: Sequence[Attempt], greeting: dict[str, Any], started: datetime.datetime) -> str:
-    """Return the record as JSON; `greeting` holds the measuring processes' device and software."""
-    fields = {
-        "version": VERSION,
-        "started_at": started.isoformat(timespec="seconds"),
-        "commit": arm.commit,
-        "device": greeting.get("device", {}),
-        "software": greeting.get("software", {}),
-        "attempts": [attempt.to_json() for attempt in attempts],
-    }
-    return json.dumps(fields, separators=(",", ":")) + "\n"

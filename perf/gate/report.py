@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perf.files import write_measured
-from perf.gate.evidence import Evidence
+from perf.gate.evidence import Arm, Evidence
 from perf.gate.verdicts import Report
 from perf.harness import device
 
@@ -25,6 +25,21 @@ def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     if evidence is not None:
         document["evidence"] = [row.to_json() for row in evidence]
     return json.dumps(document, separators=(",", ":")) + "\n"
+
+
+def own_test(version: int, arm: Arm, greeting: dict[str, Any], started: datetime.datetime, **results: Any) -> str:
+    """Return the record of a test of the gate itself: a header, then `results`.
+
+    `greeting` holds the measuring processes' device and software; it is empty before any has started.
+    """
+    document = {
+        "version": version,
+        "started_at": started.isoformat(timespec="seconds"),
+        "commit": arm.commit,
+        "device": greeting.get("device", {}),
+        "software": greeting.get("software", {}),
+    }
+    return json.dumps(document | results, separators=(",", ":")) + "\n"
 
 
 Kind = Literal["gate", "environment", "self-test", "mutations"]

@@ -1,7 +1,6 @@
 """Test the gate on this machine: identical code must stay SAME, and planted slow-downs must be detected."""
 
 import datetime
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,7 @@ from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge, open_rows, visits
 from perf.gate.rate import Rate
-from perf.gate.report import keep
+from perf.gate.report import keep, own_test
 from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
@@ -97,7 +96,8 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[SelfT
         judgement = alone.judge(evidence) if alone else judge(evidence)
         results.append(SelfTestResult(case, judgement, evidence, round(time.monotonic() - begin, 1), run.processes))
         identical = identical or evidence
-        record = document(arm, results, run.greeting, started)
+        parts = [result.to_json() for result in results]
+        record = own_test(1, arm, run.greeting, started, parts=parts)
         path = keep("self-test", record, started)
     click.echo(table(results))
     click.echo(f"\nKept in {path}")
@@ -154,16 +154,3 @@ def table(results: Sequence[SelfTestResult]) -> str:
         for result in results
     ]
     return tabulate(rows, headers="keys", disable_numparse=True)
-
-
-def document(arm: Arm, results: Sequence[SelfTestResult], greeting: dict[str, Any], started: datetime.datetime) -> str:
-    """Return the self-test's record as JSON; `greeting` holds the measuring processes' device and software."""
-    fields = {
-        "version": 1,
-        "started_at": started.isoformat(timespec="seconds"),
-        "commit": arm.commit,
-        "device": greeting.get("device", {}),
-        "software": greeting.get("software", {}),
-        "parts": [result.to_json() for result in results],
-    }
-    return json.dumps(fields, separators=(",", ":")) + "\n"

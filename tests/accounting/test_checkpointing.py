@@ -137,7 +137,7 @@ def test_a_model_without_blocks_has_none_to_keep_or_recompute(every):
     assert last_group(0, checkpointing) == 0
     for accounting in (step_flops, model_kept_bytes, peak_step_bytes):
         assert accounting(empty, 2, 4, checkpointing=checkpointing) == accounting(empty, 2, 4)
-    assert peak.best_checkpoint_every(empty, 2, 4) == 1
+    assert peak.best_group_size(empty, 2, 4) == 1
     options = {"num_ranks": 2, "chunk_size": 2}
     phases = sharded_step.peak_by_phase(empty, 2, 4, checkpoint_every=every, **options)
     assert max(phases, key=phases.__getitem__) in ("forward: head", "backward: head", "optimizer")

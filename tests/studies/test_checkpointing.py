@@ -45,7 +45,7 @@ def test_one_layer_is_the_best_group_of_the_courses_xl():
     assert min(peaks.values()) == peaks["nested, k = 1"] == groups[0]
     kept = {study.named(row): row["kept_bytes"] for row in rows}
     assert kept["k = 1"] - kept["nested, k = 1"] == 30 * 4 * 4 * 2048 * 2560  # inputs of the groups but the first
-    best = measured("accounting.peak", "best_checkpoint_every")(MODEL_CONFIGS["2.7B"], 4, 2048)
+    best = measured("accounting.peak", "best_group_size")(MODEL_CONFIGS["2.7B"], 4, 2048)
     assert groups.index(min(groups)) + 1 == best == 1
     assert groups == sorted(groups)
     assert groups[31] == peaks["none"]
