@@ -11,6 +11,7 @@ import click
 
 from perf import benchmarks
 from perf.harness.case import Case
+from perf.harness.declaration import problem_of_class
 from perf.harness.suite import cases_of, is_selected
 
 SETS = {
@@ -65,7 +66,7 @@ def pattern_of(cases: Iterable[Case]) -> str:
 
 
 def sound_classes() -> Iterator[tuple[str, Any]]:
-    """Yield (`module.Class`, class) for each class of asv's. Raises `click.ClickException` if a module does not import.
+    """Yield (`module.Class`, class) for each class of asv's. Raises `click.ClickException` if one cannot be measured.
 
     For a selection that would else be smaller, and its rows lost, without a word.
     """
@@ -76,7 +77,10 @@ def sound_classes() -> Iterator[tuple[str, Any]]:
 
 
 def asv_classes() -> Iterator[tuple[str, Any, str]]:
-    """Yield (`module.Class`, class, "") for each class of asv's, (module, None, reason) if an import fails."""
+    """Yield (`module.Class`, class, "") for each class of asv's; (its name or module, None, reason) if it is unsound.
+
+    The reason is a line: an import that fails, or an attribute that is missing or not allowed.
+    """
     for name in sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__)):
         try:
             module = importlib.import_module(f"perf.benchmarks.{name}")
@@ -84,8 +88,19 @@ def asv_classes() -> Iterator[tuple[str, Any, str]]:
             yield name, None, f"perf/benchmarks/{name}.py: {type(error).__name__}: {error}"
             continue
         for cls in vars(module).values():
-            if isinstance(cls, type) and cls.__module__ == module.__name__ and "setup_cache" in vars(cls):
+            if not _is_benchmark(cls) or cls.__module__ != module.__name__:
+                continue
+            if problem := problem_of_class(cls):
+                yield f"{name}.{cls.__name__}", None, f"perf/benchmarks/{name}.py: {cls.__name__}: {problem}"
+            else:
                 yield f"{name}.{cls.__name__}", cls, ""
+
+
+def _is_benchmark(value: Any) -> bool:
+    """Return whether asv collects a value of a module: a class with a series, unless its name has an underscore."""
+    if not isinstance(value, type) or value.__name__.startswith("_"):
+        return False
+    return any(name.startswith("track_") for name in dir(value))
 
 
 def is_control(benchmark: str) -> bool:

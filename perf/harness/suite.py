@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.case import Case, case_key
+from perf.harness.declaration import problem_of_class
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress
 from perf.harness.status import Status, describe
@@ -42,6 +43,8 @@ Results = dict[str, dict[str, Any]]
 
 def measure_class(benchmark: Any) -> Results:
     """Measure the selected cases of one asv class; to be called from a `setup_cache` of that class's own."""
+    if problem := problem_of_class(type(benchmark)):
+        raise SystemExit(f"{benchmark_name(benchmark)}: {problem}")
     patterns, effort = selection(os.environ.get(ARGUMENTS, ""))
     effort = dataclasses.replace(effort, limit_s=HUNG_AFTER * benchmark.timeout)
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]

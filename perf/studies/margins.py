@@ -11,7 +11,7 @@ import click
 from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
-from perf.selection import asv_classes
+from perf.selection import sound_classes
 from perf.studies.document import text_table
 from perf.studies.lm import tiny_option
 from perf.studies.rows import Row
@@ -66,8 +66,8 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
 def selected(prefix: str, max_seq_len: int) -> list[Case]:
     """Return cases of attention, sorted by problem, because the oracle caches one problem."""
     cases: dict[tuple[Any, ...], Case] = {}
-    for name, cls, _ in asv_classes():
-        if cls is None or not name.startswith(prefix) or cls.workload not in WORKLOADS:
+    for name, cls in sound_classes():
+        if not name.startswith(prefix) or cls.workload not in WORKLOADS:
             continue
         for case in cases_of(cls()):
             if case.params["seq_len"] <= max_seq_len:

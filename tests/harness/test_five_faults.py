@@ -19,6 +19,7 @@ BENCHMARK = f"""
     class SmokeAttention:
         version = "1"
         timeout = 120
+        negligible = (0.01, 1e-6)
         params = ({[*GOOD[:10], *BAD, *GOOD[10:]]}, [16], ["float32"], ["forward"], ["pytorch"])
         param_names = ("seq_len", "d", "dtype", "mode", "impl")
         workload, device, cache = "attention", "{"cuda" if ON_GPU else "cpu"}", "{"cold" if ON_GPU else "warm"}"

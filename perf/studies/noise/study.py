@@ -13,7 +13,7 @@ from perf.harness import profiler, working_tree
 from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
-from perf.selection import asv_classes
+from perf.selection import sound_classes
 from perf.studies.document import document, heading, out_option, write
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import tiny_option
@@ -116,7 +116,7 @@ def in_turn_table(rows: Any) -> Iterator[dict[str, str]]:
 
 
 def _cases() -> list[Case]:
-    every = {case.key: case for _, cls, _ in asv_classes() if cls for case in cases_of(cls())}
+    every = {case.key: case for _, cls in sound_classes() for case in cases_of(cls())}
     return [every[key] for key in CASES]
 
 

@@ -1,0 +1,67 @@
+"""The attributes that a benchmark class declares, with what each may be."""
+
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, get_args, get_type_hints
+
+from perf import workloads
+from perf.harness.case import Cache, Case, ClockName
+
+_MISSING = object()
+
+
+def problem_of_class(cls: type) -> str:
+    """Return what is missing or not allowed in a class's attributes, in one line; "" if nothing is."""
+    return "; ".join(_problems(cls))
+
+
+def _problems(cls: type) -> Iterator[str]:
+    names = getattr(cls, "param_names", ())
+    for name, (allowed, holds) in _ATTRIBUTES.items():
+        value = getattr(cls, name, _MISSING)
+        if value is _MISSING and name in ("clock", "cache") and name in names:
+            continue  # an axis of this name says it
+        if value is _MISSING:
+            yield f"{name} is missing; allowed: {allowed}"
+        elif not holds(value):
+            yield f"{name} is {value!r:.80}; allowed: {allowed}"
+    params = getattr(cls, "params", ())
+    if _is_grid(params) and _is_names(names) and len(params) != len(names):
+        yield f"params has {len(params)} axes and param_names {len(names)} names; allowed: as many of both"
+    if "setup_cache" not in vars(cls):
+        yield "setup_cache is missing; allowed: a method of the class's own that returns measure_class(self)"
+
+
+def _one_of(values: tuple[str, ...]) -> tuple[str, Callable[[Any], bool]]:
+    return " or ".join(map(repr, values)), lambda value: value in values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def _is_grid(value: Any) -> bool:
+    """asv writes a single axis as a list of values, without a list around it; the harness does not read that."""
+    return isinstance(value, (list, tuple)) and all(isinstance(axis, (list, tuple)) for axis in value)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+
+
+_WORKLOADS = {module.name for module in pkgutil.iter_modules(workloads.__path__)}
+_ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "version": ('a string, "1" at first', lambda value: isinstance(value, str)),
+    "timeout": ("seconds without output, as _Timed and _Weighed have it", _is_number),
+    "negligible": (
+        "(share of the time, seconds), the larger of which is ignored",
+        lambda value: isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)),
+    ),
+    "params": ("a list of values for each axis", _is_grid),
+    "param_names": ("a name for each axis", _is_names),
+    "workload": ("the name of a module of perf/workloads", lambda value: value in _WORKLOADS),
+    "device": _one_of(get_args(get_type_hints(Case)["device"])),
+    "clock": _one_of(get_args(ClockName)),
+    "cache": _one_of(get_args(Cache)),
+}
+"""Attribute -> what it may be, in words and as a predicate."""
