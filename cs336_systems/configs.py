@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cs336_systems.checks import is_int, is_number, require_at_least
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -17,6 +19,10 @@ class ModelConfig:
     rope_theta: float = 10_000.0
 
     def __post_init__(self) -> None:
+        require_at_least(1, d_model=self.d_model, d_ff=self.d_ff, num_heads=self.num_heads, vocab_size=self.vocab_size)
+        require_at_least(0, num_layers=self.num_layers)
+        if not is_number(self.rope_theta) or not 0 < self.rope_theta < float("inf"):
+            raise ValueError(f"rope_theta={self.rope_theta!r} was given; allowed: a finite number above 0")
         if self.d_model % (2 * self.num_heads):
             raise ValueError(
                 f"d_model={self.d_model} and num_heads={self.num_heads} were given; allowed: an even number of "
@@ -52,8 +58,10 @@ class Checkpointing:
         return self.mode != "groups" or self.offload
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+        if not is_int(self.every) or self.every < 1:
             raise ValueError(f"checkpoint_every={self.every!r} was given; allowed: None or a number of layers")
+        if not isinstance(self.offload, bool):
+            raise ValueError(f"checkpoint_offload={self.offload!r} was given; allowed: True or False")
         if self.mode not in CHECKPOINT_MODES:
             raise ValueError(f"checkpoint_mode={self.mode!r} was given; allowed: {', '.join(CHECKPOINT_MODES)}")
 

@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_systems.checks import is_int, require_at_least
 from cs336_systems.differentiation import require_one_derivative
 
 IMPLS = ("auto", "reference", "pytorch", "triton")
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 TILE = (128, 256)
 """Rows and columns of an output tile of cuBLAS's fastest 16-bit kernels on Hopper."""
@@ -24,6 +27,7 @@ class LanguageModelHead(nn.Linear):
     """Map x (..., d_model) to logits (..., vocab_size) or, with targets, to their mean cross-entropy."""
 
     def __init__(self, d_model: int, vocab_size: int):
+        require_at_least(1, d_model=d_model, vocab_size=vocab_size)
         super().__init__(d_model, vocab_size, bias=False)
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -43,7 +47,7 @@ def linear_cross_entropy(
     """Compute the mean of `F.cross_entropy(F.linear(hidden, weight).float(), targets)`, a float32 scalar.
 
     Args:
-        hidden: (..., d_model), any floating dtype; under autocast it is cast as `F.linear` casts it.
+        hidden: (..., d_model), in one of `DTYPES`; under autocast it is cast as `F.linear` casts it.
         weight: (vocab_size, d_model), in hidden's dtype unless autocast casts both.
         targets: (...), int64, each in [0, vocab_size) or ignore_index. Of another target, "triton" makes the loss NaN;
             the other implementations raise, as torch does.
@@ -60,12 +64,13 @@ def linear_cross_entropy(
         1.3 times that of a float32 sum at 16 chunks and 7.3 times at 1024 (Liger-Kernel #1391, B200).
 
     Raises:
-        ValueError: unknown impl; mismatched or unsupported shapes, dtypes or devices; chunk_size below 1.
+        ValueError: unknown impl; mismatched or unsupported shapes, dtypes or devices; a chunk_size or ignore_index that
+            is no int, or a chunk_size below 1.
         RuntimeError: in a backward with create_graph=True, unless impl is "reference".
     """
     autocast_dtype = _autocast_dtype(hidden, weight)
     dtype = hidden.dtype if autocast_dtype is None else autocast_dtype
-    _check(hidden, weight, targets, impl, chunk_size, must_agree=autocast_dtype is None)
+    _check(hidden, weight, targets, ignore_index, impl, chunk_size, must_agree=autocast_dtype is None)
     if impl == "auto":
         impl = "triton" if hidden.is_cuda and dtype != torch.float64 else "pytorch"
     if impl == "reference":
@@ -221,23 +226,35 @@ def _autocast_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype | None:
 
 
 def _check(
-    hidden: Tensor, weight: Tensor, targets: Tensor, impl: str, chunk_size: int | None, *, must_agree: bool
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    impl: str,
+    chunk_size: int | None,
+    *,
+    must_agree: bool,
 ) -> None:
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}; allowed: None, or at least 1")
+    if chunk_size is not None and (not is_int(chunk_size) or chunk_size < 1):
+        raise ValueError(f"chunk_size is {chunk_size!r}; allowed: None, or an int of at least 1")
+    if not is_int(ignore_index) or not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(f"ignore_index is {ignore_index!r}; allowed: an int that int64 can hold")
     shapes = [tuple(x.shape) for x in (hidden, weight, targets)]
     if weight.ndim != 2 or 0 in shapes[1] or shapes[0] != (*shapes[2], shapes[1][1]):
         raise ValueError(
             f"hidden, weight, targets have shapes {', '.join(map(str, shapes))}; "
             "allowed: (..., d_model), (vocab_size, d_model) of at least 1 each, (...)"
         )
-    are_floating = hidden.is_floating_point() and weight.is_floating_point()
-    if not are_floating or (must_agree and hidden.dtype != weight.dtype) or targets.dtype != torch.int64:
+    if (
+        {hidden.dtype, weight.dtype} - set(DTYPES)
+        or (must_agree and hidden.dtype != weight.dtype)
+        or targets.dtype != torch.int64
+    ):
         raise ValueError(
             f"hidden, weight, targets have dtypes {hidden.dtype}, {weight.dtype}, {targets.dtype}; "
-            "allowed: one floating dtype for both (any two under autocast), and int64"
+            f"allowed: {', '.join(map(str, DTYPES))}, one for both (any two under autocast), and int64"
         )
     if not hidden.device == weight.device == targets.device:
         raise ValueError(
@@ -245,3 +262,8 @@ def _check(
         )
     if impl == "triton" and hidden.dtype == torch.float64:
         raise ValueError("hidden has dtype torch.float64; allowed for impl='triton': float32, bfloat16, float16")
+    if impl == "triton" and not (hidden.is_cuda or hidden.is_meta):
+        from cs336_systems.cross_entropy_kernel import cross_entropy_kernel
+        from cs336_systems.launching import require_launchable
+
+        require_launchable(cross_entropy_kernel, hidden, "hidden")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cs336_systems.attention.reference import scaled_dot_product_attention
 from cs336_systems.checkpointing import KeepingAttention, run_checkpointed
+from cs336_systems.checks import require_at_least
 from cs336_systems.configs import Checkpointing, ModelConfig
 from cs336_systems.linear_cross_entropy import LanguageModelHead
 from cs336_systems.ranges import range_
@@ -33,12 +34,15 @@ class TransformerLM(nn.Module):
 
     Args:
         config: sizes; see `MODEL_CONFIGS`.
-        context_length: maximum seq_len; determines only the size of the rotation table.
+        context_length: maximum seq_len, at least 1; determines only the size of the rotation table.
         attention: attention function of every layer.
         checkpoint_every: keep only the input of every k layers for the backward, which recomputes the rest; None keeps
             all. See `checkpointing`.
         checkpoint_mode: "groups", "selective" or "nested" (`configs.CHECKPOINT_MODES`).
         checkpoint_offload: keep it in host memory.
+
+    Raises:
+        ValueError: a context_length, an attention or checkpoints other than these.
     """
 
     cos: Tensor
@@ -55,10 +59,16 @@ class TransformerLM(nn.Module):
         checkpoint_offload: bool = False,
     ):
         super().__init__()
-        self.config, self.context_length, self.checkpointing = config, context_length, None
-        if checkpoint_every is not None:
-            self.checkpointing = Checkpointing(checkpoint_every, checkpoint_mode, checkpoint_offload)
-            attention = KeepingAttention(attention) if checkpoint_mode == "selective" else attention
+        require_at_least(1, context_length=context_length)
+        if not callable(attention):
+            raise ValueError(f"attention={attention!r} was given; allowed: a function that maps q, k, v to out")
+        checkpointing = Checkpointing(
+            1 if checkpoint_every is None else checkpoint_every, checkpoint_mode, checkpoint_offload
+        )
+        self.config, self.context_length = config, context_length
+        self.checkpointing = None if checkpoint_every is None else checkpointing
+        if self.checkpointing and checkpoint_mode == "selective":
+            attention = KeepingAttention(attention)
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(TransformerBlock(config, attention) for _ in range(config.num_layers))
         self.ln_final = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
@@ -71,9 +81,12 @@ class TransformerLM(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
         """Compute logits or, with `targets` shaped like `ids`, their mean cross-entropy without holding them all.
 
-        Raises `ValueError` for a sequence longer than `context_length`.
+        Raises `ValueError` for ids of another shape or dtype, or a sequence longer than `context_length`.
         """
-        seq_len = ids.shape[-1]
+        if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
+            given = f"ids of shape {tuple(ids.shape)} and {ids.dtype}"
+            raise ValueError(f"{given} were given; allowed: (batch, seq_len) and int64 or int32")
+        seq_len = ids.shape[1]
         if seq_len > self.context_length:
             raise ValueError(f"a sequence of {seq_len} was given; allowed: up to context_length={self.context_length}")
         cos, sin = self.cos[:seq_len], self.sin[:seq_len]

@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from triton.runtime import JITFunction
 
+from cs336_systems import cross_entropy_kernel as kernels
 from cs336_systems import linear_cross_entropy as module
 from cs336_systems.linear_cross_entropy import LanguageModelHead, default_chunk_size, linear_cross_entropy
 
@@ -226,19 +228,46 @@ def test_a_chunk_is_whole_waves_of_at_least_d_model_rows(monkeypatch):
 
 def test_what_cannot_run_is_refused():
     hidden, weight, targets = operands(4, 16, 20)
+    eighth = (hidden.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn))
     for arguments, options, allowed in (
         ((hidden, weight, targets), {"impl": "fast"}, "allowed: auto, reference"),
-        ((hidden, weight, targets), {"chunk_size": 0}, "allowed: None, or at least 1"),
+        *(
+            ((hidden, weight, targets), {"chunk_size": wrong}, f"chunk_size is {wrong!r}; allowed: None, or an int of")
+            for wrong in (0, True, 2.0, "8")
+        ),
+        *(
+            (
+                (hidden, weight, targets),
+                {"ignore_index": wrong, "impl": impl},
+                f"ignore_index is {wrong!r}; allowed: an int",
+            )
+            for wrong in (True, -100.0, "a", None, 2**63)
+            for impl in CHUNKED
+        ),
         ((hidden, weight.T, targets), {}, "allowed: .*vocab_size, d_model"),
         ((hidden, weight, targets[:3]), {}, "allowed: .*vocab_size, d_model"),
         ((hidden[:, :0], weight[:, :0], targets), {}, "of at least 1 each"),
-        ((hidden, weight.double(), targets), {}, "allowed: one floating dtype"),
+        ((hidden, weight.double(), targets), {}, "allowed: torch.float64, .*, one for both"),
+        ((*eighth, targets), {}, "have dtypes torch.float8_e4m3fn, .*; allowed: torch.float64, "),
         ((hidden, weight, targets.int()), {}, "and int64"),
         ((hidden, weight.to("meta"), targets), {}, "allowed: one device"),
         ((hidden.double(), weight.double(), targets), {"impl": "triton"}, "allowed for impl='triton'"),
     ):
         with pytest.raises(ValueError, match=allowed):
             linear_cross_entropy(*arguments, **options)
+    with pytest.raises(ValueError, match="d_model=0 was given; allowed: an int of at least 1"):
+        LanguageModelHead(0, 20)
+
+
+def test_triton_is_refused_on_the_cpu_without_its_interpreter(monkeypatch):
+    compiled = JITFunction(kernels.cross_entropy_kernel.fn)
+    monkeypatch.setattr(kernels, "cross_entropy_kernel", compiled)
+    for rows in (0, 4):
+        operands_ = [x.cpu() for x in operands(rows, 16, 20)]
+        with pytest.raises(
+            ValueError, match="hidden is on cpu; allowed for Triton: CUDA, or the CPU with TRITON_INTERP"
+        ):
+            linear_cross_entropy(*operands_, impl="triton")
 
 
 @pytest.mark.gpu

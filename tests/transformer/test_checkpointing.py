@@ -168,8 +168,11 @@ def test_what_is_no_checkpointing_is_refused_in_one_line():
             ValueError, match=f"^checkpoint_every={every} was given; allowed: None or a number of layers$"
         ):
             TransformerLM(CONFIG, 8, checkpoint_every=every)
-    with pytest.raises(ValueError, match=r"^checkpoint_mode='all' was given; allowed: groups, selective, nested$"):
-        TransformerLM(CONFIG, 8, checkpoint_every=1, checkpoint_mode="all")
+    for every in (1, None):
+        with pytest.raises(ValueError, match=r"^checkpoint_mode='all' was given; allowed: groups, selective, nested$"):
+            TransformerLM(CONFIG, 8, checkpoint_every=every, checkpoint_mode="all")
+        with pytest.raises(ValueError, match=r"^checkpoint_offload='no' was given; allowed: True or False$"):
+            TransformerLM(CONFIG, 8, checkpoint_every=every, checkpoint_offload="no")
     with pytest.raises(ValueError, match=r"variant='compiled' was given with .*nested.*; allowed: eager, compiled_"):
         make_train_step(model(Checkpointing(1, "nested")), IDS, IDS, variant="compiled")
 

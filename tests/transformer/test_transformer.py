@@ -34,9 +34,22 @@ def test_sizes_are_the_courses_to_the_parameter(size, parameters, tensors):
     assert (sum(parameter.numel() for parameter in results), len(results)) == (parameters, tensors)
 
 
-def test_heads_that_rope_cannot_turn_are_refused():
+def test_sizes_that_make_no_model_are_refused():
+    sizes = {"d_model": 8, "d_ff": 4, "num_layers": 1, "num_heads": 2, "vocab_size": 5}
     with pytest.raises(ValueError, match="d_model=10 and num_heads=2 were given"):
-        ModelConfig(d_model=10, d_ff=4, num_layers=1, num_heads=2)
+        ModelConfig(**sizes | {"d_model": 10})
+    for name in sizes:
+        for wrong in (-1, 2.0, True, "8", None, *([0] if name != "num_layers" else [])):
+            with pytest.raises(ValueError, match=f"^{name}={wrong!r} was given; allowed: an int of at least"):
+                ModelConfig(**sizes | {name: wrong})
+    for wrong in (0, -1.0, float("nan"), float("inf"), "1", True, None):
+        with pytest.raises(ValueError, match=f"^rope_theta={wrong!r} was given; allowed: a finite number above 0"):
+            ModelConfig(**sizes, rope_theta=wrong)
+    for wrong in (0, -1, 2.5, True, "8", None):
+        with pytest.raises(ValueError, match=f"^context_length={wrong!r} was given; allowed: an int of at least 1"):
+            TransformerLM(TINY, wrong)
+    with pytest.raises(ValueError, match=r"^attention='triton' was given; allowed: a function"):
+        TransformerLM(TINY, 8, "triton")
 
 
 def halves(head_dim):
@@ -146,6 +159,33 @@ def test_triton_attention_in_bfloat16_is_as_exact_as_eager(size):
 def test_a_sequence_beyond_the_context_is_refused(model):
     with pytest.raises(ValueError, match="a sequence of 25 was given; allowed: up to context_length=24"):
         model(torch.zeros(1, 25, dtype=torch.long, device=DEVICE))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((), torch.int64),
+        ((5,), torch.int64),
+        ((1, 4, 4), torch.int64),  # as many positions as heads: once read as heads
+        *(((2, 5), dtype) for dtype in (torch.float32, torch.uint8, torch.bool)),
+    ],
+    ids=str,
+)
+def test_ids_of_another_shape_or_dtype_are_refused(model, shape, dtype):
+    ids = torch.zeros(shape, dtype=dtype, device=DEVICE)
+    for targets in ((), (ids,)):
+        with pytest.raises(ValueError, match=r"^ids of shape .* were given; allowed: \(batch, seq_len\) and int64"):
+            model(ids, *targets)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (1, 1)])
+def test_batches_and_sequences_of_none_and_one_have_gradients(model, shape):
+    ids = torch.zeros(shape, dtype=torch.int64, device=DEVICE)
+    logits = model(ids)
+    assert logits.shape == (*shape, TINY.vocab_size)
+    torch.testing.assert_close(model(ids.int()), logits, rtol=0, atol=0)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_rotations_depend_on_the_distance_alone():

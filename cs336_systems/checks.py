@@ -1,0 +1,20 @@
+"""Checks of arguments, before anything is computed with them."""
+
+from typing import TypeGuard
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether `value` is an int; a bool is none, although Python's are ints."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is an int or a float, and no bool."""
+    return is_int(value) or isinstance(value, float)
+
+
+def require_at_least(least: int, **values: object) -> None:
+    """Raise `ValueError`, with one line that says what is allowed, unless every value is an int of at least `least`."""
+    for name, value in values.items():
+        if not is_int(value) or value < least:
+            raise ValueError(f"{name}={value!r} was given; allowed: an int of at least {least}")
