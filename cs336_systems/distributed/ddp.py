@@ -254,7 +254,7 @@ class DataParallel(nn.Module):
 
     def _count_users(self, unused: list[int]) -> Tensor:
         """Count the ranks that have a gradient of each parameter."""
-        num_users = torch.ones(len(self._trained), device=self._trained[0].device)
+        num_users = torch.ones(len(self._trained), dtype=torch.int32, device=self._trained[0].device)
         num_users[unused] = 0
         dist.all_reduce(num_users, group=self.process_group)
         self._sent.add(num_users.nbytes)

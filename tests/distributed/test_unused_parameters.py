@@ -108,6 +108,31 @@ def test_micro_batches_may_each_use_other_parameters_and_the_last_one_none():
             assert strategy != "flat" or reported.calls == 2
 
 
+def count_under(rank, default):
+    """Return the gradients and the reported bytes of each strategy's step under another default dtype."""
+    results, inputs = [], batch(0, rank, 2)[0]
+    torch.set_default_dtype(default)
+    try:
+        for wrap in STRATEGIES.values():
+            net = wrap(seeded(Branches).float(), find_unused_parameters=True)
+            net(inputs, [(0, 1), (1,)][rank]).backward()
+            net.finish_gradient_synchronization()
+            results.append((gradients(net), net.traffic.num_bytes))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return results
+
+
+def test_users_are_counted_in_full_whatever_the_default_dtype():
+    """bfloat16 counts up to 256 ranks."""
+    for results in spawn(count_under, 2, torch.bfloat16):
+        for averaged, num_bytes in results:
+            assert [name for name, gradient in averaged.items() if gradient is None] == [
+                f"branches.{branch}.{name}" for branch in (2, 3) for name in ("weight", "bias")
+            ]
+            assert num_bytes == 4 * 2200 + 4 * 8
+
+
 def average_in_pairs(rank):
     """Return gradients and errors if ranks 0 and 1 use two branches and ranks 2 and 3 another one."""
     pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
