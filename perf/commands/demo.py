@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -10,10 +9,12 @@ from pathlib import Path
 
 import click
 
+from perf.git import output
 from perf.harness import records
 from perf.harness.working_tree import ROOT
 from perf.printable import collapsed, printable
 from perf.selection import SETS
+from perf.workloads import PACKAGE
 
 FOLDER = ROOT / ".asv" / "demo"
 
@@ -44,24 +45,20 @@ def run(count: int) -> None:
 
 def _last_commits(count: int) -> list[str]:
     """List the last commits that touch cs336_systems, newest first."""
-    if shutil.which("git") is None:
-        raise click.ClickException("git is not installed; the demo measures commits, so it needs git")
-    log = _git("log", "--first-parent", f"-{count}", "--format=%H", "--", "cs336_systems")
-    if log.returncode != 0:
-        raise click.ClickException(f"{ROOT} is not a git repository with commits: {log.stderr.strip()}")
-    if not log.stdout.split():
+    commits = output(ROOT, "log", "--first-parent", f"-{count}", "--format=%H", "--", PACKAGE).split()
+    if not commits:
         raise click.ClickException("no commit of this repository touches cs336_systems: there is nothing to measure")
-    return log.stdout.split()
+    return commits
 
 
 def _announce(commits: list[str], here: dict[str, str]) -> None:
     hardware = f"{here['num_gpu']} x {here['gpu']}" if here["gpu"] else f"{here['cpu']}, no GPU"
     click.echo(f"Measuring {len(commits)} commits on {hardware} (asv machine {here['machine']}), newest first:")
     for commit in commits:
-        click.echo("  " + collapsed(_git("log", "-1", "--format=%h %cs %s", commit).stdout)[:100])
-    if _git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        click.echo("  " + collapsed(output(ROOT, "log", "-1", "--format=%h %cs %s", commit))[:100])
+    if output(ROOT, "rev-parse", "--is-shallow-repository").strip() == "true":
         click.echo("This is a shallow clone: only its own commits can be measured.")
-    changed = _git("status", "--porcelain").stdout.splitlines()
+    changed = output(ROOT, "status", "--porcelain").splitlines()
     if changed:
         click.echo(
             f"{len(changed)} uncommitted changes: asv measures commits, so changes to cs336_systems are not measured;"
@@ -117,10 +114,6 @@ def _table(commits: list[str], machine: str) -> str:
     body = [[*case, *(cells.get(commit, "-") for commit in columns)] for case, cells in rows.items()]
     headers = ["benchmark", "case (median, ms)", *(commit[:8] for commit in columns)]
     return tabulate(body, headers, disable_numparse=True, colalign=("left", "left", *["right"] * len(columns)))
-
-
-def _git(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def _short(path: Path) -> str:

@@ -9,7 +9,6 @@ a failure is not repeated every night.
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import click
 
 from perf.gate.acceptance import FILE as ACCEPTED
 from perf.gate.report import RECORDS
+from perf.git import output
 from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.suite import cases_of
@@ -116,11 +116,7 @@ def _judged(folder: Path) -> list[str]:
 def _commits(last: int | None, *paths: str) -> list[str]:
     """List HEAD and its first parents that touch these paths, newest first."""
     count = [f"-{last}"] if last else []
-    command = ["git", "log", "--first-parent", "--format=%H", *count, "--", *paths]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise click.ClickException(f"{ROOT} is not a git repository with commits: {done.stderr.strip()}")
-    return done.stdout.split()
+    return output(ROOT, "log", "--first-parent", "--format=%H", *count, "--", *paths).split()
 
 
 def _only_machine() -> str:

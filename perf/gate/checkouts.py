@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from perf.gate.evidence import Arm
+from perf.git import git as run_git
+from perf.git import output
 from perf.harness.working_tree import ROOT
 from perf.printable import shortened
 from perf.workloads import PACKAGE
@@ -34,6 +36,7 @@ def resolve(name: str) -> Arm:
     """Return the commit of this name. Raises `click.ClickException` with one line if git knows none."""
     log = git("log", "-1", "--format=%H%n%s", "--end-of-options", name, "--")
     if log.returncode != 0 or not log.stdout.strip():
+        output(ROOT, "rev-parse", "--git-dir")  # outside a repository no name would do
         raise click.ClickException(
             f"{name!r} was given; allowed: a commit of this repository (in a shallow clone, git fetch --unshallow "
             "fetches the others)"
@@ -83,22 +86,20 @@ def clone(arm: Arm, folder: Path) -> Path:
     """Clone the arm's commit for its tests; the working tree is used in place."""
     if arm.commit == WORKING_TREE:
         return ROOT
-    for command in (
-        ["clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(folder)],
-        ["-C", str(folder), "checkout", "--quiet", "--detach", arm.commit],
+    for place, *command in (
+        (ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(folder)),
+        (folder, "checkout", "--quiet", "--detach", arm.commit),
     ):
-        done = subprocess.run(["git", *command], capture_output=True, text=True, check=False)
+        done = run_git(place, *command)
         if done.returncode != 0:
-            raise click.ClickException(f"git {command[0]} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+            reason = done.stderr.decode(errors="replace").strip().splitlines() or ["?"]
+            raise click.ClickException(f"git {command[0]} failed: {reason[-1]}")
     return folder
 
 
 def git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":
     """Run git in this checkout, whatever its status. Raises `click.ClickException` if git is not installed."""
-    try:
-        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
-    except FileNotFoundError:
-        raise click.ClickException("git is not installed; a gate compares commits, so it needs git") from None
+    return run_git(ROOT, *arguments)
 
 
 def _python(path: Path) -> str:

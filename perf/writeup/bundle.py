@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from perf.files import scratch_folder
+from perf.git import git
 from perf.harness.working_tree import ROOT
 
 ARCHIVE = Path("code.zip")
@@ -52,12 +53,7 @@ def files(root: Path) -> Iterator[Path]:
     Raises `click.ClickException` with one line if `root` is neither.
     """
     if (root / ".git").exists():
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=root,
-            capture_output=True,
-            check=False,
-        )
+        listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         if listed.returncode:
             reason = listed.stderr.decode(errors="replace").strip()
             raise click.ClickException(f"code.zip holds what git tracks, and git ls-files failed: {reason}")
