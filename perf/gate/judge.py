@@ -85,7 +85,7 @@ def _time(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> Verdic
         quantity="time",
         word=decision.word,
         base=row.base_s,
-        head=row.head_s,
+        head=row.head_at(decision.change),
         change=decision.change,
         low=decision.low,
         high=decision.high,

@@ -11,6 +11,7 @@ from perf.gate.evidence import DEVICE_CLOCKS, Evidence, PairedVisit
 from perf.gate.identical import MIN_BASE_S
 from perf.gate.statistics import ChangeEstimate
 from perf.gate.variance import Floats
+from perf.gate.verdicts import UNMEASURED
 from perf.harness.case import ARMS
 
 CLOCK_SHIFT = 0.005
@@ -36,6 +37,15 @@ class TimedRow:
     floor: float
     note: str
 
+    def head_at(self, change: float | None) -> float:
+        """Return the head's time that belongs to a change of `shown`: the base's median and that change.
+
+        The medians of both arms, each over samples of its own, can contradict the change of the paired samples.
+        """
+        if change is None:
+            return self.head_s
+        return self.base_s * (1 + change) if self.whole_s is None else self.base_s + self.whole_s * change
+
     def shown(self, change: float) -> float | None:
         """Convert a change to head / base - 1, or to a share of the whole; None beyond `MAX_RATIO`."""
         if not change <= np.log(MAX_RATIO):
@@ -58,10 +68,13 @@ def why_no_times(case: Evidence) -> str:
     if case.trouble:
         return case.trouble
     if missing := [arm for arm in ARMS if arm not in case.outcomes]:
-        return f"not measured: {' and '.join(missing)}"
+        return f"{UNMEASURED}: {' and '.join(missing)}"
     outcomes = [(arm, case.outcomes[arm]) for arm in ARMS]
-    if failed := [f"{arm}: {outcome.failure}" for arm, outcome in outcomes if not outcome.works]:
-        return "; ".join(failed)
+    failures = {arm: outcome.failure for arm, outcome in outcomes if not outcome.works}
+    if len(failures) == len(ARMS) and len(set(failures.values())) == 1:
+        return failures[ARMS[0]]
+    if failures:
+        return "; ".join(f"{arm}: {failure}" for arm, failure in failures.items())
     if throttled := [f"{arm}: {outcome.reason}" for arm, outcome in outcomes if outcome.status == "throttled"]:
         return "; ".join(throttled)
     if dropped := sum(visit.throttled for visit in case.visits):

@@ -14,6 +14,12 @@ BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
 LOOKS = (3, 5, 8, 12)
 """Judge a row after these numbers of processes. Only the last can confirm SLOWER or FASTER."""
 
+OUT_OF_TIME = "the budget ended before the first visit"
+"""The reason in `Report.without` that more time removes."""
+
+UNMEASURED = "not measured"
+"""Start of the reason of a verdict without a number whose case was never visited."""
+
 Visits = dict[str, list[tuple[int, float]]]
 """Process and change of each visit, by case key. A change is log(head / base), or a difference's share of its step."""
 
@@ -31,8 +37,10 @@ class Verdict:
     """Median seconds or peak bytes; None if the arm has no number."""
 
     head: float | None
+    """Peak bytes, or the base's median with the change of the paired samples; the head's median if there is none."""
+
     change: float | None
-    """head / base - 1."""
+    """head / base - 1; of a difference, (head - base) / the enclosing step."""
 
     low: float | None
     """Lower end of the 95 % confidence interval of `change`; bytes are exact, so both ends equal it."""

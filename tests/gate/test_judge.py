@@ -199,3 +199,17 @@ def test_open_rows_are_those_without_a_word_and_then_the_controls():
     assert open_rows([*same, slow, control]) == []
     assert open_rows([*same, suspect, evidence("noisy", sd=0.03, processes=8), control]) == [suspect, control]
     assert open_rows([*same, evidence("broken", head=Outcome("error")), control]) == []
+
+
+@pytest.mark.parametrize("whole_s", [None, 10.0])
+def test_the_times_of_a_row_do_not_contradict_its_change(whole_s):
+    row = evidence("row", processes=3)
+    row.visits = [
+        PairedVisit(process, visit, (1.0, 2.0, 2.1), (1.5, 1.9, 2.0), whole_s=whole_s)
+        for process in range(3)
+        for visit in range(6)
+    ]
+    got = word_of(judge([row]), "row")
+    assert got.change is not None and got.change > 0, "the pairs' mean is slower, the head's median is faster"
+    assert got.base == 2.0
+    assert got.head - got.base == pytest.approx(got.change * (whole_s or got.base))
