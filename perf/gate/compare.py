@@ -15,7 +15,7 @@ from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
 from perf.gate.rows import draw
 from perf.gate.unreached import change_between, in_reach
-from perf.gate.verdicts import Judgement, Report, Unreached
+from perf.gate.verdicts import OUT_OF_TIME, Judgement, Report, Unreached
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, objection
 from perf.harness.progress import TerminalBar
@@ -111,7 +111,7 @@ def _missing_rows(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
     reasons: Counter[str] = Counter()
     for row in evidence:
         if not row.outcomes:
-            reasons["the budget ended before the first visit"] += 1
+            reasons[OUT_OF_TIME] += 1
         elif all(outcome.status != "ok" for outcome in row.outcomes.values()):
             reasons[row.outcomes["head"].reason] += 1
     return tuple(reasons.most_common())

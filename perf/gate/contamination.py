@@ -43,7 +43,16 @@ def missing_controls(evidence: Sequence[Evidence]) -> str:
     controls = [case for case in evidence if case.is_control and case.case.timed]
     if not controls:
         return "no control was measured"
-    return "; ".join(f"{case.case.key}: {why_no_times(case)}" for case in controls if not has_times(case))
+    by_reason: dict[str, list[str]] = {}
+    for case in controls:
+        if not has_times(case):
+            by_reason.setdefault(why_no_times(case), []).append(case.case.key)
+    return "; ".join(f"{_some(keys)}: {reason}" for reason, keys in by_reason.items())
+
+
+def _some(keys: Sequence[str], most: int = 2) -> str:
+    """Name the first keys and count the others."""
+    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")
 
 
 def _moved(controls: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats, looks: int) -> str:

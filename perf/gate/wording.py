@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from perf import units
-from perf.gate.verdicts import BAD, LOOKS, Quantity, Report, Verdict, Word
+from perf.gate.verdicts import BAD, LOOKS, OUT_OF_TIME, UNMEASURED, Quantity, Report, Verdict, Word
 
 ORDER: tuple[Word, ...] = (
     "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",
@@ -66,12 +66,27 @@ def to_do(report: Report) -> str:
     if report.judgement.contaminated:
         return "Measure again on an idle machine."
     if report.exit_status == 2:
-        return "Allow more time (--budget), or select fewer rows (-b)."
+        return _to_judge(report)
     if report.exit_status == 1:
         return "Fix the regression, or accept it with a reason: python -m perf accept --help."
     if report.differences:
         return "Explain why the results differ: both are within the checks' bounds."
     return "Nothing."
+
+
+def _to_judge(report: Report) -> str:
+    """Tell what to do about a report that judges nothing: time helps those rows alone that lack nothing else."""
+    verdicts = report.judgement.verdicts
+    if verdicts and all(verdict.word == "GONE" for verdict in verdicts):
+        return "Select rows that head still has (-b)."
+    undecided = [verdict for verdict in verdicts if verdict.word == "AMBIGUOUS"]
+    lacking = [*(reason for reason, _ in report.without), *(verdict.reason for verdict in undecided)]
+    time_helps = OUT_OF_TIME in lacking or any(
+        verdict.base is not None or verdict.reason.startswith(UNMEASURED) for verdict in undecided
+    )
+    if lacking and not time_helps:
+        return f"Make these rows run here, or select others (-b): {lacking[0]}."
+    return "Allow more time (--budget), or select fewer rows (-b)."
 
 
 def different_results(report: Report) -> str:

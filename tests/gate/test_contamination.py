@@ -109,3 +109,14 @@ def test_controls_without_a_time_are_named(control, reason):
     judgement = judge([*rows(), *control])
     assert reason in judgement.unwatched
     assert bool(reason) == bool(judgement.unwatched)
+
+
+def test_controls_that_share_a_reason_say_it_once():
+    missing = [evidence(f"copy {i}", is_control=True, trouble="it hung") for i in range(6)]
+    assert judge([*rows(), *missing]).unwatched.count("it hung") == 1
+
+
+def test_arms_that_fail_alike_say_it_once():
+    lacking = Outcome("unavailable", "needs a GPU")
+    row = evidence("copy", is_control=True, base=lacking, head=lacking, processes=0)
+    assert judge([*rows(), row]).unwatched.count("needs a GPU") == 1

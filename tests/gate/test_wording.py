@@ -3,6 +3,7 @@
 import pytest
 
 from perf.gate.terminal import text
+from perf.gate.verdicts import OUT_OF_TIME, UNMEASURED
 from perf.gate.wording import cells, change, headline, in_order, to_do
 from tests.gate.reports import KEY, memory, report, verdict
 
@@ -31,6 +32,27 @@ def test_the_headline_and_the_exit_status_agree(made, status, words):
     assert made.exit_status == status
     assert all(word in headline(made) for word in words), headline(made)
     assert text(made).splitlines()[:2] == [headline(made), f"To do: {to_do(made)}"]
+
+
+NO_GPU = "needs a CUDA GPU"
+
+
+@pytest.mark.parametrize(
+    ("made", "time_helps"),
+    [
+        (report(without=((NO_GPU, 51),)), False),
+        (report(without=((NO_GPU, 51), (OUT_OF_TIME, 2))), True),
+        (report(without=((OUT_OF_TIME, 2),)), True),
+        (report(verdict("AMBIGUOUS"), without=((NO_GPU, 51),)), True),
+        (report(verdict("AMBIGUOUS", base=None, reason=NO_GPU)), False),
+        (report(verdict("AMBIGUOUS", base=None, reason=f"{UNMEASURED}: base and head")), True),
+        (report(verdict("GONE", base=None, head=None)), False),
+    ],
+)
+def test_more_time_is_advised_only_where_time_is_what_lacks(made, time_helps):
+    assert made.exit_status == 2
+    assert ("--budget" in to_do(made)) is time_helps
+    assert time_helps or NO_GPU in to_do(made) or not made.without
 
 
 def test_results_that_differ_are_a_warning_and_change_no_verdict():
