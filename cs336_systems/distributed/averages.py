@@ -1,8 +1,10 @@
 """Averages over the ranks that a sharded model's gradients are under way to."""
 
+import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -26,32 +28,48 @@ class ShardedTraffic:
     """Gradients of replicated parameters."""
 
 
+@dataclass
+class _UnderWay:
+    shard: Shard
+    average: Average
+    mine: Tensor
+    """This rank's rows of the average."""
+
+    callback: weakref.ref[Callable[[], None]] | None = None
+    """Callback of the backward that produced the gradient, which lives until that backward ends or fails."""
+
+
 class Averages:
     """Gradients that are being averaged in a group of their own, which on CUDA is a stream of its own."""
 
     def __init__(self, group: dist.ProcessGroup):
         self.group, self.traffic = group, ShardedTraffic()
-        self._under_way: deque[tuple[Shard, Average, Tensor]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
 
     def start(self, shard: Shard, gradient: Tensor) -> None:
-        """Start to average a whole matrix's gradient at its owners."""
+        """Start to average at its owners a gradient of a whole matrix, from the backward that runs now.
+
+        The average is complete when that backward has ended. If it fails, the average is dropped.
+        """
+        self._drop_failed()
         with naming(f"average of {shard.name}"):
             average, mine, num_bytes = shard.start_average(gradient, self.group)
-        self._under_way.append((shard, average, mine))
+        self._under_way.append(_UnderWay(shard, average, mine))
         self.traffic.scattered.add(num_bytes)
+        self._complete_after_backward(self._under_way[-1])
         self.complete(MAX_UNDER_WAY)
 
     @torch.no_grad()
     def complete(self, num_left: int = 0) -> None:
         """Add averages to the parameters' gradients, from the first on, until `num_left` are under way."""
         while len(self._under_way) > num_left:
-            shard, average, mine = self._under_way.popleft()
-            with naming(f"average of {shard.name}"):
-                average.wait()
-            if average.divisor > 1:
-                mine.div_(average.divisor)
-            gradient = shard.parameter.grad
-            shard.parameter.grad = mine if gradient is None else gradient.add_(mine)
+            first = self._under_way.popleft()
+            with naming(f"average of {first.shard.name}"):
+                first.average.wait()
+            mine, parameter = first.mine, first.shard.parameter
+            if first.average.divisor > 1:
+                mine.div_(first.average.divisor)
+            parameter.grad = mine if parameter.grad is None else parameter.grad.add_(mine)
 
     @torch.no_grad()
     def average(self, parameters: Mapping[str, Tensor]) -> None:
@@ -73,3 +91,12 @@ class Averages:
     def forget(self) -> None:
         """Drop averages that a failed backward left, some of which may never end."""
         self._under_way.clear()
+
+    def _complete_after_backward(self, last: _UnderWay) -> None:
+        callback = partial(self.complete)
+        last.callback = weakref.ref(callback)
+        private.after_backward(callback)
+
+    def _drop_failed(self) -> None:
+        """Drop averages whose backward has ended without completing them."""
+        self._under_way = deque(one for one in self._under_way if one.callback and one.callback() is not None)

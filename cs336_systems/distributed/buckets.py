@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cs336_systems.checks import is_number
+
 MIB = 2**20
 MIN_LAST_FRACTION, MAX_GROUP_BYTES = 1 / 256, 1024 * MIB
 """Limits of `merged_groups`: the smallest share of all bytes in the last group, and the size that closes a group."""
@@ -32,8 +34,8 @@ def buckets_of(parameters: Sequence[Tensor], bucket_size_mb: float | None) -> li
 
     Raises `ValueError` for a size that is not positive.
     """
-    if bucket_size_mb is not None and not bucket_size_mb > 0:
-        raise ValueError(f"bucket_size_mb={bucket_size_mb} was given; allowed: a number above 0, or None")
+    if bucket_size_mb is not None and not (is_number(bucket_size_mb) and bucket_size_mb > 0):
+        raise ValueError(f"bucket_size_mb={bucket_size_mb!r} was given; allowed: a number above 0, or None")
     limit = float("inf") if bucket_size_mb is None else bucket_size_mb * MIB
     open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     closed: list[list[int]] = []

@@ -145,6 +145,13 @@ def start_average_of_rows(whole: Tensor, group: dist.ProcessGroup | None) -> tup
     return Average(works, divisor), chunks[rank]
 
 
+def require_floating(**dtypes: object) -> None:
+    """Raise `ValueError` for what is neither None nor a floating-point dtype."""
+    for name, dtype in dtypes.items():
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"{name}={dtype!r} was given; allowed: a floating-point dtype, or None")
+
+
 def refuse_sparse(name: str, gradient: Tensor) -> None:
     """Raise `ValueError` for a gradient that collectives cannot average."""
     if gradient.is_sparse:

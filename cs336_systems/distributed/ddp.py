@@ -25,8 +25,20 @@ from torch import Tensor, nn
 
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
-from cs336_systems.distributed.collectives import Average, Traffic, naming, refuse_sparse, start_average
-from cs336_systems.distributed.replicas import broadcast, verify_same_arguments, verify_same_model
+from cs336_systems.distributed.collectives import (
+    Average,
+    Traffic,
+    naming,
+    refuse_sparse,
+    require_floating,
+    start_average,
+)
+from cs336_systems.distributed.replicas import (
+    broadcast,
+    refuse_renormalization,
+    verify_same_arguments,
+    verify_same_model,
+)
 
 
 @dataclass
@@ -65,8 +77,8 @@ class DataParallel(nn.Module):
             second backward before the last step was finished; a parameter without gradient, unless allowed; a parameter
             frozen or unfrozen after wrapping; a collective that failed or timed out (the message names rank and
             parameters).
-        ValueError: a sparse gradient; a communication_dtype that is not of floating point, or any for complex
-            parameters; loading with assign=True.
+        ValueError: a sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point,
+            or any for complex parameters; loading with assign=True.
     """
 
     overlaps = False
@@ -94,8 +106,9 @@ class DataParallel(nn.Module):
         self._synchronizing, self._accumulated = True, False
         verify_same_model(module, process_group)
         verify_same_arguments(self._arguments(), process_group)
-        if communication_dtype is not None:
-            self._check_rounding(communication_dtype)
+        refuse_renormalization(module)
+        require_floating(communication_dtype=communication_dtype)
+        self._check_rounding()
         self._use_buckets(self._buckets(self._trained))
         broadcast([*module.parameters(), *module.buffers()], process_group)
         on_gradient = weakref.WeakMethod(self._on_gradient)  # a strong reference would be a cycle through parameters
@@ -168,14 +181,11 @@ class DataParallel(nn.Module):
             f"find_unused_parameters={self._find_unused}, communication_dtype={self._communication_dtype}"
         )
 
-    def _check_rounding(self, dtype: torch.dtype) -> None:
-        if not dtype.is_floating_point:
-            raise ValueError(f"communication_dtype={dtype} was given; allowed: a floating-point dtype, or None")
+    def _check_rounding(self) -> None:
         for name, parameter in zip(self._names, self._trained, strict=True):
-            if parameter.is_complex():
-                raise ValueError(
-                    f"communication_dtype={dtype} was given, but {name} is complex; allowed: real parameters, or None"
-                )
+            if self._communication_dtype is not None and parameter.is_complex():
+                given = f"communication_dtype={self._communication_dtype}"
+                raise ValueError(f"{given} was given, but {name} is complex; allowed: real parameters, or None")
 
     def _buckets(self, parameters: list[nn.Parameter]) -> list[Bucket]:
         """Make one bucket per parameter, from the last to the first."""

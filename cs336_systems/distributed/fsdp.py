@@ -25,12 +25,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
+from cs336_systems.checks import is_int
 from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
-from cs336_systems.distributed.collectives import naming, total_norm
+from cs336_systems.distributed.collectives import naming, require_floating, total_norm
 from cs336_systems.distributed.order import Event, Order
-from cs336_systems.distributed.replicas import broadcast, verify_same_model
+from cs336_systems.distributed.replicas import (
+    broadcast,
+    refuse_renormalization,
+    verify_same_arguments,
+    verify_same_model,
+)
 from cs336_systems.distributed.shards import (
     Layer,
     Shard,
@@ -47,6 +53,9 @@ class _Use:
     """A layer's forward and the backward of its graph."""
 
     layer: Layer
+    versions: list[int]
+    """Versions of its matrices in the forward: how often torch has changed them in place."""
+
     missing: set[Shard] = field(default_factory=set)
     """Trained matrices whose gradients are still to come in this backward."""
 
@@ -77,10 +86,10 @@ class FullyShardedDataParallel(nn.Module):
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
-            orders; a sharded weight used outside of its layer's forward or of this wrapper; a failed or timed out
-            collective.
-        ValueError: a model that was sharded before; a dtype that is not of floating point; another prefetch; a sparse
-            gradient.
+            orders; a sharded weight used outside of its layer's forward or of this wrapper, or changed between a
+            forward and its backward; a failed or timed out collective.
+        ValueError: a model that was sharded before; an embedding with max_norm; a dtype that is not of floating point;
+            another prefetch; a sparse gradient.
     """
 
     def __init__(
@@ -101,13 +110,15 @@ class FullyShardedDataParallel(nn.Module):
         self.events: list[Event] = []
         """What happened in this step, or in the last one, in order: gather, compute, free or average, and of what."""
 
-        self._averages, self._order = self._new_groups()
         verify_same_model(module, process_group)
-        self._order.agree(f"FullyShardedDataParallel with compute_dtype={compute_dtype}, prefetch={prefetch}")
-        if compute_dtype is not None and not compute_dtype.is_floating_point:
-            raise ValueError(f"compute_dtype={compute_dtype} was given; allowed: a floating-point dtype, or None")
-        if prefetch not in (0, 1, 2):
-            raise ValueError(f"prefetch={prefetch} was given; allowed: 0, 1, 2")
+        verify_same_arguments(
+            f"{type(self).__name__} with compute_dtype={compute_dtype}, prefetch={prefetch}", process_group
+        )
+        refuse_renormalization(module)
+        require_floating(compute_dtype=compute_dtype)
+        if not is_int(prefetch) or prefetch not in (0, 1, 2):
+            raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
+        self._averages, self._order = self._new_groups()
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = shard_matrices(module, process_group)
         sharded = {shard.parameter for shard in self._shards}
@@ -221,7 +232,7 @@ class FullyShardedDataParallel(nn.Module):
     def _before_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Gather a layer's matrices and show them to its module."""
         self._need(layer, layer)
-        use = self._forwards[layer] = _Use(layer)
+        use = self._forwards[layer] = _Use(layer, _versions(layer) if torch.is_grad_enabled() else [])
         layer.show(
             {shard: shard.whole(partial(self._on_gradient, use, shard)) for shard in layer.shards}, self.compute_dtype
         )
@@ -246,6 +257,11 @@ class FullyShardedDataParallel(nn.Module):
 
     def _before_backward(self, use: _Use) -> None:
         """Gather the matrices of a layer whose backward begins. Phase 2 of a step."""
+        if _versions(use.layer) != use.versions:
+            raise RuntimeError(
+                f"{use.layer.name} was changed between its forward and its backward; "
+                "allowed: optimizer.step() after the backwards of all forwards before it"
+            )
         if not use.in_backward:
             self._had_backward = True
             use.missing = {shard for shard in use.layer.shards if shard.parameter.requires_grad}
@@ -265,7 +281,6 @@ class FullyShardedDataParallel(nn.Module):
         self._had_backward, self._is_finished = True, False
         self._reach("average", shard.name)
         self._averages.start(shard, gradient)
-        private.after_backward(self._averages.complete)
 
     def _on_replicated_gradient(self) -> None:
         self._is_finished = False
@@ -344,6 +359,10 @@ class FullyShardedDataParallel(nn.Module):
     def _cast(self, value: Any) -> Any:
         is_cast = isinstance(value, Tensor) and value.is_floating_point()
         return value.to(self.compute_dtype) if is_cast else value
+
+
+def _versions(layer: Layer) -> list[int]:
+    return [private.version(shard.parameter) for shard in layer.shards]
 
 
 def _ignore() -> None:

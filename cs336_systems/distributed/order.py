@@ -45,7 +45,7 @@ class Order:
         if position < len(self._expected) and self._expected[position] == event:
             return
         self._expected = []
-        self.agree(" ".join(event))
+        self._agree(" ".join(event))
 
     def upcoming(self, kind: str) -> Iterator[str]:
         """Yield the names of the expected events of a kind, if this pass has followed the record so far."""
@@ -59,7 +59,7 @@ class Order:
         self._known[self._key] = self._reached
         self.start(None)
 
-    def agree(self, event: str) -> None:
+    def _agree(self, event: str) -> None:
         """Raise the same `RuntimeError` on every rank unless all of them call this with the same event."""
         code = zlib.crc32(event.encode())
         extremes = torch.tensor([code, -code], device="cpu")

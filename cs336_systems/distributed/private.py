@@ -125,6 +125,11 @@ def is_in_backward() -> bool:
     return _attempt("torch._C._current_graph_task_id", lambda: torch._C._current_graph_task_id() != -1, lambda: True)
 
 
+def version(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place, as autograd counts. The fallback is 0."""
+    return _attempt("Tensor._version", lambda: tensor._version, lambda: 0)
+
+
 def without_elements(like: Tensor, shape: torch.Size, refuse: Callable[..., Any]) -> Tensor:
     """Return a tensor that has a shape, and the dtype and device of `like`, but whose operations call `refuse`.
 

@@ -44,6 +44,15 @@ def verify_same_arguments(arguments: str, group: dist.ProcessGroup | None = None
             )
 
 
+def refuse_renormalization(module: nn.Module) -> None:
+    """Raise `ValueError` for an embedding whose forward changes its weight, on every rank by that rank's batch."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            raise ValueError(
+                f"{name or type(layer).__name__} has max_norm={layer.max_norm}; allowed: None, since each rank would rescale the rows of its own batch"
+            )
+
+
 def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
     """Copy the values of the group's rank 0 into the tensors of every rank."""
     with torch.no_grad():

@@ -95,10 +95,10 @@ def test_any_parameters_are_each_in_one_bucket_that_is_full_but_not_too_full(see
             assert bucket.num_bytes + parameters[following.indices[0]].nbytes > 100
 
 
-@pytest.mark.parametrize("bucket_size_mb", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("bucket_size_mb", [0, -1.0, float("nan"), True, "25"])
 def test_a_size_that_is_not_positive_is_refused(bucket_size_mb):
     with pytest.raises(
-        ValueError, match=f"bucket_size_mb={bucket_size_mb} was given; allowed: a number above 0, or None"
+        ValueError, match=f"bucket_size_mb={bucket_size_mb!r} was given; allowed: a number above 0, or None"
     ):
         buckets_of(of_bytes(1), bucket_size_mb)
 

@@ -92,7 +92,9 @@ def wrap_wrongly(rank):
         net = wrap(seeded(Toy))
         results[strategy] = [
             error_of(partial(wrap, build(), communication_dtype=torch.int32)),
+            error_of(partial(wrap, build(), communication_dtype="bfloat16")),
             error_of(partial(wrap, build(dtype=torch.complex64), communication_dtype=torch.bfloat16)),
+            error_of(wrap, nn.Sequential(nn.Embedding(4, 3, max_norm=1.0))),
             error_of(partial(net.load_state_dict, net.state_dict(), assign=True)),
             error_of(net.load_state_dict, net.state_dict()),
         ]
@@ -101,11 +103,13 @@ def wrap_wrongly(rank):
 
 def test_arguments_that_would_lose_gradients_are_refused():
     for results in spawn(wrap_wrongly, 2):
-        for integer, rounded, assigned, loaded in results.values():
+        for integer, word, rounded, renormalized, assigned, loaded in results.values():
             assert integer.startswith(
                 "ValueError: communication_dtype=torch.int32 was given; allowed: a floating-point"
             )
+            assert word.startswith("ValueError: communication_dtype='bfloat16' was given; allowed: a floating-point")
             assert rounded.startswith("ValueError: communication_dtype=torch.bfloat16 was given, but inner.weight is")
+            assert renormalized.startswith("ValueError: 0 has max_norm=1.0; allowed: None")
             assert assigned.startswith("ValueError: assign=True was given; allowed: False")
             assert loaded == "nothing"
 

@@ -284,6 +284,27 @@ def test_weights_that_torch_reads_outside_of_their_layer_and_those_that_are_no_m
         assert max(results) < 1e-5, results
 
 
+EMBEDDINGS = ({"scale_grad_by_freq": True}, {"padding_idx": 1}, {"padding_idx": -1})
+
+
+def look_up(rank):
+    """Return the rows of gradients of embeddings with options, and the whole gradients of this rank's batch alone."""
+    ids, results = torch.tensor([[0, 1, 1, 4], [2, 2, 2, 4]])[rank], []
+    for options in EMBEDDINGS:
+        build = partial(nn.Embedding, 5, 3, **options)
+        for net in (FullyShardedDataParallel(seeded(build)), seeded(build)):
+            net(ids).square().sum().backward()
+            finish(net)
+            results.append(next(net.parameters()).grad)
+    return results
+
+
+def test_embeddings_scale_and_pad_the_gradients_of_their_own_batch():
+    first, second = spawn(look_up, 2)
+    for rows0, rows1, whole0, whole1 in zip(first[::2], second[::2], first[1::2], second[1::2], strict=True):
+        torch.testing.assert_close(torch.cat([rows0, rows1]), (whole0 + whole1) / 2)
+
+
 def save_and_load(rank, world_size):
     """Check every way between whole, sharded and plain states; return the whole state."""
     net = FullyShardedDataParallel(seeded(Buffered, rank))

@@ -30,7 +30,13 @@ def wrap_differently(rank):
         "compute_dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), half),
         "prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=1 + last)),
         "no such dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.int32),
-        "no such prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=3)),
+        "embedding": error_of(FullyShardedDataParallel, nn.Embedding(4, 3, max_norm=1.0)),
+        "inner bag": error_of(FullyShardedDataParallel, nn.Sequential(nn.EmbeddingBag(4, 3, max_norm=2.0))),
+        "no dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), "bfloat16"),
+        **{
+            f"no such prefetch: {wrong}": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=wrong))
+            for wrong in (3, -1, 1.0, True, "1")
+        },
     }
 
 
@@ -39,9 +45,13 @@ def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
     assert ranks[0] == ranks[1] == ranks[2]
     errors = ranks[0]
     for kind in ("shape", "dtype", "compute_dtype", "prefetch"):
-        assert errors[kind].startswith("RuntimeError: rank ") and "rank 2" in errors[kind], kind
+        assert errors[kind].startswith("RuntimeError: rank 2 ") and "rank 0 " in errors[kind], kind
+    assert errors["embedding"].startswith("ValueError: Embedding has max_norm=1.0; allowed: None")
+    assert errors["inner bag"].startswith("ValueError: 0 has max_norm=2.0; allowed: None")
     assert errors["no such dtype"].startswith("ValueError: compute_dtype=torch.int32 was given; allowed:")
-    assert errors["no such prefetch"].startswith("ValueError: prefetch=3 was given; allowed:")
+    assert errors["no dtype"].startswith("ValueError: compute_dtype='bfloat16' was given; allowed:")
+    for wrong in (3, -1, 1.0, True, "1"):
+        assert errors[f"no such prefetch: {wrong}"].startswith(f"ValueError: prefetch={wrong!r} was given; allowed: 0")
 
 
 def step_of(net, inputs, order):

@@ -50,6 +50,37 @@ def fail_and_retry(net, loss):
     loss(net, 1).backward()
 
 
+def fail_and_differentiate_an_older_graph(net, loss):
+    older = loss(net, 1)
+    assert error_of(loss(net, 0, fails=True).backward) == "ValueError: in the backward"
+    net.zero_grad()
+    older.backward()
+
+
+def fail_and_differentiate_the_same_graph(net, loss):
+    """Fail inside a layer's backward, then above it, and only then reach the end."""
+
+    def fail_at(name):
+        def hook(gradient):
+            if name in failing:
+                raise ValueError(f"at {name}")
+
+        return lambda module, args, out: out.register_hook(hook) and None
+
+    module, handles = getattr(net, "module", net), []
+    for name in ("second", "first"):
+        handles.append(module.get_submodule(name).register_forward_hook(fail_at(name)))
+    failing, one = [], loss(net, 1)
+    for name in ("second", "first"):
+        failing[:] = [name]
+        assert error_of(partial(one.backward, retain_graph=True)) == f"ValueError: at {name}"
+        net.zero_grad()
+    failing.clear()
+    one.backward()
+    for handle in handles:
+        handle.remove()
+
+
 def differentiate_an_input(net, loss):
     """Accumulate gradients on the way to an input, as a generator does in its discriminator."""
     loss(net, 0, requires_grad=True).backward()
@@ -115,8 +146,39 @@ def test_a_backward_without_a_forward_of_the_wrapper_since_the_last_finish_is_av
         assert max(found.values()) < 1e-6, found
 
 
+FORGETFUL = [
+    give_up,
+    fail_and_retry,
+    fail_and_differentiate_an_older_graph,
+    fail_and_differentiate_the_same_graph,
+    differentiate_an_input,
+    recompute_the_model,
+]
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("steps", [give_up, fail_and_retry, differentiate_an_input, recompute_the_model])
+@pytest.mark.parametrize("steps", FORGETFUL)
 def test_only_gradients_that_were_thrown_away_are_missing(steps, world_size):
     for found in spawn(errors, world_size, world_size, steps):
         assert max(found.values()) < 1e-6, found
+
+
+def change_before_the_backward(rank):
+    """Return the errors of backwards whose weights an optimizer has changed since the forward, and of a step after."""
+    net, errors = FullyShardedDataParallel(seeded(Net)), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    older, newer = (nn.functional.mse_loss(net(batch(0)[0]), batch(0)[1]) for _ in range(2))
+    newer.backward()
+    finish(net)
+    optimizer.step()
+    errors.append(error_of(older.backward))
+    net.zero_grad()
+    errors.append(error_of(nn.functional.mse_loss(net(batch(1)[0]), batch(1)[1]).backward))
+    finish(net)
+    return errors
+
+
+def test_a_backward_with_weights_that_changed_after_its_forward_is_refused_as_torch_refuses_it():
+    for older, later in spawn(change_before_the_backward, 2):
+        assert older.startswith("RuntimeError: last was changed between its forward and its backward; allowed: ")
+        assert later == "nothing"

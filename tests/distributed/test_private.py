@@ -219,6 +219,14 @@ def test_without_callbacks_of_the_backward_they_are_called_at_once(monkeypatch):
     assert called == [True, "callback", "hook"]
 
 
+def test_without_versions_no_change_is_seen():
+    tensor = torch.zeros(2)
+    assert private.version(tensor.add_(1)) > private.version(torch.zeros(2))
+    with pytest.warns(UserWarning, match="Tensor._version"):
+        assert private.version(SimpleNamespace()) == 0
+    assert private.version(tensor) == 0
+
+
 def test_a_parameter_without_elements_takes_a_step():
     weights = [nn.Parameter(torch.zeros(0, 3)), nn.Parameter(torch.ones(2))]
     optimizer = MasterWeightAdamW(weights, lr=0.1)
