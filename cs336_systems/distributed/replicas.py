@@ -49,7 +49,8 @@ def refuse_renormalization(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
             raise ValueError(
-                f"{name or type(layer).__name__} has max_norm={layer.max_norm}; allowed: None, since each rank would rescale the rows of its own batch"
+                f"{name or type(layer).__name__} has max_norm={layer.max_norm}; "
+                "allowed: None, since each rank would rescale the rows of its own batch"
             )
 
 

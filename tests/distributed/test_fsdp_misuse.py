@@ -3,6 +3,7 @@
 import copy
 import datetime
 import os
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def wrap_differently(rank):
         "inner bag": error_of(FullyShardedDataParallel, nn.Sequential(nn.EmbeddingBag(4, 3, max_norm=2.0))),
         "no dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), "bfloat16"),
         **{
-            f"no such prefetch: {wrong}": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=wrong))
+            f"no such prefetch: {wrong}": error_of(partial(FullyShardedDataParallel, nn.Linear(2, 3), prefetch=wrong))
             for wrong in (3, -1, 1.0, True, "1")
         },
     }
