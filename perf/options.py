@@ -5,11 +5,15 @@ import importlib
 import math
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that Ctrl-C ended."""
 
 
 def command_line(*, flags: Iterable[str] = (), valued: Iterable[str] = ()) -> str:
@@ -77,6 +81,15 @@ class Commands(click.Group):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in commands if command])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Invoke the command. An interruption ends it with one line, that of `KeyboardInterrupt` if it has any."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            said = str(interruption)
+            click.echo(f"\nInterrupted{': ' if said else ''}{said}", err=True)
+            ctx.exit(INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,10 @@ def run(count: int) -> None:
     _write_inputs(commits, here)
 
     pattern = SETS["quick" if on_gpu else "demo"]
-    measured = _asv("run", "HASHFILE:commits.txt", "--machine", here["machine"], "-b", pattern, "--quick")
+    try:
+        measured = _asv("run", "HASHFILE:commits.txt", "--machine", here["machine"], "-b", pattern, "--quick")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what was measured is in {_short(FOLDER / 'records')}") from None
     if measured not in (0, 2):  # 2: some case failed, and the others are on file
         raise click.ClickException(f"asv run ended with status {measured}; its output above says why")
     if _asv("publish") != 0:
@@ -92,11 +96,25 @@ def _asv(*arguments: str) -> int:
     """Run asv and print its output without the hundreds of n/a of cases that were not selected."""
     command = [sys.executable, "-m", "asv", arguments[0], "--config", str(FOLDER / "asv.conf.json"), *arguments[1:]]
     environment = os.environ | {"PERF_MACHINE_FILE": str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as asv:
+    environment.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,  # Ctrl-C on the terminal reaches this process alone, which passes it on
+    ) as asv:
         assert asv.stdout is not None
-        for line in asv.stdout:
-            if not line.rstrip().endswith("n/a"):
-                click.echo(printable(line.rstrip("\n")))
+        try:
+            for line in asv.stdout:
+                if not line.rstrip().endswith("n/a"):
+                    click.echo(printable(line.rstrip("\n")))
+        except BaseException:
+            asv.send_signal(signal.SIGINT)  # asv ends what it has started, and prints a traceback
+            asv.communicate()
+            raise
     return asv.returncode
 
 

@@ -57,8 +57,7 @@ class _Gate(click.Command):
         except click.ClickException as error:
             raise _NotJudged(error.message) from None
         except KeyboardInterrupt:
-            click.echo("\nInterrupted: nothing was judged, and no measurement is kept", err=True)
-            ctx.exit(128 + signal.SIGINT)
+            raise KeyboardInterrupt("nothing was judged, and no measurement is kept") from None
 
 
 @click.command("gate", cls=_Gate)

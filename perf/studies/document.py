@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from perf.options import command_line
 from perf.studies import rows
 from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.rows import Row
+
+PART = ".part"
+"""Suffix of a document that is not whole yet."""
 
 FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
 
@@ -41,8 +44,8 @@ def _writable(context: click.Context, parameter: click.Parameter, folder: Path) 
 
 
 def _files(folder: Path) -> dict[Path, int]:
-    """Return when each file was last written, without those that another study is writing aside."""
-    return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".tmp"}
+    """Return when each file was last written, without parts and those that another study is writing aside."""
+    return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix not in (".tmp", PART)}
 
 
 out_option = click.option(
@@ -110,17 +113,34 @@ def kept(
     result of an earlier run by a part of one. `on_file` shortens a row for the file.
     """
     rows: list[Row] = []
-    part = path.with_name(f"{path.name}.part")
-    try:
+
+    def documents() -> Iterator[dict[Path, dict[str, Any]]]:
         for row in measured:
             rows.append(row)
-            write(part, document(kind, [on_file(each) for each in rows]))
-    except KeyboardInterrupt:
-        click.echo(f"Interrupted: what was measured is in {part}", err=True)
-        raise
-    if rows:
-        part.replace(path)
+            yield {path: document(kind, [on_file(each) for each in rows])}
+
+    write_in_parts(documents())
     return document(kind, rows)
+
+
+def write_in_parts(states: Iterable[Mapping[Path, dict[str, Any]]]) -> None:
+    """Write each state of some documents beside their paths, as NAME.json.part, and rename them after the last.
+
+    An interruption raises `KeyboardInterrupt` with the places of what was measured.
+    """
+    parts: dict[Path, Path] = {}
+    try:
+        for documents in states:
+            for path, whole in documents.items():
+                part = path.with_name(f"{path.name}{PART}")
+                write(part, whole)
+                parts[path] = part
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"what was measured is in {', '.join(map(str, parts.values()))}" if parts else ""
+        ) from None
+    for path, part in parts.items():
+        part.replace(path)
 
 
 _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")

@@ -1,12 +1,15 @@
 """Fresh processes for a study, forked from a server that has imported torch and the compiler once."""
 
+import contextlib
 import os
 import queue
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from typing import Any
+from multiprocessing import get_context, resource_tracker
+from typing import Any, Literal
 
 DIED = {"status": "crashed", "reason": "the measuring process died; its output is above"}
 
@@ -14,33 +17,39 @@ DIED = {"status": "crashed", "reason": "the measuring process died; its output i
 class FreshProcess:
     """A process that serves calls; the first call, one after `end`, and one after a crash each start a fresh process.
 
-    `module` holds the functions to call.
+    `module` holds the functions to call. The process does not hear Ctrl-C: an exception in the `with` block ends it.
     """
 
-    def __init__(self, module: str):
-        self._module = module
+    def __init__(self, module: str, method: Literal["forkserver", "spawn"] = "forkserver"):
+        self._module, self._method = module, method
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "FreshProcess":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end(at_once=kind is not None)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the process. Raises its exceptions, and `BrokenProcessPool` if the process dies."""
-        self._pool = self._pool or _pool(self._module)
+        with _unheard_interrupts():  # the first call starts the process
+            self._pool = self._pool or _pool(self._module, self._method)
+            future = self._pool.submit(function, *arguments)
         try:
-            return self._pool.submit(function, *arguments).result()
+            return future.result()
         except BrokenProcessPool:
             self.end()
             raise
 
-    def end(self) -> None:
-        """End the process."""
-        if self._pool:
-            self._pool.shutdown()
-        self._pool = None
+    def end(self, *, at_once: bool = False) -> None:
+        """End the process after its call, or kill it at once."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        if at_once:
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+        pool.shutdown(cancel_futures=at_once)
 
 
 def side_by_side(module: str, function: Callable[..., Any], asked: Sequence[Any], processes: int) -> Iterator[Any]:
@@ -65,14 +74,40 @@ def side_by_side(module: str, function: Callable[..., Any], asked: Sequence[Any]
 
     try:
         with ThreadPoolExecutor(max(1, len(workers))) as threads:
-            yield from threads.map(in_any, asked)
+            try:
+                yield from threads.map(in_any, asked)
+            except BaseException:
+                for worker in workers:
+                    worker.end(at_once=True)
+                raise
     finally:
         for worker in workers:
             worker.end()
 
 
-def _pool(module: str) -> ProcessPoolExecutor:
+@contextlib.contextmanager
+def _unheard_interrupts() -> Iterator[None]:
+    """Block SIGINT for good in processes started inside the block, which would print tracebacks.
+
+    Here it is heard at the end of the block, when the processes are known and can be ended.
+    """
+    resource_tracker.ensure_running()  # where it starts, it unblocks SIGINT
+    heard: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread hears it
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if is_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if heard:
+        raise KeyboardInterrupt
+
+
+def _pool(module: str, method: Literal["forkserver", "spawn"]) -> ProcessPoolExecutor:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise importing the compiler makes the server unforkable
-    context = get_context("forkserver")
+    context = get_context(method)
     context.set_forkserver_preload([module, "torch._inductor.compile_fx"])  # seconds, once
     return ProcessPoolExecutor(1, mp_context=context)

@@ -1,7 +1,5 @@
 """Time the first steps of a fresh process, with more and more of them left out."""
 
-import concurrent.futures
-import multiprocessing
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import document, heading, out_option, present, write
 from perf.studies.end_to_end import mean_and_deviation, measure, step_seconds
+from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import Models, Setting, device_kind, model_options, rows_of
 from perf.studies.rows import Row
 from perf.workloads.transformer_training import PHASES
@@ -34,8 +33,8 @@ def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) ->
     rows = []
     for setting in models.settings(phases=True):
         # In a shared process the kernels that one size loads would warm the next one up.
-        with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
-            rows += fresh.submit(first_steps, setting, max(counts) + steps).result()
+        with FreshProcess(__name__, "spawn") as fresh:
+            rows += fresh.ask(first_steps, setting, max(counts) + steps)
     whole = document(device_kind(), rows)
     title = f"Batch {models.batch}, mean ± standard deviation of {steps} steps after each warm-up, ms"
     present(whole, title, shown(rows, counts, steps), answers(rows, max(counts)))

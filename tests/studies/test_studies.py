@@ -56,13 +56,36 @@ def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
         raise KeyboardInterrupt
 
     path = tmp_path / "study.json"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"study\.json\.part$"):
         document.kept(rows(), "cpu", path, lambda row: row | {"y": 3})
     part = tmp_path / "study.json.part"
     assert json.loads(part.read_text())["rows"] == [{"x": 1, "y": 3}, {"x": 2, "y": 3}]
     assert list(tmp_path.iterdir()) == [part]  # no result of an earlier run is replaced by a part
     document.kept([{"x": 1}], "cpu", path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interruption_before_the_first_row_names_no_file(tmp_path):
+    def rows():
+        raise KeyboardInterrupt
+        yield {}
+
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        document.kept(rows(), "cpu", tmp_path / "study.json")
+
+
+def test_documents_that_were_whole_stay_when_later_ones_are_interrupted(tmp_path):
+    paths = [tmp_path / f"{name}.json" for name in ("one", "other")]
+    document.write_in_parts([{path: {"rows": [{"x": 1}]} for path in paths}])
+
+    def states():
+        yield {paths[0]: {"rows": [{"x": 2}]}}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        document.write_in_parts(states())
+    assert [json.loads(path.read_text())["rows"] for path in paths] == [[{"x": 1}]] * 2
+    assert json.loads((tmp_path / "one.json.part").read_text())["rows"] == [{"x": 2}]
 
 
 def test_a_place_that_cannot_be_written_is_one_line_before_anything_is_measured(tmp_path):

@@ -31,8 +31,8 @@ class Process:
     def __enter__(self) -> "Process":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __exit__(self, *exception: Any) -> None:
+        self._process.__exit__(*exception)
 
     def greeting(self) -> dict[str, Any]:
         """Return device, software, ceilings and troubles."""

@@ -17,7 +17,7 @@ from perf.studies.attention.arms import Device, Process
 from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
 from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, document_of, groups_of
 from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
-from perf.studies.document import conclude, document, heading, out_option, write
+from perf.studies.document import conclude, document, heading, out_option, write_in_parts
 from perf.studies.lm import device_kind, tiny_option
 from perf.studies.progress import progress
 from perf.studies.rows import Row
@@ -103,8 +103,7 @@ def command(
     with Process(device) as process:
         whole = start(process, rows)
         compile_ahead(plan, device)
-        for _ in measure(process, plan, effort):
-            save(whole, out)
+        write_in_parts(documents_of(whole, out) for _ in measure(process, plan, effort))
     click.echo(heading(whole))
     conclude([*shown(rows), *answers(rows, effort.half_width)])
     draw(rows, out, heading(whole))
@@ -112,13 +111,12 @@ def command(
         raise click.ClickException("nothing was compared; the reasons are above")
 
 
-def save(whole: dict[str, Any], folder: Path) -> None:
-    """Write the rows of each document."""
+def documents_of(whole: dict[str, Any], folder: Path) -> dict[Path, dict[str, Any]]:
+    """Return the path of each document with its rows."""
     documents: dict[str, list[Row]] = {}
     for row in whole["rows"]:
         documents.setdefault(document_of(row["group"]), []).append(row)
-    for name, rows in documents.items():
-        write(folder / f"{name}.json", whole | {"rows": rows})
+    return {folder / f"{name}.json": whole | {"rows": rows} for name, rows in documents.items()}
 
 
 def drawn(groups: dict[str, CellGroup], **given: int | None) -> dict[str, CellGroup]:

@@ -15,7 +15,7 @@ from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.status import describe, refusals
-from perf.studies.document import document, heading, out_option, present, write
+from perf.studies.document import document, heading, out_option, present, write_in_parts
 from perf.studies.lm import VARIANTS, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Device, Steps, running_ranks, step_options
 from perf.studies.progress import progress
@@ -86,8 +86,7 @@ def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> Non
         | {name: [] for name in ("ours_s", "against_s", "ours_busy", "against_busy")}
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
-    for _ in measured(rows, pairs, device, effort):
-        write(path.with_suffix(".json"), document(device, rows))
+    write_in_parts({path.with_suffix(".json"): document(device, rows)} for _ in measured(rows, pairs, device, effort))
     whole = document(device, rows)
     present(
         whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)

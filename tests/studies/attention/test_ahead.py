@@ -17,7 +17,7 @@ from perf.studies.attention.study import rows_of
 class Pool:
     """A process that is none: it answers at once, and no more after an error."""
 
-    def __init__(self, module):
+    def __init__(self, module, method):
         assert module == ahead.__name__
         self.died = False
 
@@ -31,7 +31,7 @@ class Pool:
             future.set_exception(error)
         return future
 
-    def shutdown(self):
+    def shutdown(self, *, cancel_futures):
         pass
 
 

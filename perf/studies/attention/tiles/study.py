@@ -24,7 +24,7 @@ from perf.studies.attention.tiles.kernels import (
     shape_of,
 )
 from perf.studies.attention.tiles.results import shown, verdicts
-from perf.studies.document import conclude, heading, out_option, write
+from perf.studies.document import conclude, heading, out_option, write_in_parts
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import device_kind, tiny_option
 from perf.studies.rows import Row
@@ -128,8 +128,7 @@ def command(
         rows += itertools.chain.from_iterable(plan.values())
         if device == "cuda":
             plan = with_resources(plan, workers or min(MAX_WORKERS, len(os.sched_getaffinity(0))))
-        for _ in measure(process, plan, effort):
-            write(out / "tiles.json", whole)
+        write_in_parts({out / "tiles.json": whole} for _ in measure(process, plan, effort))
     click.echo(heading(whole))
     conclude([*shown(rows), "", *verdicts(rows)])
     if all(row["status"] != "ok" for row in rows):

@@ -44,7 +44,7 @@ class Pool:
     all: ClassVar[list["Pool"]] = []
     ended: ClassVar[list["Pool"]] = []
 
-    def __init__(self, module):
+    def __init__(self, module, method):
         assert module == compiling.__name__
         self.all.append(self)
 
@@ -57,7 +57,7 @@ class Pool:
             future.set_result({"status": "ok", "of": params})
         return future
 
-    def shutdown(self):
+    def shutdown(self, *, cancel_futures):
         self.ended.append(self)
 
 
