@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ if "TRITON_CACHE_DIR" not in os.environ and not os.access(Path.home(), os.W_OK):
 
 import torch
 
+from perf.harness import lock
 from tests.interpreter import speed_up_interpreter
 from tests.once import Once
 
@@ -66,6 +68,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     gc.freeze()  # a full collection visits what the tests made, not 1 s of torch's, pytest's and every module's objects
     gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _locks_of_this_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test waits for another worker's measurement, or is refused because of one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "FOLDER", tmp_path_factory.mktemp("locks"))
+        yield
 
 
 @pytest.fixture(scope="session")

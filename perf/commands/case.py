@@ -17,11 +17,13 @@ from perf.commands.case_profile import profile
 from perf.files import scratch_folder
 from perf.harness import working_tree
 from perf.harness.case import Case, case_key
+from perf.harness.lock import measuring
 from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
 from perf.harness.suite import NOT_APPLICABLE, cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
 from perf.harness.working_tree import ROOT
+from perf.options import command_line
 from perf.selection import asv_classes
 from perf.site.ceiling import attained
 from perf.site.conditions import CLOCKS
@@ -41,11 +43,13 @@ def run(name: str | None, *, impls: str | None, visits: int, list_only: bool, pr
     if list_only:
         for case in cases:
             click.echo(case.key)
-    elif profiler:
-        named = [case for case in cases if _matches(case, name or "")]  # without the peers that were added
-        profile(_only_case(named or cases, narrowed=impls is not None), profiler)
-    else:
-        _time(cases, visits)
+        return
+    with measuring(command_line()):
+        if profiler:
+            named = [case for case in cases if _matches(case, name or "")]  # without the peers that were added
+            profile(_only_case(named or cases, narrowed=impls is not None), profiler)
+        else:
+            _time(cases, visits)
 
 
 def select(name: str, impls: str | None = None) -> list[Case]:
@@ -246,7 +250,8 @@ def command(name: str | None, impls: str | None, visits: int, list_only: bool, p
 
     NAME is a part of a case's name, or a regular expression, quotes optional; the peers of a matching implementation
     are timed too. Uncommitted changes are included. Every result is checked first; nothing is written to the records.
-    Takes about 5 seconds, one second a case, and any compilation; 60 cases at most.
+    Takes about 5 seconds, one second a case, and any compilation; 60 cases at most. While a gate or another measurement
+    has the device, it is refused in one line.
 
     --profile runs a single case once, the first of several implementations: torch prints the kernels and their times;
     ncu and nsys are started on that call, and nsys writes its report to .asv/profiles.

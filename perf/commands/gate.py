@@ -8,7 +8,6 @@ import contextlib
 import datetime
 import os
 import re
-import shlex
 import signal
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from perf.gate.rows import rows
 from perf.gate.unreached import change_between, in_reach
 from perf.harness import device
 from perf.harness.case import case_key
-from perf.harness.lock import Busy, measuring
+from perf.harness.lock import measuring
 from perf.harness.preflight import full_disks, objection
 from perf.options import Finite, command_line
 from perf.selection import SETS, pattern_of
@@ -200,16 +199,13 @@ def command(
         refuse_unwritable(path)
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
-    try:
-        with _ending_on_sigterm(), measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
-            if self_test:
-                _self_test(base or "HEAD", chosen, pattern, gpus, plant, budget)
-                return
-            evidence = _selected(chosen, pattern, gpus)
-            arms = checkouts.resolve_arms(base, head, environments)
-            report = compare(arms, evidence, budget_s=60 * budget, tests=tests, every_row=every_row, command=_command())
-    except Busy as busy:
-        raise click.ClickException(str(busy)) from None
+    with _ending_on_sigterm(), measuring(command_line()):
+        if self_test:
+            _self_test(base or "HEAD", chosen, pattern, gpus, plant, budget)
+            return
+        evidence = _selected(chosen, pattern, gpus)
+        arms = checkouts.resolve_arms(base, head, environments)
+        report = compare(arms, evidence, budget_s=60 * budget, tests=tests, every_row=every_row, command=_command())
     from perf.gate.comment import comment
     from perf.gate.terminal import text
 

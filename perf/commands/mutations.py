@@ -1,16 +1,14 @@
 """`python -m perf mutations`: score the gate on slow-downs of real kinds, planted in the code."""
 
 import re
-import shlex
-import sys
 
 import click
 
 from perf.gate import checkouts
 from perf.gate.mutation_score import score
 from perf.gate.mutations import mutations
-from perf.harness.lock import Busy, measuring
-from perf.options import Finite, Shard
+from perf.harness.lock import measuring
+from perf.options import Finite, Shard, command_line
 
 
 @click.command("mutations")
@@ -43,8 +41,5 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
             click.echo(f"{mutation.kind}: {mutation.name} ({mutation.wanted}: {mutation.row})")
         return
     arm = checkouts.resolve(commit) if commit else checkouts.working_tree()
-    try:
-        with measuring(f"python -m perf {shlex.join(sys.argv[1:])}"):
-            score(arm, chosen, budget_s=60 * budget)
-    except Busy as busy:
-        raise click.ClickException(str(busy)) from None
+    with measuring(command_line()):
+        score(arm, chosen, budget_s=60 * budget)

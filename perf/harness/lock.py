@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 from filelock import FileLock, Timeout
 
 from perf.printable import printable
@@ -17,7 +18,11 @@ from perf.printable import printable
 PATIENCE_S = 5.0
 
 
-class Busy(Exception):
+FOLDER: Path | None = None
+"""Folder of the locks; None is the system's folder for temporary files, which all users of the machine share."""
+
+
+class Busy(click.ClickException):
     """Another measurement has locked a device; the message names both."""
 
 
@@ -32,12 +37,12 @@ def measuring(
     """Lock the given GPUs inside the block, by default those that this process sees; the machine, if it sees none.
 
     Raises `Busy` with one line if another process has locked any. With `wait`, wait instead until all are free, and
-    pass that line to `wait` every few seconds. A lock is a file in `folder`, by default the system's folder for
-    temporary files, which all users of the machine share. It is released when its process ends.
+    pass that line to `wait` every few seconds. A lock is a file in `folder`, by default in `FOLDER`. It is released
+    when its process ends.
     """
     with contextlib.ExitStack() as locks:
         for gpu in sorted(visible_gpus() if gpus is None else gpus) or [""]:  # a fixed order prevents deadlocks
-            locks.enter_context(_locked(gpu, what, wait, folder or Path(tempfile.gettempdir())))
+            locks.enter_context(_locked(gpu, what, wait, folder or FOLDER or Path(tempfile.gettempdir())))
         yield
 
 

@@ -8,7 +8,14 @@ figure, `figures` creates and saves figures, `fresh_process` starts processes, `
 the committed rows, and `answers` makes the tables of their README.
 """
 
-from perf.options import Commands
+import copy
+import functools
+from typing import Any
+
+import click
+
+from perf.harness.lock import measuring
+from perf.options import Commands, command_line
 
 STUDIES = {
     "accounting": "accounting.study",
@@ -38,8 +45,33 @@ STUDIES = {
 }
 """The module of this package with the `command` of each study."""
 
+CALCULATED = ("accounting", "spent")
+"""Studies that run nothing on a device."""
 
-command = Commands(
+
+class Studies(Commands):
+    """The studies. All but those of `CALCULATED` have the device for themselves, or are refused in one line."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the study; None for an unknown name."""
+        study = super().get_command(ctx, cmd_name)
+        if study is None or study.callback is None or cmd_name in CALCULATED:
+            return study
+        alone = copy.copy(study)
+        alone.callback = _alone(study.callback)
+        return alone
+
+
+def _alone(callback: Any) -> Any:
+    @functools.wraps(callback)
+    def locked(*arguments: Any, **options: Any) -> Any:
+        with measuring(command_line()):
+            return callback(*arguments, **options)
+
+    return locked
+
+
+command = Studies(
     {name: f"perf.studies.{module}" for name, module in STUDIES.items()},
     name="study",
     help="Answer a question with a table or two; see NAME --help.",

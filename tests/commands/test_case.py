@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,9 +24,10 @@ PEERS = SmokeAttention.params[SmokeAttention.param_names.index("impl")]
 
 
 def command(*arguments, cwd=ROOT, path=None):
-    env = os.environ | ({"PATH": str(path)} if path else {})
     whole = [sys.executable, "-m", "perf", "case", *arguments]
-    done = subprocess.run(whole, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory(prefix="perf-") as locks:  # a gate that runs these tests has the machine's own
+        env = os.environ | ({"PATH": str(path)} if path else {}) | {"TMPDIR": locks}
+        done = subprocess.run(whole, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stdout + done.stderr
     return done
 
