@@ -30,6 +30,7 @@ from perf.harness import device
 from perf.harness.case import case_key
 from perf.harness.lock import measuring
 from perf.harness.preflight import full_disks, objection
+from perf.harness.progress import TerminalBar
 from perf.options import Finite, command_line
 from perf.selection import SETS, pattern_of
 
@@ -287,7 +288,9 @@ def _simulate() -> None:
     from perf.gate.proof import tables
 
     click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
-    for title, lines in tables():
+    with TerminalBar(0, "line", "simulating") as bar:
+        simulated = tables(step=lambda done, total, text: bar.reach(done, text, total))
+    for title, lines in simulated:
         click.echo(f"\n{title}\n{tabulate(lines, headers='keys', disable_numparse=True)}")
 
 

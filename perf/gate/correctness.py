@@ -6,13 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
+from typing import IO
 
 import click
 
 from perf.files import scratch_folder
 from perf.gate.checkouts import clone
 from perf.gate.evidence import Arm
+from perf.harness.progress import TerminalBar
 from perf.printable import printable_lines
 
 LIMIT_S = 1800.0
@@ -49,21 +52,34 @@ def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> PytestResult:
             preexec_fn=_end_with_parent,
         ) as pytest:
             timed_out = False
+            lines: list[bytes] = []
+            reader = threading.Thread(target=_read, args=(pytest.stdout, lines), daemon=True)
+            reader.start()
             try:
-                stdout, _ = pytest.communicate(timeout=LIMIT_S)
+                pytest.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 timed_out = True
                 os.killpg(pytest.pid, signal.SIGKILL)
-                stdout, _ = pytest.communicate()
             except BaseException:  # on Ctrl-C and SIGTERM, pytest and its workers end too
                 os.killpg(pytest.pid, signal.SIGKILL)
                 raise
-    output = stdout.decode(errors="replace")
+            finally:
+                reader.join()
+    output = b"".join(lines).decode(errors="replace")
     summary = f"no end within {LIMIT_S:.0f} s" if timed_out else _summary(output, pytest.returncode)
     result = PytestResult(not timed_out and pytest.returncode == 0, summary, output[-4000:])
     if not result.passed:
         click.echo(printable_lines(result.output), err=True)
     return result
+
+
+def _read(stream: IO[bytes], lines: list[bytes]) -> None:
+    """Collect pytest's output, and show the share of the tests that it has run on a terminal."""
+    with TerminalBar(100, "%", "testing") as bar:
+        for line in stream:
+            lines.append(line)
+            if share := re.search(rb"\[ *(\d+)%\]\s*$", line):
+                bar.reach(int(share[1]))
 
 
 def _end_with_parent() -> None:

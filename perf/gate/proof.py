@@ -1,5 +1,7 @@
 """Tabulate the simulated error and detection rates of the gate beside those of other rules."""
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,17 +24,29 @@ MAX_KINDS = 12
 SLOW_DOWNS = (0.005, 0.01, 0.02, 0.05)
 
 
-def tables(reports: int = REPORTS, visits: int = VISITS, seed: int = 0) -> list[Table]:
+Step = Callable[[int, int, str], None]
+"""Is called after each line of a table: the number of those that are done, of all, and what it was."""
+
+
+def tables(
+    reports: int = REPORTS, visits: int = VISITS, seed: int = 0, step: Step = lambda done, total, text: None
+) -> list[Table]:
     """Simulate all tables in about five minutes: `reports` of 200 rows per line, `visits` per process."""
     fewer = max(reports // 5, 1)
     noises = [("noise study", recorded_noise.noise_study()), ("another day", recorded_noise.another_day())]
     if on_file := recorded_noise.on_file():
         noises.append(("all on file", on_file))
-    slowed = [(day, noise, _SlowDowns.simulated(noise, reports, visits, seed)) for day, noise in noises]
+    total = len(noises) * (len(SLOW_DOWNS) + len(STRUCTURES) + 1) + len(OTHERS) * len(OTHER_ROWS)
+    count = itertools.count(1)
+
+    def done(text: str) -> None:
+        step(next(count), total, text)
+
+    slowed = [(day, noise, _SlowDowns.simulated(noise, reports, visits, seed, done)) for day, noise in noises]
     return [
         (
             f"Identical code: {reports} reports of {simulation.ROWS} rows, and those with a row falsely reported",
-            [row for day, noise in noises for row in _false_alarms(day, noise, reports, visits, seed)],
+            [row for day, noise in noises for row in _false_alarms(day, noise, reports, visits, seed, done)],
         ),
         (
             f"One slower row in a report of {simulation.PR_ROWS}: rate at which it is reported as SLOWER",
@@ -44,13 +58,15 @@ def tables(reports: int = REPORTS, visits: int = VISITS, seed: int = 0) -> list[
         ),
         (
             f"Other rules on one process per commit, one after the other: {fewer} reports",
-            _others(fewer, seed),
+            _others(fewer, seed, done),
         ),
         ("A/A runs on record, beside the rates above", _on_record()),
     ]
 
 
-def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) -> list[dict[str, str]]:
+def _false_alarms(
+    day: str, noise: Noise, reports: int, visits: int, seed: int, done: Callable[[str], None]
+) -> list[dict[str, str]]:
     rows = []
     for structure in STRUCTURES:
         judged = simulation.identical_code(noise, reports, structure, visits=visits, seed=seed)
@@ -70,6 +86,7 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
                 "processes per row": f"{judged.processes:.1f}",
             }
         )
+        done(structure.name)
     naive = simulation.identical_code(
         noise, reports, STRUCTURES[1], rule=simulation.t_test_per_row, visits=visits, seed=seed
     )
@@ -80,6 +97,7 @@ def _false_alarms(day: str, noise: Noise, reports: int, visits: int, seed: int) 
             "false SLOWER": _at_most(naive.slower),
         }
     )
+    done(rows[-1]["structure"])
     return rows
 
 
@@ -91,9 +109,13 @@ class _SlowDowns:
     detectable: Floats
 
     @staticmethod
-    def simulated(noise: Noise, reports: int, visits: int, seed: int) -> "_SlowDowns":
+    def simulated(noise: Noise, reports: int, visits: int, seed: int, done: Callable[[str], None]) -> "_SlowDowns":
+        by_size = {}
+        for by in SLOW_DOWNS:
+            by_size[by] = simulation.detection(noise, reports, by, visits=visits, seed=seed)
+            done(f"slow-downs of {100 * by:g} %")
         return _SlowDowns(
-            {by: simulation.detection(noise, reports, by, visits=visits, seed=seed) for by in SLOW_DOWNS},
+            by_size,
             simulation.min_detectable(noise, visits=visits, seed=seed),
         )
 
@@ -165,16 +187,22 @@ def _on_record() -> list[dict[str, str]]:
     ]
 
 
-def _others(reports: int, seed: int) -> list[dict[str, str]]:
+OTHERS = {
+    "asv compare (factor 1.1)": sequential.asv_compare,
+    "asv compare --factor 1.01": sequential.asv_compare_at_one_percent,
+    "t-test at 5 %": sequential.t_test,
+    "t-test at 5 %, beyond 1 %": sequential.t_test_beyond_one_percent,
+}
+OTHER_ROWS = {"8 kinds of rows": "", "without the host-bound one": "host-bound"}
+"""Name -> word of the kinds of rows that are left out."""
+
+
+def _others(reports: int, seed: int, done: Callable[[str], None]) -> list[dict[str, str]]:
     every = sequential.OneArm.recorded()
     rows = []
-    for name, noise in (("8 kinds of rows", every), ("without the host-bound one", every.without("host-bound"))):
-        for rule_name, rule in (
-            ("asv compare (factor 1.1)", sequential.asv_compare),
-            ("asv compare --factor 1.01", sequential.asv_compare_at_one_percent),
-            ("t-test at 5 %", sequential.t_test),
-            ("t-test at 5 %, beyond 1 %", sequential.t_test_beyond_one_percent),
-        ):
+    for name, left_out in OTHER_ROWS.items():
+        noise = every.without(left_out) if left_out else every
+        for rule_name, rule in OTHERS.items():
             rates = {by: sequential.detected_one_after_another(noise, reports, by, rule, seed) for by in SLOW_DOWNS}
             rows.append(
                 {
@@ -184,6 +212,7 @@ def _others(reports: int, seed: int) -> list[dict[str, str]]:
                 }
                 | {f"{100 * by:g} %": _of_all(rates[by]) for by in SLOW_DOWNS}
             )
+            done(rule_name)
     return rows
 
 

@@ -1,6 +1,6 @@
 """Progress of a run, for the terminal and for asv."""
 
-from typing import IO
+from typing import IO, Self
 
 
 class Progress:
@@ -39,7 +39,7 @@ class Progress:
         if self._stream is not None:
             self._stream.close()
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -49,18 +49,26 @@ class Progress:
 class TerminalBar(Progress):
     """A bar on a command's own terminal, without lines: the command prints a table at the end."""
 
-    def __init__(self, total: int, unit: str = "visit"):
+    def __init__(self, total: int, unit: str = "visit", doing: str = "timing"):
         from tqdm import tqdm
 
         self._stream = None
+        self._doing = doing
         self._bar = tqdm(total=total, desc="starting", unit=unit, disable=None, dynamic_ncols=True, leave=False)
         self._bar.refresh()
 
     def step(self, count: int, text: str) -> None:
         """Advance like `Progress.step`, without printing a line."""
-        self._bar.set_description("timing", refresh=False)
+        self._bar.set_description(self._doing, refresh=False)
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(count)
+
+    def reach(self, count: int, text: str = "", total: int | None = None) -> None:
+        """Advance to `count`, of `total` if it was not known before."""
+        if total is not None:
+            self._bar.total = total
+        self.step(count - self._bar.n, text)
+        self._bar.refresh()
 
 
 def _open_or_none(path: str | None) -> IO[str] | None:

@@ -148,7 +148,8 @@ def test_the_bounds_of_a_rate_are_clopper_and_pearsons():
 
 def test_the_tables_are_complete(monkeypatch):
     monkeypatch.setattr(simulation, "CHUNK", 5)
-    tables = proof.tables(reports=1, visits=3)
+    steps = []
+    tables = proof.tables(reports=1, visits=3, step=lambda done, total, text: steps.append((done, total)))
     identical, slowed, costs, others, on_file = tables
     noises = {row["noise"] for row in identical[1]}
     assert noises == {"noise study", "another day", "all on file"}
@@ -159,3 +160,5 @@ def test_the_tables_are_complete(monkeypatch):
     assert len(others[1]) == 8
     assert len(on_file[1]) >= 3
     assert all(isinstance(text, str) for _, rows in tables for row in rows for text in row.values())
+    total = len(identical[1]) + len(costs[1]) + len(others[1])
+    assert steps == [(done, total) for done in range(1, total + 1)], "the bar of --simulate"
