@@ -1,6 +1,7 @@
 """Validate the gate's JSON documents on file. A document of another form raises `Unreadable`."""
 
 import contextlib
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from perf.gate.verdicts import Quantity, Verdict, Visits, Word
+from perf.printable import printable
 
 Document = TypeVar("Document")
 
@@ -24,7 +26,8 @@ def read_folder(
 ) -> tuple[list[tuple[str, Document]], list[tuple[str, str]]]:
     """Return names and documents in order of names, and name and reason of each unreadable file. Raises nothing.
 
-    `parse` may raise `Unreadable`, or ValueError or RecursionError if a file is not JSON.
+    An unreadable file is a warning in the terminal, too. `parse` may raise `Unreadable`, or ValueError or
+    RecursionError if a file is not JSON.
     """
     found, skipped = [], []
     for path in sorted(folder.glob("*.json")):
@@ -36,7 +39,16 @@ def read_folder(
             skipped.append((path.name, str(error)[:_MOST_WORDS]))
         except (ValueError, RecursionError) as error:
             skipped.append((path.name, f"is no JSON, or cut off: {error}"[:_MOST_WORDS]))
+    for name, reason in skipped:
+        _warn(folder / name, reason)
     return found, skipped
+
+
+@functools.cache  # several pages read the same folder
+def _warn(path: Path, reason: str) -> None:
+    from asv.console import log
+
+    log.warning(printable(f"{path} is left out: {reason}"))
 
 
 @contextlib.contextmanager
