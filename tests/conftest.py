@@ -15,6 +15,8 @@ import pytest
 # threads that wait for each other on a busy machine take seconds for milliseconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+os.environ["COLUMNS"] = "120"  # of tables, whatever terminal runs the tests; pytest's workers have 80
+
 # Triton keeps what it compiles under HOME, which the user of a container may lack. Pytest's workers inherit the folder.
 if "TRITON_CACHE_DIR" not in os.environ and not os.access(Path.home(), os.W_OK):
     CACHE = tempfile.TemporaryDirectory(prefix="triton-", ignore_cleanup_errors=True)

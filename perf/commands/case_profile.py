@@ -13,6 +13,7 @@ import click
 from perf import units
 from perf.harness import working_tree
 from perf.harness.case import Case
+from perf.tables import text_table
 
 TOP_KERNELS = 15
 NSYS_REPORTS = working_tree.ROOT / ".asv" / "profiles"
@@ -81,7 +82,6 @@ def profiled_child(profiler: str, case: Case) -> None:
 
 def _kernels(events: Any, on_gpu: bool) -> str:
     """Format a table of kernels by device time; on a CPU, of operators by their own time."""
-    from tabulate import tabulate
     from torch.autograd import DeviceType
 
     if on_gpu:  # without host events, and without a library's named ranges, whose kernels are listed already
@@ -90,13 +90,14 @@ def _kernels(events: Any, on_gpu: bool) -> str:
     kernels = [(e.key, e.count, us) for e, us in zip(events, times, strict=True)]
     total = sum(us for _, _, us in kernels) or 1.0
     kernels.sort(key=lambda kernel: -kernel[2])
-    rows = [[name[:90], calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in kernels[:TOP_KERNELS]]
+    rows = [[name, calls, f"{us:.1f}", units.percent(us / total)] for name, calls, us in kernels[:TOP_KERNELS]]
     if rest := kernels[TOP_KERNELS:]:
         us = sum(kernel[2] for kernel in rest)
         rows.append([f"{len(rest)} more", sum(kernel[1] for kernel in rest), f"{us:.1f}", units.percent(us / total)])
     rows.append(["all", sum(kernel[1] for kernel in kernels), f"{total:.1f}", ""])
     headers = ["kernel", "calls", "device us", "share"] if on_gpu else ["operator", "calls", "CPU us", "share"]
-    return tabulate(rows, headers, disable_numparse=True, colalign=("left", "right", "right", "right"))
+    cells = (dict(zip(headers, row, strict=True)) for row in rows)
+    return text_table(cells, align=("left", "right", "right", "right"))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from perf.harness import records
 from perf.harness.working_tree import ROOT
 from perf.printable import collapsed, printable
 from perf.selection import SETS
+from perf.tables import text_table
 from perf.workloads import PACKAGE
 
 FOLDER = ROOT / ".asv" / "demo"
@@ -120,8 +121,6 @@ def _asv(*arguments: str) -> int:
 
 def _table(commits: list[str], machine: str) -> str:
     """Format a row per case and a column per commit, oldest first: median milliseconds, or the status."""
-    from tabulate import tabulate
-
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for commit in commits:
         for result in records.read_commit(FOLDER / "records", machine, commit):
@@ -129,9 +128,11 @@ def _table(commits: list[str], machine: str) -> str:
             text = f"{statistics.median(result.samples_s) * 1e3:.4g}" if result.samples_s else result.status
             rows.setdefault(case, {})[commit] = text
     columns = list(reversed(commits))
-    body = [[*case, *(cells.get(commit, "-") for commit in columns)] for case, cells in rows.items()]
-    headers = ["benchmark", "case (median, ms)", *(commit[:8] for commit in columns)]
-    return tabulate(body, headers, disable_numparse=True, colalign=("left", "left", *["right"] * len(columns)))
+    body = (
+        {"benchmark": benchmark, "case (median, ms)": case} | {commit[:8]: cells.get(commit, "-") for commit in columns}
+        for (benchmark, case), cells in rows.items()
+    )
+    return text_table(body, keys=2, align=("left", "left", *["right"] * len(columns)))
 
 
 def _short(path: Path) -> str:

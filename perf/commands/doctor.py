@@ -21,6 +21,7 @@ from perf.harness.measure import missing_device
 from perf.harness.status import one_line
 from perf.harness.working_tree import ROOT
 from perf.selection import asv_classes
+from perf.tables import prose, text_table
 
 ASV = "0.6.6"
 
@@ -39,19 +40,17 @@ class Check:
 
 
 def run() -> None:
-    """Print both tables; exit with status 1 if no class can run here."""
+    """Print all tables; exit with status 1 if no class can run here."""
     checks = list(machine_checks())
-    click.echo(_table([[check.name, check.found, check.remark] for check in checks], ["check", "found", "remark"]))
+    click.echo(text_table({"check": one.name, "found": one.found, "remark": one.remark} for one in checks))
     blocked = "; ".join(check.blocks for check in checks if check.blocks)
-    rows, runs = [], False
+    classes: dict[str, list[dict[str, str]]] = {}
     for name, cls, broken in asv_classes():
         cases, reason = _check_class(cls) if cls else ("?", broken)
-        reason = blocked or reason
-        runs = runs or not reason
-        rows.append([name, cases, "no" if reason else "yes", reason])
-    click.echo()
-    click.echo(_table(rows, ["asv class", "cases", "runs here", "why not"]))
-    if not runs:
+        classes.setdefault(blocked or reason, []).append({"asv class": name, "cases": cases})
+    for reason, rows in sorted(classes.items()):  # those that run here, which have no reason, first
+        click.echo(f"\n{prose(f'Do not run here: {reason}') if reason else 'Run here'}\n{text_table(rows)}")
+    if "" not in classes:
         raise click.ClickException("no class of the suite can run here; the tables above say why")
 
 
@@ -259,14 +258,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _run_git(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def _table(rows: list[list[str]], headers: list[str]) -> str:
-    try:
-        from tabulate import tabulate
-    except ImportError:  # tabulate is a dependency of asv, whose absence the table has to report
-        return "\n".join("  ".join(cells) for cells in [headers, *rows])
-    return tabulate(rows, headers, disable_numparse=True)
 
 
 @click.command("doctor")

@@ -33,6 +33,7 @@ from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import TerminalBar
 from perf.options import Finite, command_line
 from perf.selection import SETS, pattern_of
+from perf.tables import text_table
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
 """Values of --set and their names in `perf.selection.SETS`."""
@@ -283,15 +284,13 @@ def _print_reach(base: Arm, head: Arm, evidence: list[Evidence]) -> None:
 
 
 def _simulate() -> None:
-    from tabulate import tabulate
-
     from perf.gate.proof import tables
 
     click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
     with TerminalBar(0, "line", "simulating") as bar:
         simulated = tables(step=lambda done, total, text: bar.reach(done, text, total))
     for title, lines in simulated:
-        click.echo(f"\n{title}\n{tabulate(lines, headers='keys', disable_numparse=True)}")
+        click.echo(f"\n{title}\n{text_table(lines)}")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from perf.gate.judge import judge, open_rows
 from perf.gate.mutations import LIST, VERSION, Mutation, scores_by_kind
 from perf.gate.report import keep, own_test
 from perf.gate.rows import rows
+from perf.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,13 @@ def _attempt(arm: Arm, mutation: Mutation, evidence: list[Evidence], budget_s: f
 
 def table(attempts: Sequence[Attempt]) -> str:
     """Format a row per mutation and the score by kind."""
-    from tabulate import tabulate
-
     lines = [
         {
             "kind": attempt.mutation.kind,
             "planted": attempt.mutation.name,
             "verdict": attempt.word or "-",
             "change": "-" if attempt.change is None else f"{100 * attempt.change:+.1f} %",
-            "": "found" if attempt.is_found else attempt.reason[:60] or f"not {attempt.mutation.wanted}",
+            "": "found" if attempt.is_found else attempt.reason or f"not {attempt.mutation.wanted}",
             "took": f"{attempt.seconds:.0f} s",
         }
         for attempt in attempts
@@ -96,5 +95,4 @@ def table(attempts: Sequence[Attempt]) -> str:
         {"kind": kind, "found": rate.hits, "of": rate.of, "rate": rate.words(at_most=False)}
         for kind, rate in scores_by_kind([(one.mutation.kind, one.word, one.is_found) for one in attempts])
     ]
-    form = {"headers": "keys", "disable_numparse": True}
-    return f"{tabulate(lines, **form)}\n\n{tabulate(scores, **form)}"
+    return f"{text_table(lines)}\n\n{text_table(scores)}"

@@ -16,6 +16,7 @@ from perf.gate.report import keep, own_test
 from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
+from perf.tables import text_table
 
 
 def planting(shares: Sequence[float] = ()) -> tuple[SelfTestCase, ...]:
@@ -139,8 +140,6 @@ class OneAtATime:
 
 def table(results: Sequence[SelfTestResult]) -> str:
     """Format a row per case; the rate of the wanted word has an exact 95 % bound (Clopper and Pearson 1934)."""
-    from tabulate import tabulate
-
     rows = [
         {
             "planted": result.case.title,
@@ -153,4 +152,4 @@ def table(results: Sequence[SelfTestResult]) -> str:
         }
         for result in results
     ]
-    return tabulate(rows, headers="keys", disable_numparse=True)
+    return text_table(rows)

@@ -16,10 +16,11 @@ from perf.harness.measure import missing_device
 from perf.harness.status import describe
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
-from perf.studies.document import document, heading, out_option, text_table, write
+from perf.studies.document import document, heading, out_option, write
 from perf.studies.lm import bench, tiny_option
 from perf.studies.progress import progress
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.workloads import controls
 from perf.workloads.workload import Workload
 

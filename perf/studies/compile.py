@@ -16,10 +16,11 @@ from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import conclude, document, heading, out_option, text_table, write
+from perf.studies.document import conclude, document, heading, out_option, write
 from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
 from perf.studies.progress import progress
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.workloads.transformer_training import Training
 from perf.workloads.workload import Workload
 

@@ -18,6 +18,7 @@ from perf.options import command_line
 from perf.studies import rows
 from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.rows import Row
+from perf.tables import prose, text_table
 
 PART = ".part"
 """Suffix of a document that is not whole yet."""
@@ -76,14 +77,7 @@ def present(document: dict[str, Any], title: str, cells: Iterable[Row], sentence
 def conclude(sentences: Iterable[str]) -> None:
     """Print the sentences that end a study, and whether a CPU was measured."""
     for sentence in (*sentences, *([ON_A_CPU] if device_kind() == "cpu" else [])):
-        click.echo(sentence)
-
-
-def text_table(cells: Iterable[Row]) -> str:
-    """Return a table for the terminal from the cells of each row by column title."""
-    from tabulate import tabulate
-
-    return tabulate(list(cells), headers="keys", disable_numparse=True)
+        click.echo(prose(sentence))
 
 
 def document(kind: str, rows: list[Row]) -> dict[str, Any]:

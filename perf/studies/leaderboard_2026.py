@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
-from perf.studies.document import conclude, kept, out_option, present, text_table
+from perf.studies.document import conclude, kept, out_option, present
 from perf.studies.lm import bench, memory_bytes
 from perf.studies.parallel.ranked import Device, default_device, measured_rows
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.units import gib, memory, seconds
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import SIZES, Size

@@ -12,9 +12,9 @@ from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import sound_classes
-from perf.studies.document import text_table
 from perf.studies.lm import tiny_option
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.workloads import build
 from perf.workloads.attention_check import Bound, every_bound
 from perf.workloads.workload import Unavailable

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from perf.harness import records
+from perf.tables import text_table
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 
@@ -31,8 +32,6 @@ def command(commit: str | None) -> None:
 
     Seconds by purpose: timed intervals, warm-up, allocation, first calls (which compile), checks, ...
     """
-    from tabulate import tabulate
-
     is_empty = True
     for machine, full_hash in _measured(commit):
         lines = records.read_lines(RECORDS, machine, full_hash)
@@ -44,11 +43,16 @@ def command(commit: str | None) -> None:
             is_empty = False
             total = sum(seconds.values())
             rows = [
-                [words, f"{seconds[purpose]:.1f}", f"{seconds[purpose] / cases:.3f}", f"{seconds[purpose] / total:.1%}"]
+                {
+                    "for": words,
+                    "s": f"{seconds[purpose]:.1f}",
+                    "s a case": f"{seconds[purpose] / cases:.3f}",
+                    "share": f"{seconds[purpose] / total:.1%}",
+                }
                 for purpose, words in PURPOSES.items()
             ]
             click.echo(f"{machine}, {full_hash[:8]}, {session['started_at'][:16]}: {cases} cases in {total:.0f} s")
-            click.echo(tabulate(rows, ["for", "s", "s a case", "share"], disable_numparse=True, colalign=_ALIGN))
+            click.echo(text_table(rows, align=_ALIGN))
     if is_empty:
         raise click.ClickException(f"no records of {commit or 'any commit'} in {RECORDS} hold the time of their visits")
 

@@ -11,11 +11,12 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import heading, kept, out_option, text_table, write
+from perf.studies.document import heading, kept, out_option, write
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.memory.recording import workspaces
 from perf.studies.progress import progress
 from perf.studies.rows import AttentionMemoryRow, Row
+from perf.tables import prose, text_table
 from perf.units import GIB, mib
 
 CARDS_GB = (24, 80, 141)
@@ -60,7 +61,7 @@ def command(
     click.echo(text_table(shown(rows)))
     predicted_alone = "There is no GPU here: these are predictions, measured exact to the byte on an H200."
     for sentence in (about(held) if held else predicted_alone, *answers(rows, batch)):
-        click.echo(sentence)
+        click.echo(prose(sentence))
     write(path, whole)
     draw(rows, batch, out / "attention-memory.png")
 

@@ -11,7 +11,6 @@ from perf.studies import speedup_figure
 from perf.studies.attention import sample_figure
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import EVERY_D
-from perf.studies.document import text_table
 from perf.studies.rows import Row
 from perf.studies.speedups import (
     FEWEST,
@@ -23,6 +22,7 @@ from perf.studies.speedups import (
     speedup_of,
     with_interval,
 )
+from perf.tables import text_table
 from perf.units import digits
 
 Pair = dict[str, Any]

@@ -8,11 +8,11 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import text_table
 from perf.studies.end_to_end import PHASES
 from perf.studies.kernels.profiling import KINDS
 from perf.studies.lm import Setting
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.units import digits
 
 SETTINGS_SHOWN = 4  # with a table of their own, since more are hundreds of lines

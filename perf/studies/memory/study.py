@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from perf.studies.document import conclude, heading, kept, out_option, text_table, write
+from perf.studies.document import conclude, heading, kept, out_option, write
 from perf.studies.lm import Models, Setting, device_kind, model_options, requested_size, rows_of
 from perf.studies.memory.recording import (
     FORWARD,
@@ -18,6 +18,7 @@ from perf.studies.memory.recording import (
 )
 from perf.studies.memory.timeline import draw, summary
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.units import memory
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training

@@ -20,6 +20,7 @@ from perf.studies.lm import tiny_option
 from perf.studies.noise import process
 from perf.studies.progress import progress
 from perf.studies.rows import Row
+from perf.tables import text_table
 
 CASES = (  # from 4 us to 10 ms: compute, memory, launch and host-bound
     "controls.Controls('matmul', 'cold')",
@@ -54,7 +55,6 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
     sample, on the same tensors in one process or in two processes.
     """
     import pandas
-    from tabulate import tabulate
 
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
@@ -77,7 +77,7 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
     ):
         click.echo(f"\n{title}; {SAMPLES} samples an arm, both arms the same code; % of the median")
         cells = list(table(measured[measured.design == design]))
-        click.echo(tabulate(cells, headers="keys", disable_numparse=True, maxcolwidths=[44]))
+        click.echo(text_table(cells))
     write(out / "noise.json", whole)
 
 

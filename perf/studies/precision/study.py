@@ -6,10 +6,11 @@ from typing import Any
 import click
 
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, text_table, write
+from perf.studies.document import document, heading, out_option, write
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.studies.progress import progress
 from perf.studies.rows import Row
+from perf.tables import text_table
 from perf.workloads.workload import Unavailable
 
 PARTS = ("accumulation", "dtypes", "training")

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from perf.harness.status import describe
 from perf.studies.attention.cells import MASKS
 from perf.studies.attention.results import Pair, grouped, shape, timed, within_mode
-from perf.studies.document import text_table
 from perf.studies.rows import Row
 from perf.studies.speedups import geometric_mean, milliseconds, speedup_of, with_interval
+from perf.tables import text_table
 from perf.units import digits
 from perf.workloads.attention_launches import WAYS
 
