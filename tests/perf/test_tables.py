@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from perf.harness.working_tree import ROOT
 from perf.tables import MAX_WIDTH, terminal_width, text_table
 
 WORDS = ("0.5", "12.25 ms ± 0.3 %", "cs336_systems/training.py:115 backward < memory/recording.py:57 whole_step", "")
@@ -62,3 +63,10 @@ def test_missing_cells_and_no_rows():
 def test_the_width_is_the_terminals_within_bounds(columns, expected, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     assert terminal_width() == expected
+
+
+def test_no_other_table_may_outgrow_the_terminal():
+    """Those that format their own have a fixed number of narrow columns, or hold them to the width themselves."""
+    own = {"perf/commands/case.py", "perf/commands/measured.py", "perf/gate/terminal.py"}
+    users = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("perf/**/*.py") if "tabulate" in path.read_text()}
+    assert users <= own
