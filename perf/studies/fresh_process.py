@@ -110,4 +110,6 @@ def _pool(module: str, method: Literal["forkserver", "spawn"]) -> ProcessPoolExe
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # otherwise importing the compiler makes the server unforkable
     context = get_context(method)
     context.set_forkserver_preload([module, "torch._inductor.compile_fx"])  # seconds, once
-    return ProcessPoolExecutor(1, mp_context=context)
+    # Again: the server may be an older one, of somebody else's.
+    blocked = signal.SIG_BLOCK, {signal.SIGINT}
+    return ProcessPoolExecutor(1, mp_context=context, initializer=signal.pthread_sigmask, initargs=blocked)
