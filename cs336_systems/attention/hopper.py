@@ -36,8 +36,8 @@ HOPPER_MAX_WASTE = 1.05
 HOPPER_LONG_KEYS, HOPPER_LONG_ODD_KEYS = 8192, 2048
 """Minimum keys of HOPPER_FORWARD_LONG, and where a length is no multiple of 16."""
 
-HOPPER_MIN_KEYS = 512
-"""Minimum keys of a 16-bit forward with tiles of 64 columns."""
+HOPPER_MIN_KEYS, HOPPER_MIN_ODD_KEYS = 512, 480
+"""Minimum keys of a 16-bit forward with tiles of 64 columns, and where a length is no multiple of 16."""
 
 HOPPER_NARROW_HEAD_DIM = 32
 """The largest head dimension that leaves half the columns of a 16-bit tile, or more, to zeros. There the Triton
@@ -67,14 +67,17 @@ HOPPER_SHARED = 40
 HOPPER_FEWEST = 3
 """With fewer than this, although they share, each of them visits one query head alone, or a part of its queries."""
 
-HOPPER_VISITS = 4
-"""Minimum visits of a program, of 64 queries each, for a key tile's queries to be shared."""
+HOPPER_VISITS, HOPPER_FLOAT32_VISITS = (4, 8), (2, 2)
+"""Minimum visits of a program, of 64 queries each, for a key tile's queries to be shared; and how many take the time in
+which a program adds dk and dv in memory (H100). A visit in float32 has six times the products."""
 
-HOPPER_FLOAT32_VISITS = 2
-"""The same in float32."""
+HOPPER_FLOAT32_ALONE = {16: (1, 2), 32: (1, 2), 64: (1, 2), 128: (1, 8)}
+"""By columns of a tile, full and causal: maximum tiles of WGMMA_ROWS rows a multiprocessor for a float32 consumer alone
+in a program."""
 
-HOPPER_FLOAT32_ALONE = {False: 1, True: 2}
-"""Maximum tiles of WGMMA_ROWS rows a multiprocessor, by whether causal, for a float32 consumer alone in a program."""
+HOPPER_FLOAT32_PLAIN = {False: (192, 384), True: (128, 384)}
+"""By whether causal, the least and most keys of float32 forwards of 128 columns that take less time without pieces, if
+they have more than HOPPER_MANY tiles of WGMMA_ROWS rows a multiprocessor."""
 
 HOPPER_FLOAT32_SHORT = {32: (4096, 2), 64: (512, 0.75)}
 """By columns of a tile: a float32 forward of fewer keys, and at most so many tiles of 16 rows a multiprocessor, takes
@@ -85,6 +88,10 @@ HOPPER_FLOAT32_NARROW_TILES = 4
 
 WIDE_HEAD_DIM = 96
 """The largest head dimension for which the Gluon kernels compute 64 columns and a rest, and the Triton kernels 128."""
+
+HOPPER_BUSY = {True: 0.48, False: 0.75}
+"""By whether the Gluon kernels compute fewer columns: programs a multiprocessor with which a 16-bit backward of more
+than 64 columns takes less time in them, however few the scores."""
 
 HOPPER_FLOAT32_MIN_VISITED = 128
 """Minimum rows that a float32 program visits, whatever the number of programs."""
@@ -97,7 +104,7 @@ def hopper_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> HopperF
     if _is_narrow(q) and not _takes_narrow_forward(request, q, k):
         return None
     columns, processors = tile_columns(q), gpu.multiprocessors(q.device)
-    if columns == 64 and k.shape[2] < HOPPER_MIN_KEYS:
+    if columns == 64 and k.shape[2] < (HOPPER_MIN_ODD_KEYS if _is_odd(q, k) else HOPPER_MIN_KEYS):
         return None
     for table in _tables_of_many(q, k):
         choice = table.get(columns)
@@ -162,10 +169,11 @@ def hopper_backward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Hopper
     if not _takes_16_bit(request, q, k, v) or request.deterministic:
         return None
     d = q.shape[-1]
-    multiplies_less = 64 < d <= WIDE_HEAD_DIM and num_tiles(k, HOPPER_ROWS) >= _nearly_all(q.device) // 2
+    share = HOPPER_BUSY[d <= WIDE_HEAD_DIM]
+    is_busy = d > 64 and num_tiles(k, HOPPER_ROWS) >= share * gpu.multiprocessors(q.device)
     if _is_narrow(q) and not _takes_narrow_backward(q, k):
         return None
-    if not _is_narrow(q) and not multiplies_less and has_few_scores(q, k) and tiles_at_once(q, k):
+    if not _is_narrow(q) and not is_busy and has_few_scores(q, k) and tiles_at_once(q, k):
         return None
     return HOPPER_BACKWARD[tile_columns(q)]._replace(splits=backward_splits(request, q, k))
 
@@ -184,15 +192,23 @@ def backward_splits(request: Request, q: Tensor, k: Tensor) -> int:
     return max(group, _splits_that_fill(request, q, k, HOPPER_ROWS, HOPPER_VISITS))
 
 
-def _splits_that_fill(request: Request, q: Tensor, k: Tensor, rows: int, min_visits: int) -> int:
-    """Return how many programs to a tile of so many keys give each multiprocessor one; if causal, about two.
+def _splits_that_fill(request: Request, q: Tensor, k: Tensor, rows: int, visits_of: tuple[int, int]) -> int:
+    """Return how many programs to a tile of so many keys take the least time: 1, or as many as keep the GPU busy.
 
-    The programs of a causal head differ in work, and a multiprocessor with two ends no later than others.
+    The programs of a causal head differ in work, and a multiprocessor with two ends no later than others. All add dk
+    and dv to memory at about the same time, so that what this takes grows with the programs of a multiprocessor.
     """
     tiles, processors = num_tiles(k, rows), gpu.multiprocessors(q.device)
+    min_visits, addition = visits_of
     visits = q.shape[1] // k.shape[1] * cdiv(q.shape[2], WGMMA_ROWS)
     filling = round(2 * processors / tiles) if request.is_causal else processors // tiles
-    return max(1, min(filling, visits // min_visits))
+    splits = min(filling, visits // min_visits)
+    if splits < 2:
+        return 1
+    longest = visits / splits
+    mean = longest / 2 if request.is_causal else longest
+    shared = max(longest + addition, tiles * splits / processors * (mean + addition))
+    return splits if shared < visits else 1
 
 
 def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int = 1) -> int:
@@ -216,10 +232,14 @@ def backward_heads_at_once(request: Request, q: Tensor, k: Tensor, splits: int =
 def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloat32 | None:
     """Return choices of the float32 forward in Gluon, or None."""
     columns, processors = tile_columns(q), gpu.multiprocessors(q.device)
-    keys, tiles = HOPPER_FLOAT32_SHORT.get(columns, (0, 0))
-    if k.shape[2] < keys and num_tiles(q, 16) <= tiles * processors:
+    keys, few = HOPPER_FLOAT32_SHORT.get(columns, (0, 0))
+    if k.shape[2] < keys and num_tiles(q, 16) <= few * processors:
         return None
-    if columns == 16 and num_tiles(q, WGMMA_ROWS) > HOPPER_FLOAT32_NARROW_TILES * processors:
+    tiles = num_tiles(q, WGMMA_ROWS)
+    if columns == 16 and tiles > HOPPER_FLOAT32_NARROW_TILES * processors:
+        return None
+    least, most = HOPPER_FLOAT32_PLAIN[request.is_causal]
+    if columns == 128 and least <= k.shape[2] <= most and tiles > HOPPER_MANY * processors:
         return None
     choice = hopper_float32(request, q, k)
     return choice and choice._replace(consumers=float32_consumers(request, q))
@@ -227,7 +247,7 @@ def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloa
 
 def float32_consumers(request: Request, q: Tensor) -> int:
     """Return the consumers of a float32 forward's program: one where two would leave multiprocessors without work."""
-    most = HOPPER_FLOAT32_ALONE[request.is_causal] * gpu.multiprocessors(q.device)
+    most = HOPPER_FLOAT32_ALONE[tile_columns(q)][request.is_causal] * gpu.multiprocessors(q.device)
     return 1 if num_tiles(q, WGMMA_ROWS) <= most else 2
 
 
@@ -283,8 +303,3 @@ def suits_tma(x: Tensor) -> bool:
     return (
         x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride > 0 and stride % units == 0 for stride in strides)
     )
-
-
-def _nearly_all(device: torch.device) -> int:
-    """Return a number of programs that keeps a GPU busy: 128 of an H200's 132 multiprocessors."""
-    return gpu.multiprocessors(device) - gpu.multiprocessors(device) // 32

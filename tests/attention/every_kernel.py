@@ -56,19 +56,19 @@ def main() -> None:
     names |= launched(203, 64, torch.bfloat16)
     if runs_gluon(torch.device("cuda", torch.cuda.current_device())):
         split(None)
-        hopper._nearly_all = lambda device: 0
-        hopper.HOPPER_MIN_KEYS = 0
+        hopper.HOPPER_MIN_KEYS = hopper.HOPPER_MIN_ODD_KEYS = 0
         few_tables = {entry: dict(choices) for entry, choices in hopper.HOPPER_FORWARD_FEW.items()}
         for choices in hopper.HOPPER_FORWARD_FEW.values():
             choices.clear()
         hopper.HOPPER_FLOAT32_SHORT = {}
+        hopper.HOPPER_FLOAT32_PLAIN = {False: (0, 0), True: (0, 0)}
         hopper.HOPPER_NARROW_HEAD_DIM = 0
         hopper.tiles_at_once = lambda q, k: None
         hopper.HOPPER_FLOAT32_MIN_VISITED = 0
         for d in (16, 32, 80, *HOPPER_FORWARD):
             names |= launched(203, d, torch.bfloat16)
             for most in (0, 2**20):
-                hopper.HOPPER_FLOAT32_ALONE = {False: most, True: most}
+                hopper.HOPPER_FLOAT32_ALONE = dict.fromkeys((16, 32, 64, 128), (most, most))
                 names |= launched(203, d, torch.float32)
         hopper._splits_keys = lambda request, q, k: False
         for (d, is_causal), choices in few_tables.items():

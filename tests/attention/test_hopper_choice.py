@@ -75,8 +75,9 @@ def test_few_tiles_are_of_one_warp_group_each(d: int, is_causal: bool) -> None:
         least = min((most for most in tables if most >= tiles), default=None)
         expected = standard if least is None else tables[least]
         assert hopper_forward(call, q, q, q) == expected
-    short = tensor(1, 64, 496, d)
+    short, odd = tensor(1, 64, 496, d), tensor(11, 4, 500, d)
     assert hopper_forward(call, short, short, short) == (standard if d > 64 else None)
+    assert hopper_forward(call, odd, odd, odd) is not None
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -135,8 +136,11 @@ def test_a_backward_program_for_nearly_each_multiprocessor_is_enough(d: int) -> 
         q = tensor(*shape, d)
         assert hopper_backward(CALL, q, q, q) == HOPPER_BACKWARD[padded]
     fewer = tensor(1, 8, 1024, d)
-    few_scores = None if d == 64 else HOPPER_BACKWARD[padded]._replace(splits=2)
+    few_scores = None if d == 64 else HOPPER_BACKWARD[padded]
     assert hopper_backward(CALL, fewer, fewer, fewer) == few_scores
+    odd, fewer_odd = tensor(6, 9, 173, d), tensor(3, 9, 173, d)
+    assert hopper_backward(CALL, odd, odd, odd) == few_scores
+    assert hopper_backward(CALL, fewer_odd, fewer_odd, fewer_odd) is None
     one = tensor(1, 1, 1024, d)
     assert hopper_backward(CALL, one, one, one) is None  # both passes in one launch take less time
 
@@ -212,6 +216,35 @@ def test_programs_share_queries_until_no_multiprocessor_is_idle(
     in_pieces = hopper_float32_backward(FLOAT32._replace(is_causal=True), q.float(), k.float())
     assert in_pieces is not None and in_pieces.splits == float32
     assert hopper_float32_backward(FLOAT32._replace(deterministic=True), q.float(), k.float()) is None
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("d", [64, 112, 128])
+@pytest.mark.parametrize(
+    ("shape", "splits"),
+    [((11, 4, 500), 1), ((2, 8, 512), 1), ((4, 4, 1024), 1), ((4, 11, 1000), 1), ((1, 3, 2048), 6), ((1, 8, 2048), 2)],
+)
+def test_programs_share_queries_only_where_adding_takes_less_than_it_saves(
+    shape: tuple[int, ...], splits: int, d: int
+) -> None:
+    q = tensor(*shape, d)
+    assert backward_splits(CALL._replace(is_causal=True), q, q) == splits
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_short_float32_is_multiplied_without_pieces_where_heads_are_many() -> None:
+    causal = FLOAT32._replace(is_causal=True)
+    for shape, d, full_is_plain, causal_is_plain in (
+        ((8, 16, 256), 128, True, True),
+        ((8, 16, 384), 104, True, True),
+        ((12, 18, 169), 128, False, True),
+        ((2, 36, 166), 128, False, False),  # few tiles
+        ((4, 16, 512), 128, False, False),
+        ((8, 16, 256), 64, False, False),
+    ):
+        q = tensor(*shape, d, dtype=torch.float32)
+        assert (hopper_float32_forward(FLOAT32, q, q) is None) == full_is_plain
+        assert (hopper_float32_forward(causal, q, q) is None) == causal_is_plain
 
 
 @pytest.mark.usefixtures("on_hopper")

@@ -63,11 +63,12 @@ def everywhere() -> Iterator[list[str]]:
         return make_noted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hopper, "_nearly_all", lambda device: 0)
         patch.setattr(hopper, "HOPPER_MIN_KEYS", 0)
+        patch.setattr(hopper, "HOPPER_MIN_ODD_KEYS", 0)
         patch.setattr(hopper, "HOPPER_FORWARD_FEW", {entry: {} for entry in hopper.HOPPER_FORWARD_FEW})
         patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
         patch.setattr(hopper, "HOPPER_FLOAT32_SHORT", {})
+        patch.setattr(hopper, "HOPPER_FLOAT32_PLAIN", {False: (0, 0), True: (0, 0)})
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
         patch.setattr(hopper, "HOPPER_NARROW_HEAD_DIM", 0)
@@ -129,9 +130,11 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     monkeypatch.setattr(hopper, "HOPPER_FEW", few)
     monkeypatch.setattr(hopper, "HOPPER_SHARED", few)
     monkeypatch.setattr(hopper, "HOPPER_FEWEST", draw.choice((0, 2**20)))
-    monkeypatch.setattr(hopper, "HOPPER_FLOAT32_ALONE", dict.fromkeys((False, True), draw.choice((0, 2**20))))
+    monkeypatch.setattr(
+        hopper, "HOPPER_FLOAT32_ALONE", dict.fromkeys((16, 32, 64, 128), draw.choice(((0, 0), (2**20, 2**20))))
+    )
     for fewest_visits in ("HOPPER_VISITS", "HOPPER_FLOAT32_VISITS"):
-        monkeypatch.setattr(hopper, fewest_visits, draw.choice((1, 2)))
+        monkeypatch.setattr(hopper, fewest_visits, (draw.choice((1, 2)), 0))
     order = dict(zip(ORDER, (draw.choice(values) for values in ORDER.values()), strict=True))
     monkeypatch.setitem(hopper.HOPPER_BACKWARD, 128, hopper.HOPPER_BACKWARD[128]._replace(**order))
     kv_heads, group = draw.choice((1, 2, 3)), draw.choice((1, 1, 2, 3, 4))

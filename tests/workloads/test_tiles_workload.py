@@ -138,7 +138,9 @@ def test_the_entry_and_the_tiles_of_a_cell():
     one_head = problem(1, 16, 4096, 128, "float32")
     assert choice("float32-backward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232")
     assert choice("hopper-backward", one_head, "meta") is None
-    assert choice("float32-forward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232x2")
+    assert choice("float32-forward", one_head, "meta") == ("HOPPER_FLOAT32[128, 3], alone", "1x232x1")
+    four = problem(4, 16, 4096, 128, "float32")
+    assert choice("float32-forward", four, "meta") == ("HOPPER_FLOAT32[128, 3]", "1x232x2")
     few_tiles = problem(1, 1, 8192, 128, "float32")
     assert choice("float32-forward", few_tiles, "meta") == ("HOPPER_FLOAT32[128, 3], alone", "1x232x1")
     for mode in ("forward", "backward"):
