@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -70,20 +70,41 @@ def cpu_group(group: dist.ProcessGroup | None, device: torch.device) -> dist.Pro
 
 
 @contextlib.contextmanager
-def failing_together(group: dist.ProcessGroup) -> Iterator[None]:
-    """Raise the same `RuntimeError` on all ranks of a CPU group if any raises inside, with the first rank's message."""
+def failing_together(group: dist.ProcessGroup, flags: list[bool] | None = None) -> Iterator[None]:
+    """Raise the same `RuntimeError` on all ranks of a CPU group if any raises inside, with the first rank's message.
+
+    Otherwise set each of `flags` that any rank has set.
+    """
     error: Exception | None = None
     try:
         yield
     except Exception as raised:
         error = raised
-    has_failed = torch.tensor([error is not None], dtype=torch.uint8, device="cpu")
-    have_failed = [torch.empty_like(has_failed) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(have_failed, has_failed, group=group)  # one byte, since this is a part of every step
-    if not any(have_failed):
-        return
+    flags = [] if flags is None else flags
+    has_failed, *flags[:] = tell([error is not None, *flags], group)()
+    if has_failed:
+        raise_first(error, group)
+
+
+def tell(flags: list[bool], group: dist.ProcessGroup) -> Callable[[], list[bool]]:
+    """Start to tell the ranks of a CPU group which flags are set here; return what waits for those set on any rank.
+
+    One all-reduce of a byte for each flag, since this is a part of every step.
+    """
+    status = torch.tensor(flags, dtype=torch.uint8, device="cpu")
+    work = dist.all_reduce(status, dist.ReduceOp.MAX, group=group, async_op=True)
+
+    def wait() -> list[bool]:
+        work.wait()
+        return [bool(flag) for flag in status.tolist()]
+
+    return wait
+
+
+def raise_first(error: Exception | None, group: dist.ProcessGroup) -> NoReturn:
+    """Raise the `RuntimeError` of `failing_together` on every rank, of which some have an error."""
     kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-    messages = [""] * len(have_failed)
+    messages = [""] * dist.get_world_size(group)
     dist.all_gather_object(messages, f"rank {dist.get_rank()}: {kind}{error}" if error else "", group=group)
     raise RuntimeError(next(filter(None, messages))) from error
 

@@ -14,8 +14,14 @@ Specification = tuple[str, tuple[int, ...], str, bool]
 
 def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Raise the same `RuntimeError`, naming rank and tensor, on every rank if the ranks hold different models."""
+    verify_same_tensors([*module.named_parameters(), *module.named_buffers()], group)
+
+
+def verify_same_tensors(named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> None:
+    """Raise the same `RuntimeError`, naming rank and tensor, on every rank if these tensors differ but for values."""
+    ours = [(name, tuple(value.shape), str(value.dtype), value.requires_grad) for name, value in named]
     every: list[list[Specification]] = [[] for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(every, _specifications(module), group=group)
+    dist.all_gather_object(every, ours, group=group)
     first = global_rank(group, 0)
     for number, other in enumerate(every):
         rank = global_rank(group, number)
@@ -24,10 +30,10 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
                 f"rank {rank} holds {len(other)} parameters and buffers, rank {first} {len(every[0])}; "
                 "allowed: the same model on every rank"
             )
-        for ours, theirs in zip(every[0], other, strict=True):
-            if ours != theirs:
+        for one, another in zip(every[0], other, strict=True):
+            if one != another:
                 raise RuntimeError(
-                    f"rank {rank} holds {_description(theirs)}, rank {first} {_description(ours)}; "
+                    f"rank {rank} holds {_description(another)}, rank {first} {_description(one)}; "
                     "allowed: the same model on every rank"
                 )
 
@@ -63,11 +69,6 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
             dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)
-
-
-def _specifications(module: nn.Module) -> list[Specification]:
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return [(name, tuple(value.shape), str(value.dtype), value.requires_grad) for name, value in named]
 
 
 def _description(specification: Specification) -> str:

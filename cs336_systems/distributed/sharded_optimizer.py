@@ -1,6 +1,7 @@
 """ZeRO stage 1 (Rajbhandari et al. 2020): every rank keeps the optimizer state of its share of the parameters."""
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
-from cs336_systems.distributed.process_group import cpu_group, failing_together, global_rank
+from cs336_systems.distributed.process_group import cpu_group, failing_together, global_rank, raise_first, tell
+from cs336_systems.distributed.replicas import verify_same_arguments, verify_same_tensors
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -27,7 +29,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
     add up to 2P, and a rank drops the gradients that others own. Both work with `torch.amp.GradScaler`: an overflow on
     one rank skips the step on all ranks. With `reduces_gradients` every rank has a loss scale of its own.
 
-    All ranks of the group must construct it, add parameter groups and call `step` together.
+    All ranks of the group must construct it, add parameter groups and call `step` together. Without `reduces_gradients`
+    a parameter that is frozen on some ranks is what its owner makes of it. If a step fails on any rank, the parameters
+    are broadcast as their owners left them, before all ranks raise.
 
     Args:
         params: parameters or parameter groups, as for every torch optimizer.
@@ -37,8 +41,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         **kwargs: arguments of the optimizer.
 
     Raises:
-        RuntimeError: the same on every rank, if any has a parameter that the optimizer or `add_param_group` refuses or,
-            with `reduces_gradients`, a parameter without gradient, a sparse gradient or a backward between clipping and
+        RuntimeError: the same on every rank, if they have other parameters or arguments, or if any has a parameter that
+            the optimizer or `add_param_group` refuses, or its optimizer's step fails or, with `reduces_gradients`, it
+            has a parameter without gradient or frozen there alone, a sparse gradient or a backward between clipping and
             the step; `state_dict()` on a rank that has not consolidated it since the last step.
         ValueError: at construction, a parameter with gaps or overlaps in memory, an optimizer whose step needs a
             closure, or a process group without this rank.
@@ -64,6 +69,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Traffic of the last step, without what ranks tell each other on the CPU."""
 
         self._sent, self._reduced = Traffic(), False
+        self._changing: dict[nn.Parameter, bool] = {}  # whether its owner updates it, as all ranks know
         setattr(self, private.STEP_SUPPORTS_AMP_SCALING, reduces_gradients)
         self._consolidated: dict[int, Any] | None = None
         empty = optimizer_cls([{"params": []}], **kwargs)  # an empty group, because optimizers refuse to have none
@@ -75,6 +81,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             )
         super().__init__(params, empty.defaults)
         self._cpu_group = cpu_group(process_group, next(self._parameters()).device)
+        verify_same_arguments(
+            f"{type(self).__name__} of {type(empty).__name__} with reduces_gradients={reduces_gradients}",
+            self._cpu_group,
+        )
+        self._verify_parameters()
         with failing_together(self._cpu_group):
             self._local = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
         self.state = self._local.state
@@ -89,6 +100,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with failing_together(self._cpu_group):
                 self._add(param_group)
                 self._local.add_param_group(self._share_of(self.param_groups[-1]))
+            self._verify_parameters()
         except RuntimeError:
             del self.param_groups[num_groups:], self._local.param_groups[num_groups:]
             self.owners = owners
@@ -116,16 +128,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return loss
         self._reduce_gradients()
 
-        # Phase 2: update the parameters of this rank. A scheduler may have edited the options, and the step may, too.
-        groups = list(zip(self.param_groups, self._local.param_groups, strict=True))
-        for group, local in groups:
-            local.update(_options(group))
-        self._local.step(**kwargs)
-        for group, local in groups:
-            group.update(_options(local))
+        # Phase 2: update the parameters of this rank.
+        error = self._update(**kwargs)
 
-        # Phase 3: every owner broadcasts its parameters.
-        self._broadcast_parameters()
+        # Phase 3: every owner broadcasts its parameters, also after an error, which would leave each rank with others.
+        # Meanwhile the ranks tell each other of errors, and of changes in what has to be broadcast.
+        changed = self._changed_here()
+        is_new = changed != [self._owns(value) and known for value, known in self._changing.items()]
+        told = tell([error is not None, is_new], self._cpu_group)
+        self._broadcast([value for value, is_changing in self._changing.items() if is_changing])
+        has_failed, is_new_anywhere = told()
+        if is_new_anywhere:
+            before, now = self._changing, tell(changed, self._cpu_group)()
+            self._changing = dict(zip(self._parameters(), now, strict=True))
+            self._broadcast([value for value, is_changing in self._changing.items() if is_changing > before[value]])
+        if has_failed:
+            raise_first(error, self._cpu_group)
         self.traffic, self._sent, self._reduced = self._sent, Traffic(), False
         return loss
 
@@ -222,7 +240,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Raise the same error on every rank unless each has all gradients that phase 1 needs."""
         if not self.reduces_gradients:
             return
-        with failing_together(self._cpu_group):
+        trained = [parameter.requires_grad for parameter in self._parameters()]
+        flags = [*trained, *(not is_trained for is_trained in trained)]
+        with failing_together(self._cpu_group, flags):
             if self._reduced:
                 if any(parameter.grad is not None for parameter in self._parameters() if not self._owns(parameter)):
                     raise RuntimeError(
@@ -240,6 +260,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     raise ValueError(
                         f"a sparse gradient of shape {list(parameter.shape)} was given; allowed: dense gradients"
                     )
+        if any(map(operator.and_, flags[: len(trained)], flags[len(trained) :])):  # trained here and frozen there
+            self._verify_parameters()
 
     @torch.no_grad()
     def _reduce_gradients(self) -> None:
@@ -254,25 +276,43 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 parameter.grad = None
         self._reduced = True
 
-    def _broadcast_parameters(self) -> None:
-        changed = [*self._trained(), *self._updated_while_frozen()]
-        sources = [(_contiguous(parameter), self._owner(parameter)) for parameter in changed]
-        run_together(dist.broadcast, sources, self.process_group)
-        for parameter in changed:
-            self._sent.add(parameter.nbytes)
+    def _update(self, **kwargs: Any) -> Exception | None:
+        """Step with this rank's parameters; return an error, which the other ranks must hear of.
 
-    def _updated_while_frozen(self) -> list[nn.Parameter]:
-        """Return the parameters that were frozen after their backward: the owner still has a gradient."""
-        frozen = [parameter for parameter in self._parameters() if not parameter.requires_grad]
-        if not frozen or self.reduces_gradients:  # phase 1 drops the gradients of frozen parameters
-            return []
-        updated = [self._owns(parameter) and parameter.grad is not None for parameter in frozen]
-        every: list[list[bool]] = [[]] * self.world_size
-        dist.all_gather_object(every, updated, group=self._cpu_group)
-        return [parameter for parameter, by_rank in zip(frozen, zip(*every, strict=True), strict=True) if any(by_rank)]
+        A scheduler may have edited the options, and the step may, too.
+        """
+        groups = list(zip(self.param_groups, self._local.param_groups, strict=True))
+        try:
+            for group, local in groups:
+                local.update(_options(group))
+            self._local.step(**kwargs)
+            for group, local in groups:
+                group.update(_options(local))
+        except Exception as error:
+            return error
+        return None
+
+    def _changed_here(self) -> list[bool]:
+        """Return for each parameter whether this rank updates it: also one that was frozen after its backward."""
+        return [
+            self._owns(parameter) and (parameter.requires_grad or parameter.grad is not None)
+            for parameter in self._parameters()
+        ]
+
+    def _broadcast(self, parameters: list[nn.Parameter]) -> None:
+        sources = [(_contiguous(parameter), self._owner(parameter)) for parameter in parameters]
+        run_together(dist.broadcast, sources, self.process_group)
+        for parameter in parameters:
+            self._sent.add(parameter.nbytes)
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self._parameters() if parameter.requires_grad]
+
+    def _verify_parameters(self) -> None:
+        """Raise the same error on every rank unless all have the same parameters; note which have to be broadcast."""
+        named = [(f"parameter {number}", parameter) for number, parameter in enumerate(self._parameters())]
+        verify_same_tensors(named, self._cpu_group)
+        self._changing = {parameter: parameter.requires_grad for parameter in self._parameters()}
 
     def _owner(self, parameter: nn.Parameter) -> int:
         return global_rank(self.process_group, self.owners[parameter])

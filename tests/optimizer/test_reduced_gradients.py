@@ -20,11 +20,14 @@ MOVES = {"all_reduce": 2, "reduce": 1, "broadcast": 1}
 
 @contextlib.contextmanager
 def counted():
-    """Count what is passed to collectives inside."""
-    total = SimpleNamespace(calls=0, num_bytes=0, num_moved=0)
+    """Count what is passed to collectives inside, apart from the flags that ranks tell each other on the CPU."""
+    total = SimpleNamespace(calls=0, num_bytes=0, num_moved=0, told=0)
 
     def counting(collective, moves):
         def count(tensor, *args, **kwargs):
+            if tensor.dtype == torch.uint8:
+                total.told += 1
+                return collective(tensor, *args, **kwargs)
             total.calls += 1
             total.num_bytes += tensor.nbytes
             total.num_moved += moves * tensor.numel()
@@ -129,6 +132,7 @@ def count_two(rank):
         assert total.num_moved == 2 * sum(trained)
         assert total.num_bytes == sharded.traffic.num_bytes == 8 * sum(trained)
         assert total.calls == sharded.traffic.calls == 2 * len(trained)
+        assert total.told == 2
     loss_of(model, 2, own_part(rank)).backward()
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.grad is None:
@@ -163,6 +167,7 @@ def count_three(rank):
         assert total.num_moved == 3 * sum(trained)
         assert total.num_bytes == net.traffic.num_bytes + sharded.traffic.num_bytes == 8 * sum(trained)
         assert total.calls == net.traffic.calls + sharded.traffic.calls
+        assert total.told == 1
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -181,3 +181,101 @@ def test_a_backward_after_clipping_raises_the_same_on_every_rank():
     first, second = spawn(backward_after_clipping, 2)
     assert first == second
     assert first.startswith("RuntimeError: rank 1: a backward after clip_grad_norm_();")
+
+
+class FailingSGD(torch.optim.SGD):
+    """SGD whose step fails once on a rank, after it has updated its parameters."""
+
+    fails_on = -1
+
+    def step(self):
+        super().step()
+        if FailingSGD.fails_on == dist.get_rank():
+            FailingSGD.fails_on = -1
+            raise ValueError("out of memory")
+
+
+def values_by_rank(model):
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, [value.detach().cpu() for value in model.parameters()])
+    return every
+
+
+def fail_in_the_step(rank, failing):
+    """Return the errors of steps that fail on one rank; check that the ranks' parameters stay equal, then and later."""
+    errors, own = [], slice(6 * rank, 6 * rank + 6)
+    for reduces_gradients in (False, True):
+        model = network()
+        sharded = ShardedOptimizer(model.parameters(), FailingSGD, reduces_gradients=reduces_gradients, lr=0.1)
+        for step in range(3):
+            FailingSGD.fails_on = failing if step == 1 else -1
+            sharded.zero_grad()
+            loss_of(model, step, own if reduces_gradients else slice(None)).backward()
+            before = [value.detach().clone() for value in model.parameters()]
+            errors.append(error_of(sharded.step))
+            first, second = values_by_rank(model)
+            assert all(map(torch.equal, first, second))
+            are_frozen = [not value.requires_grad for value in model.parameters()]
+            assert list(map(torch.equal, before, model.parameters())) == are_frozen
+    return errors
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_step_that_fails_on_one_rank_raises_the_same_on_every_rank_and_leaves_the_parameters_equal(failing):
+    error = f"RuntimeError: rank {failing}: ValueError: out of memory"
+    assert spawn(fail_in_the_step, 2, failing) == [["nothing", error, "nothing"] * 2] * 2
+
+
+def freeze_on_one_rank(rank, freezing):
+    """Freeze parameters of both owners on one rank; return the errors of steps that average, and of adding a group."""
+    errors = []
+    for reduces_gradients in (False, True):
+        model = network()
+        sharded = ShardedOptimizer(model.parameters(), torch.optim.SGD, reduces_gradients=reduces_gradients, lr=0.1)
+        assert {sharded.owners[value] for value in model[0].parameters()} == {0, 1}
+        for step in range(3):
+            model[0].requires_grad_(step != 1 or rank != freezing)
+            sharded.zero_grad()
+            loss_of(model, step).backward()
+            errors.append(error_of(sharded.step))
+            if step == 1:
+                errors.append(error_of(sharded.add_param_group, {"params": [nn.Parameter(torch.zeros(2))]}))
+            first, second = values_by_rank(model)
+            assert all(map(torch.equal, first, second))
+    return errors
+
+
+@pytest.mark.parametrize("freezing", [0, 1])
+def test_a_parameter_that_one_rank_alone_freezes_leaves_the_ranks_equal_or_is_refused_on_all(freezing):
+    first, second = spawn(freeze_on_one_rank, 2, freezing)
+    assert first == second
+    unlike = ["RuntimeError: rank 1 holds parameter 0 [13, 7] of torch.float32", "without gradient"]
+    refused = [error for error in first if error != "nothing"]
+    assert [error == "nothing" for error in first] == [True, True, False, True, True, False, False, True]
+    assert all(part in error for error in refused for part in unlike)
+
+
+def shard_unlike(rank):
+    """Map what differs on rank 1 to the error of constructing the optimizer."""
+
+    def weights(*sizes):
+        return [nn.Parameter(torch.zeros(size)) for size in sizes]
+
+    first = rank == 0
+    frozen = weights(3, 4)
+    frozen[1].requires_grad_(first)
+    shard = partial(ShardedOptimizer, optimizer_cls=torch.optim.SGD)
+    return {
+        "order": error_of(shard, weights(3, 4) if first else weights(4, 3)),
+        "number": error_of(shard, weights(3, 4) if first else weights(3)),
+        "frozen": error_of(shard, frozen),
+        "SGD": error_of(partial(ShardedOptimizer, weights(3), torch.optim.SGD if first else torch.optim.Adagrad)),
+        "reduces_gradients": error_of(partial(shard, weights(3), reduces_gradients=first)),
+    }
+
+
+def test_unlike_parameters_and_arguments_raise_the_same_on_every_rank():
+    first, second = spawn(shard_unlike, 2)
+    assert first == second
+    for kind, error in first.items():
+        assert error.startswith("RuntimeError: rank 1 ") and "rank 0 " in error, (kind, error)
