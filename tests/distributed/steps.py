@@ -92,12 +92,13 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Traffic]:
-    """Count the all-reduces that torch.distributed receives; a coalesced one counts as one call."""
+    """Count the all-reduces that torch.distributed receives, but for flags of uint8; a coalesced one is one call."""
     traffic = Traffic()
     all_reduce, coalesced = dist.all_reduce, dist.ProcessGroup.allreduce_coalesced
 
     def counting_all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        traffic.add(tensor.nbytes)
+        if tensor.dtype != torch.uint8:
+            traffic.add(tensor.nbytes)
         return all_reduce(tensor, *args, **kwargs)
 
     def counting_coalesced(group: dist.ProcessGroup, tensors: list[Tensor], *args: Any, **kwargs: Any) -> Any:
