@@ -49,11 +49,15 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Cast the forward's operations as this precision of `PRECISIONS` requires; the backward needs no context."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} was given; allowed: {', '.join(PRECISIONS)}")
+    _require_precision(precision)
     if precision not in _AUTOCAST:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=_AUTOCAST[precision])
+
+
+def _require_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} was given; allowed: {', '.join(PRECISIONS)}")
 
 
 @contextlib.contextmanager
@@ -62,6 +66,7 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
     Restores both of torch's flags on exit, the older and the newer one, which need not agree.
     """
+    _require_precision(precision)
     newer = torch.backends.cuda.matmul.fp32_precision
     try:
         older = torch.get_float32_matmul_precision()
@@ -168,10 +173,12 @@ def make_train_step(
 
     Changes `model` in place: compiles its layers, and for bf16_weights rounds its linear weights to bfloat16.
 
-    Raises `ValueError` for an unknown variant, for a CUDA graph without a CUDA device or with fp16, whose loss scaling
-    synchronizes with the host, for "compiled" with checkpoints that run hooks between layers, and for a CUDA graph with
-    checkpoints in host memory.
+    Raises `ValueError`, before anything is changed, for an unknown precision or variant, for a CUDA graph without a
+    CUDA device or with fp16, whose loss scaling synchronizes with the host, for "compiled" with checkpoints that run
+    hooks between layers, for a CUDA graph with checkpoints in host memory, and for layers to compile that are in no
+    `nn.ModuleList`.
     """
+    _require_precision(precision)
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} was given; allowed: {', '.join(VARIANTS)}")
     is_captured = variant.endswith("cuda_graph")
@@ -183,6 +190,8 @@ def make_train_step(
     how = getattr(model, "checkpointing", None)
     if isinstance(how, Checkpointing) and ((is_captured and how.offload) or (variant == "compiled" and how.runs_hooks)):
         raise ValueError(f"variant={variant!r} was given with {how}; allowed: eager, compiled_blocks")
+    if variant.startswith("compiled") and variant != "compiled":
+        blocks_of(model)  # refuses a model without layers before it is rounded
     scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
     has_masters = precision == "bf16_weights"
     optimizer = master_weight_adamw(model) if has_masters else adamw(model, capturable=is_captured)

@@ -99,12 +99,14 @@ class TransformerLM(nn.Module):
         return self.lm_head(self.ln_final(x), targets)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TransformerLM":
-        """Also fill the tables as they leave the meta device, by `to_empty`: no state dict has them."""
+        """Also compute the tables as they leave the meta device, by `to_empty`, and keep them in float32.
+
+        No state dict has them, and `rotate` runs in float32 whatever the model's dtype is.
+        """
         was_meta = self.cos.is_meta
         super()._apply(fn, recurse)
-        if was_meta and not self.cos.is_meta:
-            for table, values in zip((self.cos, self.sin), self._rotations(self.cos.device), strict=True):
-                table.copy_(values)
+        if was_meta > self.cos.is_meta or self.cos.dtype != torch.float32:
+            self.cos, self.sin = self._rotations(self.cos.device)
         return self
 
     def _rotations(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:

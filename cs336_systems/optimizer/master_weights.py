@@ -5,12 +5,14 @@ optimizer. Here the optimizer reads the bfloat16 gradient and writes the bfloat1
 which moves 12 bytes less per weight and step. Matmuls see the same bfloat16 operands as under autocast.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cs336_systems.checks import is_number
 from cs336_systems.distributed import private
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
 
@@ -115,10 +117,12 @@ def _check(group: dict[str, Any]) -> None:
         if not parameter.is_contiguous():
             raise ValueError(f"a parameter with strides {parameter.stride()} was given; allowed: contiguous ones")
     for name in ("lr", "eps", "weight_decay"):
-        if not group[name] >= 0:
-            raise ValueError(f"{name}={group[name]} was given; allowed: a number of at least 0")
-    if not all(0 <= beta < 1 for beta in group["betas"]):
-        raise ValueError(f"betas={group['betas']} was given; allowed: two numbers from 0 to below 1")
+        if not is_number(group[name]) or not 0 <= group[name] < math.inf:  # a tensor would be the kernel's pointer
+            raise ValueError(f"{name}={group[name]!r} was given; allowed: a finite number of at least 0")
+    betas = group["betas"]
+    are_two = isinstance(betas, tuple | list) and len(betas) == 2
+    if not are_two or not all(is_number(beta) and 0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas={betas!r} was given; allowed: two numbers from 0 to below 1")
 
 
 def _update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:

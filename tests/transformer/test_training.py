@@ -205,7 +205,11 @@ def test_what_cannot_run_is_refused(model, batch):
     with pytest.raises(ValueError, match="variant='fast' was given; allowed: eager, "):
         make_step(model, *batch, variant="fast")
     with pytest.raises(ValueError, match="precision='fp8' was given; allowed: fp32, "):
-        make_step(model, *batch, precision="fp8")()
+        make_step(model, *batch, precision="fp8")
+    layer = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match=r"Linear was given; allowed: a model with its layers in an nn.ModuleList"):
+        make_step(layer, *batch, precision="bf16_weights", variant="compiled_blocks")
+    assert layer.weight.dtype == torch.float32, "a model that is refused stays as it was"
     if DEVICE == "cpu":
         with pytest.raises(ValueError, match="'cuda_graph' was given with ids on cpu"):
             make_step(model, *batch, variant="cuda_graph")

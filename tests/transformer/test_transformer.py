@@ -214,6 +214,14 @@ def test_positions_are_told_apart_whatever_the_default_dtype(dtype):
     assert len(alone[0].unique(dim=0)) == 300
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_rotations_of_a_model_stay_float32_whatever_its_dtype(model, ids, dtype):
+    tables = model.cos.clone(), model.sin.clone()
+    nn.Sequential(model).to(dtype)
+    torch.testing.assert_close((model.cos, model.sin), tables, rtol=0, atol=0)
+    assert model(ids).dtype == dtype and set(model.state_dict()) == set(TransformerLM(TINY, 24).state_dict())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_from_the_meta_device_computes_what_its_state_dict_does(model, ids, dtype):
     model = model.to(dtype)
