@@ -41,7 +41,10 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
     import torch
 
     leftovers.release()
-    torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000, clear_history=True)
+    # Without stacks of frees: collecting one while an exception is on its way, as when a checkpoint stops recomputing,
+    # loses the exception.
+    record = torch.cuda.memory._record_memory_history
+    record(context="alloc", stacks="python", max_entries=1_000_000, clear_history=True)
     try:
         work = build()
         if work.settles:
@@ -54,7 +57,7 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
         torch.cuda.synchronize()
         trace = _trace()
     finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
+        record(enabled=None)
     peak_bytes, largest_allocations = peak_of(trace, first_of_run)
     return {"peak_bytes": peak_bytes, "largest_allocations": largest_allocations}
 

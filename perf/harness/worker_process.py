@@ -47,7 +47,7 @@ class WorkerProcess:
         )
         greeting = self._receive(self._start_limit_s)
         if "status" in greeting:
-            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self._last_output()}")
+            raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self.last_output()}")
         return greeting
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
@@ -96,10 +96,11 @@ class WorkerProcess:
         return {"status": "crashed", "reason": f"the process died ({cause}){self._last_line()}"}
 
     def _last_line(self) -> str:
-        lines = self._last_output().strip().splitlines()
+        lines = self.last_output().strip().splitlines()
         return f": {lines[-1][:200]}" if lines else ""
 
-    def _last_output(self) -> str:
+    def last_output(self) -> str:
+        """Return the end of what the process has written to its stderr, such as the traceback of an error."""
         assert self._log is not None
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - 4000))

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from perf.harness.memory import Leftovers, peak_memory, peak_of
 from perf.workloads import build
@@ -95,6 +96,21 @@ def test_the_largest_allocations_add_up_to_most_of_the_peak_and_say_who_asked():
     total = sum(size for size, _ in found["largest_allocations"])
     assert 0.8 * found["peak_bytes"] <= total <= found["peak_bytes"]
     assert any("attention/reference.py" in where for _, where in found["largest_allocations"])
+
+
+@pytest.mark.gpu
+def test_a_checkpoint_in_compiled_code_can_stop_recomputing():
+    """By an exception, during which the allocator is asked for stacks."""
+    layer = torch.compile(torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(3))).cuda())
+
+    def run():
+        x = torch.randn(512, 512, device="cuda", requires_grad=True)
+        for _ in range(3):
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+        x.sum().backward()
+
+    run()
+    assert peak_memory(lambda: Workload(run=run, check=lambda: 0.0, floor=Floor()), Leftovers())["peak_bytes"] > 0
 
 
 @pytest.mark.gpu

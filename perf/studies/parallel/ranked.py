@@ -146,7 +146,10 @@ def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device)
                 yield {"device": device} | params | {"status": "unavailable", "reason": reason}
             else:
                 case = Case("study", workload, params, device, "ranks", "warm")
-                yield {"device": device} | params | _visit_twice(worker, case, greeting["ceilings"])
+                row = _visit_twice(worker, case, greeting["ceilings"])
+                if row["status"] == "error":
+                    click.echo(worker.last_output(), err=True)  # the traceback
+                yield {"device": device} | params | row
     finally:
         worker.stop()
 
