@@ -75,9 +75,11 @@ HOPPER_FLOAT32_ALONE = {16: (1, 2), 32: (1, 2), 64: (1, 2), 128: (1, 8)}
 """By columns of a tile, full and causal: maximum tiles of WGMMA_ROWS rows a multiprocessor for a float32 consumer alone
 in a program."""
 
-HOPPER_FLOAT32_PLAIN = {False: (192, 384), True: (128, 384)}
-"""By whether causal, the least and most keys of float32 forwards of 128 columns that take less time without pieces, if
-they have more than HOPPER_MANY tiles of WGMMA_ROWS rows a multiprocessor."""
+HOPPER_FLOAT32_PLAIN = {64: {False: 256, True: 256}, 128: {False: 320, True: 384}}
+"""By columns of a tile and whether causal, the maximum keys of float32 forwards that take less time without pieces, if
+they have more than HOPPER_FLOAT32_PLAIN_TILES tiles of WGMMA_ROWS rows a multiprocessor."""
+
+HOPPER_FLOAT32_PLAIN_TILES = 1.5
 
 HOPPER_FLOAT32_SHORT = {32: (4096, 2), 64: (512, 0.75)}
 """By columns of a tile: a float32 forward of fewer keys, and at most so many tiles of 16 rows a multiprocessor, takes
@@ -238,8 +240,8 @@ def hopper_float32_forward(request: Request, q: Tensor, k: Tensor) -> HopperFloa
     tiles = num_tiles(q, WGMMA_ROWS)
     if columns == 16 and tiles > HOPPER_FLOAT32_NARROW_TILES * processors:
         return None
-    least, most = HOPPER_FLOAT32_PLAIN[request.is_causal]
-    if columns == 128 and least <= k.shape[2] <= most and tiles > HOPPER_MANY * processors:
+    short = columns in HOPPER_FLOAT32_PLAIN and k.shape[2] <= HOPPER_FLOAT32_PLAIN[columns][request.is_causal]
+    if short and tiles > HOPPER_FLOAT32_PLAIN_TILES * processors:
         return None
     choice = hopper_float32(request, q, k)
     return choice and choice._replace(consumers=float32_consumers(request, q))

@@ -45,8 +45,8 @@ DELTA_TILE_ELEMENTS = 4096  # 32 of out and 32 of do per thread: enough loads in
 
 
 def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles | None = None) -> Forward:
-    """Plan a forward in one launch, with `tiles` or those that `tiles` has for q."""
-    tiles = tiles or forward_tiles(q)
+    """Plan a forward in one launch, with these tiles or those of `forward_tiles`."""
+    tiles = tiles or forward_tiles(request, q, k)
     constants = _constants(request, q, k, tiles) | {"STRIDE_UNIT": stride_unit(q, k, v, like(q))}
     scalars = *strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)
     launch = Launch(flash_fwd_kernel, num_tiles(q, tiles.q), scalars, constants)

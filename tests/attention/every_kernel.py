@@ -61,7 +61,7 @@ def main() -> None:
         for choices in hopper.HOPPER_FORWARD_FEW.values():
             choices.clear()
         hopper.HOPPER_FLOAT32_SHORT = {}
-        hopper.HOPPER_FLOAT32_PLAIN = {False: (0, 0), True: (0, 0)}
+        hopper.HOPPER_FLOAT32_PLAIN = {}
         hopper.HOPPER_NARROW_HEAD_DIM = 0
         hopper.tiles_at_once = lambda q, k: None
         hopper.HOPPER_FLOAT32_MIN_VISITED = 0

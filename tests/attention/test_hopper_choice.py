@@ -236,11 +236,13 @@ def test_short_float32_is_multiplied_without_pieces_where_heads_are_many() -> No
     causal = FLOAT32._replace(is_causal=True)
     for shape, d, full_is_plain, causal_is_plain in (
         ((8, 16, 256), 128, True, True),
-        ((8, 16, 384), 104, True, True),
-        ((12, 18, 169), 128, False, True),
-        ((2, 36, 166), 128, False, False),  # few tiles
+        ((8, 16, 384), 104, False, True),
+        ((12, 18, 169), 128, True, True),
+        ((2, 36, 166), 128, True, True),
+        ((1, 31, 226), 128, False, False),  # few tiles
         ((4, 16, 512), 128, False, False),
-        ((8, 16, 256), 64, False, False),
+        ((8, 16, 256), 64, True, True),
+        ((8, 16, 384), 64, False, False),
     ):
         q = tensor(*shape, d, dtype=torch.float32)
         assert (hopper_float32_forward(FLOAT32, q, q) is None) == full_is_plain

@@ -68,7 +68,7 @@ def everywhere() -> Iterator[list[str]]:
         patch.setattr(hopper, "HOPPER_FORWARD_FEW", {entry: {} for entry in hopper.HOPPER_FORWARD_FEW})
         patch.setattr(hopper, "_splits_keys", lambda request, q, k: False)
         patch.setattr(hopper, "HOPPER_FLOAT32_SHORT", {})
-        patch.setattr(hopper, "HOPPER_FLOAT32_PLAIN", {False: (0, 0), True: (0, 0)})
+        patch.setattr(hopper, "HOPPER_FLOAT32_PLAIN", {})
         patch.setattr(hopper, "tiles_at_once", lambda q, k: None)
         patch.setattr(hopper, "HOPPER_FLOAT32_MIN_VISITED", 0)
         patch.setattr(hopper, "HOPPER_NARROW_HEAD_DIM", 0)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cs336_systems.attention import gpu, tiles
+from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import DQ_TILES, MEDIUM_TILES, SHORT_GRID_TILES, SMALLER_TILES
 from tests.attention.tiles import SHARED_KIB, TABLES
 
@@ -44,6 +45,20 @@ def test_a_short_grid_gets_smaller_tiles(monkeypatch: pytest.MonkeyPatch) -> Non
         assert tiles.tiles_for(q, DQ_TILES) == expected
 
 
+@pytest.mark.parametrize(
+    ("keys", "d", "full", "causal"), [(256, 72, True, True), (384, 128, False, True), (256, 64, False, False)]
+)
+def test_short_float32_gets_tiles_that_waste_fewer_rows(
+    keys: int, d: int, full: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(gpu, "shared_bytes", lambda device: SHARED_KIB[90] * 2**10)
+    q = torch.empty(8, 16, keys, d, device="meta")
+    for is_causal, expected in ((False, full), (True, causal)):
+        chosen = tiles.forward_tiles(Request(is_causal, 1.0, "bf16x6"), q, q)
+        assert (chosen == tiles.SHORT_TILES) == expected
+
+
 def test_other_tiles_are_for_choices_that_are_made() -> None:
-    made = {choice for table in TABLES.values() for both in table.values() for choice in both}
+    made = {choice for table in TABLES.values() for both in table.values() for choice in both} | {tiles.SHORT_TILES}
     assert SHORT_GRID_TILES.keys() | MEDIUM_TILES.keys() | SMALLER_TILES.keys() <= made

@@ -44,6 +44,7 @@ def _chosen(most: int) -> Iterator[tuple[str, int, str, Tiles]]:
             for dtype, tiles in zip(PRODUCTS, choices, strict=True):
                 for choice in (tiles, SHORT_GRID_TILES.get(tiles, tiles)):
                     yield kernel, d, dtype, fitting(choice, most)
+    yield "forward", 128, "fp32", fitting(tables.SHORT_TILES, most)
     for d, tiles in tables.FEW_ROWS_TILES.items():
         yield "forward", d, "fp32", tiles
     for d, tiles in tables.FEW_KEYS_TILES.items():
