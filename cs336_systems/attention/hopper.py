@@ -64,6 +64,9 @@ HOPPER_SHARING = 12
 HOPPER_SHARED = 40
 """With fewer backward programs a multiprocessor than this, several share the query heads of a key tile."""
 
+HOPPER_FILLED = 0.75
+"""With more key tiles a multiprocessor than this, all of the same work, sharing would only add to it."""
+
 HOPPER_FEWEST = 3
 """With fewer than this, although they share, each of them visits one query head alone, or a part of its queries."""
 
@@ -187,6 +190,8 @@ def backward_splits(request: Request, q: Tensor, k: Tensor) -> int:
     visits a single head loads keys, and adds to dk and dv, for little work: it is for the fewest programs.
     """
     group, tiles, processors = q.shape[1] // k.shape[1], num_tiles(k, HOPPER_ROWS), gpu.multiprocessors(q.device)
+    if not request.is_causal and tiles > HOPPER_FILLED * processors:
+        return 1
     divisors = [splits for splits in range(1, max(1, group // 2) + 1) if group % splits == 0]
     splits = next((splits for splits in divisors if splits * tiles >= HOPPER_SHARED * processors), divisors[-1])
     if splits * tiles >= HOPPER_FEWEST * processors:

@@ -168,29 +168,32 @@ def test_all_others_get_the_plain_kernels() -> None:
 
 @pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize(
-    ("shape", "group", "splits"),
+    ("shape", "group", "full", "causal"),
     [
-        ((1, 64, 2048), 1, 1),
-        ((1, 64, 512), 8, 8),
-        ((1, 64, 2048), 8, 4),
-        ((1, 32, 2048), 4, 4),
-        ((1, 64, 16384), 8, 4),
-        ((1, 64, 32768), 8, 4),
-        ((2, 64, 32768), 8, 2),
-        ((4, 64, 32768), 8, 1),
-        ((1, 6, 4096), 3, 3),
-        ((16, 6, 8192), 3, 1),
-        ((64, 6, 8192), 3, 1),
-        ((1, 5, 8192), 5, 5),
+        ((1, 64, 2048), 1, 1, 1),
+        ((1, 64, 512), 8, 8, 8),
+        ((1, 64, 2048), 8, 1, 4),
+        ((1, 32, 2048), 4, 1, 4),
+        ((4, 22, 1000), 2, 1, 2),
+        ((1, 64, 32768), 8, 1, 4),
+        ((2, 64, 32768), 8, 1, 2),
+        ((4, 64, 32768), 8, 1, 1),
+        ((1, 6, 4096), 3, 3, 4),
+        ((16, 6, 8192), 3, 1, 1),
+        ((1, 5, 8192), 5, 5, 5),
     ],
 )
-def test_programs_share_a_key_head_where_they_are_few(shape: tuple[int, ...], group: int, splits: int) -> None:
+def test_programs_share_a_key_head_where_they_are_few(
+    shape: tuple[int, ...], group: int, full: int, causal: int
+) -> None:
     q = torch.empty(*shape, 128, dtype=torch.bfloat16, device="meta")
     k = q[:, ::group]
-    assert backward_splits(CALL, q, k) == splits
-    choice = hopper_backward(CALL, q, k, k)
-    assert choice is not None and choice.splits == splits
-    assert hopper_backward(CALL._replace(deterministic=True), q, k, k) is None
+    for is_causal, splits in ((False, full), (True, causal)):
+        request = CALL._replace(is_causal=is_causal)
+        assert backward_splits(request, q, k) == splits
+        choice = hopper_backward(request, q, k, k)
+        assert choice is not None and choice.splits == splits
+        assert hopper_backward(request._replace(deterministic=True), q, k, k) is None
 
 
 @pytest.mark.usefixtures("on_hopper")
