@@ -201,6 +201,8 @@ def draw(rows: list[CheckpointingRow], path: Path, title: str) -> None:
             time.scatter([row["every"]], [statistics.median(row["step_s"]) * 1e3], s=14, color="C0")
     peak.set(xlabel="layers in a group, k", ylabel="peak, GiB")
     time.set(xlabel="layers in a group, k", ylabel="step, ms", ylim=(0, None))
+    for axes in (peak, time):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     peak.legend(fontsize=6)
     figure.suptitle(title, fontsize=8)
     figures.save(figure, path)
