@@ -20,8 +20,8 @@ class Tiles(NamedTuple):
 
 
 # By padded head dimension: (bfloat16 and float16, float32). The fastest tiles measured on an H200 with one head and
-# with many, 1024 to 65536 keys (NOTES.md); float32 was measured at 64 and 128, where bf16x6 and tf32 agree, and 256 was
-# only compiled: these spill least.
+# with many, 1024 to 65536 keys (NOTES.md); float32 was measured at 64 and 128, where bf16x6 and tf32 agree (forward at
+# 64 on an H100), and 256 was only compiled: these spill least.
 # `python -m perf study tiles` measures them again, on this or another GPU.
 FORWARD_TILES = {
     16: (Tiles(64, 128, 4, 3), Tiles(64, 64, 4, 3)),
