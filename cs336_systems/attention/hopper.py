@@ -65,7 +65,8 @@ HOPPER_SHARED = 40
 """With fewer backward programs a multiprocessor than this, several share the query heads of a key tile."""
 
 HOPPER_FILLED = 0.75
-"""With more key tiles a multiprocessor than this, all of the same work, sharing would only add to it."""
+"""Without a mask and with more key tiles a multiprocessor than this, no programs share one: all tiles take the same
+time, and sharing would only add to it."""
 
 HOPPER_FEWEST = 3
 """With fewer than this, although they share, each of them visits one query head alone, or a part of its queries."""
