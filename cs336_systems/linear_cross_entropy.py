@@ -22,6 +22,9 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 TILE = (128, 256)
 """Rows and columns of an output tile of cuBLAS's fastest 16-bit kernels on Hopper."""
 
+ALIGNED = 8
+"""Divides what cuBLAS's tensor-core kernels take in 16 bits; other numbers of rows or columns run at a sixth of them."""
+
 
 class LanguageModelHead(nn.Linear):
     """Map x (..., d_model) to logits (..., vocab_size) or, with targets, to their mean cross-entropy."""
@@ -160,15 +163,21 @@ def _forward(
     if impl == "triton":
         from cs336_systems.cross_entropy_kernel import cross_entropy_triton_ as cross_entropy  # Triton may be missing
 
+    parts = _aligned_parts(vocab_size)
     for start in range(0, len(x), rows or 1):
         chunk = slice(start, start + rows)
         inputs = x[chunk].to(dtype)
-        logits = torch.mm(inputs, weight.T, out=buffer[: len(inputs)])
+        logits = buffer[: len(inputs)]
+        for part in parts:
+            torch.mm(inputs, weight[part].T, out=logits[:, part])
         cross_entropy(logits, targets[chunk], losses[chunk], ignore_index, needs_hidden or needs_weight)
         if needs_hidden:
-            torch.mm(logits, weight, out=y[chunk])
+            torch.mm(logits[:, parts[0]], weight[parts[0]], out=y[chunk])
+            for part in parts[1:]:
+                y[chunk].addmm_(logits[:, part], weight[part])
         if needs_weight:
-            _add_product(grad_weight, logits.T, inputs)
+            for part in parts:
+                _add_product(grad_weight[part], logits[:, part].T, inputs)
     count = (targets != ignore_index).sum()
     torch.div(losses.sum(), count, out=loss)
     scale.fill_(1).div_(count.clamp(min=1))
@@ -189,6 +198,15 @@ def _outputs(
     grad_hidden = hidden.new_empty(hidden.shape if needs_hidden else (0, 0), dtype=dtype)
     grad_weight = hidden.new_zeros(weight.shape if needs_weight else (0, 0), dtype=statistics)
     return loss, scale, grad_hidden, grad_weight
+
+
+def _aligned_parts(size: int) -> list[slice]:
+    """Divide range(size) into its last `size % ALIGNED` and those before; what is empty is left out.
+
+    The last come first: of a sum over both, a 16-bit total then rounds the smaller part alone before the end.
+    """
+    aligned = size - size % ALIGNED
+    return [part for part in (slice(aligned, size), slice(aligned)) if range(size)[part]]
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
