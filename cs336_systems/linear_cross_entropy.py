@@ -23,7 +23,7 @@ TILE = (128, 256)
 """Rows and columns of an output tile of cuBLAS's fastest 16-bit kernels on Hopper."""
 
 ALIGNED = 8
-"""Divides what cuBLAS's tensor-core kernels take in 16 bits; other numbers of rows or columns run at a sixth of them."""
+"""Divides the columns that cuBLAS's fast 16-bit kernels take: of 50257 logits a product takes 16.6 ms, of 50256 2.1."""
 
 
 class LanguageModelHead(nn.Linear):
