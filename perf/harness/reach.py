@@ -80,11 +80,9 @@ class ReachMap:
 
     def put(self, case: Case, found: Entered, sources: Sources) -> Needs:
         """Enter what a case ran of the code of `sources`; return what it needs."""
-        split = [name.rpartition(":")[::2] for name in found["functions"]]
-        functions = {f"{module}:{name}" for file, name in split if (module := sources.module_of(file)) is not None}
-        functions &= sources.definitions.keys()  # the others are bodies of modules and classes
-        names = sources.needed(functions, is_compiled=found["is_compiled"])
-        needs = dict(sorted((sources.digests(names) | _workload_digests(file for file, _ in split)).items()))
+        names = sources.needed(sources.names_of(found["functions"]), is_compiled=found["is_compiled"])
+        files = (name.rpartition(":")[0] for name in found["functions"])
+        needs = dict(sorted((sources.digests(names) | _workload_digests(files)).items()))
         self._add(case.key, needs)
         return needs
 

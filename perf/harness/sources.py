@@ -8,7 +8,7 @@ import ast
 import copy
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 DATA = "data files"
@@ -24,30 +24,29 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Definition:
-    """A function or method, or the statements that a module runs when it is imported; read when it is asked for."""
+    """The functions or methods of one name, or the statements that a module runs when it is imported."""
 
-    def __init__(self, node: ast.AST):
-        self._node = node
+    def __init__(self, nodes: Sequence[ast.AST], package: str = "", *, is_kernel: bool = False):
+        self._nodes = nodes  # several are overloads, a property's methods, or definitions under `if`
+        self._package = package
+        self.is_kernel = is_kernel
+        """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
 
     @functools.cached_property
     def digest(self) -> str:
-        """Digest of its syntax tree."""
-        return hashlib.sha256(ast.dump(self._node).encode()).hexdigest()[:16]
+        """Digest of its syntax trees."""
+        return hashlib.sha256("".join(map(ast.dump, self._nodes)).encode()).hexdigest()[:16]
 
     @functools.cached_property
     def mentions(self) -> frozenset[str]:
         """Names and attributes in it, however they are bound; of what an import runs, those that it calls."""
-        return _calls(self._node) if isinstance(self._node, ast.Module) else _mentions(self._node)
+        each = (_calls(node) if isinstance(node, ast.Module) else _mentions(node) for node in self._nodes)
+        return frozenset().union(*each)
 
     @functools.cached_property
     def imports(self) -> frozenset[str]:
         """Modules, and names in modules, that it imports; absolute."""
-        return _imports(self._node)
-
-    @functools.cached_property
-    def is_kernel(self) -> bool:
-        """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
-        return isinstance(self._node, Function) and _is_kernel(self._node)
+        return frozenset().union(*(_imports(node, self._package) for node in self._nodes))
 
 
 class Sources:
@@ -56,6 +55,9 @@ class Sources:
     def __init__(self, folder: Path):
         self._folder = folder.resolve()
         self.definitions: dict[str, Definition] = {}
+        self._bound: dict[str, set[str]] = {}
+        """What a module or a class binds to a name, by an assignment or `import ... as`: the names that it mentions."""
+        self._scopes: dict[str, frozenset[str]] = {}
         data = hashlib.sha256()
         for path in sorted(self._folder.rglob("*")):
             relative = path.relative_to(self._folder)
@@ -63,7 +65,7 @@ class Sources:
                 self._read(path, self.module_of(str(path)) or "")
             elif path.is_file() and path.suffix not in DOCUMENTS and "__pycache__" not in relative.parts:
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
-        self.definitions[DATA] = Definition(ast.Constant(data.hexdigest()))
+        self.definitions[DATA] = Definition([ast.Constant(data.hexdigest())])
 
     def module_of(self, file: str) -> str | None:
         """Return the module of a file, relative to the package ("" is the package itself); None if it is elsewhere."""
@@ -72,6 +74,12 @@ class Sources:
             return None
         *parts, last = path.relative_to(self._folder).with_suffix("").parts
         return ".".join(parts if last == "__init__" else [*parts, last])
+
+    def names_of(self, entered: Iterable[str]) -> set[str]:
+        """Return the names of functions given as "file:qualified name"; bodies of modules and classes are none."""
+        split = (one.rpartition(":")[::2] for one in entered)
+        names = {f"{module}:{name}" for file, name in split if (module := self.module_of(file)) is not None}
+        return names & self.definitions.keys()
 
     def digests(self, names: Iterable[str]) -> dict[str, str]:
         """Return the digest of each name, "" for one that is not defined."""
@@ -88,10 +96,11 @@ class Sources:
         Beside them these are the kernels that an entered function mentions, whatever those mention, and of all these
         the modules, what they import, and what they call when they are imported. Of a run that compiles Python
         (`torch.compile`), which takes ways that no other run enters, it is whatever an entered function mentions.
-        Mentions are followed by bare name, so there may be too many.
+        A mention may be of anything of that bare name in the modules that the mentioning one imports, so there may be
+        too many; in a run that compiles, in any module.
         """
         names = set(entered)
-        seen = self._closure(names, lambda definition: is_compiled or definition.is_kernel)
+        seen = self._closure(names, lambda one: is_compiled or one.is_kernel, is_anywhere=is_compiled)
         names |= seen | self._closure(seen, lambda _: True)
         modules = self._imported(names)
         return {DATA} | names | modules | self._closure(modules, lambda _: True)
@@ -114,17 +123,36 @@ class Sources:
         inside = [one.removeprefix(package).removeprefix(".") for one in imported]
         return [module for one in inside for module in (one, one.rpartition(".")[0])]
 
-    def _closure(self, names: Iterable[str], follows: Callable[[Definition], bool]) -> set[str]:
+    def _closure(
+        self, names: Iterable[str], follows: Callable[[Definition], bool], *, is_anywhere: bool = False
+    ) -> set[str]:
         """Return the definitions that `follows` and that these names mention, or that such mention in turn."""
         found: set[str] = set()
         todo = [name for name in names if name in self.definitions]
         while todo:
-            for mention in self.definitions[todo.pop()].mentions:
-                for name in self._by_bare_name.get(mention, ()):
-                    if name not in found and follows(self.definitions[name]):
-                        found.add(name)
-                        todo.append(name)
+            mentioning = todo.pop()
+            for name in self._mentioned(mentioning):
+                is_known = is_anywhere or name.partition(":")[0] in self._scope(mentioning)
+                if name not in found and is_known and follows(self.definitions[name]):
+                    found.add(name)
+                    todo.append(name)
         return found
+
+    def _mentioned(self, name: str) -> Iterator[str]:
+        """Yield what a definition may mention, itself or by what a module or a class has bound to a mentioned name."""
+        mentions, todo = set(), list(self.definitions[name].mentions)
+        while todo:
+            mention = todo.pop()
+            if mention not in mentions:
+                mentions.add(mention)
+                todo += self._bound.get(mention, ())
+                yield from self._by_bare_name.get(mention, ())
+
+    def _scope(self, name: str) -> frozenset[str]:
+        """Return the modules that a definition can name something of: its own, and what that imports in turn."""
+        if name not in self._scopes:
+            self._scopes[name] = frozenset(module.removesuffix(":") for module in self._imported([name]))
+        return self._scopes[name]
 
     @functools.cached_property
     def _by_bare_name(self) -> dict[str, list[str]]:
@@ -144,16 +172,33 @@ class Sources:
             file = path.relative_to(self._folder.parent).as_posix()
             raise SystemExit(f"{file}:{error.lineno}: {error.msg}") from None
         _WithoutDocstrings().visit(tree)
-        for name, function in _functions(tree):
-            qualified = f"{module}:{name}"
-            while qualified in self.definitions:  # an overload, or a second definition under `if`
-                qualified += "'"
-            self.definitions[qualified] = Definition(function)
+        package = ".".join(path.relative_to(self._folder.parent).parent.parts)
+        compiled = _compiled_by_calls(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self._bind(alias.asname, {alias.name})
+        of_name: dict[str, list[Function]] = {}
+        for name, function in functions_of(tree):
+            of_name.setdefault(name, []).append(function)
+        for name, functions in of_name.items():
+            decorators = [decorator for function in functions for decorator in function.decorator_list]
+            is_kernel = functions[0].name in compiled or any(map(_compiles, decorators))
+            self.definitions[f"{module}:{name}"] = Definition(functions, package, is_kernel=is_kernel)
         _WithoutBodies().visit(tree)
-        self.definitions[f"{module}:"] = Definition(tree)
+        self.definitions[f"{module}:"] = Definition([tree], package)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    for bound in _mentions(target):
+                        self._bind(bound, _mentions(node.value))
+
+    def _bind(self, name: str | None, mentions: Iterable[str]) -> None:
+        if name:
+            self._bound.setdefault(name, set()).update(mentions)
 
 
-def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+def functions_of(tree: ast.Module) -> Iterator[tuple[str, Function]]:
     """Yield the functions of a module and the methods of its classes with their qualified names.
 
     A function inside a function is a part of it.
@@ -201,13 +246,15 @@ def _mentions(node: ast.AST) -> frozenset[str]:
     )
 
 
-def _imports(node: ast.AST) -> frozenset[str]:
+def _imports(node: ast.AST, package: str) -> frozenset[str]:
     names: set[str] = set()
     for child in ast.walk(node):
         if isinstance(child, ast.Import):
             names.update(alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            names.update(f"{child.module}.{alias.name}" for alias in child.names)
+            relative = package.split(".")[: 1 - child.level or None] if child.level else []
+            module = ".".join([*relative, *([child.module] if child.module else [])])
+            names.update(f"{module}.{alias.name}" for alias in child.names)
     return frozenset(names)
 
 
@@ -218,6 +265,11 @@ def _calls(tree: ast.AST) -> frozenset[str]:
     return frozenset(call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
 
 
-def _is_kernel(function: Function) -> bool:
-    decorators = " ".join(map(ast.unparse, function.decorator_list))
-    return any(word in decorators for word in ("jit", "constexpr_function", "builtin"))
+def _compiles(decorator: ast.AST) -> bool:
+    return any(word in ast.unparse(decorator) for word in ("jit", "constexpr_function", "builtin"))
+
+
+def _compiled_by_calls(tree: ast.AST) -> set[str]:
+    """Return the names of functions that are no decorated kernels but given to one's decorator: `triton.jit(name)`."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _compiles(node.func)]
+    return {argument.id for call in calls for argument in call.args if isinstance(argument, ast.Name)}

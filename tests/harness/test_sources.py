@@ -67,6 +67,7 @@ def differing(tmp_path: Path, before: str, after: str) -> set[str]:
         ("@jit\ndef helper", "@jit(debug=True)\ndef helper", {"module:helper", "module:"}),
         ("size: int = 4", "size: int = 5", {"module:"}),
         ("return 1\n", "return 2\n", {"module:Thing.method"}),
+        ("class Thing", "if NEW:\n    def plain(x):\n        return 2\n\nclass Thing", {"module:plain", "module:"}),
         ("class Thing", "def added():\n    pass\n\nclass Thing", {"module:added"}),
     ],
 )
@@ -104,6 +105,52 @@ def test_a_run_that_compiles_needs_whatever_it_mentions(tmp_path: Path) -> None:
     found = sources(tmp_path / "a", text)
     assert "module:plain" not in found.needed(["module:other"])
     assert {"module:plain", "module:Thing.method"} <= found.needed(["module:other"], is_compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("entered", "added"),
+    [
+        ("return TILES[x][(1,)](x)", "\nTILES = {16: kernel}\n"),
+        ("return TILES[x][(1,)](x)", "\nKERNELS = (kernel,)\nTILES = dict(enumerate(KERNELS))\n"),
+        ("return Plan().launch(x)", "\nclass Plan:\n    launch = kernel\n"),
+        ("return late[(1,)](x)", "\nlate = triton.jit(undecorated)\n"),
+    ],
+)
+def test_a_function_needs_the_kernels_that_its_module_binds_to_what_it_mentions(
+    tmp_path: Path, entered: str, added: str
+) -> None:
+    text = MODULE.replace("return tile(x)", entered) + "\ndef undecorated(x):\n    return helper(x)\n" + added
+    kernel = "module:undecorated" if "undecorated" in added else "module:kernel"
+    needed = sources(tmp_path / "a", text).needed(["module:other"])
+    assert {kernel, "module:helper"} <= needed
+    assert "module:plain" not in needed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from package.kernels import kernel_16 as kernel",
+        "from .kernels import kernel_16 as kernel",
+        "from . import kernels",
+        "import package.kernels as all_kernels",
+    ],
+)
+def test_a_kernel_is_found_by_any_import(tmp_path: Path, line: str) -> None:
+    called = "kernel" if line.endswith("as kernel") else "kernels.kernel_16"
+    text = f"{line}\ndef run(x):\n    return {called}[(1,)](x)\n"
+    kernels = "@jit\ndef kernel_16(x):\n    return x\n"
+    found = sources(tmp_path / "package", text, kernels_dot_py=kernels)
+    assert {"kernels:", "kernels:kernel_16"} <= found.needed(["module:run"])
+
+
+def test_a_mention_is_of_nothing_in_a_module_that_is_not_imported(tmp_path: Path) -> None:
+    text = "from package import near\n@jit\ndef kernel(x):\n    return x.load()\ndef run(x):\n    kernel(x)\n"
+    load = "def load():\n    return 1\n"
+    found = sources(tmp_path / "package", text, near_dot_py=load, far_dot_py=load)
+    assert found.needed(["module:run"]) == {
+        DATA, ":", "module:", "module:run", "module:kernel", "near:", "near:load",
+    }  # fmt: skip
+    assert "far:load" in found.needed(["module:run"], is_compiled=True)
 
 
 def test_a_function_needs_the_modules_that_its_own_imports(tmp_path: Path) -> None:
