@@ -114,7 +114,6 @@ class OverviewSite(Pages, OutputPublisher):
             machines.append(
                 overview_page.MachineOverview(name, hardware, measured, reports, skipped, changed, newer, picture)
             )
-        machines.sort(key=lambda machine: -machine.cells)
         changes = [machine.changed for machine in machines]
         return {
             "overview": overview_page.render(conf.project, machines, conf.show_commit_url),

@@ -1,6 +1,7 @@
 """Newest result of each case on a machine. asv's graphs name its commit, so that few records are read."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,9 +56,11 @@ class Site:
 
     @property
     def machines(self) -> list[str]:
-        """Machines with records, then machines with results only."""
-        named = (graph.params.get("machine", "") for _, graph in self.graphs)
-        return sorted({*records.machines(self.directory), *named} - {""})
+        """Machines with records or results: that of the newest measured commit first; of several, that of most graphs."""
+        graphs = Counter(graph.params.get("machine", "") for _, graph in self.graphs)
+        names = {*records.machines(self.directory), *graphs} - {""}
+        newest = {name: max(self.measured(name), default=-1) for name in names}
+        return sorted(names, key=lambda name: (-newest[name], -graphs[name], name))
 
     def hardware(self, machine: str) -> str:
         """Name the GPU, or the CPU, of asv's machine file."""

@@ -91,6 +91,14 @@ def test_an_interrupted_grid_does_not_take_the_place_of_a_complete_one(tmp_path:
     assert short.commit.hash[0] == "a", "there is no other"
 
 
+def test_the_machine_of_the_newest_commit_comes_first(tmp_path: Path) -> None:
+    graphs = [graph({3: [1.0]}, "full"), graph({3: [1.0]}, "full"), graph({3: [1.0]}, "few"), graph({4: [1.0]}, "new")]
+    graphs.append(graph({5: [None]}, "failed"))
+    steps.write_records(tmp_path, steps.phases(), "a" * 40)  # of a machine without results
+    site = Site(tmp_path, graphs, {}, {}, frozenset(), described)
+    assert site.machines == ["new", "full", "few", "failed", H200]
+
+
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
     assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells(H200)[steps.PHASES]) == 8

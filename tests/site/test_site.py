@@ -35,7 +35,7 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(publish
     assert "bucketed" in texts["distributed"] and "105 ms" in texts["distributed"]
     assert "0 of 60 rows" in texts["trust"]
     assert f"105 of 108 6 {hashes[-1][:8]} 2026-01-06" in texts["index"]
-    assert texts["index"].index("nvidia-h200") < texts["index"].index("cpu-laptop"), "the most cases come first"
+    assert texts["index"].index("nvidia-h200") < texts["index"].index("cpu-laptop"), "the most graphs come first"
     assert f"{SUBJECTS[3]} 2026-01-04" in texts["changes"] and f"{hashes[3][:8]} : 5 slower" in texts["changes"]
     assert all("nvidia-b200" in texts[name] for name in ("attention", "step", "roofline", "distributed", "trust"))
     assert 'href="trust.html"' in pages["history"]
