@@ -56,7 +56,7 @@ class Site:
 
     @property
     def machines(self) -> list[str]:
-        """Machines with records or results: first that of the newest measured commit; of several, that of most graphs."""
+        """Machines with records or results: the newest measured commit first, then the most graphs."""
         graphs = Counter(graph.params.get("machine", "") for _, graph in self.graphs)
         names = {*records.machines(self.directory), *graphs} - {""}
         newest = {name: max(self.measured(name), default=-1) for name in names}
