@@ -52,6 +52,13 @@ class Source:
         """Documents of the machine's own folder, by name: the rows of the answers."""
         return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
 
+    def documents_of(self, machine: str) -> dict[str, dict[str, Any]]:
+        """The same of another machine."""
+        place = self.folder / STUDIES
+        return OnFile(
+            {path.stem: _document(path) for path in _documents(place, machine) if path.parent == place / machine}
+        )
+
     def named(self, name: str) -> list[Study]:
         """The documents of a study, of every number of GPUs."""
         return [one for one in self.studies if one.name == name]
