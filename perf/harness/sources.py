@@ -8,8 +8,10 @@ import ast
 import copy
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from perf.harness.definitions import Definition, Function, Module, names_in
 
 DATA = "data files"
 """Name of all files of a package that are neither Python nor DOCUMENTS: nobody knows who reads them."""
@@ -19,34 +21,6 @@ DOCUMENTS = (".md",)
 
 RUN_BY_CLASSES = ("__init_subclass__", "__set_name__")
 """Methods that the definition of another class runs."""
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class Definition:
-    """The functions or methods of one name, or the statements that a module runs when it is imported."""
-
-    def __init__(self, nodes: Sequence[ast.AST], package: str = "", *, is_kernel: bool = False):
-        self._nodes = nodes  # several are overloads, a property's methods, or definitions under `if`
-        self._package = package
-        self.is_kernel = is_kernel
-        """Whether a compiler reads it (`@triton.jit` and its kin): it runs without being entered."""
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """Digest of its syntax trees."""
-        return hashlib.sha256("".join(map(ast.dump, self._nodes)).encode()).hexdigest()[:16]
-
-    @functools.cached_property
-    def mentions(self) -> frozenset[str]:
-        """Names and attributes in it, however they are bound; of what an import runs, those that it calls."""
-        each = (_calls(node) if isinstance(node, ast.Module) else _mentions(node) for node in self._nodes)
-        return frozenset().union(*each)
-
-    @functools.cached_property
-    def imports(self) -> frozenset[str]:
-        """Modules, and names in modules, that it imports; absolute."""
-        return frozenset().union(*(_imports(node, self._package) for node in self._nodes))
 
 
 class Sources:
@@ -140,6 +114,9 @@ class Sources:
 
     def _mentioned(self, name: str) -> Iterator[str]:
         """Yield what a definition may mention, itself or by what a module or a class has bound to a mentioned name."""
+        if self.definitions[name].mentions_anything:
+            yield from self.definitions
+            return
         mentions, todo = set(), list(self.definitions[name].mentions)
         while todo:
             mention = todo.pop()
@@ -172,7 +149,7 @@ class Sources:
             file = path.relative_to(self._folder.parent).as_posix()
             raise SystemExit(f"{file}:{error.lineno}: {error.msg}") from None
         _WithoutDocstrings().visit(tree)
-        package = ".".join(path.relative_to(self._folder.parent).parent.parts)
+        place = Module(".".join(path.relative_to(self._folder.parent).parent.parts), self._foreign(tree))
         compiled = _compiled_by_calls(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
@@ -184,14 +161,26 @@ class Sources:
         for name, functions in of_name.items():
             decorators = [decorator for function in functions for decorator in function.decorator_list]
             is_kernel = functions[0].name in compiled or any(map(_compiles, decorators))
-            self.definitions[f"{module}:{name}"] = Definition(functions, package, is_kernel=is_kernel)
+            self.definitions[f"{module}:{name}"] = Definition(functions, place, is_kernel=is_kernel)
         _WithoutBodies().visit(tree)
-        self.definitions[f"{module}:"] = Definition([tree], package)
+        self.definitions[f"{module}:"] = Definition([tree], place)
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    for bound in _mentions(target):
-                        self._bind(bound, _mentions(node.value))
+                    for bound in names_in(target):
+                        self._bind(bound, place.mentions(node.value))
+
+    def _foreign(self, tree: ast.Module) -> frozenset[str]:
+        """Return the names that a module imports from outside of the package."""
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                roots = {alias.name.partition(".")[0]: alias.asname for alias in node.names}
+                names.update(asname or root for root, asname in roots.items() if root != self._folder.name)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                is_ours = (node.module or "").partition(".")[0] == self._folder.name
+                names.update(alias.asname or alias.name for alias in node.names if not is_ours)
+        return frozenset(names)
 
     def _bind(self, name: str | None, mentions: Iterable[str]) -> None:
         if name:
@@ -236,33 +225,6 @@ class _WithoutBodies(ast.NodeTransformer):
         without = copy.copy(node)
         without.body = []
         return without
-
-
-def _mentions(node: ast.AST) -> frozenset[str]:
-    return frozenset(
-        child.id if isinstance(child, ast.Name) else child.attr
-        for child in ast.walk(node)
-        if isinstance(child, ast.Name | ast.Attribute)
-    )
-
-
-def _imports(node: ast.AST, package: str) -> frozenset[str]:
-    names: set[str] = set()
-    for child in ast.walk(node):
-        if isinstance(child, ast.Import):
-            names.update(alias.name for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            relative = package.split(".")[: 1 - child.level or None] if child.level else []
-            module = ".".join([*relative, *([child.module] if child.module else [])])
-            names.update(f"{module}.{alias.name}" for alias in child.names)
-    return frozenset(names)
-
-
-def _calls(tree: ast.AST) -> frozenset[str]:
-    """Return the names of what importing a module calls, decorators among them."""
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    calls += [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
-    return frozenset(call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
 
 
 def _compiles(decorator: ast.AST) -> bool:

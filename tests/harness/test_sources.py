@@ -113,6 +113,11 @@ def test_a_run_that_compiles_needs_whatever_it_mentions(tmp_path: Path) -> None:
         ("return TILES[x][(1,)](x)", "\nTILES = {16: kernel}\n"),
         ("return TILES[x][(1,)](x)", "\nKERNELS = (kernel,)\nTILES = dict(enumerate(KERNELS))\n"),
         ("return Plan().launch(x)", "\nclass Plan:\n    launch = kernel\n"),
+        ("return getattr(module, 'kernel')[(1,)](x)", ""),
+        ("return getattr(module, f'kern{x}')[(1,)](x)", ""),
+        ("return getattr(module, x, 'other')[(1,)](x)", ""),
+        ("return globals()[x][(1,)](x)", ""),
+        ("return late[(1,)](x)", "\nlate = getattr(module, 'kernel')"),
         ("return late[(1,)](x)", "\nlate = triton.jit(undecorated)\n"),
     ],
 )
@@ -133,6 +138,8 @@ def test_a_function_needs_the_kernels_that_its_module_binds_to_what_it_mentions(
         "from .kernels import kernel_16 as kernel",
         "from . import kernels",
         "import package.kernels as all_kernels",
+        "kernels = importlib.import_module('package.kernels')",
+        "kernels = importlib.import_module('.kernels', 'package')\nimport package.kernels",
     ],
 )
 def test_a_kernel_is_found_by_any_import(tmp_path: Path, line: str) -> None:
