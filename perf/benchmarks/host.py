@@ -8,7 +8,7 @@ from perf.harness.suite import measure_class, reported_fact
 
 
 class AttentionCall(_Timed):
-    """Launch of `attention.FlashAttention`, at shapes that choose different kernels."""
+    """Launch of `attention.FlashAttention`, at shapes that choose different kernels; users call `flash_attention`."""
 
     version = "1"
     negligible = (0.05, 1e-6)
@@ -17,7 +17,7 @@ class AttentionCall(_Timed):
         [64, 80, 128],
         ["bfloat16"],
         ["forward", "backward", "forward_backward"],
-        ["triton", "triton_compiled", "sdpa"],
+        ["flash_attention", "triton", "triton_compiled", "sdpa"],
     )
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
     workload, device, clock, cache = "host", "cuda", "host", "warm"

@@ -110,7 +110,7 @@ class SmokeAttentionCall(_Timed):
 
     version = "1"
     negligible = (0.05, 2e-6)
-    params = ([16, 32], [16], ["float32"], ["forward", "forward_backward"], ["pytorch", "reference"])
+    params = ([16, 32], [16], ["float32"], ["forward", "forward_backward"], ["flash_attention", "pytorch", "reference"])
     param_names = ("seq_len", "d", "dtype", "mode", "impl")
     workload, device, clock, cache = "host", "cpu", "host", "warm"
 

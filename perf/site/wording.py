@@ -16,6 +16,7 @@ LABELS = {  # what everybody knows first, then step by step to our kernels, then
     "pytorch": "tiled PyTorch",
     "pytorch_compiled_backward": "tiled PyTorch, compiled backward",
     "triton_forward_compiled_backward": "Triton forward, compiled backward",
+    "flash_attention": "flash_attention",
     "triton": "Triton",
     "triton_tf32": "Triton, TF32 allowed",
     "triton_compiled": "compiled Triton",

@@ -51,6 +51,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
 
+def _flash_attention(problem: AttentionProblem, device: str) -> Attend:
+    """Return the function that users call, and its choice of an implementation."""
+    function = measured("attention.api", "flash_attention")
+    return lambda q, k, v: function(q, k, v, is_causal=problem.is_causal)
+
+
 def _triton(problem: AttentionProblem, device: str) -> Attend:
     function = measured("attention.flash_triton", "FlashAttentionTriton")
     return lambda q, k, v: function.apply(q, k, v, problem.is_causal)
@@ -161,6 +167,7 @@ def _flex(problem: AttentionProblem, device: str) -> Attend:
 
 
 IMPLS: dict[str, Callable[[AttentionProblem, str], Attend]] = {
+    "flash_attention": _flash_attention,
     "triton": _triton,
     "triton_tf32": _triton_tf32,
     "triton_compiled": _triton_compiled,

@@ -32,7 +32,7 @@ from perf.workloads.workload import Unavailable
 PLANNED = {"attention": "attention", "attention_leaderboard": "attention_leaderboard", "host": "attention"}
 """Workloads whose launches are planned, and the workload that plans them: all but what builds a model or has ranks."""
 
-ALIKE = {"triton_compiled": "triton"}
+ALIKE = {"triton_compiled": "triton", "flash_attention": "triton"}
 """Implementations that launch the kernels of another."""
 
 
