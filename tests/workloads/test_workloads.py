@@ -157,7 +157,7 @@ def test_without_torchs_settings_each_case_begins_anew_with_one_warning(gone, mo
         with monkeypatch.context() as patched, pytest.warns(UserWarning, match="recompile_limit") as caught:
             patched.setitem(sys.modules, "torch._dynamo.config", gone)
             attention_impls.compiled(double)
-        assert len(caught) == 1
+        assert sum("recompile_limit" in str(one.message) for one in caught) == 1  # torch's import has its own
         for size in sizes:
             function(torch.ones(size))
     assert len(graphs) == 12
