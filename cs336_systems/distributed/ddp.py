@@ -14,6 +14,7 @@ They differ only in what is reduced together and when it is launched. A step has
 """
 
 import contextlib
+import copy
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,8 +74,8 @@ class DataParallel(nn.Module):
     average replaces what a later hook assigns.
 
     Raises:
-        RuntimeError: the ranks hold different models or wrap them with other arguments; a forward, `state_dict()` or
-            second backward before the last step was finished; a parameter without gradient, unless allowed; a parameter
+        RuntimeError: the ranks hold different models or wrap them with other arguments; a forward, copy,
+            `state_dict()` or second backward before the last step was finished; a parameter without gradient, unless allowed; a parameter
             frozen or unfrozen after wrapping; a collective that failed or timed out (the message names rank and
             parameters).
         ValueError: a sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point,
@@ -111,9 +112,24 @@ class DataParallel(nn.Module):
         self._check_rounding()
         self._use_buckets(self._buckets(self._trained))
         broadcast([*module.parameters(), *module.buffers()], process_group)
-        on_gradient = weakref.WeakMethod(self._on_gradient)  # a strong reference would be a cycle through parameters
-        for index, parameter in enumerate(self._trained):
-            parameter.register_post_accumulate_grad_hook(lambda _, index=index: (on_gradient() or _ignore)(index))
+        self._listen()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle holds."""
+        self._require_finished("copy")
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, whose parameters have lost their hooks."""
+        super().__setstate__(state)
+        self._listen()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DataParallel":
+        """Copy everything but the process group."""
+        memo[id(self.process_group)] = self.process_group
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return copied
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""
@@ -200,6 +216,11 @@ class DataParallel(nn.Module):
 
         self._bucket_of = {index: number for number, bucket in enumerate(buckets) for index in bucket.indices}
         self._start_step()
+
+    def _listen(self) -> None:
+        on_gradient = weakref.WeakMethod(self._on_gradient)  # a strong reference would be a cycle through parameters
+        for index, parameter in enumerate(self._trained):
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: (on_gradient() or _ignore)(index))
 
     def _start_step(self) -> None:
         self._forwarded = False

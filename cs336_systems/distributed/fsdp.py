@@ -90,6 +90,7 @@ class FullyShardedDataParallel(nn.Module):
             forward and its backward; a failed or timed out collective.
         ValueError: a model that was sharded before; an embedding with max_norm; a dtype that is not of floating point;
             another prefetch; a sparse gradient.
+        TypeError: a wrapper that is copied or pickled.
     """
 
     def __init__(
@@ -137,6 +138,12 @@ class FullyShardedDataParallel(nn.Module):
         for value in self._replicated.values():
             if value.requires_grad:
                 value.register_post_accumulate_grad_hook(lambda _: (weak() or _ignore)())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied or pickled, which would take this rank's rows for the model."""
+        raise TypeError(
+            f"a {type(self).__name__} was given to copy or to pickle; allowed: its state_dict(), called on all ranks"
+        )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""

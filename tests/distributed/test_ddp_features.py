@@ -1,5 +1,8 @@
 """Features of data parallelism beyond averaging: initial values, buffers, accumulation, state_dict, rewrapping."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,6 +15,7 @@ from tests.distributed.steps import (
     backward,
     batch,
     counted,
+    error_of,
     gradients,
     mean_gradients,
     seeded,
@@ -158,6 +162,55 @@ def test_a_dropped_wrapper_does_nothing_and_the_module_can_be_wrapped_again():
     for _, calls_without, first, second, calls in ranks:
         assert (calls_without, calls) == (0, 1)
         torch.testing.assert_close([first, second], [expected, expected])
+
+
+def train_copies(rank, world_size):
+    """Map (strategy, how it was copied) to the gradients of the copy and the original, and to the copy's calls of a
+    backward and in all."""
+    group = dist.new_group(list(range(world_size)))
+    results = {}
+    for strategy, wrap in STRATEGIES.items():
+        ways = {
+            "deepcopy": lambda net: copy.deepcopy(net),
+            "of a deepcopy": lambda net: copy.deepcopy(copy.deepcopy(net)),
+            "pickle": lambda net: pickle.loads(pickle.dumps(net)),
+        }
+        for way, copied in ways.items():
+            original = wrap(seeded(Toy), process_group=None if way == "pickle" else group)
+            backward(original, *batch(0, rank, world_size))
+            original.finish_gradient_synchronization()
+            net = copied(original)
+            net.zero_grad()
+            with counted() as during:
+                backward(net, *batch(0, rank, world_size))
+            with counted() as after:
+                net.finish_gradient_synchronization()
+            results[strategy, way] = gradients(net), gradients(original), during.calls, after.calls
+    return results
+
+
+def test_a_copy_trains_as_its_original_and_by_itself():
+    ranks = spawn(train_copies, 2, 2)
+    for results in ranks:
+        for (strategy, way), (ours, wanted, during, after) in results.items():
+            torch.testing.assert_close(ours, wanted, **ALIKE)
+            is_early = strategy not in ("naive", "flat")
+            assert (during > 0, after == 0) == (is_early, is_early), (strategy, way)
+
+
+def test_a_step_is_finished_before_it_is_copied():
+    errors = spawn(copy_within_a_step, 2)
+    assert all("before finish_gradient_synchronization()" in error for rank in errors for error in rank)
+
+
+def copy_within_a_step(rank):
+    errors = []
+    for wrap in STRATEGIES.values():
+        net = wrap(seeded(Toy))
+        backward(net, *batch(0))
+        errors += [error_of(copy.deepcopy, net), error_of(pickle.dumps, net)]
+        net.finish_gradient_synchronization()
+    return errors
 
 
 class Small(nn.Module):

@@ -1,6 +1,7 @@
 """Misuse of sharded models and ranks that differ: one clear error on every rank, and no hang."""
 
 import copy
+import pickle
 import datetime
 import os
 from functools import partial
@@ -195,12 +196,22 @@ def test_direct_use_and_sparse_gradients_are_refused_and_a_failed_forward_leaves
         assert "mat1 and mat2" in shape and "mat1 and mat2" in again
 
 
+def refused(function, net):
+    try:
+        function(net)
+    except TypeError as error:
+        return f"TypeError: {error}"
+    return "nothing"
+
+
 def use_rows(rank):
     """Map each way to take a rank's rows for the model to its error; check that the wrapped model stays right."""
     net, x = FullyShardedDataParallel(seeded(Toy, rank)), batch(0)[0]
     errors = {
         "wrap": error_of(FullyShardedDataParallel, net.module),
         "wrap the wrapper": error_of(FullyShardedDataParallel, net),
+        "deepcopy": refused(copy.deepcopy, net),
+        "pickle": refused(pickle.dumps, net),
         "tie": error_of(FullyShardedDataParallel, nn.Sequential(net.module.fc3)),
     }
     with torch.no_grad():
@@ -218,5 +229,7 @@ def test_rows_are_not_taken_for_the_whole_model(world_size):
     for errors in spawn(use_rows, world_size):
         for way in ("wrap", "wrap the wrapper", "tie", "wrap later"):
             assert errors[way].startswith("ValueError: ") and "one rank's rows" in errors[way], way
+        for way in ("deepcopy", "pickle"):
+            assert errors[way].startswith("TypeError: ") and "state_dict()" in errors[way], way
         for way in ("copy", "no wrapper"):
             assert errors[way].startswith("RuntimeError: fc1.weight holds one rank's rows"), way
