@@ -75,9 +75,9 @@ class DataParallel(nn.Module):
 
     Raises:
         RuntimeError: the ranks hold different models or wrap them with other arguments; a forward, copy,
-            `state_dict()` or second backward before the last step was finished; a parameter without gradient, unless allowed; a parameter
-            frozen or unfrozen after wrapping; a collective that failed or timed out (the message names rank and
-            parameters).
+            `state_dict()` or second backward before the last step was finished; a parameter without gradient, unless
+            allowed; a parameter frozen or unfrozen after wrapping; a collective that failed or timed out (the message
+            names rank and parameters).
         ValueError: a sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point,
             or any for complex parameters; loading with assign=True.
     """

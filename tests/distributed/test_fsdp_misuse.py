@@ -1,9 +1,9 @@
 """Misuse of sharded models and ranks that differ: one clear error on every rank, and no hang."""
 
 import copy
-import pickle
 import datetime
 import os
+import pickle
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
