@@ -164,6 +164,8 @@ def _forward(
         from cs336_systems.cross_entropy_kernel import cross_entropy_triton_ as cross_entropy  # Triton may be missing
 
     parts = _aligned_parts(vocab_size)
+    if not len(x):
+        grad_weight.zero_()
     for start in range(0, len(x), rows or 1):
         chunk = slice(start, start + rows)
         inputs = x[chunk].to(dtype)
@@ -177,7 +179,7 @@ def _forward(
                 y[chunk].addmm_(logits[:, part], weight[part])
         if needs_weight:
             for part in parts:
-                _add_product(grad_weight[part], logits[:, part].T, inputs)
+                _add_product(grad_weight[part], logits[:, part].T, inputs, is_first=not start)
     count = (targets != ignore_index).sum()
     torch.div(losses.sum(), count, out=loss)
     scale.fill_(1).div_(count.clamp(min=1))
@@ -196,7 +198,7 @@ def _outputs(
     statistics = torch.promote_types(dtype, torch.float32)
     loss, scale = (hidden.new_empty(shape, dtype=statistics) for shape in ((), (1,)))
     grad_hidden = hidden.new_empty(hidden.shape if needs_hidden else (0, 0), dtype=dtype)
-    grad_weight = hidden.new_zeros(weight.shape if needs_weight else (0, 0), dtype=statistics)
+    grad_weight = hidden.new_empty(weight.shape if needs_weight else (0, 0), dtype=statistics)
     return loss, scale, grad_hidden, grad_weight
 
 
@@ -209,12 +211,14 @@ def _aligned_parts(size: int) -> list[slice]:
     return [part for part in (slice(aligned, size), slice(aligned)) if range(size)[part]]
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to `total`, which may be float32 where they are 16-bit."""
+def _add_product(total: Tensor, a: Tensor, b: Tensor, *, is_first: bool) -> None:
+    """Add a @ b to `total`, which may be float32 where they are 16-bit; the first product replaces it, unread."""
     if a.dtype == total.dtype:
-        total.addmm_(a, b)
+        total.addmm_(a, b, beta=not is_first)
     elif _adds_in_place(a.device):
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
+        torch.addmm(total, a, b, beta=not is_first, out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
+    elif is_first:
+        total.copy_(a @ b)
     else:
         total.add_(a @ b)  # each product is rounded once, the sum is not
 

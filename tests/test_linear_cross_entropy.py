@@ -18,6 +18,19 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHUNKED = ("pytorch", "triton")
 
 
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch):
+    """Fill new memory with NaN, which stays where nothing is written, and spreads from where it is read."""
+    for owner, name in ((torch, "empty"), (torch.Tensor, "new_empty")):
+        allocate = getattr(owner, name)
+
+        def poisoned(*args, allocate=allocate, **kwargs):
+            made = allocate(*args, **kwargs)
+            return made.fill_(torch.nan) if made.is_floating_point() else made
+
+        monkeypatch.setattr(owner, name, poisoned)
+
+
 def operands(tokens, d_model, vocab_size, dtype=torch.float32):
     """Return hidden and weight, which need gradients, and targets, the same in each call; every third is ignored."""
     generator = torch.Generator().manual_seed(tokens + vocab_size)
