@@ -74,7 +74,8 @@ def in_reach(
 ) -> tuple[list[Evidence], Unreached]:
     """Return the rows to measure, and those that the change cannot reach, by the map of this machine or `known`.
 
-    Of a change of no definition no map is asked. Controls are measured for the sake of others only.
+    Of a change of no definition no map is asked, so none has to be tested: no row is measured. Controls are measured
+    for the sake of others only.
     """
     if change.uncovered:
         return list(evidence), Unreached(why_none=f"{change.uncovered[0]} differs, which no map covers")
@@ -89,7 +90,7 @@ def in_reach(
     for row in evidence:
         if row.is_control or (known and not known.holds(row.case, change.base, change.head)):
             measured.append(row)
-        elif chance.random() < SAMPLED_SHARE:
+        elif known and chance.random() < SAMPLED_SHARE:
             measured.append(row)
             sampled.append(row.case.key)
         else:

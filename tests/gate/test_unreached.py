@@ -52,8 +52,9 @@ def counts(tmp_path: Path, base: Path, edit: tuple[str, str] | None, *paths: str
         file.write_text(file.read_text().replace(*edit))
     change = Change("seed", paths, Sources(base), Sources(head))
     measured, unreached = in_reach([*ROWS, CONTROL], change, known(tmp_path, base))
-    assert [each for each in measured if each.is_control] == [CONTROL]
-    return len(measured) - 1 - len(unreached.sampled), len(unreached.sampled), len(unreached.skipped)
+    rows = [each for each in measured if not each.is_control]
+    assert (CONTROL in measured) == bool(rows)
+    return len(rows) - len(unreached.sampled), len(unreached.sampled), len(unreached.skipped)
 
 
 def test_an_edit_reaches_the_rows_that_run_it(tmp_path: Path, base: Path) -> None:
@@ -64,13 +65,15 @@ def test_an_edit_reaches_the_rows_that_run_it(tmp_path: Path, base: Path) -> Non
 
 
 def test_a_comment_reaches_none_even_if_nobody_knows_the_row(tmp_path: Path, base: Path) -> None:
-    assert counts(tmp_path, base, ("import time", "import time  # why"), "cs336_systems/attention/reference.py")[0] == 0
+    edit = ("import time", "import time  # why")
+    assert counts(tmp_path, base, edit, "cs336_systems/attention/reference.py") == (0, 0, 100)
 
 
 def test_a_comment_reaches_none_without_a_map(tmp_path: Path, base: Path) -> None:
     change = Change("seed", ("cs336_systems/attention/reference.py",), Sources(base), Sources(base))
     measured, unreached = in_reach([*ROWS, CONTROL], change, ReachMap(tmp_path / "records", "machine", {}))
-    assert len(measured) - 1 == len(unreached.sampled) < 15 and len(unreached.skipped) > 85
+    assert not measured
+    assert len(unreached.skipped) == 100
 
 
 @pytest.mark.parametrize("path", ["pyproject.toml", "constraints.txt", "setup.py", "native/kernel.cu", "docs2/x.py"])
