@@ -214,9 +214,9 @@ def _aligned_parts(size: int) -> list[slice]:
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, is_first: bool) -> None:
     """Add a @ b to `total`, which may be float32 where they are 16-bit; the first product replaces it, unread."""
     if a.dtype == total.dtype:
-        total.addmm_(a, b, beta=not is_first)
+        total.addmm_(a, b, beta=int(not is_first))
     elif _adds_in_place(a.device):
-        torch.addmm(total, a, b, beta=not is_first, out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
+        torch.addmm(total, a, b, beta=int(not is_first), out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
     elif is_first:
         total.copy_(a @ b)
     else:
