@@ -21,14 +21,13 @@ CHUNKED = ("pytorch", "triton")
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch):
     """Fill new memory with NaN, which stays where nothing is written, and spreads from where it is read."""
-    for owner, name in ((torch, "empty"), (torch.Tensor, "new_empty")):
-        allocate = getattr(owner, name)
+    new_empty = torch.Tensor.new_empty
 
-        def poisoned(*args, allocate=allocate, **kwargs):
-            made = allocate(*args, **kwargs)
-            return made.fill_(torch.nan) if made.is_floating_point() else made
+    def poisoned(*args, **kwargs):
+        made = new_empty(*args, **kwargs)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
 
-        monkeypatch.setattr(owner, name, poisoned)
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
 def operands(tokens, d_model, vocab_size, dtype=torch.float32):
