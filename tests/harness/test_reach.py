@@ -20,6 +20,7 @@ from perf.workloads import build
 from perf.workloads.workload import Workload
 from tests.harness.torn import tear
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PACKAGE = Path(cs336_systems.__file__).parent
 PARAMS = {"seq_len": 64, "d": 16, "dtype": "float32", "mode": "forward_backward"}
 
@@ -39,7 +40,7 @@ def own() -> Sources:
 
 
 def attention(impl: str) -> Workload:
-    return build("attention", PARAMS | {"impl": impl}, "cpu")
+    return build("attention", PARAMS | {"impl": impl}, DEVICE)
 
 
 def needs_of(tmp_path: Path, impl: str, own: Sources) -> Needs:
@@ -72,17 +73,17 @@ def test_an_entry_has_what_ran_and_not_what_another_implementation_runs(tmp_path
 def test_a_case_runs_without_whatever_it_does_not_need(
     tmp_path: Path, own: Sources, workload: str, params: dict[str, Any]
 ) -> None:
-    found = entered(lambda: build(workload, params, "cpu"))
+    found = entered(lambda: build(workload, params, DEVICE))
     needed = own.needed(own.names_of(found["functions"]))
     assert tear(tmp_path, needed, own) > len(needed)
     script = (
         "import sys, json; from perf.workloads import build; import cs336_systems as package\n"
-        "workload, params, folder = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]\n"
+        "workload, params, folder, device = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4]\n"
         "assert package.__file__.startswith(folder), package.__file__\n"
-        "work = build(workload, params, 'cpu'); work.prepare(); work.run()"
+        "work = build(workload, params, device); work.prepare(); work.run()"
     )
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"}
-    command = [sys.executable, "-c", script, workload, json.dumps(params), str(tmp_path)]
+    command = [sys.executable, "-c", script, workload, json.dumps(params), str(tmp_path), DEVICE]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
