@@ -23,7 +23,8 @@ TILE = (128, 256)
 """Rows and columns of an output tile of cuBLAS's fastest 16-bit kernels on Hopper."""
 
 ALIGNED = 8
-"""Divides the columns that cuBLAS's fast 16-bit kernels take: of 50257 logits a product takes 16.6 ms, of 50256 2.1."""
+"""Divides the columns that cuBLAS's fast 16-bit kernels take: 4096 x 4096 by 4096 x 50257 takes an H100 16.6 ms, with
+50256 columns 2.1."""
 
 
 class LanguageModelHead(nn.Linear):

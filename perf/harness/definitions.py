@@ -56,6 +56,18 @@ class Module:
     foreign: frozenset[str] = frozenset()
     """Names that the module imports from elsewhere: nothing of the package is an attribute of them."""
 
+    @classmethod
+    def of(cls, tree: ast.Module, package: str) -> "Module":
+        """Read what a file in `package` imports from elsewhere."""
+        ours, foreign = package.partition(".")[0], set[str]()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                roots = ((alias.name.partition(".")[0], alias.asname) for alias in node.names)
+                foreign.update(asname or root for root, asname in roots if root != ours)
+            elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] != ours:
+                foreign.update(alias.asname or alias.name for alias in node.names)
+        return cls(package, frozenset(foreign))
+
     def mentions(self, node: ast.AST) -> frozenset[str]:
         """Return every name and attribute, and what is looked up by a string."""
         return frozenset(names_in(node)) | {name for name in self.looked_up(node) if name}

@@ -149,7 +149,7 @@ class Sources:
             file = path.relative_to(self._folder.parent).as_posix()
             raise SystemExit(f"{file}:{error.lineno}: {error.msg}") from None
         _WithoutDocstrings().visit(tree)
-        place = Module(".".join(path.relative_to(self._folder.parent).parent.parts), self._foreign(tree))
+        place = Module.of(tree, ".".join(path.relative_to(self._folder.parent).parent.parts))
         compiled = _compiled_by_calls(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
@@ -166,21 +166,10 @@ class Sources:
         self.definitions[f"{module}:"] = Definition([tree], place)
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                mentions = place.mentions(node.value)
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     for bound in names_in(target):
-                        self._bind(bound, place.mentions(node.value))
-
-    def _foreign(self, tree: ast.Module) -> frozenset[str]:
-        """Return the names that a module imports from outside of the package."""
-        names: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                roots = {alias.name.partition(".")[0]: alias.asname for alias in node.names}
-                names.update(asname or root for root, asname in roots.items() if root != self._folder.name)
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                is_ours = (node.module or "").partition(".")[0] == self._folder.name
-                names.update(alias.asname or alias.name for alias in node.names if not is_ours)
-        return frozenset(names)
+                        self._bind(bound, mentions)
 
     def _bind(self, name: str | None, mentions: Iterable[str]) -> None:
         if name:

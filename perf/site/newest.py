@@ -54,7 +54,7 @@ class Site:
         """Hashes by asv's revision number."""
         return {revision: commit for commit, revision in self.revisions.items()}
 
-    @property
+    @functools.cached_property
     def machines(self) -> list[str]:
         """Machines with records or results: the newest measured commit first, then the most graphs."""
         graphs = Counter(graph.params.get("machine", "") for _, graph in self.graphs)

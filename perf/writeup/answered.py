@@ -65,7 +65,7 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
         "attention": compiled.Attention(documents),
         "model": compiled.CompiledModel(documents),
         "beside": attention.Beside(documents),
-        "beside_on": lambda machine: attention.Beside(source.documents_of(machine)),
+        "beside_on": lambda machine: attention.Beside(source.on(machine).documents()),
         "unmeasured": lambda group: attention.unmeasured(source, group),
         "train_step": train_step.TrainStep(documents),
         "parallel": lambda run, ours: train_step.parallel_speedup(_parallel_rows(source, run), ours),

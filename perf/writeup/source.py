@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +52,10 @@ class Source:
         """Documents of the machine's own folder, by name: the rows of the answers."""
         return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
 
-    def documents_of(self, machine: str) -> dict[str, dict[str, Any]]:
-        """The same of another machine."""
-        place = self.folder / STUDIES
-        return OnFile(
-            {path.stem: _document(path) for path in _documents(place, machine) if path.parent == place / machine}
-        )
+    def on(self, machine: str) -> "Source":
+        """Everything on file of another machine."""
+        studies, skipped = _studies(self.folder, machine)
+        return replace(self, machine=machine, studies=studies, skipped=skipped)
 
     def named(self, name: str) -> list[Study]:
         """The documents of a study, of every number of GPUs."""
@@ -101,13 +99,19 @@ def read(folder: Path, machine: str | None) -> Source:
     chosen = machine or known[0]
     if chosen not in known:
         raise click.ClickException(f"machine {chosen!r} was given; allowed: {', '.join(known)}")
-    studies = []
-    for path in _documents(folder / STUDIES, chosen):
+    studies, left_out = _studies(folder, chosen)
+    return Source(chosen, folder, frame, studies, (*skipped, *left_out))
+
+
+def _studies(folder: Path, machine: str) -> tuple[tuple[Study, ...], tuple[str, ...]]:
+    """The documents of a machine that can be read, and a line for each of the others."""
+    studies, skipped = [], []
+    for path in _documents(folder / STUDIES, machine):
         try:
             studies.append(Study(path.stem, path.parent.relative_to(folder / STUDIES), _document(path)))
         except (OSError, ValueError, RecursionError) as error:
             skipped.append(f"{path.relative_to(folder)} is left out: {error}")
-    return Source(chosen, folder, frame, tuple(studies), tuple(skipped))
+    return tuple(studies), tuple(skipped)
 
 
 def _documents(folder: Path, machine: str) -> Iterator[Path]:

@@ -85,7 +85,7 @@ def error_of(function: Callable[..., Any], *args: Any) -> str:
     """Return the error that a call raises, or "nothing"."""
     try:
         function(*args)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 

@@ -165,13 +165,13 @@ def test_a_dropped_wrapper_does_nothing_and_the_module_can_be_wrapped_again():
 
 
 def train_copies(rank, world_size):
-    """Map (strategy, how it was copied) to the gradients of the copy and the original, and to the copy's calls of a
-    backward and in all."""
+    """Map (strategy, how it was copied) to the gradients of the copy and the original, and to the copy's calls during
+    the backward and after it."""
     group = dist.new_group(list(range(world_size)))
     results = {}
     for strategy, wrap in STRATEGIES.items():
         ways = {
-            "deepcopy": lambda net: copy.deepcopy(net),
+            "deepcopy": copy.deepcopy,
             "of a deepcopy": lambda net: copy.deepcopy(copy.deepcopy(net)),
             "pickle": lambda net: pickle.loads(pickle.dumps(net)),
         }
@@ -198,12 +198,8 @@ def test_a_copy_trains_as_its_original_and_by_itself():
             assert (during > 0, after == 0) == (is_early, is_early), (strategy, way)
 
 
-def test_a_step_is_finished_before_it_is_copied():
-    errors = spawn(copy_within_a_step, 2)
-    assert all("before finish_gradient_synchronization()" in error for rank in errors for error in rank)
-
-
 def copy_within_a_step(rank):
+    """Return the errors of copying and of pickling, each strategy."""
     errors = []
     for wrap in STRATEGIES.values():
         net = wrap(seeded(Toy))
@@ -211,6 +207,11 @@ def copy_within_a_step(rank):
         errors += [error_of(copy.deepcopy, net), error_of(pickle.dumps, net)]
         net.finish_gradient_synchronization()
     return errors
+
+
+def test_a_step_is_finished_before_it_is_copied():
+    errors = spawn(copy_within_a_step, 2)
+    assert all("before finish_gradient_synchronization()" in error for rank in errors for error in rank)
 
 
 class Small(nn.Module):
