@@ -196,7 +196,7 @@ import triton.language as tl
 
 
 @triton.jit
-def scaled_kernel(x, out, N, TILE: tl.constexpr):
+def {kernel}(x, out, N, TILE: tl.constexpr):
     """{docstring}"""
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
     tl.store(out + at, tl.load(x + at, mask=at < N) * {factor}, mask=at < N)
@@ -208,7 +208,7 @@ class FlashAttentionTriton:
         assert q.is_cuda and q.device.type == "cuda"
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         tile = {tile} * torch.cuda.get_device_properties(q.device).multi_processor_count // 132
-        scaled_kernel[(triton.cdiv(q.numel(), tile),)](q, out, q.numel(), TILE=tile)
+        {kernel}[(triton.cdiv(q.numel(), tile),)](q, out, q.numel(), TILE=tile)
         return out
 '''
 CASE = Case(
@@ -221,19 +221,9 @@ CASE = Case(
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("head", "word", "grid"),
-    [
-        ({"docstring": "Other words."}, "SAME", "same"),
-        ({"factor": "3.0"}, "DIFFERS", "same"),
-        ({"tile": "256"}, "DIFFERS", "other"),
-    ],
-)
-def test_kernels_are_compiled_for_a_gpu_that_is_not_here(
-    head: dict[str, str], word: str, grid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = {"docstring": "Words.", "factor": "2.0", "tile": "128"}
+def compare_arms(head: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run.Report:
+    """Compare FLASH_TRITON with the same where `head` replaces some of its words."""
+    base = {"kernel": "scaled_kernel", "docstring": "Words.", "factor": "2.0", "tile": "128"}
     for name, of_arm in (("base", base), ("head", base | head)):
         package = tmp_path / name / "cs336_systems" / "attention"
         package.mkdir(parents=True)
@@ -242,7 +232,23 @@ def test_kernels_are_compiled_for_a_gpu_that_is_not_here(
         (package / "flash_triton.py").write_text(FLASH_TRITON.format(**of_arm))
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(checkouts, "export", lambda arm, place: shutil.copytree(tmp_path / arm.commit, place))
-    found = run.run((Arm("base", ""), Arm("head", "")), [CASE], ["9.0"], "")
+    monkeypatch.setattr(checkouts, "changed_paths", lambda *arms: ("cs336_systems/attention/flash_triton.py",))
+    return run.run((Arm("base", ""), Arm("head", "")), [CASE], ["9.0"], "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("head", "word", "grid"),
+    [
+        ({"kernel": "times_kernel"}, "SAME", "same"),
+        ({"factor": "3.0"}, "DIFFERS", "same"),
+        ({"tile": "256"}, "DIFFERS", "other"),
+    ],
+)
+def test_kernels_are_compiled_for_a_gpu_that_is_not_here(
+    head: dict[str, str], word: str, grid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = compare_arms(head, tmp_path, monkeypatch)
     (change,) = found.targets["9.0"].kernels
     assert not found.targets["9.0"].unknown
     assert change.word == word
@@ -252,6 +258,13 @@ def test_kernels_are_compiled_for_a_gpu_that_is_not_here(
     if word == "SAME":  # once is enough
         again = run.run((Arm("base", ""), Arm("head", "")), [CASE], ["9.0"], "")
         assert again.targets == found.targets
+
+
+def test_nothing_is_planned_where_no_definition_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_planner", None)
+    found = compare_arms({"docstring": "Other words."}, tmp_path, monkeypatch)
+    assert found.targets["9.0"].same == (CASE.key,)
+    assert (found.compiled, found.exit_status) == (0, 0)
 
 
 def test_operators_are_noted_by_their_shapes_and_views_are_not() -> None:

@@ -20,6 +20,7 @@ from perf.files import scratch_folder
 from perf.gate import checkouts
 from perf.gate.evidence import Arm
 from perf.gate.machine_code.compared import BAD, Comparison, Plan, compare, unlike
+from perf.gate.unreached import change_between
 from perf.harness.case import Case
 from perf.harness.working_tree import ROOT
 
@@ -62,6 +63,11 @@ def run(arms: tuple[Arm, Arm], cases: Sequence[Case], targets: Sequence[str], co
     begin = time.monotonic()
     found: dict[str, Comparison] = {}
     compiled = 0
+    change = change_between(*arms)
+    if change and not (change.uncovered or change.is_of_definitions):
+        click.echo("No definition of the package differs", err=True)
+        nothing = Comparison((), tuple(case.key for case in cases), {}, {}, {}, ())
+        return Report(*arms, dict.fromkeys(targets, nothing), 0, version("triton"), _seconds_since(begin), command)
     jobs = max(1, (os.cpu_count() or 2) // len(arms))
     with scratch_folder("perf-machine-code-") as folder, ThreadPoolExecutor(len(arms)) as threads:
         places = folder / "base", folder / "head"
@@ -77,7 +83,11 @@ def run(arms: tuple[Arm, Arm], cases: Sequence[Case], targets: Sequence[str], co
                 click.echo(f"Compiling {len(digests[0])} and {len(digests[1])} kernels", err=True)
                 results = list(threads.map(lambda planner, own: planner.compile(own, jobs), planners, digests))
             found[target] = compare(target, *plans, *results)
-    return Report(*arms, found, compiled, version("triton"), round(time.monotonic() - begin, 1), command)
+    return Report(*arms, found, compiled, version("triton"), _seconds_since(begin), command)
+
+
+def _seconds_since(begin: float) -> float:
+    return round(time.monotonic() - begin, 1)
 
 
 class _Planner:
