@@ -20,7 +20,9 @@ def describes(like: Tensor, rows: int, columns: int) -> Callable[[Tensor], Tenso
     # A dimension of size 1 may have any stride, and the copy engine's must be multiples of 16 bytes.
     shape = list(like.shape)
     strides = [shape[-1] if size == 1 else stride for size, stride in zip(shape, like.stride(), strict=True)]
-    checked = TensorDescriptor(torch.empty_like(like, device="meta"), shape, strides, [1, 1, rows, columns], layout)
+    # Not empty_like, whose Python code for this device imports sympy: 2 to 4 s of a first call.
+    base = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+    checked = TensorDescriptor(base, shape, strides, [1, 1, rows, columns], layout)
     return descriptors_like(checked)
 
 
