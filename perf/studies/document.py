@@ -14,6 +14,7 @@ import click
 
 from perf.files import write_measured
 from perf.harness import device
+from perf.harness.working_tree import ROOT
 from perf.options import command_line
 from perf.studies import rows
 from perf.studies.lm import ON_A_CPU, device_kind
@@ -23,7 +24,10 @@ from perf.tables import prose, text_table
 PART = ".part"
 """Suffix of a document that is not whole yet."""
 
-FOLDER = Path(__file__).resolve().parents[2] / ".asv" / "studies"
+FOLDER = ROOT / ".asv" / "studies"
+
+CODE = ("cs336_systems", "perf", *(f":!perf/{results}" for results in ("results", "records", "studies/results")))
+"""Git's paths of what a study runs: not the results that other measurements write meanwhile."""
 
 
 def _writable(context: click.Context, parameter: click.Parameter, folder: Path) -> Path:
@@ -89,13 +93,16 @@ def document(kind: str, rows: list[Row]) -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str | None:
-    """Return the commit of this checkout, "with changes" if it has any; None where git does not know it."""
-    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=8", "--exclude=*"]
+    """Return the commit of this checkout, "with changes" if its code has any; None where git does not know it."""
+    git = ["git", "-C", str(ROOT)]
     try:
-        done = subprocess.run([*describe, "--dirty= with changes"], capture_output=True, text=True, check=True)
+        commit, changes = (
+            subprocess.run([*git, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+            for arguments in (("rev-parse", "--short=8", "HEAD"), ("status", "--porcelain", "--", *CODE))
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return f"{commit} with changes" if changes else commit
 
 
 def kept(

@@ -166,14 +166,19 @@ def test_a_document_names_the_commit_and_says_where_the_code_is_another(tmp_path
         document._commit.cache_clear()
         return document.document("cpu", [])["commit"]
 
-    monkeypatch.setattr(document, "__file__", str(tmp_path / "document.py"))
+    monkeypatch.setattr(document, "ROOT", tmp_path)
     assert named() is None
-    (tmp_path / "document.py").write_text("")
+    module, result = tmp_path / "perf" / "module.py", tmp_path / "perf" / "results" / "result.json"
+    for path in (module, result):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
     for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "one"], ["tag", "v1"]):
         git(tmp_path, *command)
     commit = git(tmp_path, "rev-parse", "HEAD")[:8]
     assert named() == commit
-    (tmp_path / "document.py").write_text("changed")
+    result.write_text("measured")
+    assert named() == commit
+    module.write_text("changed")
     assert named() == f"{commit} with changes"
     document._commit.cache_clear()
 
