@@ -20,9 +20,11 @@ from cs336_systems.attention.hopper import backward_heads_at_once, columns_of_16
 from cs336_systems.attention.hopper_tables import HopperBackward, HopperFloat32, HopperForward
 from cs336_systems.attention.launch import (
     Backward,
+    Call,
     Forward,
     Launch,
     cdiv,
+    launch_in_turn,
     like,
     new_lse,
     num_tiles,
@@ -108,7 +110,7 @@ def gluon_backward(
     heads_at_once = choice.heads_at_once or backward_heads_at_once(request, q, k, splits)
     scalars = *_backward_sizes(q, k, splits, heads_at_once), request.scale, request.scale_log2
     launch = Launch(kernel, num_tiles(k, program_keys) * splits, scalars, constants)
-    delta_of = delta_launch(out, do)
+    over_rows = delta_launch(out, do)
     is_split = splits > 1
     q_tiles, do_tiles = (describes(x, choice.q_tile, columns) for x in (q, do))
     k_tiles, v_tiles = (describes(x, WGMMA_ROWS, columns) for x in (k, v))
@@ -124,9 +126,13 @@ def gluon_backward(
         do = aligned_copy(do) if copies_do else do
         new = torch.zeros_like if is_split else torch.empty_like
         dq, dk, dv = torch.empty_like(q, dtype=torch.float32), new(k, dtype=kv_dtype), new(v, dtype=kv_dtype)
-        delta = delta_of(out, do, lse, dq)
-        launch(q_tiles(q), k_tiles(k), v_tiles(v), do_tiles(do), dq_tiles(dq), dk_tiles(dk), dv_tiles(dv), lse, delta)
-        dq = round_dq(dq)  # and the sums are free
+        delta = torch.empty_like(lse)
+        inputs = q_tiles(q), k_tiles(k), v_tiles(v), do_tiles(do)
+        launch_in_turn(
+            (over_rows, (out, do, delta, dq)),
+            (launch, (*inputs, dq_tiles(dq), dk_tiles(dk), dv_tiles(dv), lse, delta)),
+        )
+        dq = round_dq(dq)  # and the sums are free, since nothing else holds them
         return (dq, round_dk(dk), round_dv(dv)) if is_split else (dq, dk, dv)
 
     return run
@@ -161,7 +167,8 @@ def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Ho
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         out, lse = like(q), new_lse(q)
-        launch(*split(q, k, v), out, lse)
+        splitting, pieces = split(q, k, v)
+        launch_in_turn(splitting, (launch, (*pieces, out, lse)))
         return out, lse
 
     return run
@@ -188,17 +195,21 @@ def pieces_backward(
             "EVEN_KEYS": k.shape[2] % WGMMA_ROWS == 0,
         },
     )
-    delta_of = delta_launch(out, do)
+    over_rows = delta_launch(out, do)
     split = Pieces(choice.pieces, q, k, v, do)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = like(q), like(k), like(v)
-        delta = delta_of(out, do, lse, dq)
+        dq, dk, dv, delta = like(q), like(k), like(v), torch.empty_like(lse)
         if splits > 1:
             dk, dv = dk.zero_(), dv.zero_()
-        launch(*split(q, k, v, do), lse, delta, dq, dk, dv)
+        splitting, pieces = split(q, k, v, do)
+        launch_in_turn(
+            (over_rows, (out, do, delta, dq)),
+            splitting,
+            (launch, (*pieces, lse, delta, dq, dk, dv)),
+        )
         return dq, dk, dv
 
     return run
@@ -223,11 +234,13 @@ class Pieces:
             for shape in self._shapes
         ]
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None) -> list[TensorDescriptor]:
-        """Split the tensors and return the descriptors of their pieces."""
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, do: Tensor | None = None
+    ) -> tuple[Call, list[TensorDescriptor]]:
+        """Allocate pieces; return the call that splits the tensors into them, and their descriptors."""
         pieces = [torch.empty(shape, dtype=torch.bfloat16, device=q.device) for shape in self._shapes]
-        self._launch(q, k, v, do, *pieces, *([None] if do is None else []))
-        return [tiles(x) for tiles, x in zip(self._tiles, pieces, strict=True)]
+        tensors = (q, k, v, do, *pieces, *([None] if do is None else []))
+        return (self._launch, tensors), [tiles(x) for tiles, x in zip(self._tiles, pieces, strict=True)]
 
 
 def programs_of(q: Tensor, rows: int) -> tuple[int, ...]:

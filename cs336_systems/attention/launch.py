@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from cs336_systems.attention.private import DirectLaunch, direct_launch
+from cs336_systems.attention.private import DirectLaunch, direct_launch, load
 from cs336_systems.launching import launching, on_device_of
 
 _hooks = triton.knobs.runtime
@@ -49,9 +49,9 @@ class Launch:
         return not self._is_compiled and isinstance(self.kernel, triton.runtime.JITFunction)
 
     def compile(self, *tensors: Any) -> None:
-        """Compile for a call with these tensors, without launching."""
+        """Compile and load for a call with these tensors, without launching."""
         with on_device_of(tensors[0]):
-            self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants)
+            load(self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **self.constants))
 
     def __call__(self, *tensors: Any) -> None:
         """Launch with the kernel's first arguments: tensors, tensor descriptors, or None for an absent tensor."""
@@ -78,8 +78,20 @@ class Launch:
                 self._direct = direct_launch(self.kernel, compiled, tensors, self.scalars, self.constants)
 
 
-def compile_side_by_side(*calls: tuple[Launch, tuple[Any, ...]]) -> None:
-    """Compile the kernels of these launches in a thread each: in float32 one kernel may take 3 s.
+Call = tuple[Launch, tuple[Any, ...]]
+"""A launch, and the tensors of one call of it."""
+
+
+def launch_in_turn(*calls: Call) -> None:
+    """Launch one after the other; the first time, compile all of them before, side by side."""
+    if calls[0][0].is_new:
+        compile_side_by_side(*calls)
+    for launch, tensors in calls:
+        launch(*tensors)
+
+
+def compile_side_by_side(*calls: Call) -> None:
+    """Compile the kernels of these launches in a thread each: on a slow host one may take 4 s.
 
     Raise what a compilation raises, and leave nothing of it behind. Triton's own AsyncCompileMode would: it stays set
     where a compilation fails, and keeps the failed one in the kernel's cache.

@@ -1,6 +1,5 @@
 """Launches of the Triton kernels, which take all inputs on any GPU: a plan for each layout of q, k and v."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from cs336_systems.attention.launch import (
     Forward,
     Launch,
     cdiv,
-    compile_side_by_side,
+    launch_in_turn,
     like,
     new_lse,
     num_tiles,
@@ -109,7 +108,7 @@ def at_once_backward(
 
 def two_pass_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tensor, do: Tensor) -> Backward:
     """Plan a backward in three launches, for delta, for dk and dv, and for dq."""
-    delta_of = delta_launch(out, do)
+    over_rows = delta_launch(out, do)
     keys_tiles, queries_tiles = backward_tiles(q, k)
     over_keys = dkdv_launch(request, q, k, v, do, keys_tiles)
     over_queries = dq_launch(request, q, k, v, do, queries_tiles)
@@ -117,13 +116,12 @@ def two_pass_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Te
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = like(q), like(k), like(v)
-        delta = delta_of(out, do, lse)
-        dkdv_tensors = q, k, v, do, lse, delta, dk, dv, seed
-        dq_tensors = q, k, v, do, lse, delta, dq, seed
-        compile_side_by_side((over_keys, dkdv_tensors), (over_queries, dq_tensors))
-        over_keys(*dkdv_tensors)
-        over_queries(*dq_tensors)
+        dq, dk, dv, delta = like(q), like(k), like(v), torch.empty_like(lse)
+        launch_in_turn(
+            (over_rows, (out, do, delta, None)),
+            (over_keys, (q, k, v, do, lse, delta, dk, dv, seed)),
+            (over_queries, (q, k, v, do, lse, delta, dq, seed)),
+        )
         return dq, dk, dv
 
     return run
@@ -168,10 +166,10 @@ def at_once_launch(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tenso
     )
 
 
-def delta_launch(out: Tensor, do: Tensor) -> Callable[..., Tensor]:
-    """Return a function (out, do, lse, dq=None) -> rowsum(out * do), shaped like lse, which zeroes a float32 dq."""
+def delta_launch(out: Tensor, do: Tensor) -> Launch:
+    """Return delta = rowsum(out * do), to be called with out, do, delta, and None or a float32 dq, which it zeroes."""
     rows = DELTA_TILE_ELEMENTS // padded_head_dim(out)
-    launch = Launch(
+    return Launch(
         flash_bwd_delta_kernel,
         num_tiles(out, rows),
         (*strides(out, do), out.shape[1], out.shape[2]),
@@ -182,13 +180,6 @@ def delta_launch(out: Tensor, do: Tensor) -> Callable[..., Tensor]:
             "Q_TILE_SIZE": rows,
         },
     )
-
-    def run(out: Tensor, do: Tensor, lse: Tensor, dq: Tensor | None = None) -> Tensor:
-        delta = torch.empty_like(lse)
-        launch(out, do, delta, dq)
-        return delta
-
-    return run
 
 
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int]:

@@ -140,7 +140,8 @@ def _tensors(problem: AttentionProblem, device: str) -> Tensors:
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward
     out, lse = forward(q, k, v, problem.is_causal, problem.d**-0.5)
-    delta = triton_plans().delta_launch(out, do)(out, do, lse)
+    delta = torch.empty_like(lse)
+    triton_plans().delta_launch(out, do)(out, do, delta, None)
     return Tensors(q, k, v, do, out, lse, delta)
 
 

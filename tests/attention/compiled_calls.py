@@ -25,7 +25,7 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
-    from cs336_systems.attention import gpu, planning, triton_plans
+    from cs336_systems.attention import gpu, launch, planning
     from cs336_systems.attention.request import Request
 
     class NoGPU:
@@ -55,7 +55,7 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
     with (
         mock.patch.object(JITFunction, "__getitem__", compile_only),
         mock.patch.object(planning, "_check_device"),
-        mock.patch.object(triton_plans, "compile_side_by_side"),
+        mock.patch.object(launch, "compile_side_by_side"),
         mock.patch.object(gpu, "multiprocessors", return_value=132),
         mock.patch.object(gpu, "shared_bytes", return_value=227 * 2**10),
         mock.patch.object(gpu, "runs_gluon", return_value=True),

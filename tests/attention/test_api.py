@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cs336_systems.attention import planning, triton_plans
+from cs336_systems.attention import launch, planning
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
 from cs336_systems.attention.launch import Launch
@@ -309,7 +309,7 @@ def test_the_kernels_are_told_what_was_asked_for(asked: str | None, monkeypatch:
     monkeypatch.setattr(planning, "IS_COMPILED", True)
     monkeypatch.setattr(planning, "_check_device", lambda q: None)
     monkeypatch.setattr(Launch, "__call__", note)
-    monkeypatch.setattr(triton_plans, "compile_side_by_side", lambda *calls: None)
+    monkeypatch.setattr(launch, "compile_side_by_side", lambda *calls: None)
     out = flash_attention(q, k, v, impl="triton", fp32_precision=asked)
     torch.autograd.grad(out, (q, k, v), grad_out)
     assert told == [FP32_PRODUCTS[asked or "ieee"]] * 3
