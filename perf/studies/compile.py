@@ -219,7 +219,7 @@ def _draw(
         handles, labels = axes.get_legend_handles_labels()
         keys = dict(zip(labels, handles, strict=True)) | keys
     figure.legend(keys.values(), keys.keys(), fontsize=8, loc="outside lower center", ncols=len(keys))
-    figure.suptitle(title, fontsize=8)
+    figures.set_title(figure, title)
     figures.save(figure, path)
 
 

@@ -104,7 +104,7 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
         axes.set_axis_off()
     for axes in grid[:, 0]:
         axes.set_ylabel("ms a step", fontsize=8)
-    figure.suptitle(title, fontsize=8)
+    figures.set_title(figure, title)
     keys = [Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
     figure.legend(keys, PHASES, fontsize=8, loc="outside lower center", ncols=len(PHASES))
     figures.save(figure, path)

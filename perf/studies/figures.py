@@ -20,6 +20,11 @@ def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], *
     return figure, figure.subplots(rows, columns, **options)
 
 
+def set_title(figure: Any, title: str) -> None:
+    """Set the title of a whole figure: what was measured on what, in lines no wider than the figure."""
+    figure.suptitle(title, fontsize=8, wrap=True)
+
+
 def save(figure: Any, path: Path) -> None:
     """Write the figure as a PNG. Raises `click.ClickException` with one line if it cannot be written."""
     from PIL import Image

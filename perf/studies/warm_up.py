@@ -80,7 +80,7 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     axes.set(yscale="log", xlabel="step of the process", ylabel="time / settled time")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
-    axes.set_title(title, fontsize=8)
+    figures.set_title(figure, title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figures.save(figure, path)

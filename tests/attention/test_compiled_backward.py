@@ -29,8 +29,8 @@ def test_recompute_backward_matches_the_oracle(is_causal: bool) -> None:
 )
 def test_compiled_backward_matches_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the compiler's own buffers are none of ours
-    monkeypatch.setattr(torch._inductor.config.cpp, "vec_isa_ok", False)  # it would compile four programs to find out
     q, k, v, grad_out = make_inputs(SHAPE, torch.float32)
     exact, eager = exact_and_eager(q, k, v, grad_out, True)
-    got = run_flash(FlashAttentionCompiledBackward, q, k, v, grad_out, True)
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):  # it would compile four programs to find out
+        got = run_flash(FlashAttentionCompiledBackward, q, k, v, grad_out, True)
     assert_within_gate(got, exact, eager, q.dtype)

@@ -111,13 +111,14 @@ def test_a_graph_without_gradients(mode: Any) -> None:
 @pytest.mark.slow
 def test_inductor_computes_what_eager_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the compiler's own buffers are none of ours
-    monkeypatch.setattr(torch._inductor.config.cpp, "vec_isa_ok", False)  # it would compile four programs to find out
     inputs = make_inputs(Shape((2, 2), 33, 65, 16, "heads_inside"), torch.float32)
 
     def block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q * 2, k, v + 1, True) * 3
 
-    torch.testing.assert_close(run(torch.compile(block, fullgraph=True), *inputs), run(block, *inputs))
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):  # it would compile four programs to find out
+        got = run(torch.compile(block, fullgraph=True), *inputs)
+    torch.testing.assert_close(got, run(block, *inputs))
 
 
 @pytest.mark.parametrize("compiles", [False, True], ids=["eager", "compiled"])

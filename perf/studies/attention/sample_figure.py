@@ -57,7 +57,7 @@ def draw(pairs: list[Row], path: Path, title: str) -> None:
     bar = figure.colorbar(marks, ax=panels, pad=0.01)
     bar.ax.yaxis.set_major_formatter("{x:g}")
     bar.set_label("n", fontsize=8)
-    figure.suptitle(title, fontsize=8)
+    figures.set_title(figure, title)
     figures.save(figure, path)
 
 

@@ -180,7 +180,7 @@ def draw(rows: list[Row], path: Path, title: str, *, on_gpu: bool) -> None:
     axes.set_xlim(0, 115)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("% of device time" if on_gpu else "% of CPU operators' self time")
-    axes.set_title(title, fontsize=8)
+    figures.set_title(figure, title)
     figure.legend(fontsize=8, loc="outside lower center", ncols=len(KINDS))
     figures.save(figure, path)
 

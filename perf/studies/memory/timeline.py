@@ -121,7 +121,7 @@ def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
         axes.set_xlim(0, 1)
     panels[0][0].set_ylabel(f"active memory, {unit}")
     figure.supxlabel("allocations and releases in their order; a phase with few of them is widened", fontsize=8)
-    figure.suptitle(title, fontsize=8)
+    figures.set_title(figure, title)
     figures.save(figure, path)
 
 

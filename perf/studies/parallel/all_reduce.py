@@ -77,6 +77,6 @@ def draw(rows: list[AllReduceRow], path: Path, title: str) -> None:
         points = [(row["megabytes"], rates(row)[1] / 1e9) for row in group]
         axes.plot(*zip(*points, strict=True), marker="o", label=f"{BACKENDS[device]}, {ranks} ranks")
     axes.set(xscale="log", yscale="log", xlabel="MB", ylabel="busbw, GB/s")
-    axes.set_title(title, fontsize=8)
+    figures.set_title(figure, title)
     axes.legend(fontsize=8)
     figures.save(figure, path)

@@ -154,5 +154,5 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     if right.get_legend_handles_labels()[0]:
         right.legend(fontsize=8)
     where = f"{first['size']}, context {first['context_length']}, {first['world_size']} ranks"
-    figure.suptitle(f"{title}\n{where}", fontsize=8)
+    figures.set_title(figure, f"{title}\n{where}")
     figures.save(figure, path)

@@ -114,5 +114,5 @@ def draw(rows: list[OverlapRow], path: Path, title: str) -> None:
         axes.invert_yaxis()
         axes.set_title(_name(row, mine), fontsize=9, loc="left")
     panels[-1, 0].set_xlabel("ms since the step's first work")
-    figure.suptitle(title, fontsize=8)
+    figures.set_title(figure, title)
     figures.save(figure, path)

@@ -108,6 +108,6 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
         bottom = [low + size / unit for low, size in zip(bottom, sizes, strict=True)]
     axes.set_ylabel(f"{name} a rank")
     axes.tick_params(axis="x", labelsize=8)
-    axes.set_title(title, fontsize=8)
+    figures.set_title(figure, title)
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     figures.save(figure, path)
