@@ -40,7 +40,7 @@ PAGES = (
     Page("roofline.html", "Roofline", "Share of the measured ceiling of each case, and its history"),
     Page("distributed.html", "Distributed", "Exposed communication, bucket sizes and sharded optimizer states"),
     Page("trust.html", "Trust"),
-    Page("history.html#/regressions", "asv’s regressions"),
+    Page("history.html#/regressions", "asv's regressions"),
 )
 """Pages in the order of the navigation bar."""
 

@@ -57,6 +57,11 @@ class Source:
         studies, skipped = _studies(self.folder, machine)
         return replace(self, machine=machine, studies=studies, skipped=skipped)
 
+    def elsewhere(self, name: str) -> list[str]:
+        """Other machines whose own folder has NAME.json."""
+        machines = {path.parent.name for path in (self.folder / STUDIES).glob(f"*/{name}.json")}
+        return sorted(machines - {self.machine})
+
     def named(self, name: str) -> list[Study]:
         """The documents of a study, of every number of GPUs."""
         return [one for one in self.studies if one.name == name]

@@ -13,6 +13,7 @@ from perf.studies.attention.cells import Cell, cells_of
 from perf.studies.attention.groups import GROUPS
 from perf.writeup import committed
 from perf.writeup.answered import TABLES
+from perf.writeup.answers import attention
 from perf.writeup.markdown import anchor
 from perf.writeup.templating import FOLDER
 from tests.studies.attention.test_sample import of_a_cell
@@ -99,8 +100,13 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
         assert answers(checkout).exit_code == 0
         return (checkout / H200 / "README.md").read_text(encoding="utf-8").partition("**Grouped heads**")[2]
 
-    commands = re.findall(r"Not measured: `(python -m perf study attention --group \w+)", sections())
-    assert [command.split()[-1] for command in commands] == ["gqa", "aside", "random"]
+    assert re.findall(r"Not measured.*`python -m perf study attention --group (\w+)", sections()) == list(
+        attention.NEEDS
+    )
+    other = checkout / H200.with_name("nvidia-elsewhere")
+    other.mkdir()
+    (other / "attention-gqa.json").write_text("{}")
+    assert sections().count(other.name) == 1
     known = json.loads((checkout / H200 / "attention.json").read_text())
     grouped = [of_a_cell(cell, sdpa_cudnn=1.25, sdpa_flash=2.0) for cell in cells_of({"gqa": GROUPS["gqa"]})]
     drawn = [

@@ -12,7 +12,7 @@ from perf.studies.speedups import best, factor, geometric_mean, milliseconds, sp
 from perf.units import digits
 from perf.writeup.answers.rows import Answer, Documents, Row
 from perf.writeup.markdown import Markup, code, plain
-from perf.writeup.problems import Need
+from perf.writeup.problems import PLACE, Need
 from perf.writeup.source import Source
 
 NAMES = {
@@ -166,9 +166,13 @@ NEEDS = {
 
 
 def unmeasured(source: Source, group: str) -> Markup:
-    """The command for a group that was not measured; nothing if it was."""
+    """The command for a group that was not measured, and where else it was; nothing if it was."""
     need = NEEDS[group]
-    return Markup(f"*Not measured: {code(need.command(source.machine))}.*" if need.missing(source) else "")
+    if not need.missing(source):
+        return Markup()
+    places = ", ".join(code(f"{PLACE}/{machine}") for machine in source.elsewhere(need.document))
+    others = f" Results of other machines: {places}." if places else ""
+    return Markup(f"*Not measured on this machine: {code(need.command(source.machine))}.{others}*")
 
 
 def front(language: str, documents: Documents) -> list[Row]:
