@@ -166,8 +166,9 @@ def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
 
 
 def machines(directory: Path) -> list[str]:
-    """List the machines with records in `directory`."""
-    return sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+    """List the machines with a record of any kind in `directory`."""
+    folders = [path for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
+    return sorted(path.name for path in folders if any(one.is_file() for one in path.rglob("*")))
 
 
 def commits(directory: Path, machine: str) -> list[str]:

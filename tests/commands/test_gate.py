@@ -94,7 +94,8 @@ def test_heads_own_tests_come_first_and_red_means_no_timing(
 ) -> None:
     (repository.folder / "tests").mkdir()
     (repository.folder / "tests" / "test_it.py").write_text(f"def test_it():\n    {test}\n")
-    repository.commit("with tests")
+    edit(repository, "def scaled_dot_product_attention", "CHANGED = True\n\n\ndef scaled_dot_product_attention")
+    repository.commit("with tests, and code that the rows import")
     (repository.folder / "tests" / "test_it.py").write_text("broken syntax, which is not HEAD's\n")
     done = gate(repository, "base", "HEAD", "-b", ROWS, "--budget", "0.1", "--json", str(tmp_path / "report.json"))
     document = json.loads((tmp_path / "report.json").read_text())

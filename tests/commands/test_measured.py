@@ -147,7 +147,7 @@ def test_bad_input_is_one_clear_line(measured, tmp_path):
 
 def test_committed_records_fit_a_terminal():
     folder = ROOT / "perf" / "records"
-    for machine in records.machines(folder):
+    for machine in filter(lambda name: records.commits(folder, name), records.machines(folder)):
         for columns in (80, 120):
             done = command(ROOT, os.environ, "--machine", machine, columns=columns)
             assert done.returncode in (0, 1), done.stderr

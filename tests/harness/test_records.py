@@ -94,6 +94,7 @@ def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped
     assert [path.name for path in (tmp_path / "m").iterdir()] == [f"{COMMIT}.jsonl.gz"]
     (result,) = records.read_commit(tmp_path, "m", COMMIT)
     assert result.samples_s == pytest.approx((1e-6, 3e-6))
+    (tmp_path / "nothing" / "self-test").mkdir(parents=True)
     assert records.machines(tmp_path) == ["m"]
     assert records.commits(tmp_path, "m") == [COMMIT]
 
