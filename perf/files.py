@@ -58,11 +58,15 @@ def _save_elsewhere(name: str, text: str) -> str:
 def refuse_unwritable(path: Path) -> None:
     """Write and remove a probe, so that a failure shows before an hour of measuring. Raises as `write_aside` does."""
     with _click_errors(path):
+        new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_beside(path) as (temporary, stream):
             stream.write(bytes(PROBE_BYTES))
             stream.flush()
             temporary.unlink()
+    with contextlib.suppress(OSError):  # another process has put something there
+        for folder in new:
+            folder.rmdir()
 
 
 @contextlib.contextmanager

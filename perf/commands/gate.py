@@ -197,11 +197,11 @@ def command(
     click.echo("Reading the commits, this machine and its rows: a few seconds", err=True)
     kind: reports.Kind = "self-test" if self_test else "environment" if environments else "gate"
     kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep or self_test else []
-    for path in filter(None, (json_file, markdown, *kept)):
-        refuse_unwritable(path)
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
     with _ending_on_sigterm(), measuring(command_line()):
+        for path in filter(None, (json_file, markdown, *kept)):
+            refuse_unwritable(path)
         if self_test:
             _self_test(base or "HEAD", chosen, pattern, gpus, plant, budget)
             return

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from perf.__main__ import main
 from perf.harness.lock import measuring
 from perf.studies import CALCULATED, STUDIES
+from tests.repositories import needs_checkout
 
 MEASURING = {
     "gate": ["gate", "HEAD", "--set", "smoke", "--no-tests"],
@@ -16,7 +17,9 @@ MEASURING = {
 } | {f"study {name}": ["study", name] for name in STUDIES if name not in CALCULATED}
 
 
-@pytest.mark.parametrize("command", MEASURING)
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=[needs_checkout] * (one == "mutations")) for one in MEASURING]
+)
 def test_a_second_measurement_is_refused_with_the_name_of_the_first(command):
     with measuring("python -m perf gate main"):
         done = CliRunner().invoke(main, MEASURING[command])

@@ -18,6 +18,7 @@ from perf import selection
 from perf.commands.gate import command
 from perf.gate.rows import rows
 from perf.selection import shard
+from tests.repositories import needs_checkout
 from tests.throwaway import Repository
 
 ROWS = r"SmokeAttention.*\(128.*'reference'"
@@ -110,7 +111,7 @@ def test_heads_own_tests_come_first_and_red_means_no_timing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere",), "'nowhere' was given; allowed: a commit"),
+        pytest.param(("nowhere",), "'nowhere' was given; allowed: a commit", marks=needs_checkout),
         (("HEAD", "HEAD", "-b", "NoSuchClass"), "no case matches 'NoSuchClass'"),
         (("HEAD", "HEAD", "-b", "controls.Clocks"), "controls alone"),
         (("HEAD", "HEAD", "-b", "("), "'(' was given; allowed: a regular expression"),

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from perf import benchmarks, selection
 from perf.__main__ import main
 from perf.harness.suite import measure_class
+from tests.repositories import needs_checkout
 
 SOUND: dict[str, Any] = {
     "version": "1",
@@ -103,8 +104,13 @@ COMMANDS = {
 }
 
 
+OF_COMMITS = ("gate", "doctor")
+
+
 @pytest.mark.parametrize("attribute", ["workload", "negligible", "params"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=[needs_checkout] * (one in OF_COMMITS)) for one in COMMANDS]
+)
 def test_no_command_ends_in_a_traceback(declare, command, attribute, tmp_path):
     declare({other: value for other, value in SOUND.items() if other != attribute})
     done: Result = CliRunner().invoke(main, COMMANDS[command], env={"PERF_MACHINE_FILE": str(Path(tmp_path) / "no")})

@@ -18,6 +18,7 @@ from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
 from tests.commands.test_gate import ROWS, gate
 from tests.gate.reports import report, verdict
+from tests.repositories import needs_checkout
 from tests.throwaway import Repository
 
 CASE = Case("smoke.SmokeControls", "controls", {"control": "launch"}, "cpu", "wall", "warm")
@@ -102,8 +103,10 @@ def test_a_gate_of_two_environments_is_kept_apart(repository: Repository, enviro
         (["HEAD", "HEAD", "--env", ".", "."], "--env and HEAD were both given"),
         (["--self-test", "--env", ".", "."], "--env and --self-test were both given"),
         (["--env", "nowhere", "."], "'nowhere' does not exist"),
-        (["--env", ".", "."], "--env . was given; allowed:"),
-        (["--env", "/bin/true", "/bin/true", "--no-tests", "-b", ROWS], "did not start"),
+        pytest.param(["--env", ".", "."], "--env . was given; allowed:", marks=needs_checkout),
+        pytest.param(
+            ["--env", "/bin/true", "/bin/true", "--no-tests", "-b", ROWS], "did not start", marks=needs_checkout
+        ),
     ],
 )
 def test_bad_input_is_one_clear_line(

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from perf.commands import gate as command
 from perf.gate.rows import rows
 from perf.selection import SETS, asv_classes
+from tests.repositories import needs_checkout
 
 
 def test_the_controls_of_the_devices_come_along() -> None:
@@ -40,6 +41,7 @@ def test_cases_on_several_gpus_use_all_that_the_gate_was_given(gpus: int | None,
     assert any("Leaderboard" in row.case.benchmark for row in measured), "on one GPU as ever"
 
 
+@needs_checkout
 @pytest.mark.parametrize(
     ("before", "gpus", "after"), [("", 2, "0,1"), ("3,5,7", 2, "3,5"), ("3", 4, "3")], ids=["all", "some", "fewer"]
 )

@@ -69,8 +69,8 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "cases": len(rows),
         "cells": cells.extent([dict(row.config) for row in rows], axes),
         "done": len(done),
-        "only": units.seconds(done[0].figure.median)
-        if len(rows) == 1 and done and done[0].figure and section.quantity == "time"
+        "takes": _range([row.figure.median for row in done if row.figure])
+        if section.quantity == "time" and (len(rows) == 1 or not peers)
         else "",
         "headline": _headline(overviews, few, section),
         "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
@@ -83,6 +83,11 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "facts": facts,
         "command": f"asv run --bench '^{re.escape(one.benchmark)}\\.' {one.commit.hash[:8]}^!",
     }
+
+
+def _range(seconds: list[float]) -> str:
+    """Format what one case takes, or the shortest and the longest: 5.44 to 11.2 s."""
+    return " to ".join(units.seconds_together(sorted({min(seconds), max(seconds)}), 3)) if seconds else ""
 
 
 def _grid(
