@@ -98,6 +98,7 @@ def compile_side_by_side(*calls: Call) -> None:
     """
     if not all(launch.is_new for launch, _ in calls):
         return
+    triton.runtime.driver.active.get_current_device()  # else each thread would make a driver of its own
     with ThreadPoolExecutor(len(calls)) as threads:
         for compilation in [threads.submit(launch.compile, *tensors) for launch, tensors in calls]:
             compilation.result()
