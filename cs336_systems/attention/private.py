@@ -112,9 +112,9 @@ def direct_launch(
 
 
 def load(compiled: Any) -> None:
-    """Load machine code and compile the launcher, a C function, 0.4 s on a slow host, as else the first launch does.
+    """Load a compiled kernel and build its launcher, a C function that takes gcc 0.4 s on a slow host.
 
-    Fallback: the first launch does.
+    Fallback: the first launch does both.
     """
     getattr(compiled, "run", None)
 
