@@ -84,8 +84,7 @@ Call = tuple[Launch, tuple[Any, ...]]
 
 def launch_in_turn(*calls: Call) -> None:
     """Launch one after the other; the first time, compile all of them before, side by side."""
-    if calls[0][0].is_new:
-        compile_side_by_side(*calls)
+    compile_side_by_side(*calls)
     for launch, tensors in calls:
         launch(*tensors)
 

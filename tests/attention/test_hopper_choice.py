@@ -344,7 +344,7 @@ def test_they_compile_without_spills(d: int, dtype: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kernels = json.loads(found.stdout)
-    # A forward and a backward, with and without a mask.
+    assert len(kernels) == (42 if dtype == "float32" else 38 if d <= 64 else 28)  # as many as the tables hold
     assert len({(name.partition(" ")[0], " causal " in name) for name in kernels}) == 4
     for name, one in kernels.items():
         # The backward of 128 spills addresses before its loop, and the causal one no more than when it was measured;

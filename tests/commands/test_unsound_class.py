@@ -105,6 +105,7 @@ COMMANDS = {
 
 
 OF_COMMITS = ("gate", "doctor")
+"""Commands that read commits before classes."""
 
 
 @pytest.mark.parametrize("attribute", ["workload", "negligible", "params"])

@@ -166,7 +166,7 @@ NEEDS = {
 
 
 def unmeasured(source: Source, group: str) -> Markup:
-    """The command for a group that was not measured, and where else it was; nothing if it was."""
+    """The command for a group that was not measured, and where else it was; nothing if it was measured."""
     need = NEEDS[group]
     if not need.missing(source):
         return Markup()
