@@ -5,7 +5,7 @@ all arms at once and samples them in turn. What differs between the comparisons 
 
     comparison      arms                            processes                           samples of an arm in a process
     gate            two commits of one case         `Looks`: open rows go on            `Rounds()`, six visits a row
-    attention       implementations of a cell       `Pilot` of each cell                `Rounds(rounds, 1.5 s)`
+    attention       implementations of a cell       `Pilot` of each cell                `Rounds(rounds, 5 s)`
     train-step      ways to run a step              `Pilot` of each model               exactly --rounds
     parallel-step   ways to share a step            one `Pilot` of all rows             exactly --rounds
 """

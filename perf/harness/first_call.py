@@ -21,6 +21,7 @@ class FirstCallClock:
     """first_call: from the call to its result, including compilation, loading and autotuning.
 
     Every sample is a process of its own with empty compiler caches. Importing torch and allocating inputs do not count.
+    It may write Python's bytecode, as an installation does: without it, what torch imports late takes seconds more.
     """
 
     name: ClockName = "first_call"
@@ -45,12 +46,11 @@ class FirstCallClock:
     def _sample(self) -> float:
         with scratch_folder("perf-first-call-") as folder:
             caches = {name: str(Path(folder, name)) for name in CACHES}
+            environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | caches
             result, log = Path(folder, "seconds"), Path(folder, "log")
             # Files instead of pipes: a compiler's own workers inherit them and stay alive for a minute.
             with log.open("wb") as stream:
-                child = subprocess.Popen(
-                    [*self._command, str(result)], env=os.environ | caches, stdout=stream, stderr=stream
-                )
+                child = subprocess.Popen([*self._command, str(result)], env=environment, stdout=stream, stderr=stream)
                 try:
                     code = child.wait(LIMIT_S)
                 except subprocess.TimeoutExpired:

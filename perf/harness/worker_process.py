@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -85,15 +86,28 @@ class WorkerProcess:
         assert self._process is not None and self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
         if not ready:
-            self._process.kill()
-            self._process.wait()
-            return {"status": "hung", "reason": f"no answer within {limit_s:.0f} s; the process was killed"}
+            return {
+                "status": "hung",
+                "reason": f"no answer within {limit_s:.0f} s; the process was killed{self._end()}",
+            }
         text = self._process.stdout.readline()
         if text.endswith(b"\n"):
             return json.loads(text)
         code = self._process.wait()
         cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         return {"status": "crashed", "reason": f"the process died ({cause}){self._last_line()}"}
+
+    def _end(self) -> str:
+        """End a process that hangs; return where it was, innermost call first, if it can still say so."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGUSR1)
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        calls = re.findall(r'^  File ".*?([^/"]+)", line (\d+) in (\S+)$', self.last_output(), re.MULTILINE)
+        return " in " + " < ".join(f"{name} ({file}:{line})" for file, line, name in calls[:4]) if calls else ""
 
     def _last_line(self) -> str:
         lines = self.last_output().strip().splitlines()

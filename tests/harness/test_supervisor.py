@@ -106,7 +106,7 @@ FAULTS = """
 HANGS = 102
 EXPECTED = {
     101: ("crashed", "SIGABRT"),
-    HANGS: ("hung", "1 s"),
+    HANGS: ("hung", "1 s; the process was killed in wait (threading.py:"),
     103: ("error", "RuntimeError: first line"),
     104: ("out_of_memory", "99 GiB"),
     105: ("wrong", "out differs"),

@@ -7,6 +7,7 @@ by its path, because asv makes `perf` importable only in its own processes.
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib.util
 import json
 import os
@@ -31,6 +32,7 @@ def main() -> None:
 def serve(make: Callable[[], Any]) -> None:
     """Send the greeting of the worker that `make` returns, then its replies until stdin ends."""
     die_with_parent()
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # say where it hangs, then die
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a library's output must not get between two replies
     import_perf()
