@@ -1,11 +1,13 @@
 """Order of gathers, computations, frees and averages, and their bytes."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
-from tests.distributed.ranks import spawn
+from tests.distributed.ranks import on_a_gpu, spawn, spawn_processes
 
 VOCABULARY, WIDTH, HIDDEN = 7, 6, 9
 
@@ -68,3 +70,51 @@ def test_later_steps_gather_ahead_in_the_order_of_the_first_and_send_the_bytes_o
             assert gathered.calls == 7 if prefetch == 0 else 6
             assert scattered.num_bytes == 4 * sum(size.values()) and scattered.calls == 4
             assert averaged.num_bytes == 4 * 2 * WIDTH
+
+
+DEPTH, SIDE, ROWS = 6, 2048, 8192
+
+
+def trace_steps(rank):
+    """Map each prefetch to name, stream, start and end of what the GPU does in a third step, in order of the starts."""
+    traces = {}
+    for prefetch in (0, 1, 2):
+        chain = nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(DEPTH)))
+        net, batch = FullyShardedDataParallel(chain, prefetch=prefetch), torch.ones(ROWS, SIDE)
+
+        def step(net=net, batch=batch):
+            net(batch).sum().backward()
+            net.finish_gradient_synchronization()
+            torch.cuda.synchronize()
+
+        step()
+        step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+        events = [
+            (event.name(), event.device_resource_id(), event.start_ns(), event.start_ns() + event.duration_ns())
+            for event in profile.profiler.kineto_results.events()
+            if event.device_type() == torch.autograd.DeviceType.CUDA and not event.is_user_annotation()
+        ]
+        traces[prefetch] = sorted(events, key=lambda event: event[2])
+    return traces
+
+
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_gathers_and_averages_in_streams_of_their_own_while_layers_compute():
+    (traces,) = spawn_processes(on_a_gpu, 1, trace_steps, backend="nccl")
+    for prefetch, events in traces.items():
+        products = [event for event in events if re.search("gemm|cutlass", event[0])]
+        (compute,) = {stream for _, stream, _, _ in products}
+        moved = [event for event in events if event[1] != compute and re.search("DtoD|nccl", event[0])]
+        gathering, averaging = dict.fromkeys(stream for _, stream, _, _ in moved)
+        gathers = [(start, end) for _, stream, start, end in moved if stream == gathering]
+        forward = [(start, end) for _, _, start, end in products[:DEPTH]]
+        for (_, gathered), (start, _) in zip(gathers, forward, strict=False):
+            assert gathered <= start, "a layer waits for its own gather"
+        for layer in range(DEPTH - max(prefetch, 1)):
+            ahead, (_, computed) = gathers[layer + max(prefetch, 1)][0], forward[layer]
+            assert (ahead < computed) if prefetch else (ahead >= computed)
+        averages = [start for _, stream, start, _ in moved if stream == averaging]
+        assert len(averages) == DEPTH
+        assert averages[0] < products[-1][2], "the first gradient is averaged while earlier layers go backward"
