@@ -15,7 +15,7 @@ from perf.options import Finite, Shard, command_line
 @click.argument("commit", required=False)
 @click.option("-k", "pattern", default="", metavar="REGEX", help="Only mutations whose kind or name matches.")
 @click.option("--shard", "part", type=Shard(), help="Only shard I of N: every Nth mutation.")
-@click.option("--budget", default=3.0, show_default=True, type=Finite(min=0.1), help="Minutes for each mutation.")
+@click.option("--budget", default=6.0, show_default=True, type=Finite(min=0.1), help="Minutes for each mutation.")
 @click.option("--list", "only_list", is_flag=True, help="Print the mutations and their rows, and measure nothing.")
 def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budget: float, only_list: bool) -> None:
     """Score the gate: plant each slow-down or leak of a fixed list in COMMIT's code, and gate it against COMMIT.

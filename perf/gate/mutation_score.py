@@ -14,6 +14,7 @@ from perf.gate.judge import judge, open_rows
 from perf.gate.mutations import LIST, VERSION, Mutation, scores_by_kind
 from perf.gate.report import keep, own_test
 from perf.gate.rows import rows
+from perf.gate.verdicts import Judgement, Verdict
 from perf.tables import text_table
 
 
@@ -66,16 +67,26 @@ def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> None:
 
 
 def _attempt(arm: Arm, mutation: Mutation, evidence: list[Evidence], budget_s: float) -> tuple[Attempt, dict[str, Any]]:
+    def still_open(rows: Sequence[Evidence]) -> Sequence[Evidence]:
+        verdict = verdict_of(mutation, judge(evidence))
+        return [] if verdict and verdict.word == mutation.wanted else open_rows(rows)
+
     begin = time.monotonic()
-    run = measure((arm, arm), evidence, budget_s=budget_s, is_open=open_rows, plant=mutation.plant)
+    run = measure((arm, arm), evidence, budget_s=budget_s, is_open=still_open, plant=mutation.plant)
     judgement = judge(evidence)
+    verdict = verdict_of(mutation, judgement)
+    reason = verdict.reason if verdict else "neither arm ran here"
+    word, change = (verdict.word, verdict.change) if verdict else ("", None)
+    if verdict and verdict.word != "AMBIGUOUS" and verdict not in judgement.believed:
+        word, reason = "", judgement.contaminated
+    return Attempt(mutation, word, change, reason, round(time.monotonic() - begin, 1)), run.greeting
+
+
+def verdict_of(mutation: Mutation, judgement: Judgement) -> Verdict | None:
+    """Return the wanted verdict if a row got it, otherwise that of the first row; None if no row ran."""
     quantity = "peak_memory" if mutation.wanted == "LARGER" else "time"
-    verdict = next((one for one in judgement.believed if one.quantity == quantity or one.word == "BROKEN"), None)
-    verdict = verdict or next((one for one in judgement.verdicts if one.quantity == quantity), None)
-    reason = judgement.contaminated or (verdict.reason if verdict else "neither arm ran here")
-    word = verdict.word if verdict and not judgement.contaminated else ""
-    seconds = round(time.monotonic() - begin, 1)
-    return Attempt(mutation, word, verdict.change if verdict else None, reason, seconds), run.greeting
+    verdicts = [one for one in judgement.verdicts if one.quantity == quantity or one.word == "BROKEN"]
+    return next((one for one in verdicts if one.word == mutation.wanted), verdicts[0] if verdicts else None)
 
 
 def table(attempts: Sequence[Attempt]) -> str:

@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 import pytest
 
-from perf.gate.mutation_score import Attempt, selected_rows, table
+from perf.gate.judge import judge
+from perf.gate.mutation_score import Attempt, selected_rows, table, verdict_of
 from perf.gate.mutations import Mutation, mutations, scores_by_kind
+from tests.gate.made_evidence import evidence, rows
 from tests.throwaway import ROOT
 
 LIST = mutations()
@@ -49,3 +51,12 @@ def test_what_has_no_verdict_is_not_counted() -> None:
     larger = Attempt(LIST[0], "LARGER", 0.5, "", 3.0)
     assert not larger.is_found, "a tile table wants SLOWER"
     assert "+50.0 %" in table([larger])
+
+
+def test_the_wanted_verdict_counts_whichever_row_of_a_mutation_gets_it() -> None:
+    slower = next(one for one in LIST if one.wanted == "SLOWER")
+    for evidence_of_both in ([*rows(), evidence("slow", 0.05)], [evidence("slow", 0.05), *rows()]):
+        verdict = verdict_of(slower, judge(evidence_of_both))
+        assert verdict is not None and (verdict.key, verdict.word) == (evidence("slow", 0.05).case.key, "SLOWER")
+    missed, nothing = verdict_of(slower, judge(rows())), verdict_of(slower, judge([]))
+    assert missed is not None and missed.word == "SAME" and nothing is None
