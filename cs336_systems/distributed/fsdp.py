@@ -12,7 +12,6 @@ forward as in the backward, and keep a matrix that the next layers need again. G
 process groups, which on CUDA are two streams.
 """
 
-import copy
 import itertools
 import weakref
 from collections.abc import Callable
@@ -45,6 +44,7 @@ from cs336_systems.distributed.shards import (
     refuse_direct_use,
     refuse_sharded,
     shard_matrices,
+    take_rows_when_loading,
 )
 
 
@@ -79,8 +79,8 @@ class FullyShardedDataParallel(nn.Module):
     Args:
         module: the same on every rank except for its values; available as `.module`.
         compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
-            None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. A compiled block's
-            inputs and other parameters are not cast: run it under autocast.
+            None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. Inputs and other
+            parameters of a compiled block and of `nn.MultiheadAttention` are not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2.
         process_group: the ranks that share the model; None means all.
 
@@ -125,6 +125,7 @@ class FullyShardedDataParallel(nn.Module):
         sharded = {shard.parameter for shard in self._shards}
         self._replicated = {name: value for name, value in module.named_parameters() if value not in sharded}
         self._layers = {layer.name: layer for layer in layers_of(module, self._shards)}
+        take_rows_when_loading(self._layers.values())
         self._forwards: dict[Layer, _Use] = {}
         self._num_passes, self._had_backward, self._is_finished = 0, False, True
         for layer in self._layers.values():
@@ -198,11 +199,7 @@ class FullyShardedDataParallel(nn.Module):
         """Load a whole state, the same on every rank, or what `sharded_state_dict` returned on this rank."""
         if assign:
             raise ValueError("assign=True was given; allowed: False, because the parameters hold rows")
-        state = copy.copy(state_dict)  # with its metadata, which tells versions apart
-        for name, shard in self._names().items():
-            if name in state and state[name].shape == shard.shape:
-                state[name] = state[name][shard.rows]
-        return self.module.load_state_dict(state, strict)
+        return self.module.load_state_dict(state_dict, strict)
 
     def _names(self) -> dict[str, Shard]:
         """Map every name of every matrix, of which tied ones have several."""

@@ -1,6 +1,6 @@
 """Matrices of which every rank keeps some rows, and the layers that need them whole."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -170,7 +170,7 @@ class Layer:
     @property
     def is_plain(self) -> bool:
         """Whether the module is one linear or embedding layer, whose inputs and bias have the dtype of the weight."""
-        return type(self.module).__name__ in SHARDED and not self.is_compiled
+        return _is_of(SHARDED, self.module) and not self.is_compiled
 
     @property
     def reuses_weight(self) -> bool:
@@ -203,6 +203,25 @@ class Layer:
                 owner.__dict__.pop(attribute, None)
 
 
+def _is_of(names: set[str], module: nn.Module) -> bool:
+    return not names.isdisjoint(cls.__name__ for cls in type(module).__mro__)
+
+
+def take_rows_when_loading(layers: Iterable[Layer]) -> None:
+    """Let modules with sharded matrices load whole ones, after hooks of the modules around them have seen these."""
+    places = {(owner, attribute): shard for layer in layers for owner, attribute, shard in layer.places}
+    for (owner, attribute), shard in places.items():
+        owner.register_load_state_dict_pre_hook(partial(_take_rows, attribute, shard))
+
+
+def _take_rows(
+    attribute: str, shard: Shard, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object
+) -> None:
+    whole = state_dict.get(prefix + attribute)
+    if whole is not None and whole.shape == shard.shape:
+        state_dict[prefix + attribute] = whole[shard.rows]
+
+
 def refuse_sharded(module: nn.Module) -> None:
     """Raise `ValueError` if a parameter of `module` is sharded already."""
     for name, parameter in module.named_parameters():
@@ -215,9 +234,8 @@ def shard_matrices(module: nn.Module, group: dist.ProcessGroup | None) -> list[S
     matrices = set()
     for layer in module.modules():
         weight = getattr(layer, "weight", None)
-        is_named = SHARDED & {cls.__name__ for cls in type(layer).__mro__}
         is_read_outside = isinstance(layer, NonDynamicallyQuantizableLinear)  # by nn.MultiheadAttention
-        if is_named and not is_read_outside and isinstance(weight, nn.Parameter) and weight.ndim >= 2:
+        if _is_of(SHARDED, layer) and not is_read_outside and isinstance(weight, nn.Parameter) and weight.ndim >= 2:
             matrices.add(weight)
     return [
         Shard(name, value, group) for name, value in module.named_parameters() if value in matrices and value.numel()

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.configs import ModelConfig
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
+from cs336_systems.linear_cross_entropy import LanguageModelHead
 from cs336_systems.optimizer.master_weights import master_weight_adamw
 from cs336_systems.transformer import TransformerLM
 from tests.distributed.backends import LIKE_GLOO_ON_CUDA
@@ -322,6 +323,36 @@ def save_and_load(rank, world_size):
 def test_states_are_whole_or_sharded_and_load_into_plain_and_sharded_models(world_size):
     for whole in spawn(save_and_load, world_size, world_size):
         torch.testing.assert_close(whole, seeded(Buffered).state_dict(), rtol=0, atol=0)
+
+
+def load_the_courses_weights(rank):
+    """Return logits of a sharded and of a plain model, both with a state dict that pairs neighbours."""
+    net, plain = (TransformerLM(TINY, 8) for _ in range(2))
+    course = {name: value for name, value in plain.state_dict().items() if name != "rope_distance"}
+    sharded = FullyShardedDataParallel(net)
+    for each in (sharded, plain):
+        each.load_state_dict(course)
+    return [each(torch.arange(8)[None]) for each in (sharded, plain)]
+
+
+def test_a_whole_checkpoint_of_the_course_loads_into_a_sharded_model():
+    for logits, expected in spawn(load_the_courses_weights, 2):
+        torch.testing.assert_close(logits, expected, rtol=0, atol=0)
+
+
+class Scaled(nn.Linear):
+    """A linear layer by another name."""
+
+
+def run_heads_in_low_precision(rank):
+    """Return the dtypes of what linear layers, and layers derived from them, make of a norm's float32."""
+    heads = nn.Linear(8, 32, bias=False), Scaled(8, 32), LanguageModelHead(8, 32)
+    nets = [FullyShardedDataParallel(nn.Sequential(nn.LayerNorm(8), head), torch.bfloat16) for head in heads]
+    return [str(net(torch.ones(3, 8)).dtype) for net in nets]
+
+
+def test_inputs_of_layers_derived_from_linear_ones_are_cast_too():
+    assert spawn(run_heads_in_low_precision, 2) == [["torch.bfloat16"] * 3] * 2
 
 
 def train_in_pairs(rank):
