@@ -67,12 +67,6 @@ def test_every_link_is_in_the_chinese_text():
     assert len(in_page(CHINESE)) == len(in_page(ENGLISH))
 
 
-def test_linked_files_exist():
-    files = {target.partition("#")[0] for target in targets(CHINESE) if "://" not in target} - {""}
-    assert "README.md" in files
-    assert {file for file in files if not (ROOT / file).exists()} == set()
-
-
 def test_links_within_the_page_lead_to_its_headings():
     assert set(in_page(CHINESE)) - anchors(CHINESE) == set()
 

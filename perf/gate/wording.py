@@ -41,7 +41,9 @@ def headline(report: Report) -> str:
     if report.exit_status == 2:
         times = [verdict for verdict in judgement.verdicts if verdict.quantity == "time"]
         subject = "No time" if times and len(times) < len(judgement.verdicts) else "Nothing"
-        return f"{subject} could be judged" + (f": {counts['AMBIGUOUS']} rows are ambiguous" if counts else "")
+        return f"{subject} could be judged" + (
+            f": {counts['AMBIGUOUS']} rows are ambiguous" if counts["AMBIGUOUS"] else ""
+        )
     accepted = sum(verdict.word in BAD for verdict in judgement.verdicts if verdict.accepted)
     others = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
     clauses = [

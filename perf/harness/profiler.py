@@ -1,4 +1,4 @@
-"""Device and host activities with their times: the only place that starts torch.profiler."""
+"""Device and host activities with their times, by torch.profiler."""
 
 import warnings
 from collections.abc import Callable

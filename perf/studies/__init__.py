@@ -5,7 +5,7 @@ A study is a module with a `command`, in a folder of its own if it has parts: op
 figure. Shared by several studies: `document` writes and presents rows, `on_file` reads them, `rows` has their types,
 `lm` the options and steps of the model, `speedups` the options and intervals of a comparison and `speedup_figure` its
 figure, `figures` creates and saves figures, `fresh_process` starts processes, `progress` shows bars. `results` holds
-the committed rows, and `answers` makes the tables of their README.
+the committed rows; `python -m perf report --answers` makes the tables of their README.
 """
 
 import copy

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from perf.commands import gate as command
 from perf.gate.rows import rows
+from perf.gate.simulation import PR_ROWS
 from perf.selection import SETS, asv_classes
 from tests.repositories import needs_checkout
 
@@ -26,6 +27,10 @@ def test_the_whole_set_judges_no_row_that_runs_no_project_code() -> None:
     assert controls == {name for name, cls, _ in asv_classes() if cls.workload == "controls"}
     assert not [row for row in measured if row.case.workload == "controls" and not row.is_control]
     assert len({row.case.key for row in measured}) == len(measured), "each once"
+
+
+def test_the_simulated_pull_request_has_as_many_rows_as_a_real_one() -> None:
+    assert sum(not row.is_control for row in rows(SETS["pr"])) == PR_ROWS
 
 
 def test_a_control_that_no_gate_needs_is_measured_where_it_is_selected() -> None:

@@ -1,4 +1,4 @@
-"""The 16-bit backward for head dimensions of 33 to 64, in four warp groups.
+"""The 16-bit backward for head dimensions up to 64, in four warp groups.
 
 One group loads, two compute s, p, dp, ds, dv and dk of 64 keys each, and one multiplies ds with k and adds the product
 to dq. With dk and dv, 64 x 64 each, the consumers have too few registers left for a tile of dq, which needs nothing

@@ -30,7 +30,7 @@ class TunedKernel:
     """A kernel with its candidates and cells."""
 
     table: str
-    """The table of `cs336_systems.attention.tile_choices`, in words."""
+    """The table of `cs336_systems.attention`, in `tiles` or `hopper_tables`, in words."""
 
     values: dict[str, tuple[int, ...]]
     """The meaning of a candidate's numbers, and the values that are tried."""
