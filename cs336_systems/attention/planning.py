@@ -14,6 +14,7 @@ from cs336_systems.attention.inputs import check_inputs
 from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_of, layout_of, like, new_lse
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
+from cs336_systems.launching import require_launchable
 
 # False under Triton's interpreter, which runs on the CPU and multiplies exactly.
 IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
@@ -63,7 +64,7 @@ def backward_request(request: Request) -> Request:
 
 def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward:
     """Choose the kernels of a forward for checked inputs; raise ValueError where none runs."""
-    _check_device(q)
+    require_launchable(flash_fwd_kernel, q, "q")
     if q.numel() == 0:
         return _empty_forward
     num_keys = _visible_keys(request, q, k)
@@ -183,8 +184,3 @@ def _empty_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return zeros: there may be keys where there are no queries."""
     return new_like(q), new_like(k).zero_(), new_like(v).zero_()
-
-
-def _check_device(q: Tensor) -> None:
-    if not q.is_cuda and (IS_COMPILED or not q.is_cpu):
-        raise ValueError(f"q is on {q.device}; allowed for Triton: CUDA, or the CPU with TRITON_INTERPRET=1")

@@ -16,6 +16,7 @@ from typing import Any
 from perf.harness.case import Cache, ClockName
 from perf.harness.clock import WARM_UP_S, Clock, host_samples
 from perf.harness.profiler import Activity, device_activity
+from perf.harness.spans import covered_s
 from perf.workloads.workload import Workload
 
 FLUSH_BYTES = 256 * 2**20  # as in triton.testing.do_bench; over four times the 60 MB L2 of an H200
@@ -213,7 +214,7 @@ class BusyClock(_CudaClock):
         for _ in range(1 + RETAKES):  # the profiler occasionally loses an activity
             busy, markers = _between_markers(device_activity(calls))
             if markers == 2 * count:
-                return [length_of_union(spans) for spans in busy]
+                return [covered_s(spans) for spans in busy]
         raise RuntimeError(f"the profiler saw {markers} of {2 * count} markers: no device-busy time")
 
 
@@ -255,15 +256,6 @@ class CudaHostClock(_CudaClock):
 CUDA_CLOCKS: dict[str, Callable[[], Clock]] = {
     clock.name: clock for clock in (EventClock, GraphClock, BusyClock, GpuWallClock, CudaHostClock)
 }
-
-
-def length_of_union(spans: list[tuple[float, float]]) -> float:
-    """Return the total length that at least one span covers; spans are (start, end), sorted by their starts."""
-    total, covered_to = 0.0, float("-inf")
-    for start, end in spans:
-        total += max(0.0, end - max(start, covered_to))
-        covered_to = max(covered_to, end)
-    return total
 
 
 def _between_markers(activities: Iterable[Activity]) -> tuple[list[list[tuple[float, float]]], int]:

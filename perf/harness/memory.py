@@ -52,10 +52,10 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
             work.run()
         work.prepare()
         torch.cuda.synchronize()
-        first_of_run = len(_trace())
+        first_of_run = len(allocator_trace())
         work.run()
         torch.cuda.synchronize()
-        trace = _trace()
+        trace = allocator_trace()
     finally:
         record(enabled=None)
     peak_bytes, largest_allocations = peak_of(trace, first_of_run)
@@ -90,7 +90,8 @@ def _callers(frames: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{'/'.join(frame['filename'].split('/')[-2:])}:{frame['line']} {frame['name']}"
 
 
-def _trace() -> list[dict[str, Any]]:
+def allocator_trace() -> list[dict[str, Any]]:
+    """Return the recorded events of the current GPU's allocator, oldest first."""
     import torch
 
     traces = torch.cuda.memory._snapshot()["device_traces"]

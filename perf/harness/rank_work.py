@@ -10,6 +10,7 @@ from perf.harness.cuda_clocks import MARKER
 from perf.harness.injection import Injection
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.profiler import device_activity, host_activity
+from perf.harness.spans import Span, merged
 from perf.harness.status import failure
 from perf.workloads import build
 from perf.workloads.workload import Workload
@@ -101,15 +102,11 @@ class RankWork:
             marks = [number for number, activity in enumerate(activities) if MARKER in activity.name]
             activities = activities[marks[-1] + 1 :] if marks else []
         begin = min((activity.start_s for activity in activities), default=0.0)
-        spans: dict[str, list[list[float]]] = {"compute": [], "communication": []}
+        spans: dict[str, list[Span]] = {"compute": [], "communication": []}
         for activity in activities:
             kind = "communication" if activity.name.startswith(COLLECTIVES) else "compute"
-            start, end = activity.start_s - begin, activity.end_s - begin
-            if spans[kind] and start <= spans[kind][-1][1]:
-                spans[kind][-1][1] = max(spans[kind][-1][1], end)
-            else:
-                spans[kind].append([start, end])
-        return spans
+            spans[kind].append((activity.start_s - begin, activity.end_s - begin))
+        return {kind: merged(of) for kind, of in spans.items()}
 
     def _run_at_the_clock_of_work(self) -> None:
         """Run `RUNS_BEFORE` times, launch the mark, run once more."""

@@ -18,6 +18,7 @@ from perf.files import scratch_folder
 from perf.harness.case import Cache, Case, ClockName
 from perf.harness.clock import WARM_UP_S
 from perf.harness.injection import Injection
+from perf.harness.spans import Span
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
 SCRIPT = Path(__file__).parent / "workers" / "rank.py"
@@ -110,7 +111,7 @@ class Ranks:
         highest = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
         return {name: value for name, value in highest.items() if name != "status"}
 
-    def spans(self, arm: int = 0) -> list[dict[str, list[list[float]]]]:
+    def spans(self, arm: int = 0) -> list[dict[str, list[Span]]]:
         """Return when each rank computed and when it communicated in one run: [start, end], seconds.
 
         A run before it is thrown away: in the first the profiler spends time of its own.

@@ -54,7 +54,7 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
 
     with (
         mock.patch.object(JITFunction, "__getitem__", compile_only),
-        mock.patch.object(planning, "_check_device"),
+        mock.patch.object(planning, "require_launchable"),
         mock.patch.object(launch, "compile_side_by_side"),
         mock.patch.object(gpu, "multiprocessors", return_value=132),
         mock.patch.object(gpu, "shared_bytes", return_value=227 * 2**10),

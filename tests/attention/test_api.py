@@ -307,7 +307,7 @@ def test_the_kernels_are_told_what_was_asked_for(asked: str | None, monkeypatch:
             told.append(launch.constants["INPUT_PRECISION"])
 
     monkeypatch.setattr(planning, "IS_COMPILED", True)
-    monkeypatch.setattr(planning, "_check_device", lambda q: None)
+    monkeypatch.setattr(planning, "require_launchable", lambda kernel, x, name: None)
     monkeypatch.setattr(Launch, "__call__", note)
     monkeypatch.setattr(launch, "compile_side_by_side", lambda *calls: None)
     out = flash_attention(q, k, v, impl="triton", fp32_precision=asked)

@@ -13,9 +13,10 @@ from perf.harness import ceilings
 from perf.harness.case import Case
 from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
-from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, MARKER, MAX_LEAD_S, _between_markers, length_of_union
+from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, MARKER, MAX_LEAD_S, _between_markers
 from perf.harness.measure import Worker
 from perf.harness.profiler import Activity
+from perf.harness.spans import covered_s
 from perf.workloads import build
 from perf.workloads.workload import Floor, Workload
 
@@ -126,8 +127,8 @@ def test_ceilings_of_a_cpu_are_positive():
 
 
 def test_the_device_is_busy_where_at_least_one_span_is():
-    assert length_of_union([(0, 2), (1, 3), (5, 6), (5.25, 5.5)]) == pytest.approx(4)
-    assert length_of_union([]) == 0
+    assert covered_s([(0, 2), (1, 3), (5, 6), (5.25, 5.5)]) == pytest.approx(4)
+    assert covered_s([]) == 0
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def watch_spans(rank):
 
 
 def test_spans_are_the_unions_of_what_computes_and_of_what_communicates_from_the_first_work_on():
-    spans = {"compute": [[0.0, 3.0], [5.0, 6.0]], "communication": [[2.5, 4.0]]}
+    spans = {"compute": [(0.0, 3.0), (5.0, 6.0)], "communication": [(2.5, 4.0)]}
     assert spawn(watch_spans, 1) == [{"status": "ok"} | spans]
 
 
@@ -164,7 +164,7 @@ def test_the_spans_of_a_gpu_are_those_of_the_last_of_several_runs_at_the_clock_o
     ((answer, log),) = spawn(watch_spans_of_a_gpu, 1)
     run = ["barrier", "gemm", "ncclKernel"]
     assert log == [*run * RUNS_BEFORE, "barrier", "at::spin_kernel(long)", "gemm", "ncclKernel"]
-    assert answer == {"status": "ok", "compute": [[0.0, 1.0]], "communication": [[1.0, 2.0]]}
+    assert answer == {"status": "ok", "compute": [(0.0, 1.0)], "communication": [(1.0, 2.0)]}
 
 
 def test_an_arm_is_built_beside_those_before_it_and_the_first_takes_the_place_of_all(monkeypatch):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from perf.harness.spans import covered_s, merged
 from perf.studies.lm import Setting, synchronize
 from perf.workloads import PACKAGE, measured
 
@@ -63,7 +64,7 @@ class Profile(NamedTuple):
 
     def within(self, name: str) -> list[Kernel]:
         """Return the kernels that were launched in a range of this name."""
-        spans = _merged(self.ranges.get(name, ()))
+        spans = merged(self.ranges.get(name, ()))
         starts = [start for start, _ in spans]
 
         def is_inside(time_s: float) -> bool:
@@ -74,7 +75,7 @@ class Profile(NamedTuple):
 
     def host_s(self, name: str) -> float:
         """Return the seconds that the host spent in ranges of this name."""
-        return sum(end - start for start, end in _merged(self.ranges.get(name, ())))
+        return covered_s(self.ranges.get(name, ()))
 
 
 def profile_of(events: Iterable[Any], *, on_gpu: bool) -> Profile:
@@ -133,7 +134,7 @@ def busy_s(kernels: list[Kernel], *, on_gpu: bool) -> float:
     """Return the time in which a kernel ran, overlapping kernels once; on a CPU the sum of self times."""
     if not on_gpu:
         return sum(kernel.seconds for kernel in kernels)
-    return sum(end - start for start, end in _merged((each.start_s, each.start_s + each.seconds) for each in kernels))
+    return covered_s((each.start_s, each.start_s + each.seconds) for each in kernels)
 
 
 def kind_of(name: str) -> str:
@@ -227,13 +228,3 @@ def phase(name: str) -> AbstractContextManager[object]:
     """Return a range around a phase, recorded whether or not the model has ranges."""
     with measured("ranges", "recorded")():
         return measured("ranges", "range_")(name)
-
-
-def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from perf.harness.memory import allocator_trace
+
 MAX_ENTRIES = 1_000_000
 
 FORWARD = ("forward",)
@@ -127,8 +129,8 @@ def _on_gpu(phases: Iterator[str], snapshot: Path | None) -> Recording:
     # As in the course, but with Python's frames alone, like the harness's records.
     memory._record_memory_history(stacks="python", max_entries=MAX_ENTRIES, clear_history=True)
     try:
-        marks = [(phase, len(_trace())) for phase in _settled(phases)]
-        peak, trace = torch.cuda.max_memory_allocated(), _trace()
+        marks = [(phase, len(allocator_trace())) for phase in _settled(phases)]
+        peak, trace = torch.cuda.max_memory_allocated(), allocator_trace()
         if snapshot:
             _dump(snapshot)
     finally:
@@ -144,13 +146,6 @@ def _settled(phases: Iterator[str]) -> Iterator[str]:
         torch.cuda.synchronize()
         yield phase
     torch.cuda.synchronize()
-
-
-def _trace() -> list[dict[str, Any]]:
-    import torch
-
-    traces = torch.cuda.memory._snapshot()["device_traces"]
-    return traces[torch.cuda.current_device()] if traces else []
 
 
 def _dump(path: Path) -> None:

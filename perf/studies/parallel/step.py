@@ -12,8 +12,8 @@ import click
 
 from perf.harness.case import Case
 from perf.harness.comparison import ComparedArm, Pilot, compare
-from perf.harness.cuda_clocks import length_of_union
 from perf.harness.ranks import RankClock, Ranks
+from perf.harness.spans import Span, covered_s
 from perf.harness.status import describe, refusals
 from perf.studies.document import document, heading, out_option, present, write_in_parts
 from perf.studies.lm import VARIANTS, bench, refusal, refused
@@ -165,9 +165,9 @@ def _add(row: Row, ranks: Ranks, pairs: Pairs, device: Device, rounds: int, numb
         row[f"{names[0]}_busy"].append(busy_s(ranks.spans()) / statistics.median(replies[names[0]]["samples_s"]))
 
 
-def busy_s(spans: list[dict[str, list[list[float]]]]) -> float:
+def busy_s(spans: list[dict[str, list[Span]]]) -> float:
     """Return the seconds for which the least busy rank computes or communicates."""
-    return min(length_of_union(sorted((start, end) for kind in rank.values() for start, end in kind)) for rank in spans)
+    return min(covered_s((start, end) for kind in rank.values() for start, end in kind) for rank in spans)
 
 
 def shown(rows: list[ParallelStepRow]) -> list[Row]:
