@@ -1,11 +1,13 @@
 """Draw when a step computes and when it communicates, for each strategy."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from perf.harness.case import Case
+from perf.harness.spans import Span
 from perf.harness.status import one_line, refusals
 from perf.options import Finite
 from perf.studies import figures
@@ -57,12 +59,12 @@ def command(steps: Steps, strategies: tuple[str, ...], bucket_size_mb: float, ou
     draw(whole["rows"], out / "overlap.png", f"{heading(whole)}\n{steps}")
 
 
-def _to_100_ns(spans: Spans) -> Spans:
+def _to_100_ns(spans: Sequence[Span]) -> Spans:
     """Round to 100 ns, the resolution of a kernel's time: there are thousands of spans."""
     return [[round(start, 7), round(end, 7)] for start, end in spans]
 
 
-def length(spans: Spans) -> float:
+def length(spans: Sequence[Sequence[float]]) -> float:
     """Return the total length of disjoint spans."""
     return sum(end - start for start, end in spans)
 
