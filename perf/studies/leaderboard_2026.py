@@ -9,8 +9,8 @@ import click
 
 from perf.harness.status import describe
 from perf.studies.document import conclude, kept, out_option, present
-from perf.studies.lm import bench, memory_bytes
-from perf.studies.parallel.ranked import Device, default_device, measured_rows
+from perf.studies.lm import Device, bench, device_kind, memory_bytes
+from perf.studies.parallel.ranked import measured_rows
 from perf.studies.rows import Row
 from perf.tables import text_table
 from perf.units import gib, memory, seconds
@@ -57,7 +57,7 @@ def command(
     the loss never holds all logits. The predicted peak of a GPU and the least time are printed before anything runs. A
     slice has fewer layers, its time and peak are extrapolated by the closed forms of slice and whole.
     """
-    device = default_device()
+    device = device_kind()
     params = params_of(device, layers, context, world_size, checkpoint_every)
     predicted = prediction(params, rates(params["precision"]), device)
     click.echo(text_table(predicted_cells(params, predicted)))
@@ -152,7 +152,7 @@ def _options(params: dict[str, Any], device: Device) -> dict[str, int]:
 
 def predicted_cells(params: dict[str, Any], predicted: Row) -> Iterator[Row]:
     """Yield the predicted memory of a rank, phase by phase."""
-    for phase, num_bytes in peaks(params, default_device()).items():
+    for phase, num_bytes in peaks(params, device_kind()).items():
         yield {
             "predicted": phase,
             "of a rank": gib(num_bytes),

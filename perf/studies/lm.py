@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import click
 
@@ -125,7 +125,10 @@ tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Measure
 """Option of studies without a model: "tiny" or None."""
 
 
-def device_kind() -> str:
+Device = Literal["cuda", "cpu"]
+
+
+def device_kind() -> Device:
     """Return "cuda" where there is a GPU, else "cpu"."""
     import torch
 

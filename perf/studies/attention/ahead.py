@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perf.studies.attention.arms import Device, builder
+from perf.studies.attention.arms import builder
 from perf.studies.attention.cells import Cell
 from perf.studies.fresh_process import side_by_side
+from perf.studies.lm import Device
 from perf.studies.progress import progress
 
 MAX_PROCESSES = 16

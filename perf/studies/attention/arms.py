@@ -4,13 +4,13 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 from perf.harness.comparison import ComparedArm, Comparer, Reply, Rounds
 from perf.harness.working_tree import ROOT
 from perf.studies.attention.cells import Cell, min_bytes
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import memory_bytes
+from perf.studies.lm import Device, memory_bytes
 from perf.units import GIB, gib
 from perf.workloads import build
 from perf.workloads.workload import DoesNotFit, Workload
@@ -20,8 +20,6 @@ SECONDS = 5.0
 
 Calls of 0.2 s throttle an H100, each by another amount: their times scatter by 5 %.
 """
-
-Device = Literal["cuda", "cpu"]
 
 
 class Process:

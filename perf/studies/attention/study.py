@@ -13,12 +13,12 @@ from perf.harness.comparison import Pilot, compare
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
 from perf.studies.attention.ahead import compile_ahead
-from perf.studies.attention.arms import Device, Process
+from perf.studies.attention.arms import Process
 from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
 from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, document_of, groups_of
 from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
 from perf.studies.document import conclude, document, heading, out_option, write_in_parts
-from perf.studies.lm import device_kind, tiny_option
+from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
@@ -85,7 +85,7 @@ def command(
     out: Path,
 ) -> None:
     """Run the study; `help` describes it."""
-    device: Device = "cuda" if device_kind() == "cuda" else "cpu"
+    device = device_kind()
     if clock and device == "cpu":
         raise click.ClickException(f"--clock {clock} was given; allowed without a GPU: none, it is the wall clock")
     allowed = groups_of(device, tiny=bool(size))

@@ -10,8 +10,8 @@ import click
 from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import document, heading, out_option, present, write
-from perf.studies.lm import tiny_option
-from perf.studies.parallel.ranked import Device, default_device, measured_rows, world_size_option, world_sizes_of
+from perf.studies.lm import Device, device_kind, tiny_option
+from perf.studies.parallel.ranked import measured_rows, world_size_option, world_sizes_of
 from perf.studies.rows import AllReduceRow, Row
 from perf.workloads.closed_forms import bandwidths
 
@@ -39,10 +39,10 @@ def command(
     """
     sizes = megabytes or ((1,) if size else (1, 10, 100, 1000))
     rows: list[Row] = []
-    for device in devices or tuple(dict.fromkeys((default_device(), "cpu"))):
+    for device in devices or tuple(dict.fromkeys((device_kind(), "cpu"))):
         axes = itertools.product(world_sizes_of(world_sizes, device), sizes)
         rows += measured_rows("collectives", [{"world_size": ranks, "megabytes": size} for ranks, size in axes], device)
-    whole = document(default_device(), rows)
+    whole = document(device_kind(), rows)
     present(whole, "All-reduce of float32, median; 1 MB = 10^6 bytes", shown(whole["rows"]))
     write(out / "all-reduce.json", whole)
     draw(whole["rows"], out / "all-reduce.png", heading(whole))

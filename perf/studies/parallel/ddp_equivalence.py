@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from perf.studies.document import document, out_option, present, write
-from perf.studies.lm import SIZES
-from perf.studies.parallel.ranked import default_device, world_size_option, world_sizes_of
+from perf.studies.lm import SIZES, device_kind
+from perf.studies.parallel.ranked import world_size_option, world_sizes_of
 from perf.studies.rows import EquivalenceRow, Row
 from perf.workloads import measured
 from perf.workloads.data_parallel import OURS
@@ -34,7 +34,7 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
     A small Transformer, SGD in float32: every strategy, on ranks that start from different weights, against one process
     with the whole batch. Weights must be bit-identical on all ranks and equal those of one process up to rounding.
     """
-    device = default_device()
+    device = device_kind()
     rows: list[Row] = []
     spawn = measured("distributed.process_group", "spawn")
     for world_size in world_sizes_of(world_sizes, device):

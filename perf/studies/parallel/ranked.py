@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -16,7 +16,7 @@ from perf.harness.ranks import Ranks
 from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
-from perf.studies.lm import PRECISIONS, SIZES, bench, device_kind, refused
+from perf.studies.lm import PRECISIONS, SIZES, Device, bench, device_kind, refused
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 
@@ -26,7 +26,6 @@ STOP = {"min_samples": 10, "max_samples": 40, "max_seconds": 2.0}
 LIMIT_S = 600.0
 """A visit that takes longer has hung; its first call may compile for minutes."""
 
-Device = Literal["cuda", "cpu"]
 
 UNSCALED = tuple(name for name in PRECISIONS if name != "fp16")
 """Precisions without loss scaling, which would have to agree over the ranks."""
@@ -80,7 +79,7 @@ def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable
             batch: int,
             **options: Any,
         ) -> None:
-            device = default_device()
+            device = device_kind()
             defaults = ("xl", 512, "bf16", "compiled_blocks") if device == "cuda" else ("tiny", 64, "fp32", "eager")
             common = {"precision": precision or defaults[2], "variant": variant or defaults[3], "batch": batch}
             world_sizes = world_sizes_of(world_sizes, device)
@@ -165,8 +164,3 @@ def _visit_twice(worker: WorkerProcess, case: Case, ceilings: dict[str, Any]) ->
     samples_s = list(counted_samples(sampled))
     row = {"status": "ok", "error": checked["error"], "samples_s": samples_s, "facts": checked.get("facts", {})}
     return row | ({"peak_bytes": checked["peak_bytes"]} if "peak_bytes" in checked else {})
-
-
-def default_device() -> Device:
-    """Return "cuda" where there is a GPU."""
-    return "cuda" if device_kind() == "cuda" else "cpu"

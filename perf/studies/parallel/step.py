@@ -16,8 +16,8 @@ from perf.harness.ranks import RankClock, Ranks
 from perf.harness.spans import Span, covered_s
 from perf.harness.status import describe, refusals
 from perf.studies.document import document, heading, out_option, present, write_in_parts
-from perf.studies.lm import VARIANTS, bench, refusal, refused
-from perf.studies.parallel.ranked import UNSCALED, Device, Steps, running_ranks, step_options
+from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
+from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
 from perf.studies.progress import progress
 from perf.studies.rows import ParallelStepRow, Row
 from perf.studies.speedup_figure import draw

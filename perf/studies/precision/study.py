@@ -7,6 +7,7 @@ import click
 
 from perf.options import Finite
 from perf.studies.document import document, heading, out_option, write
+from perf.studies.lm import device_kind
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.studies.progress import progress
 from perf.studies.rows import Row
@@ -50,9 +51,7 @@ def command(
     training      one model on one stream in fp32, bf16 and fp16 with loss scaling: samples/s, memory, loss,
                   overflow and underflow; its loss curves are precision-loss.png
     """
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_kind()
     size = size or ("seed" if device == "cuda" else "tiny")
     defaults = TINY if size == "tiny" else OTHERS
     run = training.Run(

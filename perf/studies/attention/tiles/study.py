@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from perf.studies.attention.arms import Device, Process
+from perf.studies.attention.arms import Process
 from perf.studies.attention.cells import MASKS, narrowed
 from perf.studies.attention.groups import groups_of
 from perf.studies.attention.results import NOT_MEASURED
@@ -26,7 +26,7 @@ from perf.studies.attention.tiles.kernels import (
 from perf.studies.attention.tiles.results import shown, verdicts
 from perf.studies.document import conclude, heading, out_option, write_in_parts
 from perf.studies.fresh_process import FreshProcess
-from perf.studies.lm import device_kind, tiny_option
+from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
@@ -100,7 +100,7 @@ def command(
     out: Path,
 ) -> None:
     """Run the study; `help` describes it."""
-    device: Device = "cuda" if device_kind() == "cuda" else "cpu"
+    device = device_kind()
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # of the processes that are to come
     kernels = tuple(dict.fromkeys(names or (KERNELS if seed is None else WAYS)))
