@@ -99,14 +99,6 @@ def gluon_backward(
     if columns == 64:
         kernel = flash_bwd_hopper_64_kernel
         constants["DQ_REGISTERS"] = choice.dq_registers
-    else:
-        constants |= {
-            "S_AHEAD": choice.s_ahead,
-            "SKIP_MASKED": choice.skip_masked,
-            "DK_FIRST": choice.dk_first,
-            "DQ_STAGES": choice.dq_stages,
-            "STORE_TILES": choice.store_tiles,
-        }
     heads_at_once = choice.heads_at_once or backward_heads_at_once(request, q, k, splits)
     scalars = *_backward_sizes(q, k, splits, heads_at_once), request.scale, request.scale_log2
     launch = Launch(kernel, num_tiles(k, program_keys) * splits, scalars, constants)

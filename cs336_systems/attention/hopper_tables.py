@@ -51,17 +51,6 @@ class HopperBackward(NamedTuple):
     registers: int
     dq_registers: int = 0
     """Registers of a thread of dq's warp group, which only the kernel for up to 64 columns has."""
-    s_ahead: int = 0
-    """Whether s of the next tile is multiplied while dq of this one is added in memory. This and the next four are
-    choices of the kernel for more than 64 columns."""
-    skip_masked: int = 0
-    """Whether, if causal and with one head a program, the second consumer skips the first tile, which is all masked."""
-    dk_first: int = 0
-    """Whether dk is issued before ds is exchanged; with two slots of ds, without a barrier for "free again" too."""
-    dq_stages: int = 1
-    """Tiles of dq that a consumer has under way to memory."""
-    store_tiles: int = 1
-    """Tiles of shared memory, 1 or 2, through which a consumer stores dk and dv."""
     splits: int = 1
     """Programs that share the visits of a key tile. With more than one, dk and dv are added in memory as dq is."""
     heads_at_once: int = 0
@@ -105,7 +94,7 @@ HOPPER_FORWARD_FEW = {
 WGMMA_ROWS rows."""
 HOPPER_BACKWARD = {
     64: HopperBackward(64, 3, 2, 200, 88),
-    128: HopperBackward(64, 2, 2, 240, s_ahead=1, skip_masked=1, dk_first=1),
+    128: HopperBackward(64, 2, 2, 240),
 }
 HOPPER_FLOAT32 = {
     (16, 2): HopperFloat32(2, 2, 216),

@@ -80,9 +80,6 @@ WAYS = {
 }
 """Our kernels for the same problem. A candidate's number is an index here."""
 
-ORDER = ("s_ahead", "skip_masked", "dk_first", "dq_stages", "store_tiles")
-"""Fields of HOPPER_BACKWARD that order the work of a program, for more than 64 columns."""
-
 
 def gluon_choices(d: int, is_causal: bool) -> dict[str, tuple[str, Any]]:
     """Return the table entry and the choices of each way to run the 16-bit forward in Gluon, with so many columns."""
@@ -191,10 +188,6 @@ def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int,
     return _changed_backward(problem, on, ("q_tile", "stages", "ds_stages"), numbers)
 
 
-def _backward_order(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    return _changed_backward(problem, on, ORDER, numbers)
-
-
 def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     if problem.dtype == "float32":
         if numbers[1]:
@@ -288,7 +281,6 @@ KERNELS = {
     "split": KernelLaunch(_split, products=2, read=3, written=1),
     "hopper-forward": KernelLaunch(_hopper_forward, products=2, read=3, written=1),
     "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
-    "backward-order": KernelLaunch(_backward_order, products=5, read=5, written=3),
     "backward-programs": KernelLaunch(_backward_programs, products=5, read=5, written=3),
     "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
     "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),

@@ -11,7 +11,6 @@ from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import largest_error
 from perf.workloads.attention_launches import (
     KERNELS,
-    ORDER,
     WAYS,
     KernelLaunch,
     Tensors,
@@ -87,10 +86,6 @@ def _of_hopper(kernel: str, request: Any, q: Any, kv_shape: tuple[int, ...]) -> 
         return entry + (", alone" if consumers == 1 else ""), (*numbers, consumers)
     if kernel == "hopper-backward":
         return f"HOPPER_BACKWARD[{d}]", hopper_tables().HOPPER_BACKWARD[d][:3]
-    if kernel == "backward-order":
-        return f"HOPPER_BACKWARD[{d}], order", tuple(
-            getattr(hopper_tables().HOPPER_BACKWARD[d], name) for name in ORDER
-        )
     if kernel == "backward-programs":
         return f"backward_splits {_joined(q.shape)}", (splits_of(request, q, q.new_empty(kv_shape)), 0)
     taken = hopper_module().hopper_forward(request, q, q, q) or hopper_tables().HOPPER_FORWARD[d]

@@ -193,8 +193,6 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
     assert told("forward-choice", (4,)) == HOPPER_FORWARD_LONG[64]
     assert told("forward-choice", (8,)) == HOPPER_FORWARD_FEW[64, True][3]
     assert told("hopper-backward", (64, 2, 1)) == HOPPER_BACKWARD[64]._replace(stages=2, ds_stages=1)
-    swapped = {"s_ahead": 0, "skip_masked": 0, "dk_first": 0, "dq_stages": 2, "store_tiles": 2}
-    assert told("backward-order", (0, 0, 0, 2, 2), d=128) == HOPPER_BACKWARD[128]._replace(**swapped)
     shared = HOPPER_BACKWARD[64]._replace(splits=2, heads_at_once=16)
     assert told("backward-programs", (2, 16), kv_heads=2) == shared
     assert told("backward-programs", (2, 16)) == shared

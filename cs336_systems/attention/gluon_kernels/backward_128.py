@@ -4,8 +4,6 @@ One group loads, two compute s, p, dp, ds, dv and dk of 64 keys each. Each consu
 While dk is computed from registers, it multiplies the ds of both consumers with 64 columns of k, for dq.
 """
 
-from typing import Any, NamedTuple
-
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -49,16 +47,6 @@ def dq_width(consumer, head_dim):
     return rest if consumer == 1 and rest in (16, 32) else DQ_COLUMNS
 
 
-class Order(NamedTuple):
-    """Compile-time choices of what a consumer does when; `hopper.HopperBackward` describes them."""
-
-    S_AHEAD: Any
-    SKIP_MASKED: Any
-    DK_FIRST: Any
-    DQ_STAGES: Any
-    STORE_TILES: Any
-
-
 @gluon.jit
 def wait_for_sums(UNDER_WAY: gl.constexpr, dv, dk):
     """Wait for dv and dk, in parts of columns, while so many later products are under way."""
@@ -82,20 +70,19 @@ def dq_of(CONSUMER: gl.constexpr, task, ds_slot):
 
 
 @gluon.jit
-def add_dq(CONSUMER: gl.constexpr, task, order, dq, i, share):
+def add_dq(CONSUMER: gl.constexpr, task, dq, i, share):
     """Add a consumer's columns of the tile of dq of visit i in memory."""
     WIDTH: gl.constexpr = dq_width(CONSUMER, task.config.HEAD_DIM)
     q_tile, head = visited(i, share, task.config)
     row = share.q_start + q_tile * task.config.Q_TILE_SIZE
-    tile = i % order.DQ_STAGES * 2 + CONSUMER
-    tma.store_wait(order.DQ_STAGES - 1)  # the last addition from there has read its tile
-    columns_of(matrix(task.memory.dq_tiles, tile, task.config.Q_TILE_SIZE, DQ_COLUMNS), 0, WIDTH).store(dq)
+    tma.store_wait(0)  # the last addition has read the tile
+    columns_of(matrix(task.memory.dq_tiles, CONSUMER, task.config.Q_TILE_SIZE, DQ_COLUMNS), 0, WIDTH).store(dq)
     fence_async_shared()
-    async_add(task.dq, [share.batch, head, row, CONSUMER * DQ_COLUMNS], task.memory.dq_tiles.index(tile))
+    async_add(task.dq, [share.batch, head, row, CONSUMER * DQ_COLUMNS], task.memory.dq_tiles.index(CONSUMER))
 
 
 @gluon.jit
-def compute(CONSUMER: gl.constexpr, task, order):
+def compute(CONSUMER: gl.constexpr, task):
     """Compute 64 rows of dk and dv, and 64 columns of every tile of dq."""
     memory, sizes, scale_log2 = task.memory, task.sizes, task.scale_log2
     HEAD_DIM: gl.constexpr = task.config.HEAD_DIM
@@ -103,13 +90,12 @@ def compute(CONSUMER: gl.constexpr, task, order):
     Q_TILE_SIZE: gl.constexpr = task.config.Q_TILE_SIZE
     STAGES: gl.constexpr = task.config.STAGES
     DS_STAGES: gl.constexpr = task.config.DS_STAGES
-    S_AHEAD: gl.constexpr = order.S_AHEAD
-    DK_FIRST: gl.constexpr = order.DK_FIRST
     ONE_HEAD: gl.constexpr = task.config.HEADS == task.config.SPLITS  # so visit i is tile i
-    SKIPS: gl.constexpr = order.SKIP_MASKED and task.config.IS_CAUSAL and ONE_HEAD and CONSUMER == 1
+    # If causal, the second consumer sees nothing of the first tile.
+    SKIPS: gl.constexpr = task.config.IS_CAUSAL and ONE_HEAD and CONSUMER == 1
     # A consumer stores ds of a tile after dq of the last one. So once it has the other's ds of a tile, the other has
     # read all earlier ones, and with two slots it needs no barrier to store the next.
-    FREES_DS: gl.constexpr = not (DK_FIRST and DS_STAGES > 1)
+    FREES_DS: gl.constexpr = DS_STAGES == 1
     dtype: gl.constexpr = memory.k_tiles.dtype
     s_layout: gl.constexpr = mma(Q_TILE_SIZE)
     parts: gl.constexpr = result_parts(HEAD_DIM, D)
@@ -141,27 +127,19 @@ def compute(CONSUMER: gl.constexpr, task, order):
         if FREES_DS:
             mbarrier.arrive(memory.ds.empty.index(0), count=1, pred=visits > 0)
         if visits > 0:
-            add_dq(CONSUMER, task, order, dq, 0, share)
-    if S_AHEAD:
-        slot = first % STAGES
-        mbarrier.wait(memory.q.full.index(slot), (first // STAGES) % 2, pred=first < visits)
-        next_s = products_over(k, matrix(memory.q.tiles, slot, Q_TILE_SIZE, D), HEAD_DIM, Q_TILE_SIZE)
-        next_s = warpgroup_mma_wait(0, deps=(next_s,))
+            add_dq(CONSUMER, task, dq, 0, share)
+    slot = first % STAGES
+    mbarrier.wait(memory.q.full.index(slot), (first // STAGES) % 2, pred=first < visits)
+    next_s = products_over(k, matrix(memory.q.tiles, slot, Q_TILE_SIZE, D), HEAD_DIM, Q_TILE_SIZE)
+    next_s = warpgroup_mma_wait(0, deps=(next_s,))
     for i in range(first, visits):
         slot = i % STAGES
         tile, _ = visited(i, share, task.config)
         q = matrix(memory.q.tiles, slot, Q_TILE_SIZE, D)
         do = matrix(memory.do_tiles, slot, Q_TILE_SIZE, D)
         # p (line 11), while dp is multiplied (line 13).
-        if S_AHEAD:
-            s = next_s
-        else:
-            mbarrier.wait(memory.q.full.index(slot), (i // STAGES) % 2)
-            s = products_over(k, q, HEAD_DIM, Q_TILE_SIZE)
         dp = products_over(v, do, HEAD_DIM, Q_TILE_SIZE)
-        if not S_AHEAD:
-            s = warpgroup_mma_wait(PRODUCTS, deps=(s,))
-        s = s * scale_log2 - memory.lse.index(slot).load(column_layout)[None, :]
+        s = next_s * scale_log2 - memory.lse.index(slot).load(column_layout)[None, :]
         s = masked(s, keys, tile, share, full_from, sizes, task.config, column_layout)
         p = gl.exp2(s)
         # dv (line 12), while ds is computed (line 14).
@@ -169,9 +147,8 @@ def compute(CONSUMER: gl.constexpr, task, order):
         dp = warpgroup_mma_wait(0, deps=(dp,))
         dv = add_products(p_rounded, do, dv, parts)
         ds = (p * (dp - memory.delta.index(slot).load(column_layout)[None, :])).to(dtype)
-        # ds to the other consumer, and dk (line 16).
-        if DK_FIRST:
-            dk = add_products(ds, q, dk, parts)
+        # dk (line 16), and ds to the other consumer.
+        dk = add_products(ds, q, dk, parts)
         ds_slot = i % DS_STAGES
         phase = (i // DS_STAGES) % 2
         if FREES_DS:
@@ -179,34 +156,23 @@ def compute(CONSUMER: gl.constexpr, task, order):
         memory.ds.tiles.index(ds_slot * 2 + CONSUMER).store(ds)
         fence_async_shared()
         mbarrier.arrive(memory.ds.full.index(ds_slot), count=1)
-        if not DK_FIRST:
-            dk = add_products(ds, q, dk, parts)
         # dq += ds k (line 15), of both consumers' keys, added in memory.
         mbarrier.wait(memory.ds.full.index(ds_slot), phase)
         dq = dq_of(CONSUMER, task, ds_slot)
-        if S_AHEAD:
-            # s of the next tile; after the last, of whatever lies there, which is never read. dk and dv are awaited
-            # before: with their left operands in registers too, ptxas serializes (C7512).
-            dv, dk = wait_for_sums(2, dv, dk)
-            mbarrier.arrive(memory.q.empty.index(slot), count=1)
-            ahead = (i + 1) % STAGES
-            mbarrier.wait(memory.q.full.index(ahead), ((i + 1) // STAGES) % 2, pred=i + 1 < visits)
-            next_s = products_over(k, matrix(memory.q.tiles, ahead, Q_TILE_SIZE, D), HEAD_DIM, Q_TILE_SIZE)
-            dq = warpgroup_mma_wait(PRODUCTS, deps=(dq,))
-        else:
-            dv, dk = wait_for_sums(0, dv, dk)
-            dq = warpgroup_mma_wait(0, deps=(dq,))
-            mbarrier.arrive(memory.q.empty.index(slot), count=1)
+        # s of the next tile; after the last, of whatever lies there, which is never read. dk and dv are awaited before:
+        # with their left operands in registers too, ptxas serializes (C7512).
+        dv, dk = wait_for_sums(2, dv, dk)
+        mbarrier.arrive(memory.q.empty.index(slot), count=1)
+        ahead = (i + 1) % STAGES
+        mbarrier.wait(memory.q.full.index(ahead), ((i + 1) // STAGES) % 2, pred=i + 1 < visits)
+        next_s = products_over(k, matrix(memory.q.tiles, ahead, Q_TILE_SIZE, D), HEAD_DIM, Q_TILE_SIZE)
+        dq = warpgroup_mma_wait(PRODUCTS, deps=(dq,))
         if FREES_DS:
             mbarrier.arrive(memory.ds.empty.index(ds_slot), count=1)
-        add_dq(CONSUMER, task, order, dq, i, share)
-        if S_AHEAD:
-            next_s = warpgroup_mma_wait(0, deps=(next_s,))
+        add_dq(CONSUMER, task, dq, i, share)
+        next_s = warpgroup_mma_wait(0, deps=(next_s,))
     tma.store_wait(0)
-    tiles = (memory.v_tiles.index(CONSUMER),)
-    if order.STORE_TILES == 2:
-        tiles = tiles + (memory.dq_tiles.index(CONSUMER),)
-    store_dkdv(task, dk, dv, parts, tiles, share, CONSUMER)
+    store_dkdv(task, dk, dv, parts, (memory.v_tiles.index(CONSUMER),), share, CONSUMER)
 
 
 @gluon.jit(do_not_specialize=["NUM_GROUPS", "ALL_HEADS", "HEADS_AT_ONCE"])
@@ -215,12 +181,11 @@ def flash_bwd_hopper_128_kernel(
     N_QUERIES, N_KEYS, NUM_GROUPS, ALL_HEADS, HEADS_AT_ONCE, scale, scale_log2,
     HEADS_PER_KV_HEAD: gl.constexpr, SPLITS: gl.constexpr, HEAD_DIM: gl.constexpr, D: gl.constexpr,
     Q_TILE_SIZE: gl.constexpr, STAGES: gl.constexpr, DS_STAGES: gl.constexpr, IS_CAUSAL: gl.constexpr,
-    EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, S_AHEAD: gl.constexpr, SKIP_MASKED: gl.constexpr,
-    DK_FIRST: gl.constexpr, DQ_STAGES: gl.constexpr, STORE_TILES: gl.constexpr, REGISTERS: gl.constexpr,
+    EVEN_QUERIES: gl.constexpr, EVEN_KEYS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Do the work of `flash_bwd_hopper_64_kernel` without a warp group for dq; tiles of `dq_desc` have DQ_COLUMNS."""
     memory = allocate(
-        q_desc, k_desc, v_desc, do_desc, dq_desc, 2 * DQ_STAGES, DS_STAGES, 2, Q_TILE_SIZE, STAGES, DS_STAGES
+        q_desc, k_desc, v_desc, do_desc, dq_desc, 2, DS_STAGES, 2, Q_TILE_SIZE, STAGES, DS_STAGES
     )  # fmt: skip
     specialize(
         (
@@ -235,14 +200,11 @@ def flash_bwd_hopper_128_kernel(
             Config(HEAD_DIM, D, Q_TILE_SIZE, STAGES, DS_STAGES, IS_CAUSAL, EVEN_QUERIES, EVEN_KEYS,
                 HEADS_PER_KV_HEAD, SPLITS),
         ),
-        Order(S_AHEAD, SKIP_MASKED, DK_FIRST, DQ_STAGES, STORE_TILES),
         REGISTERS,
     )  # fmt: skip
 
 
 @gluon.jit
-def specialize(load, task, order, REGISTERS: gl.constexpr):
-    """Run `load_tiles(*load)` in one warp group, and `compute(consumer, task, order)` in two others."""
-    gl.warp_specialize(
-        [(load_tiles, load), (compute, (0, task, order)), (compute, (1, task, order))], [4, 4], [REGISTERS, REGISTERS]
-    )
+def specialize(load, task, REGISTERS: gl.constexpr):
+    """Run `load_tiles(*load)` in one warp group, and `compute(consumer, task)` in two others."""
+    gl.warp_specialize([(load_tiles, load), (compute, (0, task)), (compute, (1, task))], [4, 4], [REGISTERS, REGISTERS])

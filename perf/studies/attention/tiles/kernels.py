@@ -175,14 +175,6 @@ KERNELS = {
         dtypes=("bfloat16",),
         others_hang=True,
     ),
-    "backward-order": TunedKernel(
-        "HOPPER_BACKWARD: the order of a program's work for more than 64 columns",
-        {"s ahead": (0, 1), "skip masked": (0, 1), "dk first": (0, 1), "dq stages": (1, 2), "store tiles": (1, 2)},
-        ((2, 16, 16384), (8, 16, 4096), (32, 16, 1024), (1, 1, 65536)),
-        dims=(80, 128),
-        dtypes=("bfloat16",),
-        others_hang=True,
-    ),
     "backward-programs": TunedKernel(
         "backward_splits and backward_heads_at_once; 0 heads: as the latter says",
         {"splits": (1, 2, 4, 8, 16), "heads at once": (0, 1, 4, 16, 64)},
