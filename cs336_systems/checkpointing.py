@@ -95,7 +95,7 @@ class KeepingAttention:
 
 
 class AttentionResults:
-    """What the attentions of one group keep from its forward for its recomputation and for their own backward.
+    """Results of a group's attentions, kept from its forward for its recomputation and for their own backward.
 
     That backward needs q, k and v, which the recomputation provides, and other tensors, which are kept: out and lse
     (and the dropout's seed) with ours. Hooks for saved tensors tell the two apart.

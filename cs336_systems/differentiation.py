@@ -1,4 +1,4 @@
-"""What a backward that has no derivative itself says where one is asked for."""
+"""Error of a backward that has no derivative itself, where one is requested."""
 
 import torch
 

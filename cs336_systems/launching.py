@@ -1,4 +1,4 @@
-"""What every launch of a Triton kernel needs around it."""
+"""Device context and device check of a Triton launch."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""How many programs take the tiles in turn, and of how many heads together, so that all end at about the same time.
+"""Numbers of programs, and of heads visited together, with which all programs end at about the same time.
 
 The tiles of a causal head differ in work. Programs take the heaviest tiles of some heads first, then the next, down to
 the lightest, and go on with the next heads. The more heads, the better that balances, but their keys and values should

@@ -1,4 +1,4 @@
-"""What the choices of kernels and tiles ask of a GPU. On the CPU Triton's interpreter runs programs one by one."""
+"""GPU properties that decide which kernels and tiles run. On the CPU Triton's interpreter runs programs one by one."""
 
 import functools
 import importlib

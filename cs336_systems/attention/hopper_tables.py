@@ -1,4 +1,4 @@
-"""What the kernels in Gluon are compiled with, by columns of their tiles; `hopper` chooses among the tables."""
+"""Compile-time choices of the Gluon kernels, by columns of their tiles; `hopper` chooses among the tables."""
 
 from typing import NamedTuple
 

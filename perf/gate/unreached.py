@@ -29,7 +29,7 @@ NOT_OF_AN_ARM = (
 
 @dataclass(frozen=True)
 class Change:
-    """What differs between the arms: paths, and the package's code."""
+    """Difference between the arms: paths, and the package's code."""
 
     name: str
     """Both commits; draws the sample."""

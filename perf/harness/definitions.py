@@ -1,4 +1,4 @@
-"""What a definition in a package's source may depend on, as far as reading tells."""
+"""Dependencies of a definition in a package's source, as far as reading tells."""
 
 import ast
 import functools
@@ -48,7 +48,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Module:
-    """Where a definition stands, by which its names are read."""
+    """Module of a definition, by which its names are read."""
 
     package: str = ""
     """The package that relative imports begin at."""

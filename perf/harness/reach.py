@@ -1,4 +1,4 @@
-"""What a case runs of the measured package, recorded while it runs: the map from rows to code.
+"""Map from rows to code: the parts of the measured package that a case runs, recorded while it runs.
 
 A change of code that a case needs (`Sources.needed`) may change its time or memory; a change of other code cannot, as
 far as the map sees. It does not see code that runs or not by the state that earlier calls left behind, except for
@@ -58,7 +58,7 @@ def entered(make: Callable[[], Workload]) -> Entered:
 
 
 class ReachMap:
-    """What the cases of a machine need: for each, the digests of every definition, once for each recorded version.
+    """Needs of a machine's cases: for each, the digests of every definition, once for each recorded version.
 
     Read from the records' lines of kind `reach`, those made with this harness and `software`.
     """

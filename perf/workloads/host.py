@@ -1,4 +1,4 @@
-"""What the host does to launch a call: attention, or a phase of a training step."""
+"""Host work that launches a call: attention, or a phase of a training step."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each chapter of an edition is made of."""
+"""Parts of each chapter of an edition."""
 
 import functools
 from collections.abc import Callable

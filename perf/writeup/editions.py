@@ -71,7 +71,7 @@ def _compiled_model(*sizes: str) -> Need:
 
 
 def _on(xl: str) -> dict[str, tuple[Need, ...]]:
-    """What the problems of two GPUs ask for, on the size that a handout calls xl."""
+    """Rows that the problems of two GPUs need, on the size that a handout calls xl."""
     place = {"size": xl, "world_size": 2}
     folder = "" if xl == "xl" else xl
 

@@ -109,7 +109,7 @@ def allocate(
 
 
 class Share(NamedTuple):
-    """What a program does: the keys that it holds, and the tiles of queries that it visits."""
+    """Work of a program: the keys that it holds, and the tiles of queries that it visits."""
 
     k_start: Any
     batch: Any

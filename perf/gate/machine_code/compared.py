@@ -21,7 +21,7 @@ MIN_SIMILARITY = 0.6
 
 @dataclass(frozen=True)
 class Plan:
-    """What the rows launch at a commit on a target."""
+    """Launches of the rows at a commit on a target."""
 
     rows: Mapping[str, Launches | str | dict[str, str]]
     """Case key -> launches, why they are unknown, or the error of a call that fails."""

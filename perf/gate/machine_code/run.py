@@ -37,7 +37,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a compile-only gate found."""
+    """Findings of a compile-only gate."""
 
     base: Arm
     head: Arm

@@ -1,4 +1,4 @@
-"""Up to how many devices a form of parallelism is worth it: 2026's last section."""
+"""Maximum number of devices for which a form of parallelism is worth it: 2026's last section."""
 
 from perf.studies.accounting.memory import BANDWIDTH, FLOPS
 from perf.studies.accounting.problem import CourseProblem, Line, closed_forms

@@ -1,4 +1,4 @@
-"""What communication costs: an all-reduce by itself, data parallelism in a step, and a sharded optimizer."""
+"""Cost of communication: an all-reduce by itself, data parallelism in a step, and a sharded optimizer."""
 
 import functools
 import itertools
@@ -106,7 +106,7 @@ class DataParallel:
         return ddp.fitted(self.rows)
 
     def modelled_s(self, row: Row) -> float:
-        """What the fitted model gives for a row of the sweep."""
+        """Prediction of the fitted model for a row of the sweep."""
         assert self.fit
         return exposed_seconds(row["facts"]["bytes"], row["facts"]["calls"], self.fit)
 
