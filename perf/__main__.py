@@ -1,5 +1,6 @@
 """`python -m perf`: the commands of the suite that asv does not have."""
 
+from perf.git import forget_the_caller
 from perf.options import Commands
 
 MODULES = {
@@ -30,4 +31,5 @@ main = Commands(
 
 
 if __name__ == "__main__":
+    forget_the_caller()
     main()

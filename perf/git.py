@@ -1,15 +1,29 @@
 """Run git, for commands that read commits."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import click
 
+OF_THE_CALLER = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE",
+)  # fmt: skip
+"""Variables by which git tells its hooks and aliases the repository that they were called in."""
+
+
+def forget_the_caller() -> None:
+    """Let git, in this process and its children, work in the folder that it is given, not in its caller's."""
+    for name in OF_THE_CALLER:
+        os.environ.pop(name, None)
+
 
 def git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
     """Run git in `folder`, whatever its status. Raises `click.ClickException` with one line without git."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_CALLER}
     try:
-        return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+        return subprocess.run(["git", "-C", str(folder), *arguments], env=environment, capture_output=True, check=False)
     except FileNotFoundError:
         raise click.ClickException("git is not installed; this command reads commits, so it needs git") from None
 

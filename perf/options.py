@@ -1,5 +1,6 @@
 """Option types and command groups that all commands share."""
 
+import contextlib
 import difflib
 import importlib
 import math
@@ -7,7 +8,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -50,7 +51,7 @@ class Shard(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """Return both numbers, or fail as click does."""
         number, _, count = str(value).partition("/")
-        if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
             self.fail(f"{value!r} was given; allowed: I/N with 1 <= I <= N, as in 2/4", param, ctx)
         return int(number), int(count)
 
@@ -85,11 +86,18 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke the command. An interruption ends it with one line, that of `KeyboardInterrupt` if it has any."""
         try:
-            return super().invoke(ctx)
+            with _ending_on_sigterm():
+                return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             said = str(interruption)
             click.echo(f"\nInterrupted{': ' if said else ''}{said}", err=True)
             ctx.exit(INTERRUPTED)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does, but refuse an empty argument, which would stand for the default or for this folder."""
+        if any(not each or re.fullmatch("--[^=]+=", each) for each in args):
+            raise click.UsageError("an empty argument was given, as by an unset variable; allowed: a value", ctx)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -100,6 +108,20 @@ class Commands(click.Group):
             hint = nearby(args[0], names) or "allowed: " + ", ".join(names)
             raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Exit on SIGTERM as on Ctrl-C: child processes are stopped and scratch folders removed."""
+
+    def end(*_: Any) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _first_sentence(text: str) -> str:

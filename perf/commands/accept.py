@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from perf.gate import acceptance
+from perf.gate.checkouts import resolve
 from perf.gate.wording import name
 
 
@@ -26,8 +27,9 @@ def command(report: Path, reason: str) -> None:
         raise click.UsageError("--reason was empty; allowed: a sentence")
     try:
         new = acceptance.of_report(json.loads(report.read_text()), reason.strip())
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise click.ClickException(f"{report} is not a gate's report: {type(error).__name__}: {error}") from None
+    resolve(new.commit)
     acceptance.write([*acceptance.in_checkout(), new])
     for row in new.rows:
         limit = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"

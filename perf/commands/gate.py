@@ -4,14 +4,12 @@ measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, rep
 share plain data and nothing else.
 """
 
-import contextlib
 import datetime
 import os
 import re
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,6 +57,11 @@ class _Gate(click.Command):
             raise _NotJudged(error.message) from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was judged, and no measurement is kept") from None
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # a fault of this command's own
+            traceback.print_exc()
+            ctx.exit(_NotJudged.exit_code)
 
 
 @click.command("gate", cls=_Gate)
@@ -183,12 +186,15 @@ def command(
     if targets and not compile_only:
         raise click.UsageError("--target was given; allowed: with --compile-only")
     if compile_only:
-        if environments or self_test or keep or dry_run:
+        if environments or self_test or keep or dry_run or every_row or gpus:
             raise click.UsageError(
-                "--compile-only was given with --env, --self-test, --keep or --dry-run; allowed: alone"
+                "--compile-only was given with --env, --self-test, --keep, --dry-run, --every-row or --gpus; allowed: "
+                "with --set or -b, --target, --json and --markdown"
             )
         _compile_only(base, head, chosen, pattern, targets or (DEFAULT,), json_file, markdown)
     if dry_run:
+        if json_file or markdown or keep:
+            raise click.UsageError("--dry-run was given with --json, --markdown or --keep; allowed: it only prints")
         _print_reach(*checkouts.resolve_arms(base, head, environments), _selected(chosen, pattern, gpus))
         return
     if gpus:
@@ -199,7 +205,7 @@ def command(
     kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep or self_test else []
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
-    with _ending_on_sigterm(), measuring(command_line()):
+    with measuring(command_line()):
         for path in filter(None, (json_file, markdown, *kept)):
             refuse_unwritable(path)
         if self_test:
@@ -256,8 +262,7 @@ def _compile_only(
     cases = [row.case for row in selected if not row.is_control and row.case.device == "cuda"]
     if not cases:
         raise click.ClickException("none of these rows runs on a GPU; allowed: rows that do, such as those of --set pr")
-    with _ending_on_sigterm():
-        found = run.run(checkouts.resolve_arms(base, head, None), cases, targets, _command())
+    found = run.run(checkouts.resolve_arms(base, head, None), cases, targets, _command())
     click.echo(report.text(found))
     files = {}
     if json_file:
@@ -291,20 +296,6 @@ def _simulate() -> None:
         simulated = tables(step=lambda done, total, text: bar.reach(done, text, total))
     for title, lines in simulated:
         click.echo(f"\n{title}\n{text_table(lines)}")
-
-
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Exit on SIGTERM as on Ctrl-C: child processes are stopped and scratch folders removed."""
-
-    def end(*_: Any) -> None:
-        sys.exit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list[Evidence]:

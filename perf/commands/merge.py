@@ -7,6 +7,7 @@ was not selected. Of two files of a commit and environment, each cell keeps the 
 import itertools
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,25 @@ def merge(source: Path, target: Path) -> int:
     files = sorted((source / "results").glob("*/*.json"))
     if not files:
         raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
-    read = {path: _load(path) for path in [*files, source / "results" / "benchmarks.json"]}
-    for path, theirs in read.items():  # checks all files before it writes any
-        _check(path, theirs)
+    # Reads and checks all files before it writes any.
+    read = {path: _checked(path) for path in [*files, source / "results" / "benchmarks.json"]}
+    lines = {
+        (machine, commit): records.read_lines(source / "records", machine, commit)
+        for machine in records.machines(source / "records")
+        for commit in records.commits(source / "records", machine)
+    }
     for path, theirs in read.items():
         into = target / "results" / path.relative_to(source / "results")
         if not into.exists():
             _write(into, theirs)
         elif path.name == "machine.json":
-            _require_same(theirs, _load(into), "gpu", path)
+            _require_same(theirs, _checked(into), "gpu", path)
         elif path.name != "benchmarks.json":
-            _write(into, _merged(_load(into), theirs, path))
-        elif theirs.keys() - (ours := _load(into)).keys():  # the only source of the names of their rows' axes
+            _write(into, _merged(_checked(into), theirs, path))
+        elif theirs.keys() - (ours := _checked(into)).keys():  # the only source of the names of their rows' axes
             _write(into, theirs | ours, indent=4, sort_keys=True)  # asv's own format
-    for machine in records.machines(source / "records"):
-        for commit in records.commits(source / "records", machine):
-            _merge_records(source / "records", target / "records", machine, commit)
+    for (machine, commit), of_commit in lines.items():
+        _merge_records(of_commit, target / "records", machine, commit)
     return len(files)
 
 
@@ -85,14 +89,24 @@ def _rank(value: Any) -> int:
     return 0 if isinstance(value, float) and math.isnan(value) else 2
 
 
-def _merge_records(source: Path, target: Path, machine: str, commit: str) -> None:
-    lines = records.read_lines(source, machine, commit)
-    known = {line["id"] for line in records.read_lines(target, machine, commit, kinds=("session",))}
-    journal = records.Journal(target, machine, commit)
+def _merge_records(lines: list[dict[str, Any]], target: Path, machine: str, commit: str) -> None:
+    """Append the lines that the target lacks: all, or the rest of a session of which it has the beginning."""
+    known = Counter(map(_text, records.read_lines(target, machine, commit)))
+    new = []
     for line in lines:
-        if (line["id"] if line["kind"] == "session" else line["session"]) not in known:
+        if known[_text(line)] > 0:
+            known[_text(line)] -= 1
+        else:
+            new.append(line)
+    if new:
+        journal = records.Journal(target, machine, commit)
+        for line in new:
             journal.write(line)
-    journal.close()
+        journal.close()
+
+
+def _text(line: dict[str, Any]) -> str:
+    return json.dumps(line, sort_keys=True)
 
 
 def _require_same(theirs: dict[str, Any], ours: dict[str, Any], name: str, path: Path) -> None:
@@ -106,15 +120,14 @@ def commits(source: Path) -> set[str]:
     """Return the full hashes of the commits with results or records. Raises `click.ClickException` with one line."""
     measured = set()
     for path in sorted((source / "results").glob("*/*-*.json")):
-        document = _load(path)
-        _check(path, document)
-        measured.add(document["commit_hash"])
+        measured.add(_checked(path)["commit_hash"])
     for machine in records.machines(source / "records"):
         measured |= set(records.commits(source / "records", machine))
     return measured
 
 
-def _check(path: Path, document: Any) -> None:
+def _checked(path: Path) -> Any:
+    document = _load(path)
     if path.name in ("machine.json", "benchmarks.json"):
         problem = "" if isinstance(document, dict) else "not an object"
     else:
@@ -124,6 +137,7 @@ def _check(path: Path, document: Any) -> None:
         problem = next(filter(None, itertools.starmap(problem_of_benchmark, entries)), "")
     if problem:
         raise click.ClickException(f"{path} is not a file of asv's: {problem}")
+    return document
 
 
 def _load(path: Path) -> Any:

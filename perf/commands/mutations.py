@@ -1,14 +1,21 @@
 """`python -m perf mutations`: score the gate on slow-downs of real kinds, planted in the code."""
 
+import datetime
 import re
 
 import click
 
+from perf.files import refuse_unwritable
 from perf.gate import checkouts
 from perf.gate.mutation_score import score
 from perf.gate.mutations import mutations
+from perf.gate.report import place
 from perf.harness.lock import measuring
 from perf.options import Finite, Shard, command_line
+
+
+class _NotJudged(click.ClickException):
+    exit_code = 2
 
 
 @click.command("mutations")
@@ -29,17 +36,21 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
     the site's trust page.
     """
     try:
-        chosen = [one for one in mutations() if re.search(pattern, f"{one.kind}: {one.name}")]
+        matching = [one for one in mutations() if re.search(pattern, f"{one.kind}: {one.name}")]
     except re.error as error:
         raise click.UsageError(f"-k {pattern!r} was given; allowed: a regular expression ({error})") from None
-    if part:
-        chosen = chosen[part[0] - 1 :: part[1]]
-    if not chosen:
+    if not matching:
         raise click.UsageError(f"-k {pattern!r} was given; allowed: what matches a kind or name (--list prints all)")
+    number, count = part or (1, 1)
+    if not (chosen := matching[number - 1 :: count]):
+        raise click.UsageError(f"--shard {number}/{count} was given; allowed: up to {len(matching)} shards")
     if only_list:
         for mutation in chosen:
             click.echo(f"{mutation.kind}: {mutation.name} ({mutation.wanted}: {mutation.row})")
         return
     arm = checkouts.resolve(commit) if commit else checkouts.working_tree()
+    now = datetime.datetime.now(datetime.UTC)
+    refuse_unwritable(place("mutations", now))
     with measuring(command_line()):
-        score(arm, chosen, budget_s=60 * budget)
+        if not score(arm, chosen, budget_s=60 * budget):
+            raise _NotJudged("no row could be judged, and nothing is kept; the reasons are above")

@@ -14,6 +14,7 @@ import click
 from perf.files import write_aside
 from perf.gate.checkouts import ROOT, WORKING_TREE, git
 from perf.gate.evidence import Arm
+from perf.gate.report import VERSION
 from perf.gate.verdicts import BAD, Judgement, Quantity, Verdict, Word
 
 FILE = "perf/accepted.json"
@@ -50,16 +51,20 @@ def read(text: str) -> list[Acceptance]:
     """Parse the text of `perf/accepted.json`. Raises `click.ClickException` if it is malformed."""
     try:
         return [
-            Acceptance(entry["commit"], _text(entry["reason"]), tuple(_row(row) for row in entry["rows"]))
+            Acceptance(
+                _text("commit", entry["commit"]),
+                _text("reason", entry["reason"]),
+                tuple(_row(row) for row in entry["rows"]),
+            )
             for entry in json.loads(text)
         ]
     except (ValueError, TypeError, KeyError) as error:
         raise click.ClickException(f"{FILE} cannot be read: {type(error).__name__}: {error}") from None
 
 
-def _text(value: Any) -> str:
+def _text(field: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"reason is {value!r}; allowed: text")
+        raise TypeError(f"{field} is {value!r}; allowed: text")
     return value
 
 
@@ -107,7 +112,9 @@ def of_report(document: dict[str, Any], reason: str) -> Acceptance:
 
     Raises `click.ClickException` with one line if there is none, or no commit to bind the reason to.
     """
-    commit = document["head"]["commit"]
+    if document["version"] != VERSION:
+        raise ValueError(f"version {document['version']!r}; allowed: {VERSION}")
+    commit = _text("commit", document["head"]["commit"])
     if commit == WORKING_TREE:
         raise click.ClickException("the report is of a working tree; allowed: a report of a commit")
     judgement = Judgement(
@@ -125,6 +132,7 @@ def of_report(document: dict[str, Any], reason: str) -> Acceptance:
 
 
 def write(acceptances: Sequence[Acceptance]) -> None:
-    """Replace the file."""
+    """Replace the file. Raises like `read`, and writes nothing, if it could not be read again."""
     text = json.dumps([dataclasses.asdict(acceptance) for acceptance in acceptances], indent=1) + "\n"
+    read(text)
     write_aside(ROOT / FILE, text)

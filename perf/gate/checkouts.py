@@ -73,13 +73,21 @@ def export(arm: Arm, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if arm.commit == WORKING_TREE:
         if (ROOT / PACKAGE).is_dir():
-            shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / PACKAGE,
+                folder / PACKAGE,
+                ignore=shutil.ignore_patterns("__pycache__"),
+                ignore_dangling_symlinks=True,  # an editor's lock is one
+            )
         return
     archive = git("archive", arm.commit, PACKAGE)
     if archive.returncode == 0:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
             tar.extraction_filter = getattr(tarfile, "data_filter", None)  # available from Python 3.11.4 on
-            tar.extractall(folder)
+            try:
+                tar.extractall(folder)
+            except tarfile.TarError as error:
+                raise click.ClickException(f"{arm.commit[:8]} cannot be measured: {error}") from None
 
 
 def clone(arm: Arm, folder: Path) -> Path:

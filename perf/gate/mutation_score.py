@@ -4,6 +4,7 @@ import datetime
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -49,21 +50,25 @@ def selected_rows(pattern: str) -> list[Evidence]:
     return found
 
 
-def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> None:
+def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> bool:
     """Gate `arm` against itself with each mutation in turn, print what was found, and keep it.
 
-    The record is rewritten after each mutation.
+    The record is rewritten after each mutation. Returns whether any row was judged; if not, nothing is kept.
     """
     started, attempts, device = datetime.datetime.now(datetime.UTC), list[Attempt](), dict[str, Any]()
+    path: Path | None = None
     for number, mutation in enumerate(chosen, 1):
         click.echo(f"{number} of {len(chosen)}: {mutation.kind}: {mutation.name}", err=True)
         attempt, greeting = _attempt(arm, mutation, selected_rows(mutation.row), budget_s)
         attempts.append(attempt)
         device = device or greeting
-        record = own_test(VERSION, arm, device, started, attempts=[one.to_json() for one in attempts])
-        path = keep("mutations", record, started)
+        if any(one.word for one in attempts):
+            record = own_test(VERSION, arm, device, started, attempts=[one.to_json() for one in attempts])
+            path = keep("mutations", record, started)
     click.echo(table(attempts))
-    click.echo(f"\nKept in {path}")
+    if path:
+        click.echo(f"\nKept in {path}")
+    return path is not None
 
 
 def _attempt(arm: Arm, mutation: Mutation, evidence: list[Evidence], budget_s: float) -> tuple[Attempt, dict[str, Any]]:

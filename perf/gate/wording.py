@@ -206,7 +206,7 @@ def _unreached(report: Report) -> str:
     """Count the rows that were not measured because no code that they run has changed, and the test of that."""
     unreached = report.unreached
     if unreached.why_none:
-        return f"not known, so every row was measured: {unreached.why_none}"
+        return f"not known{', so every row was measured' if report.tests_passed else ''}: {unreached.why_none}"
     if not (unreached.skipped or unreached.sampled):
         return ""
     words = {verdict.key: verdict.word for verdict in report.judgement.verdicts if verdict.quantity == "time"}

@@ -302,7 +302,7 @@ def _origin() -> Path | None:
 def package_digest(folder: Path) -> str:
     """Return the first 16 hex digits of the SHA-256 of a package's Python sources, names included."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for path in folder.rglob("*.py") if path.is_file()):  # an editor's lock is a dangling link
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

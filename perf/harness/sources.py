@@ -35,7 +35,7 @@ class Sources:
         data = hashlib.sha256()
         for path in sorted(self._folder.rglob("*")):
             relative = path.relative_to(self._folder)
-            if path.suffix == ".py":
+            if path.suffix == ".py" and path.is_file():
                 self._read(path, self.module_of(str(path)) or "")
             elif path.is_file() and path.suffix not in DOCUMENTS and "__pycache__" not in relative.parts:
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
@@ -143,11 +143,12 @@ class Sources:
         return named
 
     def _read(self, path: Path, module: str) -> None:
+        content = path.read_bytes()
         try:
-            tree = ast.parse(path.read_bytes())
-        except SyntaxError as error:
-            file = path.relative_to(self._folder.parent).as_posix()
-            raise SystemExit(f"{file}:{error.lineno}: {error.msg}") from None
+            tree = ast.parse(content)
+        except (SyntaxError, ValueError, RecursionError):  # whoever imports it learns why
+            self.definitions[f"{module}:"] = Definition([ast.Constant(content)])
+            return
         _WithoutDocstrings().visit(tree)
         place = Module.of(tree, ".".join(path.relative_to(self._folder.parent).parent.parts))
         compiled = _compiled_by_calls(tree)

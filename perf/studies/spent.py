@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from perf.gate.checkouts import resolve
 from perf.harness import records
 from perf.tables import text_table
 
@@ -89,9 +90,10 @@ def _measured(commit: str | None) -> list[tuple[str, str]]:
     """Return machine and full hash of every commit with this prefix; by default of each machine's newest session."""
     every = [(machine, full) for machine in records.machines(RECORDS) for full in records.commits(RECORDS, machine)]
     if commit is not None:
-        return [(machine, full) for machine, full in every if full.startswith(commit)]
+        named = [(machine, full) for machine, full in every if full.startswith(commit)]
+        return named or [(machine, full) for machine, full in every if full == resolve(commit).commit]
     newest: dict[str, tuple[str, str]] = {}
     for machine, full in every:
         started = [line["started_at"] for line in records.read_lines(RECORDS, machine, full, kinds=("session",))]
-        newest[machine] = max(newest.get(machine, ("", "")), (max(started), full))
+        newest[machine] = max(newest.get(machine, ("", "")), (max(started, default=""), full))
     return [(machine, full) for machine, (_, full) in newest.items()]

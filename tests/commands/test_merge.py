@@ -128,6 +128,31 @@ def test_merging_twice_changes_nothing(shards, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()} == before
 
 
+def test_an_interrupted_merge_goes_on_and_a_session_that_has_grown_is_completed(shards, tmp_path):
+    merge(shards[0], tmp_path)
+    (path,) = tmp_path.glob("records/*/*.jsonl.gz")
+    machine, commit = path.parent.name, path.name.partition(".")[0]
+    whole = records.read_lines(tmp_path / "records", machine, commit)
+    for kept in (0, 1, len(whole) - 1):
+        path.unlink()
+        journal = records.Journal(tmp_path / "records", machine, commit)
+        for line in whole[:kept]:
+            journal.write(line)
+        journal.close()
+        merge(shards[0], tmp_path)
+        assert records.read_lines(tmp_path / "records", machine, commit) == whole
+
+
+def test_damaged_records_stop_a_merge_before_anything_is_written(shards, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(shards[0], copy)
+    (path,) = copy.glob("records/*/*.jsonl.gz")
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(SystemExit, match="cannot be read"):
+        merge(copy, tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
 def test_rows_of_a_benchmark_that_is_new_here_are_known_by_their_axes(shards, tmp_path):
     attention, controls = "smoke.SmokeAttention.track_time", "smoke.SmokeControls.track_time"
     known = json.loads((shards[0] / "results" / "benchmarks.json").read_text())

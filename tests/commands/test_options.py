@@ -26,6 +26,13 @@ from perf.options import command_line
         (["study", "ddp", "--bucket-size-mb", "nan"], "finite"),
         (["missed", "history", "--machine", "nvidia-h20"], "nvidia-h200"),
         (["gate", "HEAD", "HEAD", "-b", "SmokeControls"], "controls alone"),
+        (["gate", "HEAD", ""], "empty argument"),
+        (["gate", "HEAD", "-b", ""], "empty argument"),
+        (["study", "accounting", "--out="], "empty argument"),
+        (["gate", "HEAD", "--dry-run", "--keep"], "--dry-run was given with"),
+        (["gate", "HEAD", "--compile-only", "--every-row"], "--compile-only was given with"),
+        (["mutations", "--shard", "200/200"], "--shard 200/200"),
+        (["mutations", "--shard", "²/²"], "²/²"),
     ],
 )
 def test_what_is_misspelt_or_no_number_is_one_line_that_helps(command: list[str], helps: str) -> None:

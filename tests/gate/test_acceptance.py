@@ -108,7 +108,9 @@ def test_it_counts_between_the_commits_that_hold_it_and_nowhere_else(here: Repos
     ("content", "reason", "message"),
     [
         ("no JSON", "why", "JSONDecodeError"),
-        ("{}", "why", "KeyError: 'head'"),
+        ("{}", "why", "KeyError: 'version'"),
+        ('{"version": 99}', "why", "version 99; allowed: 1"),
+        ("[" * 100000, "why", "RecursionError"),
         ("{}", " ", "--reason was empty; allowed:"),
     ],
 )
@@ -121,6 +123,17 @@ def test_bad_input_is_one_clear_line(
     assert done.exit_code != 0
     assert message in done.stderr.splitlines()[-1]
     assert not (tmp_path / acceptance.FILE).exists()
+
+
+@pytest.mark.parametrize("wrong", [{"high": "abc"}, {"quantity": "FOO"}])
+def test_a_report_of_odd_verdicts_changes_no_file(here: Repository, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    made = dataclasses.replace(report(verdict("SLOWER")), head={"commit": here.git("rev-parse", "HEAD"), "subject": "x"})
+    document = json.loads(to_json(made))
+    document["judgement"]["verdicts"][0] |= wrong
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    done = CliRunner().invoke(command, [str(tmp_path / "report.json"), "--reason", "why"])
+    assert done.exit_code != 0 and isinstance(done.exception, SystemExit)
+    assert not (here.folder / acceptance.FILE).exists()
 
 
 ROW = {"key": "k", "quantity": "time", "word": "SLOWER", "at_most": 1}

@@ -7,6 +7,9 @@ import pytest
 
 from perf.gate import checkouts
 from perf.gate.checkouts import WORKING_TREE, clone, export, resolve, working_tree
+from perf.git import output
+from perf.harness.measure import package_digest
+from perf.harness.sources import Sources
 from tests.throwaway import Repository
 
 
@@ -53,6 +56,38 @@ def test_only_the_package_is_exported_as_that_commit_had_it(repository: Reposito
             "cs336_systems/configs.py",
         ]
         assert (folder / "cs336_systems" / "configs.py").read_text() == f"SEQ_LENS = {axis}\n"
+
+
+def test_a_link_that_leads_nowhere_is_left_out_and_one_that_leads_out_is_one_line(
+    repository: Repository, tmp_path: Path
+) -> None:
+    package = repository.folder / "cs336_systems"
+    (package / ".#lock.py").symlink_to("me@host.1:9")
+    export(checkouts.Arm(WORKING_TREE, ""), tmp_path / "tree")
+    assert "cs336_systems/.#lock.py" not in names(tmp_path / "tree") + [str(path) for path in tmp_path.rglob(".#*")]
+    Sources(package)
+    assert package_digest(package) == package_digest(tmp_path / "tree" / "cs336_systems")
+    (package / "out.py").symlink_to("/etc/hostname")
+    commit = repository.commit("A link out of the package")
+    with pytest.raises(click.ClickException, match=f"^{commit[:8]} cannot be measured: "):
+        export(checkouts.Arm(commit, ""), tmp_path / "commit")
+
+
+def test_the_repository_of_a_hook_is_not_the_one_that_is_read_or_cloned(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = repository.commit("first")
+    other = Repository(tmp_path / "other")
+    other.write_package(axis="[2]")
+    before = other.commit("of a hook")
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other.folder))
+    assert resolve("HEAD").commit == commit
+    assert output(clone(resolve("HEAD"), tmp_path / "clone"), "rev-parse", "HEAD").strip() == commit
+    monkeypatch.delenv("GIT_DIR")
+    monkeypatch.delenv("GIT_WORK_TREE")
+    assert other.git("rev-parse", "HEAD").strip() == before
+    assert other.git("status", "--porcelain") == ""
 
 
 def test_a_commit_without_the_package_is_an_empty_folder(repository: Repository, tmp_path: Path) -> None:

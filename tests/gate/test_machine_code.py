@@ -178,7 +178,7 @@ def test_a_pattern_selects_the_rows_to_measure() -> None:
     ("arguments", "message"),
     [
         (("HEAD", "--target", "9.0"), "--target was given; allowed: with --compile-only"),
-        (("HEAD", "--compile-only", "--keep"), "allowed: alone"),
+        (("HEAD", "--compile-only", "--keep"), "--compile-only was given with"),
         (("HEAD", "--compile-only", "--target", "1.0"), "'1.0' is not one of"),
         (("HEAD", "--compile-only", "--set", "smoke"), "allowed: rows that do"),
         pytest.param(("nowhere", "--compile-only"), "'nowhere' was given; allowed: a commit", marks=needs_checkout),

@@ -175,8 +175,12 @@ def test_a_function_needs_the_modules_that_its_own_imports(tmp_path: Path) -> No
     assert "sub.other:" not in with_sub
 
 
-def test_a_module_that_is_no_python_is_one_line(tmp_path):
-    (tmp_path / "package" / "inner").mkdir(parents=True)
-    (tmp_path / "package" / "inner" / "module.py").write_text("x = 1\ndef (\n")
-    with pytest.raises(SystemExit, match=r"^package/inner/module.py:2: invalid syntax"):
-        Sources(tmp_path / "package")
+@pytest.mark.parametrize("content", ["x = 1\ndef (\n", "x = 1\0\n", f"x = {'(' * 300}1{')' * 300}\n"])
+def test_a_module_that_is_no_python_is_one_definition_that_changes(tmp_path, content):
+    module = tmp_path / "package" / "inner" / "module.py"
+    module.parent.mkdir(parents=True)
+    digests = set()
+    for text in ("def f():\n    return 1\n", content, content + "\n"):
+        module.write_text(text)
+        digests.add(tuple(sorted(Sources(tmp_path / "package").digests(["inner.module:", "inner.module:f"]).items())))
+    assert len(digests) == 3

@@ -103,12 +103,19 @@ def command(
     with Process(device) as process:
         whole = start(process, rows)
         compile_ahead(plan, device)
-        write_in_parts(documents_of(whole, out) for _ in measure(process, plan, effort))
+        write_in_parts(documents_of(whole, out) for _ in _compared(process, plan, effort, whole))
     click.echo(heading(whole))
     conclude([*shown(rows), *answers(rows, effort.half_width)])
     draw(rows, out, heading(whole))
-    if not timed(rows):
-        raise click.ClickException("nothing was compared; the reasons are above")
+
+
+def _compared(process: Process, plan: dict[Cell, list[Row]], effort: Effort, whole: dict[str, Any]) -> Iterator[None]:
+    """Measure; raise `click.ClickException` at the end, which keeps earlier results, if nothing was compared."""
+    yield from measure(process, plan, effort)
+    if not timed(whole["rows"]):
+        click.echo(heading(whole))
+        conclude(shown(whole["rows"]))
+        raise click.ClickException("nothing was compared, and no file was replaced; the reasons are above")
 
 
 def documents_of(whole: dict[str, Any], folder: Path) -> dict[Path, dict[str, Any]]:

@@ -328,6 +328,14 @@ def test_rows_of_a_file_without_kv_heads_are_of_as_many_as_q_has():
     assert list(results.pairs(older)) == list(results.pairs(rows))
 
 
+def test_a_study_that_compares_nothing_replaces_no_file(tmp_path):
+    (tmp_path / "attention.json").write_text("earlier")
+    done = invoke("--size", "tiny", "--group", "leaderboard", "--impl", "sdpa_cudnn", "--against", "sdpa_flash",
+                  "--out", str(tmp_path))  # fmt: skip
+    assert done.exit_code == 1 and "nothing was compared" in done.output.splitlines()[-1]
+    assert (tmp_path / "attention.json").read_text() == "earlier"
+
+
 @pytest.mark.gpu
 def test_ours_beside_the_others_on_a_gpu(tmp_path):
     cell = ["--group", "short", "--seq-len", "256", "--d", "64"]
