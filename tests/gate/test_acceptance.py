@@ -127,7 +127,9 @@ def test_bad_input_is_one_clear_line(
 
 @pytest.mark.parametrize("wrong", [{"high": "abc"}, {"quantity": "FOO"}])
 def test_a_report_of_odd_verdicts_changes_no_file(here: Repository, tmp_path: Path, wrong: dict[str, Any]) -> None:
-    made = dataclasses.replace(report(verdict("SLOWER")), head={"commit": here.git("rev-parse", "HEAD"), "subject": "x"})
+    made = dataclasses.replace(
+        report(verdict("SLOWER")), head={"commit": here.git("rev-parse", "HEAD"), "subject": "x"}
+    )
     document = json.loads(to_json(made))
     document["judgement"]["verdicts"][0] |= wrong
     (tmp_path / "report.json").write_text(json.dumps(document))

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import click
@@ -148,7 +149,8 @@ def test_what_a_run_that_died_had_measured_is_of_the_run_that_went_on_or_of_none
     assert seconds["rest"] == 1.0, "never less than nothing"
 
 
-def test_rows_are_written_with_their_machine_and_command(tmp_path):
+def test_rows_are_written_with_their_machine_and_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where what cannot be written is saved
     whole = document.document("cpu", [{"x": [[1.5, 2], [3e-7, None]], "y": "[\n1,\n2\n]", "z": []}])
     document.write(tmp_path / "new" / "study.json", whole)
     text = (tmp_path / "new" / "study.json").read_text()
