@@ -7,7 +7,7 @@ MIB, GIB = 2**20, 2**30
 
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((GIB, "GiB"), (MIB, "MiB"), (2**10, "KiB"), (1, "B"))
-_RATE = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
+_RATE = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 
 
 def digits(value: float, significant: int = 3) -> str:
@@ -26,8 +26,8 @@ def seconds(value: float) -> str:
 
 
 def seconds_together(values: Sequence[float], significant: int = 4) -> list[str]:
-    """Format times in the unit of the first, written once at the end: ["1.234", "1.240 ms"]."""
-    scale, unit = _pick(values[0], _TIME)
+    """Format times in the unit of the greatest, written once at the end: ["1.234", "1.240 ms"]."""
+    scale, unit = _pick(max(map(abs, values)), _TIME)
     texts = [digits(value / scale, significant) for value in values]
     return [*texts[:-1], f"{texts[-1]} {unit}"]
 
@@ -50,12 +50,12 @@ def mib(value: float, decimals: int = 0) -> str:
 
 def rate_unit(values: Sequence[float]) -> tuple[float, str]:
     """Return scale and name of the unit for the greatest of these rates (FLOP/s)."""
-    return _pick(max(values, default=1e12), _RATE[1:])
+    return _pick(max(values, default=1e12), _RATE)
 
 
 def rate(value: float) -> str:
     """Format a rate of computation: 801 TFLOP/s."""
-    scale, unit = _pick(value, _RATE[1:])
+    scale, unit = _pick(value, _RATE)
     return f"{digits(value / scale)} {unit}"
 
 

@@ -155,7 +155,7 @@ def _figures(result: CaseResult, first: CaseResult) -> list[str]:
     share = attained(result, time.median) if "dtype" in result.params or not result.flops else None
     return [
         units.seconds(time.median),
-        units.percent((time.high - time.median) / time.median),
+        units.percent((time.high - time.median) / time.median) if time.median > 0 else "-",
         _rate(result, time.median),
         units.percent(share) if share else "-",
         _speedup(time, base) if base and result is not first else "-",
@@ -170,6 +170,9 @@ def _speedup(time: Estimate, base: Estimate) -> str:
 
 
 def _rate(result: CaseResult, seconds: float) -> str:
+    """Format the rate of the work; "-" of a first call, which mostly compiles, and of what communication adds."""
+    if result.clock == "first_call" or result.params.get("mode") == "exposed":
+        return "-"
     if result.flops:
         return units.rate(result.flops / seconds)
     return units.bandwidth(result.min_bytes / seconds) if result.min_bytes else "-"

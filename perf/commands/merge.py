@@ -55,7 +55,7 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[st
     rows = dict(ours["results"])
     for benchmark, row in theirs["results"].items():
         rows[benchmark] = _merged_row(rows[benchmark], row, f"{path}: {benchmark}") if benchmark in rows else row
-    return ours | {"results": rows, "durations": theirs["durations"] | ours["durations"]}
+    return ours | {"results": rows, "durations": theirs.get("durations", {}) | ours.get("durations", {})}
 
 
 def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:

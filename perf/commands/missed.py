@@ -83,7 +83,9 @@ def _versions(results: Path, commit: str) -> dict[str, str]:
             if document["commit_hash"] == commit:
                 rows |= {name: str(row[2]) for name, row in document["results"].items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise click.ClickException(f"{path} is truncated: move it aside ({error})") from None
+            raise click.ClickException(
+                f"{path} is truncated, or not a result of asv's: move it aside ({error})"
+            ) from None
     return rows
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perf.gate.checkouts import resolve
+from perf.git import git
 from perf.harness import records
 from perf.tables import text_table
 
@@ -91,7 +91,8 @@ def _measured(commit: str | None) -> list[tuple[str, str]]:
     every = [(machine, full) for machine in records.machines(RECORDS) for full in records.commits(RECORDS, machine)]
     if commit is not None:
         named = [(machine, full) for machine, full in every if full.startswith(commit)]
-        return named or [(machine, full) for machine, full in every if full == resolve(commit).commit]
+        full_hash = git(RECORDS, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}").stdout.decode().strip()
+        return named or [(machine, full) for machine, full in every if full == full_hash]
     newest: dict[str, tuple[str, str]] = {}
     for machine, full in every:
         started = [line["started_at"] for line in records.read_lines(RECORDS, machine, full, kinds=("session",))]

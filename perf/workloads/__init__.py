@@ -8,7 +8,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -100,7 +100,8 @@ def measured(module: str, name: str) -> Any:
         return getattr(measured_module(module), name)
     except (AttributeError, Unavailable) as error:
         if former := FORMER_MODULES.get(f"{module}.{name}"):
-            return measured(former, name)
+            with suppress(Unavailable):
+                return measured(former, name)
         if isinstance(error, Unavailable):
             raise
         raise Unavailable(f"this commit has no {PACKAGE}.{module}.{name}") from None

@@ -51,6 +51,16 @@ def test_what_nothing_measures_is_no_result(value: Any) -> None:
     assert "a.B.track_time" in problem_of_results(results(value))
 
 
+@pytest.mark.parametrize(("series", "value", "passes"), [
+    ("track_graph_breaks", 0, True), ("track_graph_breaks", -1, False), ("track_gathered_bytes", 0, True),
+    ("track_peak_memory", 0, False),
+])  # fmt: skip
+def test_a_count_may_be_0(series: str, value: int, passes: bool) -> None:
+    document = results()
+    document["results"] = {f"a.B.{series}": [[value], [["1"]], "1", 1, 0.1]}
+    assert (problem_of_results(document) == "") is passes
+
+
 def test_a_difference_may_be_negative() -> None:
     document = results()
     document["results"]["a.B.track_time"][0] = [1.0, -2.0]

@@ -12,8 +12,13 @@ import torch
 from perf.selection import asv_classes
 from perf.studies import command as studies
 from perf.studies import lm
+from perf.studies.on_file import NotOnFile
 from perf.workloads.workload import WrongResult
 from perf.writeup import source
+from perf.writeup.answers.attention import Beside
+from perf.writeup.answers.memory import memory_peaks
+from perf.writeup.answers.steps import WarmUp
+from perf.writeup.answers.train_step import TrainStep
 from perf.writeup.editions import EDITIONS
 from perf.writeup.problems import Need
 from tests.writeup.made_up import DDP, MACHINE, ddp_row, perf_folder
@@ -65,6 +70,17 @@ def test_a_problem_has_one_command_for_each_document():
 def missing(tmp_path, rows, *asked):
     need = Need("ddp", asked=asked)
     return need.missing(source.read(perf_folder(tmp_path, {"ddp": rows}), MACHINE))
+
+
+@pytest.mark.parametrize("ask", [
+    lambda: memory_peaks({"memory": {"rows": [{"size": "2.7B", "context": 128, "precision": "fp32"}]}}),
+    lambda: TrainStep({"train-step": {"rows": []}}).speedup("2.7B", 512),
+    lambda: WarmUp({"warm-up": {"rows": [{"size": "small"}]}}).first_over_settled("2.7B"),
+    lambda: Beside({"attention": {"rows": []}}).select(group="long"),
+])  # fmt: skip
+def test_what_a_part_of_a_study_lacks_is_not_on_file(ask):
+    with pytest.raises(NotOnFile):
+        ask()
 
 
 def test_what_no_row_has_is_missing(tmp_path):

@@ -252,8 +252,8 @@ def _cause(one: MachineChanges, each: Change) -> str:
     """Name the kernel or allocation that moved most; "" without records of both commits."""
     if each.step.border or not (arms := one.arms(each)):
         return ""
-    if each.series.quantity == "peak_memory":
-        return why_larger(*arms)
+    if each.series.quantity == "peak_memory":  # so are all series of bytes
+        return why_larger(*arms) if each.series.method.endswith(".track_peak_memory") else ""
     return why_slower(*arms, each.step.after - each.step.before)
 
 

@@ -134,6 +134,7 @@ async function fetched(machine, hash) {
 let rows = [];
 
 function count() {
+  if (rows.length === 0) return;
   const words = part("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const matching = rows.filter((one) => words.every((word) => one.text.includes(word)));
   const visible = new Set(part("differing").checked ? matching.filter((one) => one.time?.differs || one.memory) : matching);
@@ -196,7 +197,11 @@ async function show() {
     const found = await Promise.all(commits.map(([hash]) => fetched(machine, hash)));
     if (mine === asked) fill(machine, commits, found);
   } catch (error) {
-    if (mine === asked) part("counts").textContent = `Cannot be loaded: ${error.message}`;
+    if (mine !== asked) return;
+    rows = [];
+    table.tBodies[0].replaceChildren();
+    ["base-made", "head-made"].forEach((id) => part(id).replaceChildren());
+    part("counts").textContent = `Cannot be loaded: ${error.message}`;
   }
 }
 

@@ -31,7 +31,7 @@ from perf.site.distributed.rows import (
     model_of,
     shards_of,
 )
-from perf.site.estimate import Estimate
+from perf.site.estimate import Estimate, estimate
 from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
 from perf.site.wording import status, varying
@@ -95,6 +95,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "id": pages.ident(one.name),
         "name": one.name,
         "headlines": list(_headlines(timed, collectives, shards)),
+        "has_numbers": any(map(estimate, results)),
         "on_gpu": any(result.session.device.get("sm_count") for result in results),
         "strategies": _settings([group.where for group in timed]),
         "strategy_rows": [_strategy(one, group, row) for group in timed for row in group.strategies],
@@ -131,7 +132,8 @@ def _headlines(
         one = max(collectives, key=lambda each: each.bus_bandwidth)
         what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}) moves"
         yield what, units.bandwidth(one.bus_bandwidth), " over each link."
-    for group_of_shards in shards[-1:]:
+    if shards:
+        group_of_shards = max(shards, key=lambda one: (one[0].where.world_size, one[0].where.context_length))
         by_name = {shard.name: shard for shard in group_of_shards}
         whole, ours = by_name.get("none"), by_name.get("sharded")
         if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):

@@ -167,7 +167,7 @@ class Shard:
 
     @property
     def result(self) -> CaseResult:
-        """Newest commit of its cells."""
+        """Result of the cell."""
         return self.cell.result
 
     def predicted(self, point: str) -> float | None:

@@ -10,7 +10,7 @@ from perf.site.conditions import dtype_label
 from perf.site.roofline.rows import RooflineRow
 
 FAMILIES = {
-    "peer": "peers, PyTorch's own",
+    "peer": "peers, and other variants of attention",
     "control": "controls",
     "other": "other work",
     "transformer": "training steps",

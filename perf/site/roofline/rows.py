@@ -32,7 +32,7 @@ class RooflineRow:
 
     @property
     def result(self) -> CaseResult:
-        """Newest commit of its rows."""
+        """Result of the cell."""
         return self.cell.result
 
     @property
@@ -52,7 +52,7 @@ class RooflineRow:
 
     @property
     def flops_per_s(self) -> float | None:
-        """FLOPs per byte; None for work without arithmetic."""
+        """FLOP/s; None for work without arithmetic."""
         return rate(self.result, self.time.median)
 
     @property

@@ -101,16 +101,23 @@ class Ways:
 def phases_of(cells: Iterable[NewestCell]) -> list[Phases]:
     """Return a row for each model and precision of `PHASES`, small models first.
 
-    Cells of other commits than the first's of a row are left out: what stands side by side was measured together.
+    What stands side by side was measured together: a row is of the newest commit, as cells come, that has at least
+    half as many of its cells as any.
     """
-    rows: dict[tuple[Any, ...], Phases] = {}
+    found: dict[tuple[Any, ...], dict[str, list[CaseResult]]] = {}
     for cell in cells:
         params = cell.result.params
         key = params["size"], params["context_length"], params["precision"]
-        row = rows.setdefault(key, Phases(*key, cell.commit, {}, {}))
-        if cell.commit == row.commit:
-            (row.wall if params["clock"] == "gpu_wall" else row.busy)[params["mode"]] = cell.result
-    return [rows[key] for key in sorted(rows, key=_small_first)]
+        found.setdefault(key, {}).setdefault(cell.commit, []).append(cell.result)
+    rows = []
+    for key in sorted(found, key=_small_first):
+        most = max(map(len, found[key].values()))
+        commit, results = next(each for each in found[key].items() if 2 * len(each[1]) >= most)
+        row = Phases(*key, commit, {}, {})
+        for result in results:
+            (row.wall if result.params["clock"] == "gpu_wall" else row.busy)[result.params["mode"]] = result
+        rows.append(row)
+    return rows
 
 
 def ways_of(cells: Iterable[NewestCell]) -> list[Ways]:

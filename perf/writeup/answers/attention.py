@@ -8,6 +8,7 @@ from typing import Any
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import document_of
 from perf.studies.attention.results import Pair, by_d, grouped, nearest, shape, tflops, timed, worst_of
+from perf.studies.on_file import some
 from perf.studies.speedups import best, factor, geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
 from perf.writeup.answers.rows import Answer, Documents, Row
@@ -70,8 +71,9 @@ class Beside(Answer):
         return nearest(timed(self.documents[document_of("random")]["rows"]))
 
     def select(self, **axes: Any) -> list[Pair]:
-        """The pairs with these values."""
-        return [pair for pair in self.pairs if all(pair[axis] == value for axis, value in axes.items())]
+        """The pairs with these values. Raises `NotOnFile` if there are none."""
+        chosen = [pair for pair in self.pairs if all(pair[axis] == value for axis, value in axes.items())]
+        return some(chosen, f"study attention with {axes}")
 
     def cells(self, **axes: Any) -> list[list[Pair]]:
         """The same by cell: the pairs of ours with each of the others."""

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from perf.studies.kernels.results import total
+from perf.studies.on_file import OnFile
 from perf.workloads import measured
 from perf.writeup.answers.rows import BATCH, CONTEXTS, SIZES, Answer, Documents, Row, by
 from perf.writeup.formats import share, three
@@ -77,7 +78,7 @@ def other_kernels(documents: Documents) -> list[Row]:
     """The most of a forward that are no matmuls, in a small and in a large model."""
     rows = by(documents["kernels"]["rows"], "size", "context")
     small, large = (rows[size, 512]["forward_only"] for size in ("small", "2.7B"))
-    beside = {one[0]: one for one in large["kernels_s"]}
+    beside = OnFile({one[0]: one for one in large["kernels_s"]})
     shown: list[Row] = []
     for name, kind, count, seconds in small["kernels_s"]:
         if kind == "matmul" or len(shown) == 10:

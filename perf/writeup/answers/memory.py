@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 
-from perf.studies.on_file import some
+from perf.studies.on_file import OnFile, some
 from perf.workloads import measured
 from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
 from perf.writeup.answers.steps import states
@@ -18,7 +18,7 @@ CONTEXTS, CONTEXTS_2026 = (128, 256, 512), (128, 2048)
 
 def memory_peaks(documents: Documents, contexts: tuple[int, ...] = CONTEXTS) -> list[Row]:
     """A forward without gradients and a whole step, in both precisions, with what did not fit."""
-    rows = {(row["context"], row["precision"]): row for row in _rows(documents, contexts)}
+    rows = OnFile({(row["context"], row["precision"]): row for row in _rows(documents, contexts)})
     shown: list[Row] = []
     for context in sorted({context for context, _ in rows}):
         exact, mixed = (rows[context, precision] for precision in ("fp32", "bf16"))

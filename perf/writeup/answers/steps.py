@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable
 
 from perf.studies.end_to_end import PHASES, mean_and_deviation
+from perf.studies.on_file import OnFile
 from perf.workloads import measured
 from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
 from perf.writeup.formats import gib, ms
@@ -135,7 +136,7 @@ class WarmUp(Answer):
     @functools.cached_property
     def rows(self) -> dict[str, Row]:
         """The row of each size."""
-        return {size: row for (size,), row in by(self.documents["warm-up"]["rows"], "size").items()}
+        return OnFile({size: row for (size,), row in by(self.documents["warm-up"]["rows"], "size").items()})
 
     def first_over_settled(self, size: str) -> float:
         """The first step over the median of those after warm-up."""

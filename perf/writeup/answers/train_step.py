@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from perf.studies.on_file import some
+from perf.studies.on_file import OnFile, some
 from perf.studies.speedups import best, bound_of, milliseconds, speedup_of, with_interval
 from perf.studies.train_step.study import tflops
 from perf.writeup.answers.rows import Answer, Documents, Row
@@ -17,7 +17,7 @@ class TrainStep(Answer):
     def cells(self) -> dict[tuple[str, int], list[Row]]:
         """The rows of each cell: ours beside each of the others."""
         groups = itertools.groupby(self.documents["train-step"]["rows"], key=lambda row: (row["size"], row["context"]))
-        return {cell: list(rows) for cell, rows in groups}
+        return OnFile({cell: list(rows) for cell, rows in groups})
 
     def samples(self) -> list[tuple[int, int]]:
         """Processes and steps in each, of every arm of ours."""

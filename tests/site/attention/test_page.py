@@ -69,6 +69,8 @@ def test_a_permalink_selects_the_machine_and_every_parameter() -> None:
         (units.percent(0.613), "61\u00a0%"),
         (units.percent(0.0049), "0.5\u00a0%"),
         (units.seconds_together([1.2e-6, 1.3e-6])[1], "1.300 µs"),
+        (units.seconds_together([0.0, 1.23e-3])[1], "1.230 ms"),
+        (units.rate(2.5e15), "2500 TFLOP/s"),
     ],
 )
 def test_units(text: str, expected: str) -> None:

@@ -73,6 +73,14 @@ def test_a_row_is_of_one_commit(tmp_path: Path) -> None:
     assert sorted(row.wall) == ["backward", "forward"]
 
 
+def test_a_few_newer_cells_do_not_empty_a_row(tmp_path: Path) -> None:
+    newer = steps.cells(tmp_path / "new", steps.phases()[:1])
+    older = steps.cells(tmp_path / "old", steps.phases(), "b" * 40)
+    (row,) = phases_of([*newer, *older[1:]])
+    assert row.commit == "b" * 40
+    assert len(row.wall) + len(row.busy) == len(older) - 1
+
+
 def test_ways_are_held_against_plain_pytorch_and_the_fastest_is_marked(tmp_path: Path) -> None:
     measured = steps.cells(
         tmp_path,
