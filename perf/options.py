@@ -17,6 +17,12 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended."""
 
 
+class NotJudged(click.ClickException):
+    """Error of a command that compares: it exits with 2, since 1 means that something is worse."""
+
+    exit_code = 2
+
+
 def command_line(*, flags: Iterable[str] = (), valued: Iterable[str] = ()) -> str:
     """Return this process's command line without these flags, and without these options and their values.
 

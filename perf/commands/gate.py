@@ -29,16 +29,12 @@ from perf.harness.case import case_key
 from perf.harness.lock import measuring
 from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import TerminalBar
-from perf.options import Finite, command_line
+from perf.options import Finite, NotJudged, command_line
 from perf.selection import SETS, pattern_of
 from perf.tables import text_table
 
 NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
 """Values of --set and their names in `perf.selection.SETS`."""
-
-
-class _NotJudged(click.ClickException):
-    exit_code = 2
 
 
 class _Gate(click.Command):
@@ -51,17 +47,17 @@ class _Gate(click.Command):
             raise
         except SystemExit as error:
             if isinstance(error.code, str):  # a measuring process failed to start
-                raise _NotJudged(error.code) from None
+                raise NotJudged(error.code) from None
             raise
         except click.ClickException as error:
-            raise _NotJudged(error.message) from None
+            raise NotJudged(error.message) from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was judged, and no measurement is kept") from None
         except (click.exceptions.Exit, click.Abort):
             raise
         except Exception:  # a fault of this command's own
             traceback.print_exc()
-            ctx.exit(_NotJudged.exit_code)
+            ctx.exit(NotJudged.exit_code)
 
 
 @click.command("gate", cls=_Gate)

@@ -11,11 +11,7 @@ from perf.gate.mutation_score import score
 from perf.gate.mutations import mutations
 from perf.gate.report import place
 from perf.harness.lock import measuring
-from perf.options import Finite, Shard, command_line
-
-
-class _NotJudged(click.ClickException):
-    exit_code = 2
+from perf.options import Finite, NotJudged, Shard, command_line
 
 
 @click.command("mutations")
@@ -53,4 +49,4 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
     refuse_unwritable(place("mutations", now))
     with measuring(command_line()):
         if not score(arm, chosen, budget_s=60 * budget):
-            raise _NotJudged("no row could be judged, and nothing is kept; the reasons are above")
+            raise NotJudged("no row could be judged, and nothing is kept; the reasons are above")
