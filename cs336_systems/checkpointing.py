@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
 from cs336_systems.configs import Checkpointing
 from cs336_systems.offload import Offload
@@ -81,7 +81,8 @@ def _nested(groups: Sequence[Run], x: Tensor) -> Tensor:
 class KeepingAttention:
     """An attention function whose results a group of "selective" checkpoints keeps.
 
-    Runs uncompiled between the two compiled parts of its layer, since it depends on whether the group runs again.
+    Runs uncompiled between the two compiled parts of its layer, since it depends on whether the group runs again. Its
+    result must not be changed in place.
     """
 
     def __init__(self, attention: Attention):
@@ -105,6 +106,7 @@ class AttentionResults:
         self._pack: Callable[[Tensor], Any] = offload.pack if offload else _same
         self._unpack: Callable[[Any], Tensor] = offload.unpack if offload else _same
         self._outs: list[tuple[Any, bool]] = []  # and whether it requires a gradient
+        self._random_states: list[tuple[Any, ...]] = []  # after it, for what draws next
         self._uses: list[int] = []
         self._inputs: dict[int, tuple[Tensor, ...]] = {}
         self._unused: dict[int, int] = {}
@@ -135,6 +137,7 @@ class AttentionResults:
         given.clear()  # autograd keeps `pack` as long as what it packed
         kept.clear()
         self._outs.append((saved[0] if saved else self._pack(out.detach()), out.requires_grad))
+        self._random_states.append((torch.get_rng_state(), *get_device_states(*inputs)))
         return out
 
     def _again(self) -> Callable[..., Tensor]:
@@ -144,11 +147,19 @@ class AttentionResults:
             call, (out, requires_grad) = next(calls)
             if self._uses[call]:
                 self._inputs[call], self._unused[call] = tuple(x.detach() for x in inputs), self._uses[call]
+            on_cpu, *on_devices = self._random_states[call]
+            torch.set_rng_state(on_cpu)
+            set_device_states(*on_devices)
             return self._unpack(out).detach().requires_grad_(requires_grad)  # so that the same is saved after it
 
         return attend
 
     def _input(self, call: int, index: int) -> Tensor:
+        if call not in self._inputs:
+            raise RuntimeError(
+                "the group of an attention was not recomputed before its backward, since nothing after it keeps a "
+                "tensor; allowed with selective checkpoints: layers that do, such as a linear one"
+            )
         tensor = self._inputs[call][index]
         self._unused[call] -= 1
         if not self._unused[call]:

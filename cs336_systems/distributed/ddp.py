@@ -35,11 +35,14 @@ from cs336_systems.distributed.collectives import (
     start_average,
 )
 from cs336_systems.distributed.replicas import (
+    Wrapper,
     broadcast,
     refuse_renormalization,
+    refuse_wrapped,
     verify_same_arguments,
     verify_same_model,
 )
+from cs336_systems.distributed.shards import refuse_sharded
 
 
 @dataclass
@@ -56,7 +59,7 @@ class _Launched:
     """Whether the gradients hold the average."""
 
 
-class DataParallel(nn.Module):
+class DataParallel(Wrapper):
     """Base of the four strategies. Construction checks that all ranks hold the same model and broadcasts rank 0's.
 
     Parameters, also frozen ones, and buffers are broadcast once. Every rank launches its collectives in the same order,
@@ -95,6 +98,8 @@ class DataParallel(nn.Module):
         communication_dtype: torch.dtype | None = None,
     ):
         super().__init__()
+        refuse_wrapped(module)
+        refuse_sharded(module)
         self.module, self.process_group = module, process_group
         self.traffic = Traffic()
         """Traffic of the last synchronization."""

@@ -31,8 +31,10 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import naming, require_floating, total_norm
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import (
+    Wrapper,
     broadcast,
     refuse_renormalization,
+    refuse_wrapped,
     verify_same_arguments,
     verify_same_model,
 )
@@ -64,7 +66,7 @@ class _Use:
         return any(self in shard.users for shard in self.layer.shards)
 
 
-class FullyShardedDataParallel(nn.Module):
+class FullyShardedDataParallel(Wrapper):
     """Shard a model's linear and embedding weights over the ranks.
 
     Construction checks that all ranks hold the same model and starts from rank 0's values. Parameters stay the same
@@ -103,6 +105,7 @@ class FullyShardedDataParallel(nn.Module):
     ):
         super().__init__()
         refuse_sharded(module)
+        refuse_wrapped(module)
         self.module, self.process_group = module, process_group
         self.compute_dtype, self.prefetch = compute_dtype, prefetch
         self.traffic = ShardedTraffic()
@@ -253,7 +256,7 @@ class FullyShardedDataParallel(nn.Module):
         if inputs or layer.reuses_weight:
             for value in outputs:
                 if value.requires_grad:
-                    value.register_hook(lambda _: self._before_backward(use))
+                    private.base_of(value).register_hook(lambda _: self._before_backward(use))
         if inputs and not any(shard.parameter.requires_grad for shard in layer.shards):
             register_multi_grad_hook(inputs, lambda _: self._after_backward(use))
         if outputs or not torch.is_grad_enabled():  # otherwise nothing tells when the backward begins

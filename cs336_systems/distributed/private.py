@@ -186,3 +186,12 @@ def _attempt(
 
 def _group(group: dist.ProcessGroup | None) -> Any:
     return dist.group.WORLD if group is None else group
+
+
+def base_of(output: Tensor) -> Tensor:
+    """Return the tensor that a layer's output is a view of, or the output: what keeps a hook whatever is done in place.
+
+    An operation in place gives a view another node, without the hooks of its old one. Fallback: the output.
+    """
+    base = getattr(output, "_base", None)
+    return output if base is None or not base.requires_grad else base

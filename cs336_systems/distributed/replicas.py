@@ -1,6 +1,7 @@
 """Identical models on all ranks: verification and broadcast."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,27 @@ from cs336_systems.distributed.process_group import global_rank
 
 Specification = tuple[str, tuple[int, ...], str, bool]
 """Name, shape, dtype and requires_grad of a parameter or buffer."""
+
+
+class Wrapper(nn.Module):
+    """Base of the modules that average a model's gradients. Their states have no prefix of their own."""
+
+    module: nn.Module
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Give the names in a state of the model around this wrapper the prefix by which torch looks for them."""
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            state_dict[f"{prefix}module.{name.removeprefix(prefix)}"] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def refuse_wrapped(module: nn.Module) -> None:
+    """Raise `ValueError` if a part of the model is wrapped: its gradients would be averaged twice."""
+    for name, part in module.named_modules():
+        if isinstance(part, Wrapper):
+            raise ValueError(
+                f"{name or 'a model'} was given in {type(part).__name__}; allowed: a model without a wrapper"
+            )
 
 
 def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -64,7 +86,7 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
     """Copy the values of the group's rank 0 into the tensors of every rank."""
     with torch.no_grad():
         for tensor in tensors:
-            dense = tensor.detach().contiguous()
+            dense = tensor.detach().contiguous().resolve_conj()
             as_bytes = dense.view(-1).view(torch.uint8)  # gloo supports neither int16 nor float8
             dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():

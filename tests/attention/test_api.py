@@ -327,3 +327,12 @@ def test_more_bits_are_less_error() -> None:
         errors[precision] = [float((one.detach().double() - right).abs().max()) for one, right in pairs]
     for ieee, bf16x3, tf32 in zip(*errors.values(), strict=True):
         assert ieee < bf16x3 < tf32 < 0.02
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_sdpa_compiles_for_any_size(kv_heads: int) -> None:
+    q, k = torch.randn(2, 4, 70, 16), torch.randn(2, kv_heads, 70, 16)
+    compiled = torch.compile(
+        lambda q, k: flash_attention(q, k, k, True, impl="sdpa"), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    torch.testing.assert_close(compiled(q, k), flash_attention(q, k, k, True, impl="reference"), rtol=1e-5, atol=1e-5)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.configs import ModelConfig
+from cs336_systems.distributed.ddp import NaiveDDP, OverlappedDDP
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
 from cs336_systems.linear_cross_entropy import LanguageModelHead
 from cs336_systems.optimizer.master_weights import master_weight_adamw
@@ -338,6 +339,49 @@ def load_the_courses_weights(rank):
 def test_a_whole_checkpoint_of_the_course_loads_into_a_sharded_model():
     for logits, expected in spawn(load_the_courses_weights, 2):
         torch.testing.assert_close(logits, expected, rtol=0, atol=0)
+
+
+WRAPPERS = FullyShardedDataParallel, NaiveDDP, OverlappedDDP
+
+
+def written_in_place():
+    return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 5), nn.ReLU(inplace=True), nn.Linear(5, 2))
+
+
+def write_in_place(rank, world_size):
+    """Return the error of a step in which outputs of linear layers are written in place."""
+    net, plain = FullyShardedDataParallel(seeded(written_in_place)), seeded(written_in_place)
+    x = torch.linspace(-1, 1, 24).view(2, 4, 3)
+    for each in (net, plain):
+        for _ in range(2):
+            each(x).square().sum().backward()
+        finish(each)
+    return max(
+        float((mine.grad - whole.grad.split(-(-len(whole) // world_size))[rank]).abs().max())
+        for mine, whole in zip(net.module.parameters(), plain.parameters(), strict=True)
+        if whole.ndim == 2
+    )
+
+
+def test_outputs_may_be_written_in_place():
+    assert max(spawn(write_in_place, 2, 2)) < 1e-5
+
+
+def nest(rank):
+    """Return what wrappers around wrapped models say, and whether a parent's state loads into a wrapped part."""
+    said = [error_of(partial(outer, inner(nn.Linear(4, 4)))) for outer in WRAPPERS for inner in WRAPPERS]
+    loaded = []
+    for wrapper in WRAPPERS:
+        parents = [nn.Sequential(wrapper(seeded(lambda: nn.Linear(4, 4), seed)), nn.BatchNorm1d(4)) for seed in (0, 7)]
+        parents[1].load_state_dict(parents[0].state_dict())
+        states = [parent.state_dict().values() for parent in parents]
+        loaded.append(all(torch.equal(*pair) for pair in zip(*states, strict=True)))
+    return said, loaded
+
+
+def test_a_wrapper_is_refused_around_another_and_loads_as_a_part_of_a_model():
+    for said, loaded in spawn(nest, 2):
+        assert all("; allowed: " in each for each in said) and all(loaded)
 
 
 class Scaled(nn.Linear):

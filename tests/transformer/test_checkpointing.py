@@ -194,3 +194,39 @@ def test_offloading_on_a_gpu_leaves_the_gradients_and_takes_less_memory(mode):
     assert_equal(results[2], results[0])
     assert peaks[0] > peaks[1]
     assert peaks[0] > peaks[2]
+
+
+class Dropping(nn.Linear):
+    """A layer that drops what follows its attention too."""
+
+    def __init__(self):
+        super().__init__(16, 16, device=DEVICE)
+        self.attention = module.KeepingAttention(Attention())
+
+    def forward(self, x):
+        y = super().forward(x)
+        return x + nn.functional.dropout(self.attention(y, y, y), 0.2)
+
+
+def test_dropout_after_a_kept_attention_is_recomputed_with_its_own_mask():
+    torch.manual_seed(0)
+    layers, x = [Dropping() for _ in range(3)], torch.randn(2, 9, 16, device=DEVICE)
+    results = []
+    for mode in CHECKPOINT_MODES:
+        torch.manual_seed(1)
+        out = run_checkpointed(layers, x, checkpointing=Checkpointing(1, mode))
+        results.append(torch.autograd.grad(out.square().sum(), [layer.weight for layer in layers]))
+    for result in results[1:]:
+        assert_equal(result, results[0])
+
+
+def test_a_group_that_nothing_recomputes_says_so():
+    class Adding(Dropping):
+        def forward(self, x):
+            y = nn.Linear.forward(self, x)
+            return x + self.attention(y, y, y)
+
+    layers, x = [Adding() for _ in range(3)], torch.randn(2, 9, 16, device=DEVICE)
+    out = run_checkpointed(layers, x, checkpointing=Checkpointing(1, "selective"))
+    with pytest.raises(RuntimeError, match="was not recomputed before its backward"):
+        out.sum().backward()
