@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -119,6 +120,9 @@ class Commands(click.Group):
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
     """Exit on SIGTERM as on Ctrl-C: child processes are stopped and scratch folders removed."""
+    if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
+        yield
+        return
 
     def end(*_: Any) -> None:
         sys.exit(128 + signal.SIGTERM)

@@ -25,7 +25,7 @@ from perf.harness.supervisor import Effort, measure, visits_of
 from perf.harness.working_tree import ROOT
 from perf.options import command_line
 from perf.selection import asv_classes
-from perf.site.ceiling import attained
+from perf.site.ceiling import attained, times_the_work
 from perf.site.conditions import CLOCKS
 from perf.site.estimate import Estimate, estimate
 
@@ -170,8 +170,8 @@ def _speedup(time: Estimate, base: Estimate) -> str:
 
 
 def _rate(result: CaseResult, seconds: float) -> str:
-    """Format the rate of the work; "-" of a first call, which mostly compiles, and of what communication adds."""
-    if result.clock == "first_call" or result.params.get("mode") == "exposed":
+    """Format the rate of the work; "-" of a time that is not the work's."""
+    if not times_the_work(result):
         return "-"
     if result.flops:
         return units.rate(result.flops / seconds)

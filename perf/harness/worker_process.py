@@ -72,11 +72,7 @@ class WorkerProcess:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._wait_or_kill()
         self._process.stdout.close()
         if self._log is not None:
             self._log.close()
@@ -101,13 +97,17 @@ class WorkerProcess:
         """End a process that hangs; return where it was, innermost call first, if it can still say so."""
         assert self._process is not None
         self._process.send_signal(signal.SIGUSR1)
+        self._wait_or_kill()
+        calls = re.findall(r'^  File ".*?([^/"]+)", line (\d+) in (\S+)$', self.last_output(), re.MULTILINE)
+        return " in " + " < ".join(f"{name} ({file}:{line})" for file, line, name in calls[:4]) if calls else ""
+
+    def _wait_or_kill(self) -> None:
+        assert self._process is not None
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        calls = re.findall(r'^  File ".*?([^/"]+)", line (\d+) in (\S+)$', self.last_output(), re.MULTILINE)
-        return " in " + " < ".join(f"{name} ({file}:{line})" for file, line, name in calls[:4]) if calls else ""
 
     def _last_line(self) -> str:
         lines = self.last_output().strip().splitlines()

@@ -23,13 +23,17 @@ class Least:
         return "arithmetic" if self.arithmetic_s >= self.memory_s else "memory"
 
 
-def least(result: CaseResult) -> Least | None:
-    """Return the bound; None for a case without work or without the ceilings that bound it.
+def times_the_work(result: CaseResult) -> bool:
+    """Whether its time is the work's: a first call mostly compiles, and "exposed" is a difference of two times."""
+    return result.clock != "first_call" and result.params.get("mode") != "exposed"
 
-    None too of a first call, which mostly compiles, and of what communication adds to a step: neither is the time of
-    the work. Operands in warm caches may come faster than memory gives them: only what L2 cannot hold is counted.
+
+def least(result: CaseResult) -> Least | None:
+    """Return the bound; None for a case without work, without the ceilings that bound it, or timed without its work.
+
+    Operands in warm caches may come faster than memory gives them: only what L2 cannot hold is counted.
     """
-    if result.clock == "first_call" or result.params.get("mode") == "exposed":
+    if not times_the_work(result):
         return None
     fastest = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.matmul_dtype)
     bandwidth = result.session.ceilings.get("copy_bytes_per_s")
@@ -47,8 +51,8 @@ def _from_memory(result: CaseResult) -> float:
 
 
 def rate(result: CaseResult, seconds: float) -> float | None:
-    """FLOP/s; None of a first call, which mostly compiles."""
-    return result.flops / seconds if result.flops and result.clock != "first_call" else None
+    """FLOP/s; None of a time that is not the work's."""
+    return result.flops / seconds if result.flops and times_the_work(result) else None
 
 
 def attained(result: CaseResult, seconds: float) -> float | None:

@@ -1,6 +1,7 @@
 """A misspelt option or command fails with a line that names the remedy."""
 
 import sys
+import threading
 
 import pytest
 from click.testing import CliRunner
@@ -54,3 +55,11 @@ def test_no_help_of_a_command_is_cut(arguments):
     listed = done.output.partition("Commands:")[2]
     assert len(listed.splitlines()) > 5
     assert "..." not in listed
+
+
+def test_a_command_runs_in_a_thread_too():
+    done = []
+    thread = threading.Thread(target=lambda: done.append(CliRunner().invoke(main, ["select", "smoke"])))
+    thread.start()
+    thread.join()
+    assert done[0].exit_code == 0, done[0].output
