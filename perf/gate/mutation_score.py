@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
+from perf.files import write_measured
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge, open_rows
 from perf.gate.mutations import LIST, VERSION, Mutation, scores_by_kind
-from perf.gate.report import keep, own_test
+from perf.gate.report import own_test, place
 from perf.gate.rows import rows
 from perf.gate.verdicts import Judgement, Verdict
 from perf.tables import text_table
@@ -64,7 +65,8 @@ def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> bool:
         device = device or greeting
         if any(one.word for one in attempts):
             record = own_test(VERSION, arm, device, started, attempts=[one.to_json() for one in attempts])
-            path = keep("mutations", record, started)
+            path = path or place("mutations", started)
+            write_measured({path: record})
     click.echo(table(attempts))
     if path:
         click.echo(f"\nKept in {path}")

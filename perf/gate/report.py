@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from perf.files import write_measured
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.verdicts import Report
 from perf.harness import device
@@ -46,15 +45,11 @@ Kind = Literal["gate", "environment", "self-test", "mutations"]
 
 
 def place(kind: Kind, when: datetime.datetime) -> Path:
-    """Return the path to which `keep` writes a document of this time, in UTC."""
-    return RECORDS / device.machine()["machine"] / kind / f"{when:%Y%m%dT%H%M%SZ}.json"
+    """Return the path of a document of this time, in UTC, or of the first second after it that has none.
 
-
-def keep(kind: Kind, text: str, when: datetime.datetime) -> Path:
-    """Write a document to this machine's records, named by `when` in UTC, and return its path.
-
-    Raises `click.ClickException` if it cannot be written, and says where it is instead.
+    Two gates of one checkout, on a GPU each, can end in the same second.
     """
-    path = place(kind, when)
-    write_measured({path: text})
+    folder = RECORDS / device.machine()["machine"] / kind
+    while (path := folder / f"{when:%Y%m%dT%H%M%SZ}.json").exists():
+        when += datetime.timedelta(seconds=1)
     return path

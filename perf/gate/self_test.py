@@ -4,15 +4,17 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
+from perf.files import write_measured
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge, open_rows, visits
 from perf.gate.rate import Rate
-from perf.gate.report import keep, own_test
+from perf.gate.report import own_test, place
 from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
@@ -79,6 +81,7 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[SelfT
     report, beside the other rows' identical code. The record is rewritten after each run.
     """
     started, results, identical = datetime.datetime.now(datetime.UTC), [], list[Evidence]()
+    path: Path | None = None
     for case in (SelfTestCase(None), *planting):
         evidence = rows()
         if not any(case.shows_on(row.case.clock) for row in evidence if not row.is_control):
@@ -99,7 +102,8 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[SelfT
         identical = identical or evidence
         parts = [result.to_json() for result in results]
         record = own_test(1, arm, run.greeting, started, parts=parts)
-        path = keep("self-test", record, started)
+        path = path or place("self-test", started)
+        write_measured({path: record})
     click.echo(table(results))
     click.echo(f"\nKept in {path}")
 

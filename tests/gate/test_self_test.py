@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -70,6 +71,17 @@ def test_parts_are_kept_as_they_end_and_one_that_no_row_shows_is_left_out(
     monkeypatch.setattr(self_test, "measure", measured)
     self_test.prove(Arm("a" * 40, "A commit"), lambda: [replace(ROW)], PLANTED, budget_s=1.0)
     assert kept == [[], [1], [2], [3], [4], [5]], "one file, a part more after each"
+
+
+def test_two_that_end_in_the_same_second_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RECORDS", tmp_path)
+    end_of_year = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC)
+    for number in range(3):
+        path = report.place("gate", end_of_year)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(number))
+    names = sorted(path.name for path in path.parent.iterdir())
+    assert names == ["20261231T235959Z.json", "20270101T000000Z.json", "20270101T000001Z.json"]
 
 
 def test_a_row_is_judged_as_the_only_one_that_was_slowed() -> None:

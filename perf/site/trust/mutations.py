@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perf.gate.mutations import VERSION, scores_by_kind
+from perf.gate.mutations import mutations as listed
 from perf.gate.rate import Rate
 from perf.site import kept
 
@@ -28,10 +29,13 @@ class Planted:
 
 
 def read(directory: Path, machine: str) -> tuple[list[Planted], list[tuple[str, str]]]:
-    """Return the newest outcome of each mutation, and name and reason of each unreadable file. Raises nothing."""
+    """Return the newest outcome of each listed mutation, and name and reason of each unreadable file.
+
+    Raises nothing.
+    """
     found, skipped = kept.read_folder(directory / machine / "mutations", parse)
     newest = {(one.kind, one.name): one for _, planted in found for one in planted}
-    return list(newest.values()), skipped
+    return [newest[key] for one in listed() if (key := (one.kind, one.name)) in newest], skipped
 
 
 def parse(text: str) -> list[Planted]:

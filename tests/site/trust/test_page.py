@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perf.gate.acceptance import Acceptance, AcceptedRow
+from perf.gate.mutations import Mutation
 from perf.gate.rate import Rate
 from perf.gate.report import to_json
 from perf.site.changes.rates import Found, Rates
@@ -126,7 +127,12 @@ def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> No
     assert "peak memory: 1 of 2 rows." in text_of(page_of(tmp_path))
 
 
-def test_planted_regressions_are_scored_by_kind_and_what_escaped_is_named(tmp_path: Path) -> None:
+def test_planted_regressions_are_scored_by_kind_and_what_escaped_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (f"<i>{number}" for number in range(3))
+    monkeypatch.setattr(mutations, "listed", lambda: [Mutation("copy", name, "file", "", "", "row") for name in names])
+
     def written(name: str, *words: str) -> None:
         attempts = [
             {"kind": "copy", "name": f"<i>{number}", "wanted": "SLOWER", "word": word, "reason": "why"}
@@ -136,7 +142,7 @@ def test_planted_regressions_are_scored_by_kind_and_what_escaped_is_named(tmp_pa
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"version": 1, "commit": "a" * 40, "attempts": attempts}))
 
-    written("1", "SAME", "SAME", "")
+    written("1", "SAME", "SAME", "", "listed no more")
     written("2", "SLOWER")
     (tmp_path / "m" / "mutations" / "3.json").write_text("{")
     planted, skipped = mutations.read(tmp_path, "m")
