@@ -25,7 +25,7 @@ SETS = {
         r"attention\.FlashAttention\.track_\w+\((1024|8192), 64, 'bfloat16', '\w+', '\w+'\)"
         r"|controls\.Controls\.track_time\('(matmul|copy)', 'cold'\)"
     ),
-    # Judges a pull request: 47 cases of our code, ten minutes for both commits. A training step counts by its
+    # Judges a pull request: 49 cases of our code, ten minutes for both commits. A training step counts by its
     # device-busy time: the host time of the small model varies by 10 % between samples, too much for ten minutes.
     "pr": (
         r"attention\.FlashAttention\.track_\w+\((1024|8192|65536), (64|128), 'bfloat16', '(for|back)ward', 'triton'\)"
@@ -33,6 +33,7 @@ SETS = {
         r"|attention\.ShortAttention\.track_time\(\d+, \d+, 'bfloat16', 'forward_backward', 'triton'\)"
         r"|attention\.MultiHeadAttention\.track_\w+\(\d+, 2048, (512|4096|16384), \d+, True, .*, 'triton'\)"
         r"|attention\.Leaderboard\.track_\w+\(.*'triton'\)"
+        r"|host\.AttentionCall\.track_time\(1024, (64|128), 'bfloat16', 'forward', 'flash_attention'\)"
         r"|linear_cross_entropy\.LinearCrossEntropy\.track_\w+\(8192, 4096, \d+, .*, 'forward_backward', 'fused'\)"
         r"|transformer\.Transformer\.track_\w+\('small', 512, 'bf16', 'eager', 'reference', '\w+', 'device_busy'\)"
         r"|transformer\.TransformerVariants\.track_\w+\('small', 512, 'bf16\w*', '\w*cuda_graph', 'triton'"

@@ -23,7 +23,7 @@ from perf.gate.variance import Bools, Floats
 ROWS = 200
 """Rows of a report of identical code."""
 
-PR_ROWS = 47
+PR_ROWS = 49
 """Rows of a report with one slower row: as many as `--set pr` judges, which the default budget is meant for."""
 
 CHUNK = 50  # reports in memory at a time
