@@ -58,6 +58,8 @@ class _Column:
         """Width with nothing folded."""
         self.titled = max(longest, *map(len, title.split()), 1) if title else max(longest, 1)
         """Width with the title folded at its spaces."""
+        self.word = max((len(word) for text in (title, *cells) for word in text.split()), default=1)
+        """Width below which a word is broken."""
 
     @property
     def is_the_same(self) -> bool:
@@ -84,11 +86,17 @@ def _format(columns: list[_Column], width: int) -> str:
     widths = [column.whole for column in columns]
     if _total(widths) > width:
         widths = [column.titled for column in columns]
-    while _total(widths) > width and max(widths) > MIN_COLUMN:
-        widths[widths.index(max(widths))] -= 1
+    _narrow(widths, width, [max(column.word, MIN_COLUMN) for column in columns])
+    _narrow(widths, width, [MIN_COLUMN] * len(columns))
     rows = [[column.title for column in columns], *zip(*(column.cells for column in columns), strict=True)]
     title, *lines = [_row(row, columns, widths) for row in rows]
     return "\n".join([title, (" " * GAP).join("-" * at for at in widths), *lines])
+
+
+def _narrow(widths: list[int], width: int, least: list[int]) -> None:
+    """Take from the widest column above its least width, until all fit or none is left."""
+    while _total(widths) > width and (above := [i for i, at in enumerate(widths) if at > least[i]]):
+        widths[max(above, key=widths.__getitem__)] -= 1
 
 
 def _row(cells: Iterable[str], columns: list[_Column], widths: list[int]) -> str:

@@ -70,3 +70,10 @@ def test_no_other_table_may_outgrow_the_terminal():
     own = {"perf/commands/case.py", "perf/commands/measured.py", "perf/gate/terminal.py"}
     users = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("perf/**/*.py") if "tabulate" in path.read_text()}
     assert users <= own
+
+
+def test_a_word_is_broken_only_where_lines_of_whole_words_do_not_fit():
+    name = "controls.Controls('matmul',"
+    rows = [{"row": f"{name} 'cold')"} | {f"{i} %": f"{i} of 100: above 97.0 %" for i in range(5)} for _ in range(2)]
+    assert name in text_table([*rows, {"row": "another"}], width=80)
+    assert name not in text_table([*rows, {"row": "another"}], width=60)
