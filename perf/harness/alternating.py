@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.case import ARMS
+from perf.harness.comparison import paired
 from perf.harness.records import best_ceilings
 from perf.harness.worker_process import WorkerProcess
 
@@ -52,13 +53,15 @@ class AlternatingProcesses:
         if len(arms) < 2 or not case["timed"] or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         stays: dict[str, list[list[int]]] = {arm: [] for arm in arms}
+        throttled = 0
         for arm in (*arms, *reversed(arms)):
             found = self._processes[arm].ask(common | {"first": False, "stop": STAY}, limit_s)
             if found["status"] != "ok":
                 return reply | {"status": found["status"], "reason": f"{arm}: {found['reason']}"}
             slow = set(found.get("throttled", ()))
+            throttled += len(slow)
             stays[arm].append([ns for index, ns in enumerate(found["samples_ns"]) if index not in slow])
-        return reply | {"status": "ok", "reason": "", "throttled": 0} | _paired(stays)
+        return reply | {"status": "ok", "reason": "", "throttled": throttled} | paired(stays)
 
     def alive(self) -> bool:
         """Whether both can be asked again."""
@@ -68,13 +71,3 @@ class AlternatingProcesses:
         """End both."""
         for process in self._processes.values():
             process.stop()
-
-
-def _paired(stays: dict[str, list[list[int]]]) -> dict[str, list[int]]:
-    """The first samples of the arms' first stays beside one another, then of their second, as many as both have."""
-    paired: dict[str, list[int]] = {f"{arm}_ns": [] for arm in ARMS}
-    for base, head in zip(stays["base"], stays["head"], strict=True):
-        count = min(len(base), len(head))
-        paired["base_ns"] += base[:count]
-        paired["head_ns"] += head[:count]
-    return paired

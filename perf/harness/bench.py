@@ -107,7 +107,8 @@ class Bench(Comparer):
     def hold(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> list[float]:
         """`samples_s`, if none of them is below the floor; of a difference of two times there is none."""
         floor = to.floor if isinstance(to, Workload) else to
-        if samples_s and (floor.flops or cache == "cold") and not (isinstance(to, Workload) and to.without):
+        is_difference = isinstance(to, Workload) and to.without
+        if samples_s and not is_difference and (floor.flops or floor.launches or cache == "cold"):
             self.measure_ceilings()
             self._hold_samples(samples_s, floor, cache)
         return samples_s

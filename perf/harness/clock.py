@@ -174,7 +174,7 @@ def visit(
     throttled: list[int] = []
     reasons: dict[str, None] = {}
     begin = time.perf_counter()
-    with _no_garbage_collection():
+    with no_garbage_collection():
         while not samples or not stop.reached(samples, time.perf_counter() - begin):
             now: list[str] = []
             count = min(batch, stop.max_samples - len(samples))
@@ -197,7 +197,7 @@ def alternate(
     called while the device works on that sample, or after.
     """
     samples_s: list[list[float]] = [[] for _ in arms]
-    with _no_garbage_collection():
+    with no_garbage_collection():
         for number in range(samples):
             for index in range(len(arms)) if number % 2 == 0 else reversed(range(len(arms))):
                 clock, work = arms[index]
@@ -206,7 +206,8 @@ def alternate(
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection, which would take time, and free a cycle's tensors, at an arbitrary moment."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from perf.harness.case import Cache
+from perf.harness.case import ARMS, Cache
 from perf.harness.clock import Clock, alternate
 from perf.harness.measure import Worker
 from perf.workloads.workload import Workload
@@ -108,6 +108,19 @@ class ComparedArm:
     new_clock: Callable[[], Clock]
     is_checked: bool = True
     """True to compare the output with its oracle; once for all processes is enough."""
+
+
+def paired(stays: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, list[int]]:
+    """Return ARM_ns for base and head, whose n-th samples were taken at about the same time.
+
+    `stays` holds the samples of each uninterrupted stay of an arm. Both arms keep as many of a stay as the shorter one.
+    """
+    samples: dict[str, list[int]] = {f"{arm}_ns": [] for arm in ARMS}
+    for of_both in zip(*(stays[arm] for arm in ARMS), strict=True):
+        count = min(map(len, of_both))
+        for arm, stay in zip(ARMS, of_both, strict=True):
+            samples[f"{arm}_ns"] += stay[:count]
+    return samples
 
 
 class Turns(NamedTuple):

@@ -15,7 +15,7 @@ _NORMAL = statistics.NormalDist()
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, and half the width of its interval; infinite where one number alone cannot say."""
+    """A value, and half the width of its interval: of one number infinite by `of_mean`, and 0 by `of_median`."""
 
     value: float
     half: float

@@ -14,7 +14,7 @@ from typing import Any
 from perf import workloads
 from perf.harness.case import ARMS, Case
 from perf.harness.clock import Clock
-from perf.harness.comparison import Comparer, Rounds
+from perf.harness.comparison import Comparer, Rounds, paired
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
 from perf.harness.measure import Spent, package_digest
@@ -117,17 +117,18 @@ class PairWorker(Comparer):
         self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
         """Sample arms that do not fit into memory together: A, B, B, A, half of an arm's samples at each stay."""
-        samples: dict[str, list[float]] = {arm: [] for arm in arms}
-        half = 0
+        stays: dict[str, list[list[int]]] = {arm: [] for arm in arms}
+        half = throttled = 0
         for arm in (*arms, *reversed(arms)):
             clock, work = self._hold(case, arm, injection if arm == "head" else None, spent)
             half = half or max(1, pairs.number(2 * clock.call_s) // 2)
-            samples[arm] += clock.batch(work, case.cache, half)
+            turns = self._sample_in_turn({arm: (clock, work)}, case.cache, half)
             spent.on("sample")
-            self._hold_arm(samples[arm], work, case.cache)
+            stays[arm].append(_nanoseconds(turns.samples_s[arm]))
+            throttled += len(turns.slow)
             del work
             self._leftovers.release()
-        return {"throttled": 0} | {f"{arm}_ns": _nanoseconds(samples[arm]) for arm in arms}
+        return {"throttled": throttled} | paired(stays)
 
     def _hold(self, case: Case, arm: str, injection: Injection | None, spent: Spent) -> tuple[Clock, Workload]:
         """Build and warm up one arm, with the requested slow-down."""

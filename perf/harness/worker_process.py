@@ -17,6 +17,8 @@ from perf.harness import profiler
 ENVIRONMENT = profiler.ENVIRONMENT | {"TRITON_DISABLE_LINE_INFO": "1"}  # with it a comment changes a kernel's digest
 WORKERS = Path(__file__).parent / "workers"
 
+START_LIMIT_S = 180.0
+
 
 class WorkerProcess:
     """A restartable process that measures one checkout, or two side by side.
@@ -24,12 +26,11 @@ class WorkerProcess:
     `python` is the executable of another environment.
     """
 
-    def __init__(self, device: str, *checkouts: Path, start_limit_s: float = 180.0, python: str = sys.executable):
+    def __init__(self, device: str, *checkouts: Path, python: str = sys.executable):
         if len(checkouts) == 1:
             self._command = [python, "-P", str(WORKERS / "single.py"), device, *map(str, checkouts)]
         else:  # without -P: the script imports its neighbour by their common folder, which holds nothing else
             self._command = [python, str(WORKERS / "pair.py"), device, *map(str, checkouts)]
-        self._start_limit_s = start_limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._leaving = False
@@ -46,7 +47,7 @@ class WorkerProcess:
             env=os.environ | ENVIRONMENT,
             start_new_session=False,  # asv kills its process group on a timeout, and the worker belongs to it
         )
-        greeting = self._receive(self._start_limit_s)
+        greeting = self._receive(START_LIMIT_S)
         if "status" in greeting:
             raise SystemExit(f"perf: the measuring process did not start: {greeting['reason']}\n{self.last_output()}")
         return greeting

@@ -78,6 +78,7 @@ def test_the_arms_take_turns_a_b_b_a_and_throttled_samples_are_left_out(monkeypa
     assert asked == ["head", "base", "base", "head"]
     assert reply["base_ns"] == [20, 30, 31]
     assert reply["head_ns"] == [10, 40, 41]
+    assert reply["throttled"] == 1
 
 
 def test_a_report_names_both_environments() -> None:

@@ -93,7 +93,7 @@ def test_rows_pictures_and_answers(tmp_path):
     assert [row["precision"] for row in rows] == ["fp32", "bf16"]
     for row in rows:
         assert (tmp_path / f"memory_tiny_16_{row['precision']}.png").stat().st_size < 200_000
-        assert [phase["name"] for phase in row["forward"]["phases"]] == list(recording.FORWARD)
+        assert [phase["name"] for phase in row["forward"]["phases"]] == ["forward"]
         assert [phase["name"] for phase in row["step"]["phases"]] == list(recording.STEP)
         assert row["step"]["peak_bytes"] > row["forward"]["peak_bytes"] > row["forward"]["before_bytes"] > 0
         alone, training = row["forward"]["phases"][0], row["step"]["phases"][1]

@@ -1,22 +1,21 @@
 """Record every allocation and release of one pass, marked with its phases."""
 
-import contextlib
 import gc
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from perf.harness.clock import no_garbage_collection
 from perf.harness.memory import allocator_trace
 
 MAX_ENTRIES = 1_000_000
 
-FORWARD = ("forward",)
 STEP = ("zero_grad", "forward", "backward", "optimizer")
 
 
@@ -66,7 +65,7 @@ def record(phases: Iterator[str], train: Any, snapshot: Path | None) -> Recordin
     import torch
 
     gc.collect()
-    with _without_collector():
+    with no_garbage_collection():
         return _on_gpu(phases, snapshot) if torch.cuda.is_available() else _on_cpu(phases, train)
 
 
@@ -231,14 +230,3 @@ def _held(train: Any) -> dict[str, list[Any]]:
         "optimizer_state": [value for value in states if isinstance(value, Tensor)],
         "buffers_and_batch": [*train.model.buffers(), train.ids, train.targets],
     }
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Disable garbage collection, which would free a cycle's tensors at an arbitrary time."""
-    on: Callable[[], None] = gc.enable if gc.isenabled() else gc.disable
-    gc.disable()
-    try:
-        yield
-    finally:
-        on()

@@ -7,7 +7,6 @@ import click
 from perf.studies.document import conclude, heading, kept, out_option, write
 from perf.studies.lm import Models, Setting, device_kind, model_options, requested_size, rows_of
 from perf.studies.memory.recording import (
-    FORWARD,
     STEP,
     forward_alone,
     gradient_addresses,
@@ -186,7 +185,7 @@ def _course(row: Row) -> str:
     tail = "leaves it there" if still else f"ends at {memory(optimizer['end_bytes'])}"
     alone = ""
     if "phases" in row.get("forward", {}):
-        (only,) = (phase for phase in row["forward"]["phases"] if phase["name"] in FORWARD)
+        (only,) = (phase for phase in row["forward"]["phases"] if phase["name"] == "forward")
         gone = only["peak_bytes"] - only["end_bytes"]
         alone = (
             f"a forward alone peaks {memory(only['peak_bytes'] - only['start_bytes'])} above its start and gives "
