@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
-from perf.studies.document import conclude, kept, out_option, present
+from perf.studies.document import kept, out_option, present
 from perf.studies.lm import Device, bench, device_kind, memory_bytes
 from perf.studies.parallel.ranked import measured_rows
 from perf.studies.rows import Row
-from perf.tables import text_table
+from perf.tables import prose, text_table
 from perf.units import gib, memory, seconds
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import SIZES, Size
@@ -66,7 +66,7 @@ def command(
         raise click.ClickException(
             f"the predicted peak exceeds this GPU's {gib(memory_bytes(), 0)}; try fewer --layers"
         )
-    conclude([least])
+    click.echo(prose(least))
     rows = (row | predicted for row in measured_rows("leaderboard_step", [params], device))
     whole = kept(rows, device, out / "leaderboard-2026.json")
     title = f"Step: median of the slowest rank; {params['precision']}, {params['variant']}"

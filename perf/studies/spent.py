@@ -21,6 +21,7 @@ PURPOSES = {
     "check": "correctness checks",
     "memory": "memory passes",
     "explain": "kernels, registers, SASS",
+    "watch": "recording what each case runs",
     "start": "starting processes, their ceilings",
     "rest": "everything else: failed visits, records, requests",
 }

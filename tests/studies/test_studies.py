@@ -12,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from perf import harness
 from perf.__main__ import main
 from perf.studies import STUDIES, document, spent
 from perf.studies.progress import progress
@@ -137,6 +138,12 @@ def test_the_time_of_a_run_is_all_accounted_for():
     assert {name: value for name, value in seconds.items() if value} == pytest.approx(
         {"timed": 2.0, "sample": 1.0, "build": 0.5, "start": 5.0, "rest": 1.5}
     )
+
+
+def test_every_purpose_that_the_harness_records_has_words():
+    folder = Path(harness.__file__).parent
+    recorded = {name for path in folder.glob("*.py") for name in re.findall(r'spent\.on\("(\w+)"\)', path.read_text())}
+    assert recorded and recorded <= spent.PURPOSES.keys()
 
 
 def test_what_a_run_that_died_had_measured_is_of_the_run_that_went_on_or_of_none():

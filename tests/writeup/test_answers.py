@@ -8,7 +8,7 @@ import pytest
 
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
-from perf.studies.on_file import loaded
+from perf.studies.on_file import NotOnFile, loaded
 from perf.studies.speedups import factor, speedup_of
 from perf.writeup.answered import TABLES, measured_with
 from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, NAMES, Beside, front
@@ -52,8 +52,13 @@ def test_warm_up_is_the_first_step_beside_the_settled_ones():
     assert warm_up.error_after(1) == 0.0 and warm_up.deviation_s("small", 1) == 0.0
 
 
+def test_a_short_table_without_its_rows_names_what_to_measure():
+    with pytest.raises(NotOnFile, match="study attention with"):
+        front("en", {"attention": {"rows": []}})
+
+
 def test_two_rows_of_one_setting_are_refused():
-    with pytest.raises(ValueError, match="two rows"):
+    with pytest.raises(NotOnFile, match="two rows"):
         by([{"status": "ok", "size": "small"}] * 2, "size")
 
 

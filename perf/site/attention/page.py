@@ -1,6 +1,7 @@
 """Attention page: measurements of each machine by section."""
 
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         if section.quantity == "time" and (len(rows) == 1 or not peers)
         else "",
         "headline": _headline(overviews, few, section),
-        "ceiling": units.percent(ceilings[len(ceilings) // 2]) if ceilings else "",
+        "ceiling": units.percent(statistics.median(ceilings)) if ceilings else "",
         "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
         "ladders": cells.ladders(rows, peers, section, axes, one.link) if few else [],
         "grid": None if few else _grid(one, section, rows, overviews, axes),

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +117,7 @@ def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any
         return None
     return {
         "cases": len(ours),
-        "median": share(ours[len(ours) // 2].fraction),
+        "median": share(statistics.median(row.fraction for row in ours)),
         "low": share(ours[len(ours) // 4].fraction),
         "high": share(ours[3 * len(ours) // 4].fraction),
         "best": _named(one, ours[-1]),

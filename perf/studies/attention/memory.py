@@ -131,7 +131,7 @@ def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
     from perf.workloads import build
 
     measured: dict[str, int] = {}
-    outcome: dict[str, Any] = {"status": "ok"}
+    outcome: dict[str, Any] = {"status": "ok", "reason": ""}
     params = {"batch": batch, "seq_len": seq_len, "d": d, "is_causal": False, "dtype": "float32", "impl": "reference"}
     try:
         for name, mode in {"saved": "before_backward", "forward": "forward", "backward": "backward"}.items():

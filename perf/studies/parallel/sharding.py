@@ -91,7 +91,10 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
-    labels = [f"{row['sharding']}\n{row['world_size']} ranks" for row in timed]
+    models = [f"{row['size']}, {row['context_length']}\n" for row in timed]
+    if len(set(models)) == 1:
+        models = [""] * len(timed)
+    labels = [f"{row['sharding']}\n{model}{row['world_size']} ranks" for row, model in zip(timed, models, strict=True)]
     parts = {
         "parameters": [row["facts"]["parameter_bytes"] for row in timed],
         "optimizer's state": [row["facts"]["optimizer_bytes"] for row in timed],
@@ -104,10 +107,10 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (MIB, "MiB")
     bottom = [0.0] * len(timed)
     for part, sizes in parts.items():
-        axes.bar(labels, [size / unit for size in sizes], bottom=bottom, label=part)
+        axes.bar(range(len(timed)), [size / unit for size in sizes], bottom=bottom, label=part)
         bottom = [low + size / unit for low, size in zip(bottom, sizes, strict=True)]
     axes.set_ylabel(f"{name} a rank")
-    axes.tick_params(axis="x", labelsize=8)
+    axes.set_xticks(range(len(timed)), labels, fontsize=8)
     figures.set_title(figure, title)
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     figures.save(figure, path)

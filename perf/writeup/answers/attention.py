@@ -118,7 +118,8 @@ class Beside(Answer):
     def error(self, impl: str, d: int) -> float:
         """Relative error of the worst row of a gradient in the group float32."""
         rows = self.documents["attention"]["rows"]
-        (error,) = (row["error"] for row in rows if (row["group"], row["impl"], row["d"]) == ("float32", impl, d))
+        errors = (row["error"] for row in rows if (row["group"], row["impl"], row["d"]) == ("float32", impl, d))
+        (error,) = some(list(errors), f"the error of {impl}, d = {d}, in study attention --group float32")
         return error
 
     def processes(self) -> list[int]:
@@ -183,7 +184,7 @@ def front(language: str, documents: Documents) -> list[Row]:
     shown = []
     for line in FRONT:
         mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
-        ((_, cell),) = grouped(mine, *AXES, "ours")
+        ((_, cell),) = some(list(grouped(mine, *AXES, "ours")), f"study attention with {line}")
         speedup, half, name = best(cell, speedup_of)
         ms, over = digits(milliseconds(cell[0], "ours"), 4), f"{with_interval(speedup, half)}, {NAMES[name]}"
         if all(map(_clear, map(speedup_of, cell))):

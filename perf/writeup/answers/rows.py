@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from perf.studies.on_file import OnFile
+from perf.studies.on_file import NotOnFile, OnFile
 from perf.studies.rows import Row
 
 Documents = dict[str, dict[str, Any]]
@@ -15,13 +15,13 @@ BATCH = 4
 
 
 def by(rows: Iterable[Row], *axes: str) -> dict[Any, Row]:
-    """Measured rows by the values of these axes. Raises `ValueError` where two rows have the same values."""
+    """Measured rows by the values of these axes. Raises `NotOnFile` where two rows have the same values."""
     selected: dict[Any, Row] = OnFile()
     for row in rows:
         if row.get("status", "ok") == "ok":
             key = tuple(row[axis] for axis in axes)
             if key in selected:
-                raise ValueError(f"two rows have {key}; allowed: one for each {axes}")
+                raise NotOnFile(f"two rows have {key}; allowed: one for each {axes}")
             selected[key] = row
     return selected
 

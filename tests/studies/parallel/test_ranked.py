@@ -132,6 +132,22 @@ def test_sharding_shows_what_each_rank_holds(tmp_path):
     assert (tmp_path / "sharding.png").stat().st_size > 0
 
 
+def test_each_model_has_bars_of_its_own(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(sharding.figures, "save", lambda figure, path: drawn.append(figure))
+    facts = {"parameter_bytes": 4, "optimizer_bytes": 8}
+    names = [(size, name) for size in ("small", "xl") for name in ("none", "sharded")]
+    rows = [
+        {"size": size, "context_length": 512, "world_size": 2, "status": "ok", "sharding": name, "facts": facts}
+        for size, name in names
+    ]
+    sharding.draw(rows, tmp_path / "sharding.png", "Memory")
+    (axes,) = drawn[0].axes
+    assert len({bar.get_x() for bar in axes.patches}) == 4
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert all(size in label and name in label for (size, name), label in zip(names, labels, strict=True))
+
+
 def test_a_sharded_step_and_state_are_told_beside_the_whole_ones():
     whole, divided = (
         {"size": "xl", "context_length": 512, "world_size": 2, "status": "ok", "sharding": sharding}
