@@ -39,5 +39,5 @@ def matmul_flops(batch: int, seq_len: int, head_dim: int) -> int:
 
 
 def softmax_flops(batch: int, seq_len: int) -> int:
-    """Approximate FLOPs of softmax: 5 BT^2, for scale, maximum, difference, exp, and sum or division."""
+    """Approximate FLOPs of softmax: 5 BT^2, for maximum, difference, exp, sum and quotient."""
     return 5 * batch * seq_len**2

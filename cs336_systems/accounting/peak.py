@@ -104,29 +104,6 @@ def peak_step_bytes(
     return max(phases.values())
 
 
-def best_group_size(
-    config: ModelConfig,
-    batch: int,
-    seq_len: int,
-    *,
-    attention: str = "flash",
-    precision: str = "fp32",
-    mode: str = "groups",
-) -> int:
-    """Return the k of `Checkpointing(k, mode)` with the least peak, and of several the largest, which recomputes least.
-
-    The continuous optimum, sqrt(N a/R), is below 1 for the course's models; see `checkpointing.best_segment`.
-    """
-
-    def peak(every: int) -> int:
-        checkpointing = Checkpointing(every, mode)
-        return peak_step_bytes(
-            config, batch, seq_len, attention=attention, precision=precision, checkpointing=checkpointing
-        )
-
-    return min(range(max(config.num_layers, 1), 0, -1), key=peak)
-
-
 def peak_forward_bytes(
     config: ModelConfig, batch: int, seq_len: int, *, attention: str = "reference", precision: str = "fp32"
 ) -> int:

@@ -13,11 +13,9 @@ from cs336_systems.accounting.compute import (
     ffn_weights,
     parameters,
 )
+from cs336_systems.accounting.fully_sharded import GRADIENTS_UNDER_WAY
 from cs336_systems.accounting.kept import block_kept_bytes
 from cs336_systems.configs import Checkpointing, ModelConfig
-
-UNDER_WAY = 3
-"""Whole float32 gradients in memory while they are averaged: two under way, and the one that waits."""
 
 
 def peak_by_phase(
@@ -49,7 +47,8 @@ def peak_by_phase(
     inputs = recomputations(blocks, Checkpointing(checkpoint_every)) * stream
     group = min(checkpoint_every, blocks) * block
     # Gradients of SwiGLU's two factors and of the block's output, of a whole block's weights, and those on their way.
-    inside = 2 * hidden + stream + weights + UNDER_WAY * 4 * d * config.d_ff + (1 + prefetch) * weights if blocks else 0
+    averaged = GRADIENTS_UNDER_WAY * 4 * d * config.d_ff
+    inside = 2 * hidden + stream + weights + averaged + (1 + prefetch) * weights if blocks else 0
     end = 8 * tokens * d  # the final norm's input and output, float32
     loss = 4 * vocab * d + stream  # both gradients, between the loss's forward and its backward
     return {

@@ -1,9 +1,10 @@
-"""Results and records become pages, and the course's write-up.
+"""Results and records become pages.
 
-Each page has a room of its name (`page.py` says what is on it, `page.html` where, `rows.py` its numbers): overview,
-changes, attention, step, roofline, distributed, trust. `writeup` is `python -m perf report`. What several of them
-read lies here: results and records (`loading`, `newest`, `gates`, `kept`, `left_out`), numbers (`estimate`, `ceiling`),
-words (`wording`, `conditions`, `failures`), pictures (`axes`, `history`), and the site (`pages`, `offline`, `vendor`).
+Each page has a folder of its name (`page.py` says what is on it, `page.html` where, the other modules its numbers):
+overview, changes, compare, attention, step, roofline, distributed, trust. What several of them read lies here: results
+and records (`loading`, `newest`, `recorded`, `completed`, `gates`, `kept`, `left_out`), numbers (`estimate`,
+`ceiling`), words (`wording`, `conditions`, `failures`), pictures (`axes`, `history`), and the site (`pages`, `offline`,
+`vendor`).
 """
 
 from perf.site.loading import latest as latest

@@ -15,7 +15,7 @@ CLOCKS = {
     "device_busy": "time during which the GPU was busy",
     "gpu_wall": "wall clock until the GPU is done",
     "host": "host time until a call returns, minimum of up to 20 calls, with an idle GPU before each",
-    "ranks": "wall clock of the slowest rank, all ranks starting together",
+    "ranks": "the slowest rank, by CUDA events on each (wall clock on a CPU), all ranks starting together",
     "wall": "wall clock",
     "first_call": "wall clock of the first call in a fresh process with empty compiler caches",
 }

@@ -2,7 +2,6 @@
 
 import gc
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import sound_classes
 from perf.studies.lm import tiny_option
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.tables import text_table
 from perf.workloads import build
@@ -49,8 +49,7 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
         raise click.ClickException(f"no case of attention is in a class {prefix!r} with {max_seq_len} tokens at most")
     if sample:
         cases = sorted(random.Random(0).sample(cases, min(sample, len(cases))), key=_by_problem)
-    with click.progressbar(cases, label="checked", file=sys.stderr) as bar:
-        results = [checked(case) for case in bar]
+    results = [checked(case) for case in progress(cases, unit="case")]
     click.echo(text_table(table(results)))
     for case, bounds, reason in results:
         if reason:

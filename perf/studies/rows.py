@@ -288,7 +288,8 @@ SCHEMAS: dict[str, Any] = {
     "ddp-equivalence": EquivalenceRow,
     "noise": NoiseRow,
 }
-"""Row types by name of the document. The tables of `clock` and `precision` hold cells as they are shown."""
+"""Row types by name of the document. `clock` holds cells as they are shown, and the rows of `precision` differ by part:
+neither has a type."""
 
 
 def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from perf.studies.figures import DPI
 from perf.studies.on_file import NotOnFile, some
 from perf.studies.rows import Row
 from perf.writeup.answers import attention, compiled, kernels, memory, precision, steps, train_step
@@ -37,9 +38,6 @@ CHAPTERS = (
 
 GPU = "NVIDIA H200"
 """The device that the sentences are about."""
-
-STUDY_DPI = 110
-"""The resolution at which studies draw; a picture that was reduced to fewer colours has lost it."""
 
 Picture = Callable[[str, str], Markup]
 
@@ -151,7 +149,7 @@ def copier(source: Source, figures: Path) -> Picture:
             return Markup(f"*{words}: the picture is not on file.*")
         figures.mkdir(parents=True, exist_ok=True)
         with Image.open(path) as image:  # without a resolution a page takes it for 72 dots an inch
-            image.save(figures / name, dpi=image.info.get("dpi", (STUDY_DPI, STUDY_DPI)))
+            image.save(figures / name, dpi=image.info.get("dpi", (DPI, DPI)))
         return Markup(f"![{words}]({figures.name}/{name})")
 
     return copied

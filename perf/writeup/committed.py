@@ -59,7 +59,7 @@ def _with_section(path: Path, heading: str, body: str) -> str:
 
 
 def update(source: Source) -> dict[Path, bool]:
-    """Write the documents that changed; yield each with whether it did."""
+    """Write the documents that changed; return for each whether it did."""
     made = documents(source)
     changed = {path: not path.exists() or path.read_text(encoding="utf-8") != text for path, text in made.items()}
     for path, differs in changed.items():

@@ -13,7 +13,6 @@ from perf.studies.on_file import NotOnFile
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, sharding
 from perf.studies.parallel import step as parallel_step
 from perf.studies.rows import Row
-from perf.studies.speedup_figure import draw as draw_speedups
 from perf.workloads.data_parallel import STRATEGIES
 from perf.writeup.answers.data_parallel import DataParallel, growth, shardings
 from perf.writeup.markdown import Markup, code, plain, table
@@ -96,9 +95,8 @@ def beside_torch(kind: str, size: str) -> Part:
             found = _documents(source, "parallel-step", of(alone))
             if found:
                 name = f"parallel-step-{kind}{'-alone' * alone}"
-                parts.append(
-                    _chapter("parallel-step", found, parallel_step, figures, _verdicts, None if alone else _drawn, name)
-                )
+                draw = None if alone else parallel_step.draw
+                parts.append(_chapter("parallel-step", found, parallel_step, figures, _verdicts, draw, name))
         if not parts:
             raise NotOnFile("no rows of study parallel-step")
         return "\n".join(parts)
@@ -109,10 +107,6 @@ def beside_torch(kind: str, size: str) -> Part:
 def _verdicts(rows: list[Row]) -> dict[str, Any]:
     said = parallel_step.answers(rows, 0.02)
     return {"said": _spaced(said), "alone": rows[0]["against"] == "alone" if rows else False}
-
-
-def _drawn(rows: list[Row], path: Path, title: str) -> None:
-    draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
 
 OWN_ANSWERS = ("checkpointing", "fsdp", "leaderboard-2026")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perf import units
 from perf.harness import records
 from perf.site.wording import label, status
+from perf.studies.figures import subplots
 from perf.studies.on_file import NotOnFile
 from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.source import Source
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 MODES = {"forward": "forward", "backward": "backward", "forward_backward": "both"}
 OURS, EAGER = "triton", "reference"
 SHORT = 4096
-FLOPS_PER_SCORE = {"forward": 4, "backward": 10, "forward_backward": 14}
+FLOPS_PER_SCORE = 14
+"""By d, of forward and backward."""
 
 
 def benchmarking(source: Source, figures: Path) -> str:
@@ -162,7 +164,7 @@ def leaderboard(source: Source, figures: Path) -> str:
         raise NotOnFile("no cell of attention.Leaderboard")
     memory = source.newest_cells("attention.Leaderboard", "peak_memory").set_index("impl")["value"]
     heads, seq_len, d = (int(cells[axis].iloc[0]) for axis in ("num_heads", "seq_len", "d"))
-    flops = heads * seq_len**2 / 2 * d * FLOPS_PER_SCORE["forward_backward"]
+    flops = heads * seq_len**2 / 2 * d * FLOPS_PER_SCORE
     rows = [
         {
             "implementation": label(cell["impl"]),
@@ -180,7 +182,7 @@ def leaderboard(source: Source, figures: Path) -> str:
         "heads": heads,
         "seq_len": seq_len,
         "d": d,
-        "flops_per_score": FLOPS_PER_SCORE["forward_backward"],
+        "flops_per_score": FLOPS_PER_SCORE,
         "flops": flops,
         "table": Markup(table(rows)),
     }
@@ -189,17 +191,14 @@ def leaderboard(source: Source, figures: Path) -> str:
 
 def draw(cells: "pandas.DataFrame", path: Path) -> bool:
     """Latency over length: a panel for each dtype and mode, a colour for each d; False without a time."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     timed = cells[(cells["status"] == "ok") & cells["impl"].isin([OURS, EAGER])]
     if timed.empty:
         return False
     dtypes = sorted(timed["dtype"].unique())
     sizes = sorted(timed["d"].unique())
-    figure, panels = plt.subplots(
+    figure, panels = subplots(
         len(dtypes), len(MODES), figsize=(9, 2.9 * len(dtypes)), sharex=True, sharey="row", squeeze=False
     )
     for line, dtype in zip(panels, dtypes, strict=True):
@@ -216,12 +215,10 @@ def draw(cells: "pandas.DataFrame", path: Path) -> bool:
         line[0].set_ylabel("ms")
     for axes in panels[-1]:
         axes.set_xlabel("seq_len")
-    lines = [plt.Line2D([], [], color=f"C{color}", label=f"d = {d}") for color, d in enumerate(sizes)]
-    lines += [plt.Line2D([], [], color="grey", linestyle="-", label="ours")]
-    lines += [plt.Line2D([], [], color="grey", linestyle=":", label="eager")]
+    lines = [Line2D([], [], color=f"C{color}", label=f"d = {d}") for color, d in enumerate(sizes)]
+    lines += [Line2D([], [], color="grey", linestyle="-", label="ours")]
+    lines += [Line2D([], [], color="grey", linestyle=":", label="eager")]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=9)
-    figure.set_layout_engine("constrained")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, metadata={"Software": None})
-    plt.close(figure)
     return True

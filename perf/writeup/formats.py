@@ -1,4 +1,4 @@
-"""Formats of the numbers in the write-up's sentences and tables; each is a filter of its templates too."""
+"""Formats of the numbers in the write-up's sentences and tables; those of `FILTERS` are for its templates too."""
 
 from collections.abc import Callable, Iterable
 

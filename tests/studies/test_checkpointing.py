@@ -5,11 +5,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cs336_systems.configs import MODEL_CONFIGS, Checkpointing
+from cs336_systems.configs import Checkpointing
 from perf.__main__ import main
 from perf.studies import checkpointing as study
 from perf.studies.lm import Setting, predicted_bytes, training_of
-from perf.workloads import measured, transformer_state
+from perf.workloads import transformer_state
 from perf.workloads.workload import Unavailable
 
 XL = Setting("2.7B", 2048, 4, "fp32", "eager", "triton")
@@ -45,11 +45,9 @@ def test_one_layer_is_the_best_group_of_the_courses_xl():
     assert min(peaks.values()) == peaks["nested, k = 1"] == groups[0]
     kept = {study.named(row): row["kept_bytes"] for row in rows}
     assert kept["k = 1"] - kept["nested, k = 1"] == 30 * 4 * 4 * 2048 * 2560  # inputs of the groups but the first
-    best = measured("accounting.peak", "best_group_size")(MODEL_CONFIGS["2.7B"], 4, 2048)
-    assert groups.index(min(groups)) + 1 == best == 1
     assert groups == sorted(groups)
     assert groups[31] == peaks["none"]
-    assert f"has k = {best}" in next(study.answers([row | {"status": "ok"} for row in rows]))
+    assert "has k = 1" in next(study.answers([row | {"status": "ok"} for row in rows]))
 
 
 def test_time_is_predicted_by_the_flops_of_the_cheapest_that_ran():

@@ -135,7 +135,7 @@ def series_of(
             sittings = [sitting_of(one)(*case) for one in revisions] if sitting_of else []
             numbers = {sitting: at for at, sitting in enumerate(dict.fromkeys(sittings))}
             sessions = tuple(numbers[one] for one in sittings) or None
-            noise = _open(values, weights)
+            noise = _sample_noise(values, weights)
             yield Series(graph.benchmark_name, params, quantity, revisions, values, noise, sessions=sessions)
 
 
@@ -191,7 +191,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _open(values: Sequence[float], weights: Sequence[float | None]) -> float:
+def _sample_noise(values: Sequence[float], weights: Sequence[float | None]) -> float:
     """Return the median noise of values from asv's weights, the inverse half-widths of 99 % intervals."""
     known = [1 / (weight * value * 2.576) for value, weight in zip(values, weights, strict=True) if weight]
     return statistics.median(known) if known else 0.0

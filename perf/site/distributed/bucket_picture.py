@@ -8,8 +8,8 @@ from perf import units
 from perf.site.axes import LinearAxis, LogAxis
 from perf.site.distributed.rows import OURS_SWEPT, Group, Model, Strategy
 from perf.site.estimate import Estimate
+from perf.units import MIB
 
-MIB = 2**20
 CURVE_POINTS = 60
 
 

@@ -35,7 +35,7 @@ class Speedup:
 
 
 def speedups(rows: Iterable[AttentionRow], peer: str) -> list[Speedup]:
-    """Draw the causal bfloat16 cases measured for ours and a peer."""
+    """Return the speed-up of each causal bfloat16 case that was measured for ours and a peer."""
     found = []
     for row in rows:
         one = row.speedups.get(peer)

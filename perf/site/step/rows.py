@@ -55,7 +55,7 @@ class Phases:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Wall time of the whole step."""
+        """FLOP/s of the whole step, by its wall time."""
         wall = self.seconds("wall", "step")
         return self.wall["step"].flops / wall if wall else None
 

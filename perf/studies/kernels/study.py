@@ -122,7 +122,7 @@ def shortened_row(row: Row) -> Row:
 def attention_parts(alone: Any, setting: Setting) -> dict[str, Any] | None:
     """Return seconds and FLOPs of softmax, matmuls, and scale and mask in all layers; None for fused attention.
 
-    Per head softmax takes 5 T^2 (maximum, difference, exponential, sum, quotient) and both matmuls together 4 T^2 d.
+    FLOPs are those of `accounting.attention`.
     """
     softmax = alone.within("computing softmax")
     if not softmax:
@@ -131,13 +131,13 @@ def attention_parts(alone: Any, setting: Setting) -> dict[str, Any] | None:
     rest = alone.within("computing attention scores") + alone.within("final matmul")
     matmuls = [kernel for kernel in rest if kind_of(kernel.name) == "matmul"]
     others = [kernel for kernel in rest if kind_of(kernel.name) != "matmul"]
-    pairs = config.num_layers * setting.batch * config.num_heads * setting.context_length**2
+    heads = config.num_layers * setting.batch * config.num_heads, setting.context_length
     return {
         "softmax_s": sum(kernel.seconds for kernel in softmax),
         "matmul_s": sum(kernel.seconds for kernel in matmuls),
         "scale_and_mask_s": sum(kernel.seconds for kernel in others),
-        "softmax_flops": 5 * pairs,
-        "matmul_flops": 4 * pairs * config.head_dim,
+        "softmax_flops": measured("accounting.attention", "softmax_flops")(*heads),
+        "matmul_flops": measured("accounting.attention", "matmul_flops")(*heads, config.head_dim),
     }
 
 

@@ -9,9 +9,8 @@ from perf.studies.document import out_option
 from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, step_options
 from perf.studies.parallel.step import answers as answers_of_steps
-from perf.studies.parallel.step import compare_pairs, shown
+from perf.studies.parallel.step import compare_pairs, draw, shown
 from perf.studies.rows import Row
-from perf.studies.speedup_figure import draw as draw_speedups
 from perf.studies.speedups import Effort, effort_options
 from perf.workloads.fully_sharded import COMPUTE_DTYPES, PREFETCH
 
@@ -37,8 +36,8 @@ def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, 
     python -m perf study fsdp --world-size 2 --context 1024 --batch 16
     python -m perf study fsdp --prefetch 2 --compute-dtype float32
 
-    Both hold two arms on the same ranks, which take single steps in turn, each timed by its slowest rank, as in
-    parallel-step. Ours gathers each linear layer by itself, or a compiled block whole; torch's gathers blocks.
+    The same ranks hold both, which take single steps in turn, each timed by its slowest rank, as in parallel-step. Ours
+    gathers each linear layer by itself, or a compiled block whole; torch's gathers blocks.
     """
     dtype = compute_dtype or ("bfloat16" if steps.common["precision"] == "bf16" else "float32")
 
@@ -53,8 +52,3 @@ def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, 
 def answers(rows: list[Row]) -> Iterator[str]:
     """Compare every arm of ours with torch's, if the interval is narrower than 2 %."""
     return answers_of_steps(rows, 0.02)
-
-
-def draw(rows: list[Row], path: Path, title: str) -> None:
-    """Plot the speed-ups."""
-    draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)

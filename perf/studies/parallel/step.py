@@ -20,7 +20,7 @@ from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
 from perf.studies.progress import progress
 from perf.studies.rows import ParallelStepRow, Row
-from perf.studies.speedup_figure import draw
+from perf.studies.speedup_figure import draw as draw_speedups
 from perf.studies.speedups import (
     FEWEST,
     Effort,
@@ -91,8 +91,12 @@ def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> Non
     present(
         whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)
     )
-    label = "{size}, {context_length}, {world_size} ranks: {ours}"
-    draw(rows, label.format_map, path.with_suffix(".png"), heading(whole))
+    draw(rows, path.with_suffix(".png"), heading(whole))
+
+
+def draw(rows: list[Row], path: Path, title: str) -> None:
+    """Plot the speed-ups."""
+    draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
 
 
 def arm_of(name: str) -> Way:

@@ -171,13 +171,12 @@ class Attention(Answer):
 
     def flash_bytes(self) -> int:
         """Bytes that FlashAttention keeps of the accounted shape: q, k, v, the output, and a number per row."""
-        batch, seq_len, d = SHAPE
-        return 4 * 4 * batch * seq_len * d + 4 * batch * seq_len
+        return measured("accounting.attention", "flash_kept_bytes")(*SHAPE)
 
 
 def scores_bytes(seq_len: int) -> int:
     """Bytes of the T x T matrices of all sequences in float32."""
-    return 4 * SEQUENCES * seq_len**2
+    return measured("accounting.attention", "scores_bytes")(SEQUENCES, seq_len)
 
 
 class CompiledModel(Answer):

@@ -4,11 +4,10 @@ import functools
 import statistics
 from collections.abc import Callable
 
-from perf.studies.end_to_end import mean_and_deviation
+from perf.studies.end_to_end import mean_and_deviation, step_seconds
 from perf.studies.precision.results import smoothed
 from perf.workloads import measured
 from perf.writeup.answers.rows import BATCH, CONTEXTS, SIZES, Answer, Documents, Row, by
-from perf.writeup.answers.steps import step_s
 from perf.writeup.formats import gain, gib, ms
 from perf.writeup.markdown import Markup
 
@@ -76,7 +75,8 @@ def precision_gain(documents: Documents) -> list[Row]:
     for size in SIZES:
         cells: Row = {"size": size}
         for context in CONTEXTS:
-            before, after = (statistics.mean(step_s(rows[size, context, precision])) for precision in ("fp32", "bf16"))
+            steps = (step_seconds(rows[size, context, precision]) for precision in ("fp32", "bf16"))
+            before, after = map(statistics.mean, steps)
             cells[f"context {context}"] = f"{ms(before, 1)} → {ms(after, 1)} ({gain(before, after)})"
         shown.append(cells)
     return shown
@@ -99,9 +99,9 @@ def short_contexts(documents: Documents) -> list[Row]:
                 "forward, TFLOP": f"{flops / 1e12:.3f}",
                 "forward, fp32, ms": mean_and_deviation(exact["forward_s"]),
                 "forward, bf16, ms": mean_and_deviation(mixed["forward_s"]),
-                "step, fp32, ms": mean_and_deviation(step_s(exact)),
-                "step, bf16, ms": mean_and_deviation(step_s(mixed)),
-                "gain": gain(statistics.mean(step_s(exact)), statistics.mean(step_s(mixed))),
+                "step, fp32, ms": mean_and_deviation(step_seconds(exact)),
+                "step, bf16, ms": mean_and_deviation(step_seconds(mixed)),
+                "gain": gain(statistics.mean(step_seconds(exact)), statistics.mean(step_seconds(mixed))),
                 Markup("again, in `kernels`"): f"{ms(before, 1)} → {ms(after, 1)} ({gain(before, after)})",
             }
         )

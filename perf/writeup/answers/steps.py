@@ -4,7 +4,7 @@ import functools
 import statistics
 from collections.abc import Callable
 
-from perf.studies.end_to_end import PHASES, mean_and_deviation
+from perf.studies.end_to_end import PHASES, mean_and_deviation, step_seconds
 from perf.studies.on_file import OnFile
 from perf.workloads import measured
 from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
@@ -12,11 +12,6 @@ from perf.writeup.formats import gib, ms
 
 COUNTED, WARM_UP = 10, 5
 """Steps that are timed, after so many that are not."""
-
-
-def step_s(row: Row) -> list[float]:
-    """Each whole step: the sum of its phases."""
-    return [sum(phases) for phases in zip(*(row[f"{phase}_s"] for phase in PHASES), strict=True)]
 
 
 def end_to_end(documents: Documents) -> list[Row]:
@@ -33,9 +28,9 @@ def end_to_end(documents: Documents) -> list[Row]:
             {"size": size}
             | {f"{phase}, ms": mean_and_deviation(row[f"{phase}_s"]) for phase in PHASES}
             | {
-                "step, ms": mean_and_deviation(step_s(row)),
+                "step, ms": mean_and_deviation(step_seconds(row)),
                 "forward, TFLOP/s": f"{forward / statistics.mean(row['forward_s']) / 1e12:.1f}",
-                "step, TFLOP/s": f"{step / statistics.mean(step_s(row)) / 1e12:.1f}",
+                "step, TFLOP/s": f"{step / statistics.mean(step_seconds(row)) / 1e12:.1f}",
                 "optimizer, TB/s": f"{moved / statistics.mean(row['optimizer_s']) / 1e12:.2f}",
                 "peak, GiB": gib(row["peak_bytes"]),
             }
@@ -47,7 +42,7 @@ def warm_up(documents: Documents) -> list[Row]:
     """The first step beside a settled one, and the forward after 0, 1, 2 and 5 steps of warm-up."""
     shown = []
     for row in documents["warm-up"]["rows"]:
-        steps = step_s(row)
+        steps = step_seconds(row)
         settled = statistics.median(steps[5:])
         shown.append(
             {
@@ -72,7 +67,7 @@ class Steps(Answer):
     def samples_s(self, phase: str, size: str, context: int = 512, precision: str = "fp32") -> list[float]:
         """Seconds of each counted step."""
         row = self.rows[size, context, precision]
-        return step_s(row) if phase == "step" else row[f"{phase}_s"]
+        return step_seconds(row) if phase == "step" else row[f"{phase}_s"]
 
     def mean_s(self, phase: str, size: str, context: int = 512, precision: str = "fp32") -> float:
         """Mean seconds of a phase."""
@@ -140,7 +135,7 @@ class WarmUp(Answer):
 
     def first_over_settled(self, size: str) -> float:
         """The first step over the median of those after warm-up."""
-        steps = step_s(self.rows[size])
+        steps = step_seconds(self.rows[size])
         return steps[0] / statistics.median(steps[WARM_UP:])
 
     def excess_s(self) -> list[float]:
