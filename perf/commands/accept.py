@@ -21,7 +21,8 @@ def command(report: Path, reason: str) -> None:
     python -m perf accept report.json --reason "The sum is now exact: 3 % of the backward is worth it"
 
     Adds an entry to perf/accepted.json; commit it with the change. A gate whose HEAD contains the entry shows the
-    reason at these rows, and does not exit with 1 because of them unless they become still worse. No threshold moves.
+    reason at these rows, and does not exit with 1 because of them unless they become still worse, or fail in another
+    way. No threshold moves, and no wrong result is accepted. To take it back, remove the entry.
     """
     if not reason.strip():
         raise click.UsageError("--reason was empty; allowed: a sentence")
@@ -30,7 +31,7 @@ def command(report: Path, reason: str) -> None:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise click.ClickException(f"{report} is not a gate's report: {type(error).__name__}: {error}") from None
     resolve(new.commit)
-    acceptance.write([*acceptance.in_checkout(), new])
+    acceptance.add(new)
     for row in new.rows:
         limit = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
         click.echo(f"{row.word}{limit}: {name(row.key, row.quantity)}")

@@ -5,11 +5,12 @@ Acceptances are stored in `perf/accepted.json`, which is read from HEAD, so a pu
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import click
+from filelock import FileLock
 
 from perf.files import write_aside
 from perf.gate.checkouts import ROOT, WORKING_TREE, git
@@ -32,10 +33,21 @@ class AcceptedRow:
     at_most: float | None
     """Maximum accepted change, head / base - 1; None for a BROKEN row."""
 
+    status: str = ""
+    """How a BROKEN row failed when it was accepted; it covers no other failure."""
+
+    @property
+    def name(self) -> tuple[str, Quantity, Word]:
+        """The row, and what is accepted of it."""
+        return self.key, self.quantity, self.word
+
     def covers(self, verdict: Verdict) -> bool:
         """Whether this is the verdict's row and its change, or its confidence interval, reaches down to `at_most`."""
-        same = (self.key, self.quantity, self.word) == (verdict.key, verdict.quantity, verdict.word)
-        return same and (self.at_most is None or verdict.low is None or verdict.low <= self.at_most)
+        if self.name != (verdict.key, verdict.quantity, verdict.word):
+            return False
+        if self.at_most is None:
+            return self.status == _status(verdict)
+        return verdict.low is None or verdict.low <= self.at_most
 
 
 @dataclass(frozen=True)
@@ -68,10 +80,17 @@ def _text(field: str, value: Any) -> str:
     return value
 
 
+def _status(verdict: Verdict) -> str:
+    """Return how a BROKEN row failed: a BROKEN verdict's reason is an `Outcome.failure`."""
+    return verdict.reason.partition(":")[0] if verdict.word == "BROKEN" else ""
+
+
 def _row(fields: dict[str, Any]) -> AcceptedRow:
     row = AcceptedRow(**fields)
     if not isinstance(row.at_most, float | int | None):
         raise TypeError(f"at_most is {row.at_most!r}; allowed: a number or null")
+    if row.at_most is None and row.word != "BROKEN":
+        raise ValueError(f"at_most of a {row.word} row is null; allowed: a number")
     for field, allowed in (("quantity", get_args(Quantity)), ("word", BAD)):
         if getattr(row, field) not in allowed:
             raise ValueError(f"{field} is {getattr(row, field)!r}; allowed: {', '.join(allowed)}")
@@ -121,18 +140,35 @@ def of_report(document: dict[str, Any], reason: str) -> Acceptance:
         tuple(Verdict(**verdict) for verdict in document["judgement"]["verdicts"]),
         document["judgement"]["contaminated"],
     )
+    bad = [verdict for verdict in judgement.believed if verdict.is_bad]
+    for verdict in bad:
+        if _status(verdict) == "wrong":
+            raise click.ClickException(f"{verdict.key} is {verdict.reason}: no wrong result can be accepted")
+        if verdict.word != "BROKEN" and verdict.high is None:
+            raise click.ClickException(f"{verdict.key} is {verdict.word} by no share that could be accepted")
     rows = tuple(
-        AcceptedRow(verdict.key, verdict.quantity, verdict.word, verdict.high)
-        for verdict in judgement.believed
-        if verdict.is_bad
+        AcceptedRow(verdict.key, verdict.quantity, verdict.word, verdict.high, _status(verdict)) for verdict in bad
     )
     if not rows:
         raise click.ClickException("the report has no believed regression: nothing to accept")
     return Acceptance(commit, reason, rows)
 
 
-def write(acceptances: Sequence[Acceptance]) -> None:
-    """Replace the file. Raises like `read`, and writes nothing, if it could not be read again."""
-    text = json.dumps([dataclasses.asdict(acceptance) for acceptance in acceptances], indent=1) + "\n"
-    read(text)
-    write_aside(ROOT / FILE, text)
+def add(new: Acceptance) -> None:
+    """Add to the file of this checkout; what was accepted of the same rows of this commit is replaced.
+
+    Raises like `read`, and writes nothing, if the file could not be read again.
+    """
+    (ROOT / ".asv").mkdir(exist_ok=True)
+    with FileLock(ROOT / ".asv" / "accepted.lock"):  # of two at once neither is lost
+        new_rows = {row.name for row in new.rows}
+        older = [
+            dataclasses.replace(one, rows=tuple(row for row in one.rows if row.name not in new_rows))
+            if one.commit == new.commit
+            else one
+            for one in in_checkout()
+        ]
+        kept = [dataclasses.asdict(one) for one in [*older, new] if one.rows]
+        text = json.dumps(kept, indent=1) + "\n"
+        read(text)
+        write_aside(ROOT / FILE, text)

@@ -15,7 +15,7 @@ from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.comment import comment
 from perf.gate.report import to_json
 from perf.gate.terminal import text
-from perf.gate.verdicts import Judgement
+from perf.gate.verdicts import Judgement, Verdict
 from tests.gate.reports import KEY, memory, report, verdict
 from tests.throwaway import Repository
 
@@ -50,6 +50,42 @@ def test_it_covers_its_own_row_quantity_word_and_size_only(row: AcceptedRow) -> 
     found = accepted(verdict("SLOWER"), rows=(row,))
     assert found.verdicts[0].accepted == ""
     assert found.exit_status == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_accepted"),
+    [("unavailable: no module x", True), ("unavailable: no module y", True), ("wrong: out differs", False)],
+)
+def test_a_row_that_fails_in_another_way_is_red_again(reason: str, is_accepted: bool) -> None:
+    row = AcceptedRow(KEY, "time", "BROKEN", None, "unavailable")
+    found = accepted(verdict("BROKEN", change=None, low=None, high=None, reason=reason), rows=(row,))
+    assert (found.exit_status == 0) is is_accepted
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (verdict("BROKEN", high=None, reason="wrong: out differs"), "no wrong result can be accepted"),
+        (verdict("LARGER", quantity="peak_memory", base=0.0, change=None, low=None, high=None), "by no share"),
+    ],
+)
+def test_what_would_cover_anything_is_not_accepted(made: Verdict, message: str) -> None:
+    with pytest.raises(click.ClickException, match=message):
+        acceptance.of_report(json.loads(to_json(report(made))), "why")
+
+
+def test_accepting_again_replaces_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "ROOT", tmp_path)
+    (tmp_path / "perf").mkdir()
+    slower, larger = AcceptedRow(KEY, "time", "SLOWER", 0.1), AcceptedRow(KEY, "peak_memory", "LARGER", 0.1)
+    other = Acceptance("f" * 40, "another commit", (slower,))
+    for each in (Acceptance(COMMIT, "both", (slower, larger)), other, Acceptance(COMMIT, "better", (slower,))):
+        acceptance.add(each)
+    assert acceptance.in_checkout() == [
+        Acceptance(COMMIT, "both", (larger,)),
+        other,
+        Acceptance(COMMIT, "better", (slower,)),
+    ]
 
 
 def test_what_is_accepted_is_what_is_worse_and_believed() -> None:
