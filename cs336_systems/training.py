@@ -64,20 +64,22 @@ def _require_precision(precision: str) -> None:
 def matmul_precision(precision: str) -> Iterator[None]:
     """Set the precision of float32 matmuls: IEEE for fp32, TF32 allowed for every other precision.
 
-    Restores both of torch's flags on exit, the older and the newer one, which need not agree.
+    Restores torch's flags on exit: the older one, and the newer ones of CUDA and of the CPU, which need not agree.
     """
     _require_precision(precision)
     newer = torch.backends.cuda.matmul.fp32_precision
+    of_cpu = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     try:
         older = torch.get_float32_matmul_precision()
     except RuntimeError:  # torch refuses to read the older flag while the newer one contradicts it
         older = "highest" if newer == "tf32" else "high"
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # sets both flags
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # sets them all
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(older)
         torch.backends.cuda.matmul.fp32_precision = newer
+        torch.backends.mkldnn.matmul.fp32_precision = of_cpu  # type: ignore[attr-defined]
 
 
 @dataclass

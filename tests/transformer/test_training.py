@@ -84,6 +84,7 @@ SETTINGS = (
     "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
     "torch.backends.fp32_precision = 'tf32'",
     "torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'",
+    "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
 )
 
 
@@ -99,7 +100,7 @@ def flags():
         older = torch.get_float32_matmul_precision()
     except RuntimeError:  # torch refuses to read flags that disagree
         older = "not read"
-    return torch.backends.cuda.matmul.fp32_precision, older
+    return torch.backends.cuda.matmul.fp32_precision, older, torch.backends.mkldnn.matmul.fp32_precision
 
 for setting in {SETTINGS!r}:
     if child := os.fork():
