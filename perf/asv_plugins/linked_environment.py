@@ -53,13 +53,15 @@ class LinkedEnvironment(environment.Environment):
         return python in (_python(), "same")
 
     def check_presence(self):
-        """Return whether the venv exists for this Python; asv's own check requires pip, which it lacks."""
-        return (Path(self._path) / "asv-env-info.json").is_file() and self._outer_paths_file().is_file()
+        """Return whether the venv exists and links what this Python has; asv's own check requires pip."""
+        linked = self._outer_paths_file()
+        is_made = (Path(self._path) / "asv-env-info.json").is_file() and linked.is_file()
+        return is_made and linked.read_text() == _outer_paths()
 
     def _setup(self):
         log.info(f"Linking {self.name} to the installed packages")
         util.check_call([sys.executable, "-m", "venv", "--without-pip", self._path])
-        self._outer_paths_file().write_text("".join(f"{path}\n" for path in _outer_site_packages()))
+        self._outer_paths_file().write_text(_outer_paths())
 
     def _outer_paths_file(self) -> Path:
         return self._site / "_outer_site_packages.pth"
@@ -116,9 +118,10 @@ def _installed(name: str) -> str:
         return ""
 
 
-def _outer_site_packages() -> list[str]:
+def _outer_paths() -> str:
+    """Return the text of a .pth file with the folders of packages that this Python sees."""
     folders = (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
-    return [path for path in dict.fromkeys(folders) if Path(path).is_dir()]
+    return "".join(f"{path}\n" for path in dict.fromkeys(folders) if Path(path).is_dir())
 
 
 if machine_file := os.environ.get("PERF_MACHINE_FILE"):

@@ -41,8 +41,7 @@ def profile(case: Case, profiler: str) -> None:
         report = NSYS_REPORTS / re.sub(r"[^A-Za-z0-9]+", "-", case.key).strip("-")
         command = ["nsys", "profile", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--stats=true"]
         command += ["--force-overwrite=true", f"--output={report}", *child]
-    sys.stdout.flush()
-    os.execvp(command[0], command)
+    sys.exit(subprocess.run(command, check=False).returncode)  # exec would give up the device's lock
 
 
 def profiled_child(profiler: str, case: Case) -> None:

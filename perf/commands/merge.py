@@ -27,23 +27,26 @@ def merge(source: Path, target: Path) -> int:
     files = sorted((source / "results").glob("*/*.json"))
     if not files:
         raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
-    # Reads and checks all files before it writes any.
+    # Reads, checks and merges all files before it writes any.
     read = {path: _checked(path) for path in [*files, source / "results" / "benchmarks.json"]}
     lines = {
         (machine, commit): records.read_lines(source / "records", machine, commit)
         for machine in records.machines(source / "records")
         for commit in records.commits(source / "records", machine)
     }
+    to_write: list[tuple[Path, dict[str, Any], dict[str, Any]]] = []
     for path, theirs in read.items():
         into = target / "results" / path.relative_to(source / "results")
         if not into.exists():
-            _write(into, theirs)
+            to_write.append((into, theirs, {}))
         elif path.name == "machine.json":
             _require_same(theirs, _checked(into), "gpu", path)
         elif path.name != "benchmarks.json":
-            _write(into, _merged(_checked(into), theirs, path))
+            to_write.append((into, _merged(_checked(into), theirs, path), {}))
         elif theirs.keys() - (ours := _checked(into)).keys():  # the only source of the names of their rows' axes
-            _write(into, theirs | ours, indent=4, sort_keys=True)  # asv's own format
+            to_write.append((into, theirs | ours, {"indent": 4, "sort_keys": True}))  # asv's own format
+    for into, document, form in to_write:
+        _write(into, document, **form)
     for (machine, commit), of_commit in lines.items():
         _merge_records(of_commit, target / "records", machine, commit)
     return len(files)

@@ -172,8 +172,10 @@ def test_another_gpu_never_joins_a_series(shards, tmp_path):
     shutil.copytree(shards[1], copy)
     path = copy / "results" / MACHINE / "machine.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"gpu": "another"}))
+    before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.json")}
     with pytest.raises(click.ClickException, match="not one series"):
         merge(copy, tmp_path)
+    assert {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.json")} == before
 
 
 def test_another_version_of_a_benchmark_never_joins_a_series(shards, tmp_path):
