@@ -17,7 +17,7 @@ from untrusted import harmless, read_report
 
 ARTIFACT = "gate-report"
 MAX_ARTIFACT, MAX_REPORT = 32 * 2**20, 128 * 2**20
-MAX_COMMENT = 4 * 60_000  # the gate writes up to 60,000 characters, here in UTF-8; GitHub accepts 65,536
+MAX_COMMENT = 4 * 60_000  # in UTF-8, of up to 60,000 characters and 4,000 on machine code; GitHub accepts 65,536
 MARKER = "<!-- perf gate -->"
 TITLE = re.compile(r"gate of #([1-9][0-9]{0,8}) at ([0-9a-f]{40})")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from perf.files import refuse_unwritable, write_measured
 from perf.gate import checkouts
@@ -52,7 +53,8 @@ class _Gate(click.Command):
         except click.ClickException as error:
             raise NotJudged(error.message) from None
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("nothing was judged, and no measurement is kept") from None
+            kept = "the parts that ended are kept" if ctx.params.get("self_test") else "no measurement is kept"
+            raise KeyboardInterrupt(f"nothing was judged, and {kept}") from None
         except (click.exceptions.Exit, click.Abort):
             raise
         except Exception:  # a fault of this command's own
@@ -162,8 +164,10 @@ def command(
     Exit status: 0 no regression, 1 something is slower, larger or broken, 2 nothing could be judged, 130 interrupted.
     """
     if simulate:
-        if base or json_file or markdown or keep:
-            raise click.UsageError("--simulate was given with BASE, --json, --markdown or --keep; allowed: alone")
+        context = click.get_current_context()
+        sources = {name: context.get_parameter_source(name) for name in context.params if name != "simulate"}
+        if ParameterSource.COMMANDLINE in sources.values():
+            raise click.UsageError("--simulate was given with BASE or another option; allowed: alone")
         _simulate()
         return
     if not base and not self_test and not environments:
@@ -221,10 +225,19 @@ def command(
         files[markdown] = comment(report)
     if keep:
         files[reports.place(kind, datetime.datetime.now(datetime.UTC))] = reports.to_json(report)
-    write_measured(files)
+    _write(files, report.exit_status)
     if keep:
         click.echo(f"Kept in {list(files)[-1]}")
     sys.exit(report.exit_status)
+
+
+def _write(files: dict[Path, str], exit_status: int) -> None:
+    """Write the report's files. Where that fails, exit with its status all the same, if it is a regression."""
+    try:
+        write_measured(files)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(exit_status or NotJudged.exit_code)
 
 
 def _self_test(
@@ -267,7 +280,7 @@ def _compile_only(
         files[json_file] = report.to_json(found, pattern)
     if markdown:
         files[markdown] = report.comment(found)
-    write_measured(files)
+    _write(files, found.exit_status)
     sys.exit(found.exit_status)
 
 

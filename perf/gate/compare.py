@@ -107,12 +107,12 @@ def measure(
 
 
 def _missing_rows(evidence: Sequence[Evidence]) -> tuple[tuple[str, int], ...]:
-    """Count the rows without a verdict by reason."""
+    """Count the rows that were never visited, and those that neither arm can run, by reason."""
     reasons: Counter[str] = Counter()
     for row in evidence:
         if not row.outcomes:
             reasons[OUT_OF_TIME] += 1
-        elif all(outcome.status != "ok" for outcome in row.outcomes.values()):
+        elif not any(outcome.works for outcome in row.outcomes.values()):
             reasons[row.outcomes["head"].reason] += 1
     return tuple(reasons.most_common())
 

@@ -3,7 +3,7 @@
 A margin is the smallest change of a case that means anything. A class calls 1 % negligible because it does not know its
 cases; twelve processes that alternate both arms measure a kernel of 1 ms to 0.05 %. The margin is twice the change that
 identical code has shown so far, at the far end of its 95 % confidence interval, and at least `MIN_MARGIN`. Every A/A
-run on record counts, so a run that contradicts a margin widens it.
+run on record whose controls held counts, so a run that contradicts a margin widens it.
 """
 
 import json

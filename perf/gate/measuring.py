@@ -94,7 +94,7 @@ class Measuring:
             worker.stop()
             if reason := self._greet(worker):
                 for one in mine:
-                    one.outcomes = dict.fromkeys(ARMS, Outcome("unavailable", reason))
+                    _fail(one, dict.fromkeys(ARMS, Outcome("unavailable", reason)), reason)
                 continue
             if number == 0 and (reason := objection(self.greeting["troubles"])):
                 raise click.ClickException(reason)
@@ -151,13 +151,18 @@ class Measuring:
 
     def _ask_apart(self, worker: Process, one: Evidence) -> None:
         """After a crash, which took both arms along: each alone, in a process of its own, to learn whose it was."""
+        apart: dict[ArmName, Outcome] = {}
         for arm in ARMS:
             worker.stop()
             if reason := self._greet(worker):
-                one.outcomes[arm] = Outcome("unavailable", reason)
-                continue
+                apart = dict.fromkeys(ARMS, Outcome("unavailable", reason))
+                break
             reply = self._ask(worker, one, [arm], True)
-            one.outcomes[arm] = _outcome(reply.get(arm, reply))
+            apart[arm] = _outcome(reply.get(arm, reply))
+        if any(outcome.works for outcome in apart.values()):
+            one.outcomes = apart
+        else:
+            _fail(one, apart, apart["head"].failure)
         worker.stop()
         self._greet(worker)
 
@@ -175,8 +180,10 @@ class Measuring:
     def _affordable(self, rows: Sequence[Evidence]) -> Sequence[Evidence]:
         """Select the open rows, in their order, that can have all processes within the budget; one at least.
 
-        A little more of each would leave none of many slower rows confirmed. Controls stay.
+        A little more of each would leave none of many slower rows confirmed. A row that was left out once stays out:
+        it cannot have all processes any more. Controls stay.
         """
+        rows = [one for one in rows if one.case.key in self._row_s] or rows
         processes = self._looks[-1] - self.processes
         controls = [one for one in rows if one.is_control]
         judged = [one for one in rows if not one.is_control]
@@ -193,6 +200,14 @@ class Measuring:
 
     def _has_time_for(self, one: Evidence) -> bool:
         return time.monotonic() + self._visit_s.get(one.case.key, 0.0) < self._deadline
+
+
+def _fail(one: Evidence, outcomes: dict[ArmName, Outcome], reason: str) -> None:
+    """Both arms failed: the outcomes of a row without any; a row that was measured keeps its own, and has trouble."""
+    if one.outcomes:
+        one.trouble = one.trouble or reason
+    else:
+        one.outcomes = outcomes
 
 
 def _any_open(rows: Sequence[Evidence]) -> bool:

@@ -26,7 +26,7 @@ class Attempt:
 
     mutation: Mutation
     word: str
-    """The verdict; "" if there is none: neither arm runs here, or the controls moved."""
+    """The verdict; "" if there is none: neither arm runs here, the controls moved, or it cannot be planted."""
 
     change: float | None
     reason: str
@@ -60,7 +60,10 @@ def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> bool:
     path: Path | None = None
     for number, mutation in enumerate(chosen, 1):
         click.echo(f"{number} of {len(chosen)}: {mutation.kind}: {mutation.name}", err=True)
-        attempt, greeting = _attempt(arm, mutation, selected_rows(mutation.row), budget_s)
+        try:
+            attempt, greeting = _attempt(arm, mutation, selected_rows(mutation.row), budget_s)
+        except click.ClickException as error:  # a commit may lack the text or the row
+            attempt, greeting = Attempt(mutation, "", None, error.message, 0.0), {}
         attempts.append(attempt)
         device = device or greeting
         if any(one.word for one in attempts):

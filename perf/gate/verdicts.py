@@ -96,13 +96,16 @@ class Judgement:
 
     @property
     def exit_status(self) -> int:
-        """0: no regression; 1: a regression; 2: nothing could be judged, no row is left, or no time was."""
+        """0: no regression; 1: a regression; 2: no row is left, or no time, or no peak memory, could be judged."""
         if any(verdict.is_bad for verdict in self.believed):
             return 1
-        requested = {verdict.quantity for verdict in self.verdicts}
-        judged = {verdict.quantity for verdict in self.believed}
         are_gone = all(verdict.word == "GONE" for verdict in self.verdicts)  # of none too
-        return 2 if self.contaminated or requested - judged or are_gone else 0
+        return 2 if self.contaminated or self.undecided or are_gone else 0
+
+    @property
+    def undecided(self) -> set[Quantity]:
+        """Quantities that rows have and of which none was judged."""
+        return {verdict.quantity for verdict in self.verdicts} - {verdict.quantity for verdict in self.believed}
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,11 @@ class Report:
     @property
     def exit_status(self) -> int:
         """0: no regression; 1: a regression, or HEAD's tests fail; 2: nothing could be judged."""
-        if self.unreached.skipped and not self.judgement.verdicts:
-            return 0 if self.tests_passed else 1
-        return self.judgement.exit_status if self.tests_passed else 1
+        if not self.tests_passed:
+            return 1
+        return 0 if self.reaches_none else self.judgement.exit_status
+
+    @property
+    def reaches_none(self) -> bool:
+        """Whether no row was to be measured, since the change reaches none."""
+        return bool(self.unreached.skipped) and not self.judgement.verdicts and not self.without

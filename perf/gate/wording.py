@@ -36,14 +36,16 @@ def headline(report: Report) -> str:
     if judgement.contaminated:
         return f"{bad}{'; ' if bad else ''}CONTAMINATED, no verdict on times: {judgement.contaminated}"
     counts = Counter(verdict.word for verdict in judgement.verdicts if not verdict.accepted)
-    if report.unreached.skipped and not judgement.verdicts:
+    if report.reaches_none:
         return f"Nothing can be worse: the change reaches none of {len(report.unreached.skipped)} rows"
     if report.exit_status == 2:
-        times = [verdict for verdict in judgement.verdicts if verdict.quantity == "time"]
-        subject = "No time" if times and len(times) < len(judgement.verdicts) else "Nothing"
-        return f"{subject} could be judged" + (
-            f": {counts['AMBIGUOUS']} rows are ambiguous" if counts["AMBIGUOUS"] else ""
+        quantities = {verdict.quantity for verdict in judgement.verdicts}
+        of_one = judgement.undecided if judgement.undecided < quantities else ()
+        subject = f"No {next(iter(of_one)).replace('_', ' ')}" if of_one else "Nothing"
+        ambiguous = sum(
+            verdict.word == "AMBIGUOUS" and verdict.quantity in judgement.undecided for verdict in judgement.verdicts
         )
+        return f"{subject} could be judged" + (f": {ambiguous} rows are ambiguous" if ambiguous else "")
     accepted = sum(verdict.word in BAD for verdict in judgement.verdicts if verdict.accepted)
     others = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
     clauses = [
@@ -84,7 +86,8 @@ def _to_judge(report: Report) -> str:
     undecided = [verdict for verdict in verdicts if verdict.word == "AMBIGUOUS"]
     lacking = [*(reason for reason, _ in report.without), *(verdict.reason for verdict in undecided)]
     time_helps = OUT_OF_TIME in lacking or any(
-        verdict.base is not None or verdict.reason.startswith(UNMEASURED) for verdict in undecided
+        verdict.quantity == "time" and (verdict.base is not None or verdict.reason.startswith(UNMEASURED))
+        for verdict in undecided
     )
     if lacking and not time_helps:
         return f"Make these rows run here, or select others (-b): {lacking[0]}."

@@ -90,10 +90,14 @@ def compared_(base: Plan, head: Plan, **results: dict[str, Any]) -> Comparison:
         ("old", "large", "BROKEN"),
         ("old", "failed", "BROKEN"),
         ("failed", "old", "FIXED"),
+        ("failed", "failed_too", "DIFFERS"),
+        ("large", "old", "FIXED"),
+        ("failed", "large", "DIFFERS"),
     ],
 )
 def test_a_kernel_has_one_word(base: str, head: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KERNELS, "failed", KERNELS["old"] | {"found": FAILED})
+    for name in ("failed", "failed_too"):
+        monkeypatch.setitem(KERNELS, name, KERNELS["old"] | {"found": FAILED})
     found = compared_(plan(row=[(base, "(1,)")]), plan(row=[(head, "(1,)")]))
     (change,) = found.kernels
     assert (change.word, change.rows) == (word, 1)

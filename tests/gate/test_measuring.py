@@ -137,6 +137,36 @@ def test_a_budget_for_some_of_the_open_rows_confirms_the_first_of_them(places: A
     assert run._affordable([*rows, control]) == [*rows, control]
 
 
+def test_a_row_that_was_left_out_stays_out(places: Any) -> None:
+    """Its seconds in the last process are not known, and it cannot have all processes any more."""
+    rows = [Evidence(replace(CASE, params=CASE.params | {"seq_len": n}), (0.1, 1e-4), False) for n in (1, 2, 3)]
+    run = Measuring(rows, places(GOOD, GOOD), budget_s=1000.0, looks=(3, 8, 12), is_open=list)
+    run.processes, run._start_s = 8, 10.0
+    run._row_s.update({rows[1].case.key: 40.0})
+    assert run._affordable(rows) == [rows[1]]
+
+
+def test_a_gpu_that_is_lost_later_costs_no_row_what_it_has(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    greet = Measuring._greet
+    monkeypatch.setattr(Measuring, "_greet", lambda run, worker: "no GPU" if run.processes == 2 else greet(run, worker))
+    _, row, _ = measured(places(GOOD, GOOD), visits=1)
+    assert statuses(row) == ("ok", "ok")
+    assert (len(row.visits), row.trouble) == (1, "no GPU")
+
+
+@pytest.mark.parametrize("again", ["crashed", "ok"])
+def test_a_crash_of_both_arms_later_costs_no_row_what_it_has(
+    again: str, places: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, row, _ = measured(places(GOOD, GOOD), looks=(1,), visits=1)
+    monkeypatch.setattr(run, "_greet", lambda worker: "")
+    monkeypatch.setattr(run, "_ask", lambda worker, one, arms, first: {"status": again, "reason": "SIGKILL"})
+    row.trouble = "both commits side by side: SIGKILL"
+    run._ask_apart(next(iter(run._workers.values())), row)
+    assert statuses(row) == ("ok", "ok")
+    assert "SIGKILL" in row.trouble
+
+
 def test_no_visit_begins_that_would_end_after_the_budget(places: Any) -> None:
     run = Measuring([Evidence(CASE, (0.1, 1e-4), False)], places(GOOD, GOOD), budget_s=60.0, looks=(2,), is_open=list)
     run._visit_s[CASE.key] = 61.0

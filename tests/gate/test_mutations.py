@@ -1,11 +1,15 @@
 """The list of mutations fits the code, and the score counts what the gate found."""
 
 import ast
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from perf.gate import mutation_score, report
+from perf.gate.evidence import Arm
 from perf.gate.judge import judge
 from perf.gate.mutation_score import Attempt, selected_rows, table, verdict_of
 from perf.gate.mutations import Mutation, mutations, scores_by_kind
@@ -39,6 +43,25 @@ def test_a_text_that_is_gone_is_one_line(tmp_path: Path) -> None:
     for old, count in (("b", 0), ("a", 2)):
         with pytest.raises(click.ClickException, match=f"stands {count} times in file.py"):
             Mutation("kind", "name", "file.py", old, "c", "row").plant(tmp_path)
+
+
+def test_one_that_a_commit_cannot_have_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "RECORDS", tmp_path)
+    monkeypatch.setattr(mutation_score, "selected_rows", lambda pattern: [])
+
+    def attempt(arm: Arm, mutation: Mutation, *more: Any) -> tuple[Attempt, dict[str, Any]]:
+        if mutation is LIST[0]:
+            raise click.ClickException("the text stands 0 times in file.py")
+        return Attempt(mutation, mutation.wanted, 0.1, "", 3.0), {}
+
+    monkeypatch.setattr(mutation_score, "_attempt", attempt)
+    assert mutation_score.score(Arm("a" * 40, "A commit"), LIST[:3], budget_s=1.0)
+    (kept,) = tmp_path.glob("*/mutations/*.json")
+    words = [one["word"] for one in json.loads(kept.read_text())["attempts"]]
+    assert words == ["", LIST[1].wanted, LIST[2].wanted]
+    assert "the text stands 0 times" in capsys.readouterr().out
 
 
 def test_what_has_no_verdict_is_not_counted() -> None:

@@ -3,11 +3,12 @@
 import pytest
 
 from perf.gate.terminal import text
-from perf.gate.verdicts import OUT_OF_TIME, UNMEASURED
+from perf.gate.verdicts import OUT_OF_TIME, UNMEASURED, Unreached
 from perf.gate.wording import cells, change, headline, in_order, to_do
 from tests.gate.reports import KEY, memory, report, verdict
 
 SAME = verdict("SAME", change=0.0001, low=-0.001, high=0.001)
+NO_GPU = "needs a CUDA GPU"
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,10 @@ SAME = verdict("SAME", change=0.0001, low=-0.001, high=0.001)
         (report(verdict("AMBIGUOUS"), SAME), 0, ("1 ambiguous", "1 same")),
         (report(verdict("AMBIGUOUS")), 2, ("Nothing could be judged",)),
         (report(verdict("AMBIGUOUS"), memory("SAME", 1, 1)), 2, ("No time could be judged",)),
+        (report(SAME, verdict("AMBIGUOUS", quantity="peak_memory")), 2, ("No peak memory could be judged",)),
         (report(), 2, ("Nothing could be judged",)),
+        (report(unreached=Unreached(skipped=(KEY,))), 0, ("Nothing can be worse",)),
+        (report(unreached=Unreached(skipped=(KEY,)), without=((NO_GPU, 1),)), 2, ("Nothing could be judged",)),
         (report(verdict("SLOWER"), contaminated="copy +3 %"), 2, ("CONTAMINATED", "copy +3 %")),
         (report(verdict("BROKEN"), contaminated="copy +3 %"), 1, ("1 broken", "CONTAMINATED")),
         (report(memory("SMALLER", 2, 1), contaminated="copy +3 %"), 2, ("CONTAMINATED",)),
@@ -34,9 +38,6 @@ def test_the_headline_and_the_exit_status_agree(made, status, words):
     assert text(made).splitlines()[:2] == [headline(made), f"To do: {to_do(made)}"]
 
 
-NO_GPU = "needs a CUDA GPU"
-
-
 @pytest.mark.parametrize(
     ("made", "time_helps"),
     [
@@ -45,6 +46,7 @@ NO_GPU = "needs a CUDA GPU"
         (report(without=((OUT_OF_TIME, 2),)), True),
         (report(verdict("AMBIGUOUS"), without=((NO_GPU, 51),)), True),
         (report(verdict("AMBIGUOUS", base=None, reason=NO_GPU)), False),
+        (report(SAME, verdict("AMBIGUOUS", quantity="peak_memory", reason="differs by process")), False),
         (report(verdict("AMBIGUOUS", base=None, reason=f"{UNMEASURED}: base and head")), True),
         (report(verdict("GONE", base=None, head=None)), False),
     ],

@@ -161,14 +161,16 @@ def _changed(
 
 
 def _word(target: str, before: dict[str, Any], after: dict[str, Any]) -> Word:
-    too_large = after.get("shared_bytes", 0) > TARGETS[target].shared_bytes
-    if "error" in after or too_large:
-        return "BROKEN"
+    was_broken, is_broken = (
+        "error" in found or found.get("shared_bytes", 0) > TARGETS[target].shared_bytes for found in (before, after)
+    )
+    if is_broken:
+        return "DIFFERS" if was_broken else "BROKEN"
     if not after:
         return "GONE"
     if not before:
         return "NEW"
-    if "error" in before:
+    if was_broken:
         return "FIXED"
     if before["sass"] == after["sass"]:
         return "SAME"

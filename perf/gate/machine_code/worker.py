@@ -10,6 +10,7 @@ It answers two requests on standard input with JSON, a line each:
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import os
 import select
@@ -35,6 +36,9 @@ PLANNED = {"attention": "attention", "attention_leaderboard": "attention_leaderb
 ALIKE = {"triton_compiled": "triton", "flash_attention": "triton"}
 """Implementations that launch the kernels of another."""
 
+FORM = hashlib.sha256(Path(inspect.getfile(compiled)).read_bytes()).hexdigest()
+"""Digest of the code that says what is kept of a compiled kernel."""
+
 
 class Launches:
     """The kernels of a commit that were launched so far: their sources, and how they are compiled."""
@@ -49,7 +53,8 @@ class Launches:
         import triton
 
         chosen = json.dumps(options, sort_keys=True, default=str)
-        text = "\0".join((triton.__version__, source.hash(), str(target), chosen))
+        backend = triton.compiler.make_backend(target).hash()  # ptxas's version
+        text = "\0".join((triton.__version__, backend, FORM, source.hash(), str(target), chosen))
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         self.found[self._digest] = source, target, options
 
