@@ -56,7 +56,12 @@ def _save_elsewhere(name: str, text: str) -> str:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Write and remove a probe, so that a failure shows before an hour of measuring. Raises as `write_aside` does."""
+    """Write and remove a probe, so that a failure shows before an hour of measuring. Raises as `write_aside` does.
+
+    A rename would put a file in the place of a device or a link, so these are refused.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise click.ClickException(f"{path} was given; allowed: a new file, or a regular one, which is replaced")
     with _click_errors(path):
         new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)

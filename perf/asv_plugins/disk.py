@@ -60,6 +60,9 @@ def _one_line_errors(conf: Any) -> Iterator[None]:
         if error.errno not in DISK_ERRORS:
             raise
         raise UserError(f"{error.filename or Path.cwd()} cannot be written: {error.strerror}") from None
+    except KeyboardInterrupt:
+        log.error("interrupted; what has finished is kept")
+        raise SystemExit(130) from None
     except ProcessError as error:
         lines = [line for line in (error.stderr or error.stdout or "").splitlines() if line.strip()]
         program, *arguments = error.args

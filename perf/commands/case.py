@@ -259,4 +259,6 @@ def command(name: str | None, impls: str | None, visits: int, list_only: bool, p
     --profile runs a single case once, the first of several implementations: torch prints the kernels and their times;
     ncu and nsys are started on that call, and nsys writes its report to .asv/profiles.
     """
+    if list_only and profiler:
+        raise click.UsageError("--list and --profile were given; allowed: one of them")
     run(name, impls=impls, visits=visits, list_only=list_only, profiler=profiler)

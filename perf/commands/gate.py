@@ -183,6 +183,8 @@ def command(
         raise click.UsageError("--plant was given; allowed: with --self-test")
     if chosen and pattern:
         raise click.UsageError("--set and -b were both given; allowed: one of them")
+    if json_file and markdown and json_file.resolve() == markdown.resolve():
+        raise click.UsageError(f"--json and --markdown are both {markdown}; allowed: two files")
     if targets and not compile_only:
         raise click.UsageError("--target was given; allowed: with --compile-only")
     if compile_only:

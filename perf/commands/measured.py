@@ -127,9 +127,19 @@ def _commit(name: str, machine: str) -> str:
 
 
 def _newest_session(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines of the session that was written last; [] if no session has measured anything."""
+    """Return the lines of the session that was written last, and of those like it; [] if none has measured anything.
+
+    Shards of a run have a session each, on as many GPUs.
+    """
     written = [line["session"] for line in lines if line["kind"] in ("visit", "run")]
-    return [line for line in lines if line.get("session", line.get("id")) == written[-1]] if written else []
+    conditions = {line["id"]: _conditions(line) for line in lines if line["kind"] == "session"}
+    alike = {name for name, of in conditions.items() if written and of == conditions[written[-1]]}
+    return [line for line in lines if line.get("session", line.get("id")) in alike]
+
+
+def _conditions(session: dict[str, Any]) -> tuple[Any, ...]:
+    device = session["device"] | {"uuid": ""}
+    return session["day"], session["harness"], session["effort"], device, session["software"]
 
 
 def _matches(result: CaseResult, pattern: re.Pattern[str]) -> bool:

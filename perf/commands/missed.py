@@ -46,6 +46,8 @@ def command(name: str | None, machine: str | None, limit: int | None, last: int 
     """
     if gate == bool(name):
         raise click.UsageError("allowed: NAME, or --gate")
+    if gate and (limit or last):
+        raise click.UsageError("--gate was given with --limit or --last; allowed: with --machine")
     known = {path.name for folder in (ROOT / "perf" / "results", RECORDS) for path in folder.glob("*") if path.is_dir()}
     if machine and machine not in known and (hint := nearby(machine, known)):
         raise click.UsageError(f"--machine {machine} was given, which has nothing on file; {hint}")

@@ -40,11 +40,14 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
     number, count = part or (1, 1)
     if not (chosen := matching[number - 1 :: count]):
         raise click.UsageError(f"--shard {number}/{count} was given; allowed: up to {len(matching)} shards")
+    try:
+        arm = checkouts.resolve(commit) if commit else checkouts.working_tree()
+    except click.ClickException as error:
+        raise click.UsageError(error.message) from None
     if only_list:
         for mutation in chosen:
             click.echo(f"{mutation.kind}: {mutation.name} ({mutation.wanted}: {mutation.row})")
         return
-    arm = checkouts.resolve(commit) if commit else checkouts.working_tree()
     now = datetime.datetime.now(datetime.UTC)
     refuse_unwritable(place("mutations", now))
     with measuring(command_line()):

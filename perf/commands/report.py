@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from perf.files import scratch_folder
 
@@ -55,8 +56,10 @@ def command(machine: str | None, perf: Path, edition: str, out: Path, bundle: bo
     from perf.writeup import committed, source
     from perf.writeup.bundle import run_tests
 
-    if answers and bundle:
-        raise click.UsageError("--answers and --bundle were given; allowed: one of them")
+    given = click.get_current_context().get_parameter_source
+    for option in ("bundle", "out", "edition"):
+        if answers and given(option) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--answers and --{option} were given; allowed: one of them")
     if answers:
         for path, changed in committed.update(source.read(perf, machine)).items():
             click.echo(f"{path.relative_to(perf.parent)}: {'rewritten' if changed else 'unchanged'}")

@@ -37,15 +37,16 @@ SKIPPED = PytestResult(True, "not run: --no-tests", "")
 NO_CODE = PytestResult(True, "not run: no code has changed", "")
 
 
-def run_tests(head: Arm, paths: tuple[str, ...] = ()) -> PytestResult:
-    """Run pytest in HEAD's checkout, on all tests or on `paths`; print its output if it fails."""
-    click.echo("Running HEAD's tests; --no-tests skips them", err=True)
+def run_tests(head: Arm) -> PytestResult:
+    """Run pytest in HEAD's checkout; print its output if it fails."""
+    click.echo("Running HEAD's tests, before the budget begins; --no-tests skips them", err=True)
     with scratch_folder("perf-gate-tests-") as folder:
         checkout = clone(head, folder / "head")
-        command = [head.python or sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", *paths]
+        command = [head.python or sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
         with subprocess.Popen(
             command,
             cwd=checkout,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # it shows its progress as it runs
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,

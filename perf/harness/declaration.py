@@ -6,6 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 from perf import workloads
 from perf.harness.case import Cache, Case, ClockName
+from perf.workloads.axes import AXES
 
 _MISSING = object()
 
@@ -28,6 +29,9 @@ def _problems(cls: type) -> Iterator[str]:
     params = getattr(cls, "params", ())
     if _is_grid(params) and _is_names(names) and len(params) != len(names):
         yield f"params has {len(params)} axes and param_names {len(names)} names; allowed: as many of both"
+    known = AXES.get(getattr(cls, "workload", ""))
+    if known and _is_names(names) and (unknown := [name for name in names if name not in known | {"clock", "cache"}]):
+        yield f"param_names has {', '.join(map(repr, unknown))}; allowed for its workload: {', '.join(sorted(known))}"
     if "setup_cache" not in vars(cls):
         yield "setup_cache is missing; allowed: a method of the class's own that returns measure_class(self)"
 

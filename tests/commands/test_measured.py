@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from perf.commands.measured import _newest_session
 from perf.harness import records
 from tests.throwaway import MACHINE, ROOT, Repository
 
@@ -116,11 +117,27 @@ def test_the_newest_session_alone_is_shown(measured, tmp_path):
     lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     session = next(line for line in lines if line["kind"] == "session")
     visits = [line for line in lines if line["kind"] == "visit" and line["benchmark"] == "smoke.SmokeControls"]
-    later = [session | {"id": "later"}, *(line | {"session": "later"} for line in visits)]
+    later = [session | {"id": "later", "effort": "full"}, *(line | {"session": "later"} for line in visits)]
     with gzip.open(path, "at") as stream:
         stream.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in later)
     done = command(folder, repository.environment, right)
     assert done.stdout.splitlines()[-1].startswith("3 measured, 0 failed, 0 unavailable")
+
+
+@pytest.mark.parametrize(("change", "count"), [({}, 2), ({"uuid": "GPU-2"}, 2), ({"name": "another"}, 1)])
+def test_shards_of_a_run_are_shown_together(change, count):
+    session = {"kind": "session", "day": "2026-01-01", "harness": "3", "effort": "full", "software": {"torch": "2.11"}}
+    device = {"name": "NVIDIA H100", "uuid": "GPU-1"}
+    lines = [
+        session | {"id": "first", "device": device | change},
+        {"kind": "visit", "session": "first"},
+        session | {"id": "older", "device": device, "day": "2025-12-31"},
+        {"kind": "visit", "session": "older"},
+        session | {"id": "second", "device": device},
+        {"kind": "visit", "session": "second"},
+    ]
+    assert sum(line["kind"] == "visit" for line in _newest_session(lines)) == count
+    assert _newest_session(lines[:1]) == []
 
 
 def test_bad_input_is_one_clear_line(measured, tmp_path):

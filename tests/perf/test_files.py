@@ -70,6 +70,18 @@ def test_what_cannot_be_written_is_known_before_anything_is_measured(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_no_rename_takes_the_place_of_a_device_or_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "link", tmp_path / "dangling", tmp_path / "pipe", Path(os.devnull), tmp_path):
+        with pytest.raises(click.ClickException, match="a regular one"):
+            refuse_unwritable(path)
+    refuse_unwritable(tmp_path / "target")
+    assert (tmp_path / "target").read_text() == "old"
+
+
 SMALL_DISK = """
 import resource, sys
 from pathlib import Path

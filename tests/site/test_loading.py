@@ -93,11 +93,12 @@ def test_the_latest_row_of_a_cell_is_that_of_the_newest_commit_with_a_value() ->
 
 
 def test_the_committed_results_are_all_there(committed: pandas.DataFrame) -> None:
+    listed = json.loads((loading.RESULTS / "benchmarks.json").read_text())
     values = [
         value
         for path in loading.RESULTS.glob("*/*-*.json")
-        for row in json.loads(path.read_text())["results"].values()
-        for value in row[0] or []
+        for name, row in json.loads(path.read_text())["results"].items()
+        for value in (row[0] or [] if name in listed else ())
         if value is not None and not math.isnan(value)
     ]
     measured = committed.query("status == 'ok'")

@@ -1,0 +1,20 @@
+"""A benchmark class that would measure something else than it says is refused."""
+
+import pytest
+
+from perf.benchmarks.smoke import SmokeAttention
+from perf.harness.declaration import problem_of_class
+
+
+@pytest.mark.parametrize(("named", "problem"), [("seq_len", ""), ("sequence", "'sequence'; allowed for its workload:")])
+def test_an_axis_that_the_workload_does_not_read_is_named(named: str, problem: str) -> None:
+    names = tuple(named if name == "seq_len" else name for name in SmokeAttention.param_names)
+    cls = type("Mine", (SmokeAttention,), {"param_names": names, "setup_cache": SmokeAttention.setup_cache})
+    found = problem_of_class(cls)
+    assert problem in found and bool(found) == bool(problem)
+
+
+def test_a_workload_of_ones_own_takes_any_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"param_names": ("anything", *SmokeAttention.param_names[1:])}
+    own = {"workload": "foreign_model", "setup_cache": SmokeAttention.setup_cache}
+    assert not problem_of_class(type("Mine", (SmokeAttention,), names | own))
