@@ -4,7 +4,7 @@ A class below adds its axes, `version`, and a `setup_cache` of its own, because 
 `setup_cache`: classes that inherited one would share its results.
 """
 
-from perf.harness.suite import reported_peak_memory, reported_time
+from perf.harness.suite import reported_fact, reported_peak_memory, reported_time
 
 
 class _Timed:
@@ -27,3 +27,18 @@ class _Weighed:
         return reported_peak_memory(self, results, *params)
 
     track_peak_memory.unit = "bytes"
+
+
+class _WeighedThrice:
+    """Series of the bytes allocated after the model is made, and before and after the optimizer's step."""
+
+    def track_after_init_bytes(self, results, *params):
+        return reported_fact(self, results, "after_init_bytes", *params)
+
+    def track_before_step_bytes(self, results, *params):
+        return reported_fact(self, results, "before_step_bytes", *params)
+
+    def track_after_step_bytes(self, results, *params):
+        return reported_fact(self, results, "after_step_bytes", *params)
+
+    track_after_init_bytes.unit = track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"

@@ -4,11 +4,11 @@ mode step is the whole step; mode exposed is the excess of its forward and backw
 sampled in turn. batch is that of each GPU; compute_dtype is that of the gathered weights.
 """
 
-from perf.benchmarks._series import _Timed, _Weighed
-from perf.harness.suite import measure_class, reported_fact
+from perf.benchmarks._series import _Timed, _Weighed, _WeighedThrice
+from perf.harness.suite import measure_class
 
 
-class FullySharded(_Timed, _Weighed):
+class FullySharded(_Timed, _Weighed, _WeighedThrice):
     """Time of a step, exposed communication, and memory at three points of a step."""
 
     version = "1"
@@ -39,14 +39,3 @@ class FullySharded(_Timed, _Weighed):
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_after_init_bytes(self, results, *params):
-        return reported_fact(self, results, "after_init_bytes", *params)
-
-    def track_before_step_bytes(self, results, *params):
-        return reported_fact(self, results, "before_step_bytes", *params)
-
-    def track_after_step_bytes(self, results, *params):
-        return reported_fact(self, results, "after_step_bytes", *params)
-
-    track_after_init_bytes.unit = track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"

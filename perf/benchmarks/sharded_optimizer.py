@@ -1,10 +1,10 @@
 """Optimizer state replicated or sharded over the ranks: a step's time, and memory at three points of it."""
 
-from perf.benchmarks._series import _Timed, _Weighed
-from perf.harness.suite import measure_class, reported_fact
+from perf.benchmarks._series import _Timed, _Weighed, _WeighedThrice
+from perf.harness.suite import measure_class
 
 
-class ShardedOptimizer(_Timed, _Weighed):
+class ShardedOptimizer(_Timed, _Weighed, _WeighedThrice):
     """No sharding, ours with 3P and with 2P elements sent, torch's ZeroRedundancyOptimizer; batch is of each GPU."""
 
     version = "1"
@@ -23,14 +23,3 @@ class ShardedOptimizer(_Timed, _Weighed):
 
     def setup_cache(self):
         return measure_class(self)
-
-    def track_after_init_bytes(self, results, *params):
-        return reported_fact(self, results, "after_init_bytes", *params)
-
-    def track_before_step_bytes(self, results, *params):
-        return reported_fact(self, results, "before_step_bytes", *params)
-
-    def track_after_step_bytes(self, results, *params):
-        return reported_fact(self, results, "after_step_bytes", *params)
-
-    track_after_init_bytes.unit = track_before_step_bytes.unit = track_after_step_bytes.unit = "bytes"

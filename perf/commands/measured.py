@@ -8,13 +8,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from perf import units
 from perf.gate import checkouts
+from perf.gate.report import RECORDS
 from perf.harness import device, records
 from perf.harness.case import case_key
 from perf.harness.records import CaseResult
@@ -25,8 +25,6 @@ from perf.selection import asv_classes
 from perf.site.conditions import software
 from perf.site.estimate import estimate
 from perf.site.failures import by_reason
-
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 
 DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions raised by records of another format."""

@@ -15,7 +15,7 @@ from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
 from perf.gate.rows import draw
 from perf.gate.unreached import change_between, in_reach
-from perf.gate.verdicts import OUT_OF_TIME, Judgement, Report, Unreached
+from perf.gate.verdicts import LOOKS, OUT_OF_TIME, Judgement, Report, Unreached
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, objection
 from perf.harness.progress import TerminalBar
@@ -82,8 +82,6 @@ def measure(
 
     `plant` edits head's checkout before it is measured.
     """
-    from perf.gate.statistics import LOOKS
-
     for row in evidence:
         row.planted = injection is not None and not row.is_control
     with scratch_folder("perf-gate-") as folder, TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:

@@ -6,9 +6,8 @@ from perf.gate.contamination import contamination, missing_controls
 from perf.gate.decisions import RowDecision, decide_rows
 from perf.gate.evidence import Evidence
 from perf.gate.explanation import why_larger, why_slower
-from perf.gate.statistics import LOOKS
 from perf.gate.timed_rows import MAX_RATIO, timed_rows, why_no_times
-from perf.gate.verdicts import Judgement, Quantity, Verdict, Visits, Word
+from perf.gate.verdicts import LOOKS, Judgement, Quantity, Verdict, Visits, Word
 from perf.harness.case import ARMS
 from perf.workloads import NOT_INSTALLED
 

@@ -84,11 +84,9 @@ def _t_test(base: Floats, head: Floats, floor: float) -> Bools:
     return (head.mean(-1) - base.mean(-1) - floor) / error > stats.t.isf(0.025, 2 * base.shape[-1] - 2)
 
 
-def one_after_another(
-    noise: OneArm, reports: int, rule: Callable[[Floats, Floats], Bools], rows: int = ROWS, seed: int = 0
-) -> Rate:
+def one_after_another(noise: OneArm, reports: int, rule: Callable[[Floats, Floats], Bools], seed: int = 0) -> Rate:
     """Simulate reports of identical code, one process per commit; count those with a slow-down by `rule`."""
-    drawn = (noise.draw(count, rows, rng) for count, rng in chunks(reports, seed))
+    drawn = (noise.draw(count, ROWS, rng) for count, rng in chunks(reports, seed))
     return Rate(sum(int(rule(base, head).any(-1).sum()) for base, head in drawn), reports)
 
 

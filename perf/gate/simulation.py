@@ -17,8 +17,8 @@ from perf.gate import statistics, variance
 from perf.gate.disturbances import STRUCTURES, Structure
 from perf.gate.rate import Rate
 from perf.gate.recorded_noise import VISITS, Noise
-from perf.gate.statistics import LOOKS
 from perf.gate.variance import Bools, Floats
+from perf.gate.verdicts import LOOKS
 
 ROWS = 200
 """Rows of a report of identical code."""
@@ -164,23 +164,20 @@ def detection(
     noise: Noise,
     reports: int,
     slow_down: float,
-    structure: Structure = STRUCTURES[0],
     *,
-    rule: Rule = gate,
-    rows: int = PR_ROWS,
     visits: int = VISITS,
     seed: int = 0,
 ) -> Detection:
-    """Simulate reports with one row slower by the share `slow_down` and count detections."""
-    kinds = len(noise.kinds)
+    """Simulate reports of a pull request with one row slower by the share `slow_down`, and count detections."""
+    kinds, rows = len(noise.kinds), PR_ROWS
     hits, tried, processes = np.zeros(kinds, int), np.zeros(kinds, int), 0.0
     for count, rng in chunks(reports, seed):
         chosen = rng.permutation(kinds)[:rows] if kinds > rows else np.arange(kinds)
         kind = chosen[np.arange(rows) % len(chosen)]
-        changes = structure.disturb(draw(noise, count, rng, kind, visits), noise.visit_sd[kind], rng)
+        changes = draw(noise, count, rng, kind, visits)
         slowed = np.arange(count) % len(chosen)  # the first row of its kind
         changes[np.arange(count), slowed] += np.log1p(slow_down)
-        words = rule(changes, noise.clocks[kind], noise.floors()[kind])
+        words = gate(changes, noise.clocks[kind], noise.floors()[kind])
         np.add.at(hits, kind[slowed], words.slower[np.arange(count), slowed])
         np.add.at(tried, kind[slowed], 1)
         processes += words.processes.mean(-1).sum()
@@ -189,13 +186,11 @@ def detection(
     )
 
 
-def min_detectable(
-    noise: Noise, structure: Structure = STRUCTURES[0], *, visits: int = VISITS, seed: int = 0
-) -> Floats:
+def min_detectable(noise: Noise, *, visits: int = VISITS, seed: int = 0) -> Floats:
     """Return each kind's minimum detectable slow-down, as a share, after the last look; median of 50 reports."""
     ((count, rng),) = chunks(CHUNK, seed)
     kind = np.arange(ROWS) % len(noise.kinds)
-    changes = structure.disturb(draw(noise, count, rng, kind, visits), noise.visit_sd[kind], rng)
+    changes = draw(noise, count, rng, kind, visits)
     rows = statistics.estimate(variance.summarize(changes), noise.clocks[kind])
     detectable = np.expm1(statistics.min_detectable(rows, noise.floors()[kind]))
     return np.array([np.median(detectable[:, kind == i]) for i in range(len(noise.kinds))])

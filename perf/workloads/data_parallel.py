@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import SIZES, batch_of
+from perf.workloads.transformer_oracle import SIZES, batch_of_rank
 from perf.workloads.transformer_state import (
     UPDATE_TOLERANCE,
     build_model,
@@ -35,7 +35,6 @@ def build(params: dict[str, Any], device: str) -> Workload:
     rank; attention is PyTorch's. strategy "torch" is DistributedDataParallel, "torch_static" the same with
     `static_graph`.
     """
-    import torch.distributed as dist
 
     strategy, precision, variant = params["strategy"], params["precision"], params["variant"]
     if strategy not in STRATEGIES:
@@ -48,8 +47,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
     batch = params["batch"]
-    ids, targets = batch_of(size, context_length, device, batch)
-    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    ids, targets = batch_of_rank(size, context_length, device, batch)
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
     net, finish = _wrapped(strategy, params["bucket_size_mb"], model if train.run is None else train.run)
     train.run = net

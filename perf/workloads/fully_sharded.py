@@ -8,8 +8,8 @@ from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.data_parallel import bytes_of
 from perf.workloads.sharded_optimizer import peak_bytes, peaks_of
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import SIZES, batch_of, initial
-from perf.workloads.transformer_state import EPS, LR, WEIGHT_DECAY, build_model, hold
+from perf.workloads.transformer_oracle import SIZES, batch_of_rank, initial
+from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, first_update, hold
 from perf.workloads.workload import Unavailable, Workload, WrongResult
 
 PREFETCH = {"prefetch_0": 0, "prefetch_1": 1, "prefetch_2": 2}
@@ -33,7 +33,6 @@ def build(params: dict[str, Any], device: str) -> Workload:
     PyTorch's.
     """
     import torch
-    import torch.distributed as dist
 
     sharding, precision, mode = params["sharding"], params["precision"], params["mode"]
     if sharding not in SHARDINGS:
@@ -47,8 +46,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()  # of the case before, in the same process
     size, context_length, batch = SIZES[params["size"]], params["context_length"], params["batch"]
-    ids, targets = batch_of(size, context_length, device, batch)
-    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    ids, targets = batch_of_rank(size, context_length, device, batch)
 
     def trained() -> Any:
         model = build_model(size, context_length, "sdpa", device)
@@ -215,7 +213,7 @@ def _check_update(train: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     for name, parameter in _named(train.model):
         local, gradient = _rows(parameter), _rows(parameter.grad).double()
         old = _mine(initial(name, shapes[name], str(local.device)), local).double()
-        update = -LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + EPS)
+        update = first_update(old, gradient)
         sums += torch.stack([(local.double() - old - update).square().sum(), update.square().sum()])
     dist.all_reduce(sums)
     hold("the step", float((sums[0] / sums[1]).sqrt()), UPDATE_TOLERANCE, "AdamW's")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
-from perf.workloads.transformer_oracle import Size, batch_of, direction, exact_of, initial
-from perf.workloads.transformer_state import EPS, LR, UPDATE_TOLERANCE, WEIGHT_DECAY, build_model, hold
+from perf.workloads.transformer_oracle import Size, batch_of_rank, direction, exact_of, initial
+from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, first_update, hold
 from perf.workloads.transformer_training import GRADIENT_TOLERANCE, LOSS_TOLERANCE, floor
 from perf.workloads.workload import Workload
 
@@ -32,8 +32,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     every = params["checkpoint_every"]
     model = build_model(size, context_length, params["attention"], device, checkpoint_every=every)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    ids, targets = batch_of(size, context_length, device, batch)
-    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    ids, targets = batch_of_rank(size, context_length, device, batch)
     train = measured("training", "make_train_step")(
         model, ids, targets, precision=precision, variant=params["variant"], fused_loss=True
     )
@@ -77,7 +76,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
             before, along = (make(name, shapes[name], device)[rows] for make in (initial, direction))
             for part in zip(*(x.split(ROWS) for x in (parameter.detach(), parameter.grad, before, along)), strict=True):
                 new, gradient, old, towards = (x.double() for x in part)
-                update = -LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + EPS)
+                update = first_update(old, gradient)
                 error = new - old - update
                 pairs = (gradient, towards), (gradient, gradient), (error, error), (update, update)
                 sums[3:] += share * torch.stack([(a * b).sum() for a, b in pairs])

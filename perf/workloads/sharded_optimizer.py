@@ -6,8 +6,8 @@ from typing import Any
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.data_parallel import bytes_of, require_equal_on_all_ranks
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import SIZES, batch_of
-from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, hold, restore
+from perf.workloads.transformer_oracle import SIZES, batch_of_rank
+from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, first_update, hold, restore
 from perf.workloads.workload import Workload
 
 SHARDINGS = ("none", "sharded", "sharded_reducing", "torch")
@@ -37,8 +37,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     model = build_model(size, context_length, "sdpa", device)
     after_init = peak_bytes(device)
     batch = params["batch"]
-    ids, targets = batch_of(size, context_length, device, batch)
-    ids = (ids + 7 * dist.get_rank()) % size.vocab_size  # a batch of this rank's own
+    ids, targets = batch_of_rank(size, context_length, device, batch)
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
     parallel = None
     if sharding != "sharded_reducing":
@@ -72,7 +71,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
                 dist.all_reduce(gradient)
                 gradient /= dist.get_world_size()
             old = parameter.detach().double()
-            exact[name] = (-LR * WEIGHT_DECAY * old - LR * gradient / (gradient.abs() + 1e-8)).float()
+            exact[name] = first_update(old, gradient).float()
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         train.optimizer_step()
         error = square = 0.0

@@ -68,6 +68,14 @@ def batch_of(size: Size, context_length: int, device: str, batch: int = BATCH) -
     return ids, targets
 
 
+def batch_of_rank(size: Size, context_length: int, device: str, batch: int) -> tuple[Any, Any]:
+    """Return `batch_of` with ids of this rank's own."""
+    import torch.distributed as dist
+
+    ids, targets = batch_of(size, context_length, device, batch)
+    return (ids + 7 * dist.get_rank()) % size.vocab_size, targets
+
+
 def initial(name: str, shape: tuple[int, ...], device: str) -> Any:
     """Return the weight of this name, float32; it is reproducible, so that it need not be stored."""
     noise = _noise("initial", name, shape, device)

@@ -97,8 +97,13 @@ def projections_of_backward(model: Any) -> Iterator[dict[str, Any]]:
             handle.remove()
 
 
+def first_update(old: Any, gradient: Any, lr: float = LR) -> Any:
+    """Return AdamW's first step from these weights, in their dtype: decay, then lr g / (|g| + eps)."""
+    return -lr * WEIGHT_DECAY * old - lr * gradient / (gradient.abs() + EPS)
+
+
 def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: float = LR) -> float:
-    """Return the error of AdamW's first step from the initial weights: decay, then lr g / (|g| + eps).
+    """Return the error of AdamW's first step from the initial weights.
 
     The float32 master weight counts if the model's own is rounded.
     """
@@ -106,7 +111,7 @@ def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: flo
     for name, parameter in model.named_parameters():
         old = weights(name, tuple(parameter.shape), str(parameter.device)).double()
         gradient = parameter.grad.double()
-        update = -lr * WEIGHT_DECAY * old - lr * gradient / (gradient.abs() + EPS)
+        update = first_update(old, gradient, lr)
         new = optimizer.state[parameter].get("master", parameter).detach().double()
         error += float((new - old - update).square().sum())
         square += float(update.square().sum())
