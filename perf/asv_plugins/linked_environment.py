@@ -15,9 +15,10 @@ from pathlib import Path
 
 from asv import environment, util
 from asv.console import log
-from asv.machine import MachineCollection
+from asv.machine import Machine, MachineCollection
 from filelock import FileLock, Timeout
 
+from perf.harness.device import machine
 from perf.harness.preflight import full_disks, objection
 
 PACKAGES = ("cs336_systems",)
@@ -123,6 +124,26 @@ def _outer_paths() -> str:
     folders = (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
     return "".join(f"{path}\n" for path in dict.fromkeys(folders) if Path(path).is_dir())
 
+
+def _with_our_name(load):
+    """Return asv's `Machine.load`, which refuses a name of asv's choice: results would lie apart from the records."""
+
+    @functools.wraps(load.__func__)
+    def loaded(cls, interactive=False, force_interactive=False, machine_name=None, **options):
+        found = load.__func__(cls, interactive, force_interactive, machine_name=machine_name, **options)
+        is_to_measure = interactive and not force_interactive
+        if is_to_measure and not machine_name and found.machine != (here := machine()["machine"]):
+            raise util.UserError(
+                f"asv calls this machine {found.machine}, and its records {here}: run `python -m perf machine`, then "
+                f"asv run --machine {here}"
+            )
+        return found
+
+    return classmethod(loaded)
+
+
+if not hasattr(Machine.load, "__wrapped__"):
+    Machine.load = _with_our_name(Machine.load)
 
 if machine_file := os.environ.get("PERF_MACHINE_FILE"):
     # asv's only machine file is in the home directory. The demo brings its own instead.

@@ -139,6 +139,25 @@ def test_another_python_is_refused_in_one_line(measured):
     assert "Traceback" not in run.stdout + run.stderr
 
 
+def test_a_name_of_asvs_choice_is_refused_in_one_line(measured):
+    """Results under it would lie apart from the records."""
+    repository, *_ = measured
+    run = repository.asv("run", "HEAD^!", "-b", "SmokeControls.*'copy'")
+    assert run.returncode != 0
+    assert "Traceback" not in run.stdout + run.stderr
+    assert f"asv calls this machine {MACHINE}" in run.stdout + run.stderr
+
+
+def test_an_environment_of_another_python_is_made_again(measured):
+    repository, *_ = measured
+    (paths,) = (repository.folder / ".asv" / "env").glob("*/lib/python*/site-packages/_outer_site_packages.pth")
+    before = paths.read_text()
+    paths.write_text("/gone/lib/python3.11/site-packages\n")
+    run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", "SmokeControls.*'copy'")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert paths.read_text() == before
+
+
 def test_a_second_run_in_a_checkout_says_so_and_leaves_the_first_alone(measured):
     """It would put its own commit in the place of the one that is being measured."""
     repository, *_ = measured
