@@ -301,7 +301,8 @@ def columns_of_16_bits(q: Tensor) -> int:
 def _takes_16_bit(request: Request, q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the 16-bit kernels in Gluon can run, however fast."""
     is_large = min(q.shape[2], k.shape[2]) >= HOPPER_ROWS
-    return q.dtype != torch.float32 and hopper_takes(request, q) and is_large and all(map(suits_tma, (q, k, v)))
+    suit = q.shape[-1] % 8 == 0 and all(map(suits_tma, (q, k, v)))  # the rows of what is allocated have no padding
+    return q.dtype != torch.float32 and hopper_takes(request, q) and is_large and suit
 
 
 def suits_tma(x: Tensor) -> bool:

@@ -157,7 +157,7 @@ def has_few_scores(q: Tensor, k: Tensor) -> bool:
 
 
 def tiles_at_once(q: Tensor, k: Tensor) -> Tiles | None:
-    """Return tiles for both passes of the backward in one launch, or None if two launches are faster.
+    """Return tiles for both passes of the backward in one launch, or None if several launches are faster.
 
     One launch is faster where the programs of both passes run at the same time, or where there is little to do.
     """

@@ -129,6 +129,17 @@ def test_the_keys_of_fewer_tiles_or_of_long_causal_ones_are_split() -> None:
 
 
 @pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(("d", "padded"), [(100, 128), (20, 32), (96, 128), (40, 64)])
+def test_padded_rows_of_16_bits_are_taken_where_rows_without_padding_are(d: int, padded: int, batch: int) -> None:
+    """What is allocated has none, and the copy engine (TMA) wants rows of a multiple of 16 bytes."""
+    q = tensor(batch, 16, 2048, padded)[..., :d]
+    assert (hopper_forward(CALL, q, q, q) is not None) == (d % 8 == 0)
+    assert (hopper_backward(CALL, q, q, q) is not None) == (d % 8 == 0)
+    assert callable(planning.choose_forward(CALL, q, q, q)) and callable(planning.choose_backward(CALL, q, q, q, q, q))
+
+
+@pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("d", [64, 80, 128])
 def test_a_backward_program_for_nearly_each_multiprocessor_is_enough(d: int) -> None:
     padded = 64 if d == 64 else 128
