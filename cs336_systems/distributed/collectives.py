@@ -165,7 +165,8 @@ def total_norm(gradients: Sequence[Tensor], parameters: Iterable[Tensor], group:
     """
     every = list(parameters)
     dtype = functools.reduce(torch.promote_types, [value.dtype.to_real() for value in every], torch.float32)
-    square = nn.utils.get_total_norm(list(gradients)).to(every[0].device, dtype) ** 2
+    device = every[0].device if every else None
+    square = nn.utils.get_total_norm(list(gradients)).to(device=device, dtype=dtype) ** 2
     dist.all_reduce(square, group=group)
     return square.sqrt()
 

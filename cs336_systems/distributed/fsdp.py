@@ -178,7 +178,11 @@ class FullyShardedDataParallel(Wrapper):
         self._num_passes, self._is_finished = 0, True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that the whole model's norm is at most `max_norm`; return the norm before."""
+        """Scale all gradients so that the whole model's norm is at most `max_norm`; return the norm before.
+
+        Calls `finish_gradient_synchronization`, since it takes the averages.
+        """
+        self.finish_gradient_synchronization()
         sharded = [shard.parameter.grad for shard in self._shards if shard.parameter.grad is not None]
         replicated = [value.grad for value in self._replicated.values() if value.grad is not None]
         norm = total_norm(sharded, self.parameters(), self._averages.group)

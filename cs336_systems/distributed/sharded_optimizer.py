@@ -192,16 +192,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the whole state on every rank; each keeps its share."""
+        whole = state_dict["state"]
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        self.state = self._local.state  # whatever happens below
         local = self._local.state_dict()["param_groups"]
         for group, local_group in zip(state_dict["param_groups"], local, strict=True):
             local_group.update(_options(group))
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         owned = [number for number, value in zip(numbers, self._parameters(), strict=True) if self._owns(value)]
-        whole = state_dict["state"]
         state = {index: whole[number] for index, number in enumerate(owned) if number in whole}
         self._local.load_state_dict({"state": state, "param_groups": local})
         self.state, self._consolidated = self._local.state, None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied or pickled, which would take this rank's share for the whole state."""
+        raise TypeError(
+            f"a {type(self).__name__} was given to copy or to pickle; allowed: its state_dict(), after "
+            "consolidate_state_dict() on all ranks"
+        )
 
     def _add(self, param_group: dict[str, Any]) -> None:
         """Add parameters here and choose their owners."""

@@ -182,6 +182,8 @@ def test_a_state_is_loaded_by_the_numbers_of_its_parameters():
 
 def load_what_does_not_fit(rank):
     beside = Beside()
+    with pytest.raises(TypeError, match="to copy or to pickle"):
+        copy.deepcopy(beside.sharded)
     with pytest.raises(ValueError, match="different number of parameter groups"):
         beside.sharded.load_state_dict(Beside(params=groups_of).plain.state_dict())
     beside.train(range(2))
@@ -191,6 +193,8 @@ def load_what_does_not_fit(rank):
     beside.sharded.load_state_dict(whole[0])
     with pytest.raises(RuntimeError, match="holds a part of the state"):
         beside.sharded.state_dict()
+    with pytest.raises(KeyError):
+        beside.sharded.load_state_dict({"param_groups": beside.sharded.param_groups})
     beside.train(range(2, 4))
     beside.sharded.consolidate_state_dict()
     if rank == 0:
