@@ -46,14 +46,18 @@ def main() -> None:
 
 
 def collect(folder: Path) -> None:
-    """Copy the results that differ from HEAD to `folder`; write to GITHUB_OUTPUT whether there are any."""
+    """Copy the results that differ from HEAD to `folder`; write to GITHUB_OUTPUT whether there are any.
+
+    A file that is refused is left out, and the exit status 1: its commit counts as measured, so nobody would miss it.
+    """
     listed = git("ls-files", "-z", "--modified", "--others", "--exclude-standard", "--", *STORE).split("\0")
-    count = 0
+    count = left_out = 0
     for name in filter(None, listed):
         try:
             content = content_of(Path(), name)
         except RefusedError as refused:
             print(f"left out: {refused}")
+            left_out += 1
             continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +68,8 @@ def collect(folder: Path) -> None:
     with Path(os.environ.get("GITHUB_OUTPUT", os.devnull)).open("a") as output:
         output.write(f"changed={'true' if count else 'false'}\n")
     print(f"{count} files of results and records")
+    if left_out:
+        sys.exit(f"{left_out} files were left out; the reasons are above")
 
 
 def store(folder: Path) -> None:

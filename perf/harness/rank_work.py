@@ -84,7 +84,7 @@ class RankWork:
         return {"error": self._held.check()}
 
     def _memory(self) -> dict[str, Any]:
-        """Measure this rank's peak memory; {} on a CPU. The work is discarded and has to be built again."""
+        """Measure this rank's peak memory on a GPU, which discards the work: it has to be built again. {} on a CPU."""
         if self._device == "cpu":
             return {}
         self._arm.work = None

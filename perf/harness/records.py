@@ -131,10 +131,9 @@ class Journal:
             self._part.unlink()
 
     def _fold(self) -> None:
-        lines = [*_read_lines(self._target), *_read_lines(self._part)]
         packed = io.BytesIO()
         with gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as stream:  # mtime=0: the same lines make the same bytes
-            for line in lines:
+            for line in _joined(self._target, self._part):
                 stream.write(_encode(line))
         replace_file(self._target, packed.getvalue())
 
@@ -154,10 +153,7 @@ def _encode(line: dict[str, Any]) -> bytes:
 def read_lines(directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
     """Read a commit's lines of these kinds, in order, those of an unfinished journal included."""
     folder = directory / machine
-    return [
-        *_read_lines(folder / f"{commit}.jsonl.gz", kinds),
-        *_read_lines(folder / f"{commit}.jsonl.part", kinds),
-    ]
+    return _joined(folder / f"{commit}.jsonl.gz", folder / f"{commit}.jsonl.part", kinds)
 
 
 def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
@@ -193,21 +189,21 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
     """Pool the visits of each case; see `read_commit`."""
     sessions: dict[str, dict[str, Any]] = {}
     ceilings: dict[str, list[dict[str, Any]]] = {}
-    visits: dict[str, list[dict[str, Any]]] = {}
+    visits: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    newest: dict[str, str] = {}
     for line in lines:
         if line["kind"] == "session":
             sessions[line["id"]] = {name: value for name, value in line.items() if name != "kind"}
         elif line["kind"] == "process":
             ceilings.setdefault(line["session"], []).append(line["ceilings"])
         elif line["kind"] == "visit":
-            of_case = visits.setdefault(case_key(line["benchmark"], line["params"].values()), [])
-            if of_case and of_case[-1]["session"] != line["session"]:
-                of_case.clear()
-            of_case.append(line)
+            key = case_key(line["benchmark"], line["params"].values())
+            visits.setdefault(key, {}).setdefault(line["session"], []).append(line)
+            newest[key] = line["session"]
     opened = {
         name: Session(**values, ceilings=best_ceilings(ceilings.get(name, []))) for name, values in sessions.items()
     }
-    return [_pool(of_case, opened[of_case[0]["session"]]) for of_case in visits.values()]
+    return [_pool(visits[key][session], opened[session]) for key, session in newest.items()]
 
 
 def best_ceilings(measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -259,6 +255,12 @@ def counted_samples(visit: dict[str, Any]) -> tuple[float, ...]:
     """Return the samples of a visit, seconds, without those during which the device was throttled."""
     throttled = set(visit.get("throttled", ()))
     return tuple(ns * 1e-9 for index, ns in enumerate(visit["samples_ns"]) if index not in throttled)
+
+
+def _joined(target: Path, part: Path, kinds: tuple[str, ...] = ("",)) -> list[dict[str, Any]]:
+    """Return the lines of both files, those of the journal once: a run that is killed after it was folded leaves it."""
+    folded, journal = (list(_read_lines(path, kinds)) for path in (target, part))
+    return folded if folded[-len(journal) :] == journal else [*folded, *journal]
 
 
 def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str, Any]]:

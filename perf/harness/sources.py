@@ -30,7 +30,7 @@ class Sources:
         self._folder = folder.resolve()
         self.definitions: dict[str, Definition] = {}
         self._bound: dict[str, set[str]] = {}
-        """What a module or a class binds to a name, by an assignment or `import ... as`: the names that it mentions."""
+        """What a module or a class binds to a name, by assignment or from another module: the names it mentions."""
         self._scopes: dict[str, frozenset[str]] = {}
         data = hashlib.sha256()
         for path in sorted(self._folder.rglob("*")):

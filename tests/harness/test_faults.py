@@ -225,14 +225,14 @@ def test_an_unknown_commit_is_one_line(repository):
 
 
 FULL_DISK = """
-import resource, sys
+import os, resource, sys
 from pathlib import Path
 from perf.harness.records import Journal
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # as a full disk: a write comes back short, then fails
 journal = Journal(Path(sys.argv[1]), "m", "c" * 40)
 for number in range(1000):
-    journal.write({"kind": "visit", "session": "s", "number": number})
+    journal.write({"kind": "visit", "session": f"{os.getpid()}", "number": number})
 """
 
 

@@ -99,6 +99,27 @@ def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped
     assert records.commits(tmp_path, "m") == [COMMIT]
 
 
+def test_a_journal_that_was_folded_but_not_removed_counts_once(tmp_path, monkeypatch):
+    killed = records.Journal(tmp_path, "m", COMMIT)
+    for line in (session(), visit(0, [9000]), visit(1, [1000])):
+        killed.write(line)
+    killed._fold()
+    assert records.read_commit(tmp_path, "m", COMMIT)[0].samples_s == pytest.approx((1e-6,))
+    killed._stream.close()
+    again = records.Journal(tmp_path, "m", COMMIT)
+    again.write(visit(2, [2000]))
+    again.close()
+    assert records.read_commit(tmp_path, "m", COMMIT)[0].samples_s == pytest.approx((1e-6, 2e-6))
+
+
+def test_a_session_that_goes_on_after_another_has_all_of_its_visits():
+    first = [session(), visit(0, [9], peak_bytes=7), visit(1, [1000])]
+    other = [session("s2"), visit(0, [9], "s2"), visit(1, [5000], "s2")]
+    (result,) = records.summarize([*first, *other, visit(2, [2000])])
+    assert result.samples_s == pytest.approx((1e-6, 2e-6))
+    assert (result.peak_bytes, result.session.id) == (7, "s1")
+
+
 def test_the_same_lines_make_the_same_bytes(tmp_path):
     for name in ("one", "two"):
         journal = records.Journal(tmp_path / name, "m", COMMIT)

@@ -118,7 +118,7 @@ def test_a_file_that_was_cut_in_half_is_left_out_and_named(main):
     write(main.runner / MACHINE, b'{"machine": "m"}')
     write(main.runner / f"perf/results/throw-away/{'a' * 8}-linked.json", VALID[:-9])
     done, folder, outputs = main.collect()
-    assert outputs == "changed=true\n"
+    assert (done.returncode, outputs) == (1, "changed=true\n")
     assert f"{'a' * 8}-linked.json" in done.stdout
     assert [path.name for path in folder.rglob("*.json")] == ["machine.json"]
 
