@@ -17,6 +17,7 @@ from asv.console import log
 from asv.results import Results
 from asv.util import UserError
 
+from perf.selection import asv_classes
 from perf.stored import problem_of_benchmark, problem_of_results
 
 
@@ -110,6 +111,19 @@ def _skipping_machines(iterate: Any) -> Any:
     return readable
 
 
+def _naming_unsound_classes(discover: Any) -> Any:
+    """Return `Benchmarks.discover`, which says first why a class cannot run: asv says only that its setup failed."""
+
+    @functools.wraps(discover.__func__)
+    def named(cls: Any, *arguments: Any, **options: Any) -> Any:
+        for _, sound, reason in asv_classes():
+            if sound is None:
+                log.error(reason)
+        return discover.__func__(cls, *arguments, **options)
+
+    return classmethod(named)
+
+
 def install() -> None:
     """Wrap asv's readers, once a process."""
     if not hasattr(Results.load, "__wrapped__"):
@@ -117,3 +131,4 @@ def install() -> None:
         publish.iter_machine_files = _skipping_machines(publish.iter_machine_files)
         Results.load = _checking_results(Results.load)
         Benchmarks.load = _checking_benchmarks(Benchmarks.load)
+        Benchmarks.discover = _naming_unsound_classes(Benchmarks.discover)
