@@ -36,7 +36,8 @@ def spawn(
                 pass
         finally:  # Ctrl-C does not reach a rank that is blocked in a collective
             for process in ranks.processes:
-                process.kill()
+                if process.is_alive():  # the server reaps its processes, so another may have the number of a dead one
+                    process.kill()
                 process.join()
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world_size)]
 

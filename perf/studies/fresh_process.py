@@ -48,7 +48,8 @@ class FreshProcess:
             return
         if at_once:
             for process in list((pool._processes or {}).values()):
-                process.kill()
+                if process.is_alive():  # another process may have the number of a dead one
+                    process.kill()
         pool.shutdown(cancel_futures=at_once)
 
 

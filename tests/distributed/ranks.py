@@ -112,7 +112,8 @@ class _Pool:
 
     def close(self) -> None:
         for process in self._processes:
-            process.kill()
+            if process.is_alive():  # another process may have the number of a dead one
+                process.kill()
             process.join()
         self._processes, self._channels = [], []
 

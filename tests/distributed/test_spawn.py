@@ -7,13 +7,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from multiprocessing import parent_process
+from multiprocessing import connection, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
 from cs336_systems.distributed.ddp import OverlappedDDP
 from tests.distributed.models import Toy
@@ -134,6 +135,31 @@ def test_an_interrupted_spawn_leaves_no_rank_behind(tmp_path):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert alive(tmp_path) == []
+
+
+def die_or_block(rank):
+    if rank == 0:
+        os._exit(3)
+    default_store().wait(["never"])
+
+
+def test_a_rank_that_has_ended_is_not_killed_by_its_number(monkeypatch):
+    """The server of processes reaps them, so that another process may have the number by then."""
+    killed = []
+
+    def interrupted(ranks, *arguments):
+        connection.wait([ranks.processes[0].sentinel])
+        raise KeyboardInterrupt
+
+    def kill(process):
+        killed.append(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(ProcessContext, "join", interrupted)
+    monkeypatch.setattr(BaseProcess, "kill", kill)
+    with pytest.raises(KeyboardInterrupt):
+        spawn(die_or_block, 2)
+    assert len(killed) == 1
 
 
 def test_a_killed_parent_leaves_no_rank_behind(tmp_path):
