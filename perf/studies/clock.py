@@ -13,6 +13,7 @@ from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.measure import missing_device
+from perf.harness.records import counted_samples
 from perf.harness.status import describe
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
@@ -161,7 +162,7 @@ def _processes(count: int) -> Iterator[Row]:
                     reply = worker.ask(request, 60.0)
                     if reply["status"] != "ok":
                         raise click.ClickException(f"{case.key}: {describe(reply)}")
-                medians[clock].append(statistics.median(reply["samples_ns"]) * 1e-6)
+                medians[clock].append(statistics.median(counted_samples(reply)) * 1e3)
         finally:
             worker.stop()
     for name, values in medians.items():

@@ -176,7 +176,7 @@ def _tolerances(series: Series) -> list[float]:
 
 
 def _back(series: Series, step: Step) -> int | None:
-    """Return the revision from which all values are back at the older level."""
+    """Return the revision from which all values are back at the older level; one time alone may be a bad run."""
     middle = math.sqrt(step.before * step.after)
     found = None
     for revision, value in zip(series.revisions[step.index + 1 :], series.values[step.index + 1 :], strict=True):
@@ -184,7 +184,7 @@ def _back(series: Series, step: Step) -> int | None:
             found = None
         elif found is None:
             found = revision
-    return found
+    return found if series.quantity == "peak_memory" or found != series.revisions[-1] else None
 
 
 def _listed(value: Any) -> list[Any]:

@@ -7,7 +7,7 @@ import click
 
 from perf.studies.document import document, out_option, present, write
 from perf.studies.lm import SIZES, device_kind
-from perf.studies.parallel.ranked import world_size_option, world_sizes_of
+from perf.studies.parallel.ranked import some_world_sizes, world_size_option
 from perf.studies.rows import EquivalenceRow, Row
 from perf.workloads import measured
 from perf.workloads.data_parallel import OURS
@@ -37,7 +37,7 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
     device = device_kind()
     rows: list[Row] = []
     spawn = measured("distributed.process_group", "spawn")
-    for world_size in world_sizes_of(world_sizes, device):
+    for world_size in some_world_sizes(world_sizes, device):
         exact = trained(0, 1, None, steps, local_batch_size * world_size, device, size)
         for strategy in OURS:
             backend = "nccl" if device == "cuda" else "gloo"

@@ -82,7 +82,7 @@ def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable
             device = device_kind()
             defaults = ("xl", 512, "bf16", "compiled_blocks") if device == "cuda" else ("tiny", 64, "fp32", "eager")
             common = {"precision": precision or defaults[2], "variant": variant or defaults[3], "batch": batch}
-            world_sizes = world_sizes_of(world_sizes, device)
+            world_sizes = some_world_sizes(world_sizes, device)
             steps = Steps(device, world_sizes, size or defaults[:1], context or defaults[1:2], common)
             command(steps=steps, **options)
 
@@ -92,12 +92,19 @@ def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable
 
 
 def world_sizes_of(requested: tuple[int, ...], device: Device) -> tuple[int, ...]:
-    """Return the requested world sizes, or those that this machine has."""
+    """Return the requested world sizes, or those that this machine has: none on one GPU."""
     import torch
 
     if requested:
         return requested
     return tuple(size for size in (2, 4, 6) if size <= torch.cuda.device_count()) if device == "cuda" else (2,)
+
+
+def some_world_sizes(requested: tuple[int, ...], device: Device) -> tuple[int, ...]:
+    """Return `world_sizes_of` these. Raises `click.ClickException` if there are none."""
+    if sizes := world_sizes_of(requested, device):
+        return sizes
+    raise click.ClickException("this machine has one GPU; allowed: two or more")
 
 
 @contextlib.contextmanager

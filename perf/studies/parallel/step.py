@@ -14,7 +14,7 @@ from perf.harness.case import Case
 from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.spans import Span, covered_s
-from perf.harness.status import describe, refusals
+from perf.harness.status import GOES_ON, describe, refusals
 from perf.studies.document import document, heading, out_option, present, write_in_parts
 from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
@@ -31,6 +31,7 @@ from perf.studies.speedups import (
     speedup_of,
     with_interval,
 )
+from perf.tables import text_table
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
 from perf.workloads.workload import Workload
@@ -86,12 +87,21 @@ def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> Non
         | {name: [] for name in ("ours_s", "against_s", "ours_busy", "against_busy")}
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
-    write_in_parts({path.with_suffix(".json"): document(device, rows)} for _ in measured(rows, pairs, device, effort))
+    states = ({path.with_suffix(".json"): document(device, rows)} for _ in measured(rows, pairs, device, effort))
+    write_in_parts(itertools.chain(states, _unless_compared(rows)))
     whole = document(device, rows)
     present(
         whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)
     )
     draw(rows, path.with_suffix(".png"), heading(whole))
+
+
+def _unless_compared(rows: Any) -> Iterator[Any]:
+    """Yield nothing; raise `click.ClickException`, which keeps earlier results, if no pair was compared."""
+    if not any(row["status"] == "ok" for row in rows):
+        click.echo(text_table(shown(rows)))
+        raise click.ClickException("nothing was compared, and no file was replaced; the reasons are above")
+    yield from ()
 
 
 def draw(rows: list[Row], path: Path, title: str) -> None:
@@ -126,13 +136,15 @@ def measured(rows: list[Row], pairs: Pairs, device: Device, effort: Effort) -> I
     """Add samples to `rows`, in one set of processes after another."""
 
     def wanted(rows: list[Row]) -> int:
+        if any(row["status"] == "throttled" for row in rows):
+            return effort.processes
         return max((processes_for_speedup(row, effort) for row in rows if row["status"] == "ok"), default=FEWEST)
 
     def in_processes(_: Sequence[Any], number: int) -> Iterator[None]:
         with running_ranks(device) as ranks_of:
             for row in rows:
                 bar.set_postfix_str(f"{row['size']} {row['context_length']} {row['ours']} {row['against']}")
-                if row["status"] == "ok":
+                if row["status"] in GOES_ON:
                     try:
                         _add(row, ranks_of(row["world_size"]), pairs, device, effort.rounds, number)
                     except refusals(RuntimeError) as error:
@@ -156,13 +168,16 @@ def _add(row: Row, ranks: Ranks, pairs: Pairs, device: Device, rounds: int, numb
         return ranks.build(Case("study", workload, params, device, "ranks", "warm"), arm=place)
 
     arms = [
-        ComparedArm(name, partial(build, place), partial(RankClock, ranks, place), is_checked=number == 0)
+        ComparedArm(name, partial(build, place), partial(RankClock, ranks, place), is_checked=not row["ours_s"])
         for place, name in enumerate(names)
     ]
     replies = bench().take_turns(arms, "warm", lambda round_s: rounds, all_or_none=True)
     if failed := next((reply for reply in replies.values() if reply["status"] != "ok"), None):
-        row |= refused(failed)
+        if failed["status"] not in GOES_ON or not row["ours_s"]:
+            row |= refused(failed)
         return
+    row["status"] = "ok"
+    row.pop("reason", None)
     for name in names:
         row[f"{name}_s"].append(replies[name]["samples_s"])
     if device == "cuda":
@@ -202,10 +217,10 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
     """Compare every arm of ours with the best of the others, or with itself without communication."""
     timed = [row for row in rows if row["status"] == "ok"]
     cell = ("size", "context_length", "world_size", "ours")
-    for (size, context, ranks, ours, beside_itself), group in itertools.groupby(
-        timed, key=lambda row: (*(row[axis] for axis in cell), row["against"] == ALONE)
-    ):
-        mine = list(group)
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in timed:
+        groups.setdefault((*(row[axis] for axis in cell), row["against"] == ALONE), []).append(row)
+    for (size, context, ranks, ours, beside_itself), mine in groups.items():
         speedup, half, fastest = best(mine, speedup_of)
         where = f"{size}, context {context}, {ranks} ranks: {ours}"
         busy = list(itertools.chain.from_iterable(row["ours_busy"] for row in mine))
@@ -214,6 +229,6 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
         if half > half_width:
             yield f"{where}: {with_interval(speedup, half)} is too wide for a verdict; raise --processes."
         elif beside_itself:
-            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half:.1%} to the step.{host}"
+            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half / speedup:.1%} to the step.{host}"
         else:
             yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}.{host}"

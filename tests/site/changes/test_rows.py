@@ -122,3 +122,10 @@ def test_the_floors_are_those_of_the_class() -> None:
 def test_commits_at_which_controls_moved_are_known(name: str) -> None:
     control = series([1.0] * 6 + [1.5] * 6, f"{name}.track_time")
     assert touched_controls(changes_of([control, series([1.0] * 4 + [2.0] * 8)], {})) == {6}
+
+
+def test_one_bad_run_at_the_end_brings_nothing_back() -> None:
+    slower = [1.0] * 12 + [1.5] * 8
+    for values, is_back in (([*slower, 1.0], False), ([*slower, 1.0, 1.0], True)):
+        (change, *_) = [one for one in changes_of([series(values)], {}) if one.step.index == 12]
+        assert (change.back is not None) is is_back

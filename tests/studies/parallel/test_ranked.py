@@ -3,6 +3,7 @@
 import json
 from typing import ClassVar
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -130,6 +131,14 @@ def test_sharding_shows_what_each_rank_holds(tmp_path):
     assert rows["sharded"]["facts"]["communicated_bytes"] == parameters
     assert rows["sharded_reducing"]["facts"]["communicated_bytes"] == 2 * parameters
     assert (tmp_path / "sharding.png").stat().st_size > 0
+
+
+def test_one_gpu_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert ranked.world_sizes_of((), "cuda") == ()
+    assert ranked.some_world_sizes((3,), "cuda") == (3,)
+    with pytest.raises(click.ClickException, match="one GPU"):
+        ranked.some_world_sizes((), "cuda")
 
 
 def test_each_model_has_bars_of_its_own(tmp_path, monkeypatch):

@@ -101,6 +101,40 @@ def test_what_fails_is_a_row_and_the_others_go_on_with_new_ranks(ranks_log):
     assert any("rank 0: broken" in cells["ours, ms"] for cells in step.shown(rows))
 
 
+def test_a_throttled_process_costs_itself_alone(ranks_log, monkeypatch):
+    take_turns = step.bench().take_turns
+    replies = iter(("throttled", "ok", "throttled", "ok", "ok"))
+
+    def throttled(*arguments, **options):
+        found = take_turns(*arguments, **options)
+        status = next(replies)
+        return found if status == "ok" else {name: {"status": status, "reason": "too hot"} for name in found}
+
+    monkeypatch.setattr(type(step.bench()), "take_turns", lambda self, *some, **more: throttled(*some, **more))
+    compared = row([], [])
+    assert measured([compared], processes=5, half_width=0) == 5
+    assert (compared["status"], len(compared["ours_s"]), "reason" in compared) == ("ok", 3, False)
+    checked = [line.removeprefix("check ") for line in ranks_log if line.startswith("check")]
+    assert checked == ["bucketed", "torch", "torch", "bucketed"], "until a process has samples"
+
+
+def test_where_nothing_was_compared_earlier_rows_stay(ranks_log, tmp_path, monkeypatch):
+    earlier = tmp_path / "parallel-step.json"
+    earlier.write_text("earlier")
+    monkeypatch.setattr(FakeRanks, "build", lambda *arguments, **options: 1 / 0)
+    done = study(*TINY, "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert "no file was replaced" in done.output
+    assert earlier.read_text() == "earlier"
+
+
+def test_a_group_is_whole_whatever_stands_between_its_rows():
+    first, last = (row([[1.0]] * 3, [[time]] * 3, against=name) for name, time in (("first", 1.2), ("last", 1.1)))
+    alone = row([[2.0, 2.2]] * 3, [[1.0, 1.1]] * 3, against=step.ALONE)
+    best, communication = step.answers([first, alone, last], 0.02)
+    assert best.endswith("last.") and "communication adds 100.0%" in communication
+
+
 def test_the_answers_are_against_the_best_and_against_itself_alone():
     slow, fast = (row([[1.0]] * 3, [[time]] * 3, against=name) for name, time in (("slow", 4.0), ("fast", 2.0)))
     alone = row([[1.03]] * 3, [[1.0]] * 3, against=step.ALONE)
