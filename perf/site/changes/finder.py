@@ -149,9 +149,10 @@ def _found(
     beyond = max(math.sqrt(PENALTY) * spread, math.log1p(negligible))
     if len(level) and max(level.min() - logs[newest], logs[newest] - level.max()) > beyond:
         found.append(_step(logs, cuts[-2], newest, len(logs), spread, alone=True))
-    marks = _large(logs, sorted(borders - set(kept)), negligible)
-    ends = [0, *marks, len(logs)]
-    marked = [_step(logs, *around, spread, border=True) for around in zip(ends, ends[1:], ends[2:], strict=False)]
+    borders -= set(kept)
+    ends = [0, *_large(logs, sorted(borders.union(cuts[1:-1])), negligible), len(logs)]  # no level spans a step
+    around_each = zip(ends, ends[1:], ends[2:], strict=False)
+    marked = [_step(logs, *around, spread, border=True) for around in around_each if around[1] in borders]
     drift = _drift(calm, sessions, least, negligible) if with_drift and not kept else None
     return Found(found, marked, drift)
 

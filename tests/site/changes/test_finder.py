@@ -105,8 +105,11 @@ def test_sessions_that_share_an_offset_are_borders_and_no_levels() -> None:
     said = find(values, 0.01, sessions=sittings)
     assert (said.steps, said.drift) == ([], None)
     assert [(step.index, step.border) for step in said.borders] == [(10, True), (20, True), (30, True)]
-    (inside,) = find(values * np.repeat([1.0, 1.3], [24, 16]), 0.01, sessions=sittings).steps
+    with_a_step = find(values * np.repeat([1.0, 1.3], [24, 16]), 0.01, sessions=sittings)
+    (inside,) = with_a_step.steps
     assert (inside.index, inside.border) == (24, False)
+    changes = [step.change for step in with_a_step.borders]
+    assert changes == pytest.approx([0.05, 0.98 / 1.05 - 1, 1.02 / 0.98 - 1], abs=0.01), "none spans the step"
 
 
 def test_two_sessions_say_nothing_of_the_step_between_them() -> None:
