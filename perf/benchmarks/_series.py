@@ -30,7 +30,7 @@ class _Weighed:
 
 
 class _WeighedThrice:
-    """Series of the bytes allocated after the model is made, and before and after the optimizer's step."""
+    """Series of a rank's peak memory in bytes, at three points: model made, before and after the optimizer's step."""
 
     def track_after_init_bytes(self, results, *params):
         return reported_fact(self, results, "after_init_bytes", *params)

@@ -15,6 +15,7 @@ from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.spans import Span, covered_s
 from perf.harness.status import GOES_ON, describe, refusals
+from perf.studies.attention.results import grouped
 from perf.studies.document import document, heading, out_option, present, write_in_parts
 from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
@@ -217,10 +218,8 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
     """Compare every arm of ours with the best of the others, or with itself without communication."""
     timed = [row for row in rows if row["status"] == "ok"]
     cell = ("size", "context_length", "world_size", "ours")
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in timed:
-        groups.setdefault((*(row[axis] for axis in cell), row["against"] == ALONE), []).append(row)
-    for (size, context, ranks, ours, beside_itself), mine in groups.items():
+    told = (row | {"beside_itself": row["against"] == ALONE} for row in timed)
+    for (size, context, ranks, ours, beside_itself), mine in grouped(told, *cell, "beside_itself"):
         speedup, half, fastest = best(mine, speedup_of)
         where = f"{size}, context {context}, {ranks} ranks: {ours}"
         busy = list(itertools.chain.from_iterable(row["ours_busy"] for row in mine))
