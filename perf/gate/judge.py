@@ -114,13 +114,16 @@ def _reasons(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> lis
 
 
 def _peak_memory(case: Evidence) -> Verdict:
-    """Judge peak bytes. LARGER and SMALLER need at least two processes in which the peaks differ the same way."""
+    """Judge peak bytes. LARGER and SMALLER need at least two processes, and in all of them a difference of one sign.
+
+    SAME needs equal peaks in most processes: the first arm that runs in a fresh process may allocate what lasts.
+    """
     arms = case.outcomes["base"], case.outcomes["head"]
     peaks = [(float(arms[0].peak_bytes or 0), float(arms[1].peak_bytes or 0)), *case.more_peaks]
     base, head = min(peaks, key=lambda pair: abs(pair[1] - pair[0]))
     change = 0.0 if base == head else head / base - 1 if base else None
     word: Word
-    if all(first == second for first, second in peaks):
+    if 2 * sum(first == second for first, second in peaks) > len(peaks):
         word, reason = "SAME", ""
     elif len(peaks) > 1 and (all(b < h for b, h in peaks) or all(b > h for b, h in peaks)):
         word, reason = "LARGER" if head > base else "SMALLER", why_larger(*arms)

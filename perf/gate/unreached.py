@@ -2,8 +2,9 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from perf.files import scratch_folder
 from perf.gate import checkouts
@@ -58,13 +59,18 @@ class Change:
         return tuple(path for path in self.paths if not re.match(pattern, path))
 
 
-def change_between(base: Arm, head: Arm) -> Change | None:
-    """Compare two commits. None for two environments, and for a commit against itself, which measures the machine."""
-    if base.python or head.python or base.commit == head.commit:
+def change_between(base: Arm, head: Arm, plant: Callable[[Path], None] | None = None) -> Change | None:
+    """Compare two commits, the second with what `plant` edits in its copy.
+
+    None for two environments, and for a commit against itself without an edit, which measures the machine.
+    """
+    if base.python or head.python or (base.commit == head.commit and plant is None):
         return None
     with scratch_folder("perf-gate-sources-") as folder:
         for name, arm in (("base", base), ("head", head)):
             checkouts.export(arm, folder / name)
+        if plant:
+            plant(folder / "head")
         sources = [Sources(folder / name / PACKAGE) for name in ("base", "head")]
     return Change(f"{base.commit} {head.commit}", checkouts.changed_paths(base, head), *sources)
 

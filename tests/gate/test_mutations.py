@@ -9,10 +9,13 @@ import click
 import pytest
 
 from perf.gate import mutation_score, report
+from perf.gate.checkouts import working_tree
 from perf.gate.evidence import Arm
 from perf.gate.judge import judge
-from perf.gate.mutation_score import Attempt, selected_rows, table, verdict_of
+from perf.gate.mutation_score import Attempt, is_spared, selected_rows, table, verdict_of
 from perf.gate.mutations import Mutation, mutations, scores_by_kind
+from perf.harness.reach import ReachMap
+from perf.harness.sources import Sources
 from tests.gate.made_evidence import evidence, rows
 from tests.throwaway import ROOT
 
@@ -62,6 +65,20 @@ def test_one_that_a_commit_cannot_have_costs_the_others_nothing(
     words = [one["word"] for one in json.loads(kept.read_text())["attempts"]]
     assert words == ["", LIST[1].wanted, LIST[2].wanted]
     assert "the text stands 0 times" in capsys.readouterr().out
+
+
+def test_a_mutation_whose_row_the_map_leaves_out_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = next(one for one in LIST if one.file.endswith("hopper_tables.py"))
+    of_today = working_tree()
+    sources = Sources(ROOT / "cs336_systems")
+    row, known = evidence("row"), ReachMap(tmp_path, "machine", {})
+    assert not is_spared(of_today, slower, [row], known), "a map that lacks a row spares none"
+    for needs, spared in (["cross_entropy_kernel:"], True), (["attention.hopper_tables:"], False):
+        known.entries = {row.case.key: [sources.digests(needs)]}
+        assert is_spared(of_today, slower, [row], known) == spared
+    monkeypatch.setattr(mutation_score, "is_spared", lambda *of: True)
+    attempt, _ = mutation_score._attempt(of_today, slower, [row], 1.0)
+    assert not attempt.is_found
 
 
 def test_what_has_no_verdict_is_not_counted() -> None:

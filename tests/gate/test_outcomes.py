@@ -90,12 +90,24 @@ def test_bytes_are_exact(base, head, word, change):
     assert (got.quantity, got.word, got.change, got.low, got.high) == ("peak_memory", word, change, change, change)
 
 
-@pytest.mark.parametrize("more", [[], [(2**20, 2**20)], [(2**20, 2**19)]])
-def test_a_peak_that_differs_in_one_process_alone_is_no_growth(more):
-    row = evidence("row", timed=False, processes=0, head=Outcome("ok", peak_bytes=2**21))
+SAME_PEAKS, SMALLER_HEAD, LARGER_HEAD = (2**20, 2**20), (2**20, 2**19), (2**20, 2**21)
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ([], "AMBIGUOUS"),
+        ([SAME_PEAKS], "AMBIGUOUS"),
+        ([SMALLER_HEAD], "AMBIGUOUS"),
+        ([SAME_PEAKS, LARGER_HEAD], "AMBIGUOUS"),
+        ([SAME_PEAKS, SAME_PEAKS], "SAME"),
+    ],
+)
+def test_a_peak_that_differs_in_one_process_alone_is_no_growth(more, word):
+    row = evidence("row", timed=False, processes=0, head=Outcome("ok", peak_bytes=LARGER_HEAD[1]))
     row.more_peaks = more
     (got,) = judge([row]).verdicts
-    assert got.word == "AMBIGUOUS"
+    assert got.word == word
 
 
 def test_a_timed_row_has_a_verdict_on_its_memory_too():
