@@ -14,6 +14,7 @@ import click
 
 from perf.files import write_measured
 from perf.harness import device
+from perf.harness.status import describe
 from perf.harness.working_tree import ROOT
 from perf.options import command_line
 from perf.studies import rows
@@ -23,6 +24,9 @@ from perf.tables import prose, text_table
 
 PART = ".part"
 """Suffix of a document that is not whole yet."""
+
+MAX_REASONS = 3
+"""How many reasons an error names."""
 
 FOLDER = ROOT / ".asv" / "studies"
 
@@ -105,13 +109,21 @@ def _commit() -> str | None:
     return f"{commit} with changes" if changes else commit
 
 
-def kept(
-    measured: Iterable[Row], kind: str, path: Path, on_file: Callable[[Row], Row] = lambda row: row
-) -> dict[str, Any]:
-    """Return the document of all measured rows, and write it to `path`.
+def any_result(rows: Iterable[Row]) -> bool:
+    """Return whether any row says something of the code: a value, or that it needs more memory than there is."""
+    return any(row.get("status", "ok") in ("ok", "out_of_memory") for row in rows)
 
-    Until it is whole it stands beside, as NAME.json.part, after each row: an interruption loses none, and replaces no
-    result of an earlier run by a part of one. `on_file` shortens a row for the file.
+
+def kept(
+    measured: Iterable[Row],
+    kind: str,
+    path: Path,
+    on_file: Callable[[Row], Row] = lambda row: row,
+    has_results: Callable[[list[Row]], Any] = any_result,
+) -> dict[str, Any]:
+    """Return the document of all measured rows, and write it to `path` as `write_in_parts` does, row by row.
+
+    `on_file` shortens a row for the file.
     """
     rows: list[Row] = []
 
@@ -120,28 +132,44 @@ def kept(
             rows.append(row)
             yield {path: document(kind, [on_file(each) for each in rows])}
 
-    write_in_parts(documents())
+    write_in_parts(documents(), has_results)
     return document(kind, rows)
 
 
-def write_in_parts(states: Iterable[Mapping[Path, dict[str, Any]]]) -> None:
+def write_in_parts(
+    states: Iterable[Mapping[Path, dict[str, Any]]], has_results: Callable[[list[Row]], Any] = any_result
+) -> None:
     """Write each state of some documents beside their paths, as NAME.json.part, and rename them after the last.
 
-    An interruption raises `KeyboardInterrupt` with the places of what was measured.
+    So no run that is interrupted, or finds nothing, replaces what an earlier one found: an interruption raises
+    `KeyboardInterrupt` with the places of the parts; a document without results is not written. If none has any, this
+    raises `click.ClickException` with the rows' reasons.
     """
-    parts: dict[Path, Path] = {}
+    last: dict[Path, dict[str, Any]] = {}
     try:
         for documents in states:
             for path, whole in documents.items():
-                part = path.with_name(f"{path.name}{PART}")
-                write(part, whole)
-                parts[path] = part
+                write(_part(path), whole)
+                last[path] = whole
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"what was measured is in {', '.join(map(str, parts.values()))}" if parts else ""
+            f"what was measured is in {', '.join(map(str, map(_part, last)))}" if last else ""
         ) from None
-    for path, part in parts.items():
-        part.replace(path)
+    found = [path for path, whole in last.items() if has_results(whole["rows"])]
+    for path in last:
+        if path in found:
+            _part(path).replace(path)
+        else:
+            _part(path).unlink()
+    if last and not found:
+        reasons = {describe(row): None for whole in last.values() for row in whole["rows"] if row["status"] != "ok"}
+        shown, more = list(reasons)[:MAX_REASONS], len(reasons) - MAX_REASONS
+        words = "; ".join([*shown, *([f"{more} more"] if more > 0 else [])])
+        raise click.ClickException(f"nothing was measured, so no file was written{words and ': '}{words}")
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}{PART}")
 
 
 _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")

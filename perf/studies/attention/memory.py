@@ -52,7 +52,7 @@ def command(
     cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
     held = held_workspaces() if device_kind() == "cuda" else None
     path = out / "attention-memory.json"
-    whole = kept(_rows(batch, cells, beyond and not size), device_kind(), path)
+    whole = kept(_rows(batch, cells, beyond and not size), device_kind(), path, has_results=bool)  # predicted, too
     whole |= {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
     rows = whole["rows"]
     click.echo(heading(whole))

@@ -103,24 +103,10 @@ def command(
     with Process(device) as process:
         whole = start(process, rows)
         compile_ahead(plan, device)
-        write_in_parts(_better(documents_of(whole, out)) for _ in _compared(process, plan, effort, whole))
+        write_in_parts((documents_of(whole, out) for _ in measure(process, plan, effort)), timed)
     click.echo(heading(whole))
     conclude([*shown(rows), *answers(rows, effort.half_width)])
     draw(rows, out, heading(whole))
-
-
-def _compared(process: Process, plan: dict[Cell, list[Row]], effort: Effort, whole: dict[str, Any]) -> Iterator[None]:
-    """Measure; raise `click.ClickException` at the end, which keeps earlier results, if nothing was compared."""
-    yield from measure(process, plan, effort)
-    if not timed(whole["rows"]):
-        click.echo(heading(whole))
-        conclude(shown(whole["rows"]))
-        raise click.ClickException("nothing was compared, and no file was replaced; the reasons are above")
-
-
-def _better(documents: dict[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
-    """Leave out documents that compare nothing, where earlier results are on file."""
-    return {path: one for path, one in documents.items() if timed(one["rows"]) or not path.exists()}
 
 
 def documents_of(whole: dict[str, Any], folder: Path) -> dict[Path, dict[str, Any]]:

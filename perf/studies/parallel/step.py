@@ -32,7 +32,6 @@ from perf.studies.speedups import (
     speedup_of,
     with_interval,
 )
-from perf.tables import text_table
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.sharded_optimizer import SHARDINGS
 from perf.workloads.workload import Workload
@@ -89,20 +88,12 @@ def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> Non
         for where, (mine, other) in itertools.product(steps, pairs)
     ]
     states = ({path.with_suffix(".json"): document(device, rows)} for _ in measured(rows, pairs, device, effort))
-    write_in_parts(itertools.chain(states, _unless_compared(rows)))
+    write_in_parts(states)
     whole = document(device, rows)
     present(
         whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)
     )
     draw(rows, path.with_suffix(".png"), heading(whole))
-
-
-def _unless_compared(rows: Any) -> Iterator[Any]:
-    """Yield nothing; raise `click.ClickException`, which keeps earlier results, if no pair was compared."""
-    if not any(row["status"] == "ok" for row in rows):
-        click.echo(text_table(shown(rows)))
-        raise click.ClickException("nothing was compared, and no file was replaced; the reasons are above")
-    yield from ()
 
 
 def draw(rows: list[Row], path: Path, title: str) -> None:

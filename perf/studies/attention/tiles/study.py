@@ -131,8 +131,6 @@ def command(
         write_in_parts({out / "tiles.json": whole} for _ in measure(process, plan, effort))
     click.echo(heading(whole))
     conclude([*shown(rows), "", *verdicts(rows)])
-    if all(row["status"] != "ok" for row in rows):
-        raise click.ClickException("nothing has a time; the reasons are above")
 
 
 def plan_of(cells: list[TileCell], tried: dict[str, tuple[str, ...]], device: Device) -> dict[TileCell, list[Row]]:
