@@ -22,6 +22,9 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     Runs one Triton kernel per parameter on CUDA and PyTorch elsewhere. It can be captured in a CUDA graph.
 
+    A master takes over what others have written into its weight since the last step, as by the model's
+    `load_state_dict`; not what was written past autograd's version counter, through `.data`, nor under a CUDA graph.
+
     Args:
         params: float32 or bfloat16 parameters, or parameter groups.
         lr: learning rate; a CUDA graph keeps the value with which it was captured.
@@ -40,7 +43,13 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ):
+        self._versions: dict[Tensor, int] = {}
         super().__init__(params, AdamWRule(lr, betas, eps, weight_decay)._asdict())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy, which holds no versions."""
+        super().__setstate__(state)
+        self._versions = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Check and add parameters and their hyperparameters."""
@@ -51,6 +60,12 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
 
+    def round(self, parameter: Tensor) -> None:
+        """Round a float32 parameter to bfloat16 in place, and keep what it was as its master."""
+        self.state[parameter]["master"] = parameter.data
+        parameter.data = parameter.data.bfloat16()
+        self._versions[parameter] = private.version(parameter)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return the closure's result."""
@@ -58,26 +73,28 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if any(parameter.grad.is_sparse for parameter in parameters):
-                raise ValueError("a sparse gradient was given; allowed: dense gradients")
+        updated = [[each for each in group["params"] if each.grad is not None] for group in self.param_groups]
+        if any(parameter.grad.is_sparse for parameters in updated for parameter in parameters):
+            raise ValueError("a sparse gradient was given; allowed: dense gradients")
+        for group, parameters in zip(self.param_groups, updated, strict=True):
             states = [self._state_of(parameter) for parameter in parameters]
             private.add_to_each([state["step"] for state in states], 1)
             rule = AdamWRule(*(group[name] for name in AdamWRule._fields))
             for parameter, state in zip(parameters, states, strict=True):
                 update = _update_triton if parameter.is_cuda else adamw_update
                 update(parameter, parameter.grad, state, rule)
+                self._versions[parameter] = private.version(parameter)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load without rounding the state of bfloat16 parameters to bfloat16, as torch would."""
+        """Load all of the state in float32; torch would round that of bfloat16 parameters to bfloat16."""
         super().load_state_dict(state_dict)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         for number, parameter in zip(saved, parameters, strict=True):
             for key, value in state_dict["state"].get(number, {}).items():
-                self.state[parameter][key] = value.to(parameter.device, copy=True)
+                self.state[parameter][key] = value.to(parameter.device, torch.float32, copy=True)
+            self._versions[parameter] = private.version(parameter)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
@@ -85,9 +102,17 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.float32)
             state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.float32)
-        if parameter.dtype != torch.float32 and "master" not in state:
-            state["master"] = parameter.float()
+        if parameter.dtype != torch.float32:
+            self._follow(parameter, state)
         return state
+
+    def _follow(self, parameter: Tensor, state: dict[str, Tensor]) -> None:
+        """Give a parameter its master, or one that has been written to since the last update its new values."""
+        if "master" not in state:
+            state["master"] = parameter.float()
+        elif self._versions.get(parameter) != private.version(parameter):
+            is_old = state["master"].to(parameter.dtype) == parameter
+            state["master"].copy_(torch.where(is_old, state["master"], parameter))
 
 
 def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.01) -> MasterWeightAdamW:
@@ -104,9 +129,9 @@ def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float 
     }
     optimizer = MasterWeightAdamW(model.parameters(), lr=lr, weight_decay=weight_decay)  # refuses before it rounds
     for module in model.modules():
-        if isinstance(module, nn.Linear) and module.weight not in others and module.weight.dtype == torch.float32:
-            optimizer.state[module.weight]["master"] = module.weight.data
-            module.weight.data = module.weight.data.bfloat16()
+        weight = dict(module.named_parameters(recurse=False)).get("weight") if isinstance(module, nn.Linear) else None
+        if weight is not None and weight not in others and weight.dtype == torch.float32:
+            optimizer.round(weight)
     return optimizer
 
 

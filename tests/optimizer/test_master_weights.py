@@ -178,6 +178,67 @@ def test_a_checkpoint_goes_on_where_it_was(tmp_path):
         assert torch.equal(value, resumed.state[other][key]), key
 
 
+@pytest.mark.parametrize("when", ["before the first step", "between steps", "after loading the optimizer", "in a copy"])
+def test_a_master_follows_what_is_loaded_into_its_weight(when):
+    model, other = nn.Linear(5, 3, bias=False).to(DEVICE), nn.Linear(5, 3, bias=False).to(DEVICE)
+    optimizer = master_weight_adamw(model, lr=0.0, weight_decay=0.0)
+
+    def step():
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+
+    if when != "before the first step":
+        step()
+    if when == "after loading the optimizer":
+        optimizer.load_state_dict(optimizer.state_dict())
+    if when == "in a copy":
+        model, optimizer = copy.deepcopy((model, optimizer))
+    model.load_state_dict(other.state_dict())
+    step()
+    assert torch.equal(model.weight, other.weight.bfloat16())
+
+
+def test_loading_a_checkpoint_s_weights_after_its_optimizer_rounds_no_master():
+    model = nn.Linear(5, 3, bias=False).to(DEVICE)
+    optimizer = master_weight_adamw(model)
+    weights, state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with torch.no_grad():
+        model.weight.zero_()
+    optimizer.load_state_dict(state)
+    model.load_state_dict(weights)
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.param_groups[0] |= {"lr": 0.0, "weight_decay": 0.0}
+    optimizer.step()
+    assert torch.equal(optimizer.state[model.weight]["master"], state["state"][0]["master"].to(DEVICE))
+
+
+def test_state_of_torch_s_own_adamw_is_widened():
+    weight, (gradient, *_) = tensors(33, torch.bfloat16)
+    of_torch, ours = torch.optim.AdamW([weight]), MasterWeightAdamW([weight])
+    weight.grad = gradient
+    of_torch.step()
+    ours.load_state_dict(of_torch.state_dict())
+    ours.step()
+    assert {value.dtype for value in ours.state[weight].values()} == {torch.float32}
+
+
+def test_a_refused_gradient_moves_no_parameter():
+    dense, sparse = nn.Parameter(torch.ones(2)), nn.Embedding(4, 2, sparse=True)
+    dense.grad = torch.ones(2)
+    sparse(torch.tensor([1])).sum().backward()
+    optimizer = MasterWeightAdamW([{"params": [dense]}, {"params": sparse.parameters()}])
+    with pytest.raises(ValueError, match="sparse"):
+        optimizer.step()
+    assert torch.equal(dense, torch.ones(2)) and not optimizer.state[dense]
+
+
+def test_a_weight_that_is_computed_is_left_alone():
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(5, 3, bias=False))
+    optimizer = master_weight_adamw(model)
+    assert not optimizer.state_dict()["state"]
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
 def test_what_it_cannot_hold_is_refused():
     with pytest.raises(ValueError, match=r"a parameter of torch.float16 was given; allowed: float32, bfloat16"):
         MasterWeightAdamW([nn.Parameter(torch.zeros(2, dtype=torch.float16))])
