@@ -21,9 +21,9 @@ def segment_peak_bytes(num_blocks: int, block_bytes: float, input_bytes: float, 
 
 
 def best_segment(num_blocks: int, block_bytes: float, input_bytes: float) -> int:
-    """Number of blocks, at least 1, next to sqrt(N a/R) that minimizes `segment_peak_bytes`."""
+    """Number of blocks, from 1 to N, next to sqrt(N a/R) that minimizes `segment_peak_bytes`."""
     ideal = math.sqrt(num_blocks * input_bytes / block_bytes)
-    around = {max(1, math.floor(ideal)), max(1, math.ceil(ideal))}
+    around = {max(1, min(segment, num_blocks)) for segment in (math.floor(ideal), math.ceil(ideal))}
     return min(around, key=lambda segment: segment_peak_bytes(num_blocks, block_bytes, input_bytes, segment))
 
 

@@ -32,7 +32,8 @@ def bytes_by_phase(
 
     In the backward the peak of a block is in its SwiGLU or in its attention. Each of these phases holds what is kept
     below the block and the rest of the block's own activations, the gradients of everything above, and the operation's
-    temporaries.
+    temporaries. With fewer entries in the vocabulary than dimensions in the model, or without layers, a phase that is
+    left out can be the peak.
     """
     autocast = is_autocast(precision)
     element = 2 if autocast else 4
@@ -116,7 +117,7 @@ def peak_forward_bytes(
     logits = batch * seq_len * config.vocab_size
     head = 2 * config.vocab_size * config.d_model if autocast else 0
     loss = head + (10 if autocast else 8) * logits  # logits, their float32 form and log_softmax's output
-    inside = max(_block_forward_bytes(config, batch, seq_len, attention, precision))
+    inside = max(_block_forward_bytes(config, batch, seq_len, attention, precision)) if config.num_layers else 0
     return _lasting_bytes(config, batch, seq_len) + blocks_cast_bytes(config, precision) + max(inside, loss)
 
 

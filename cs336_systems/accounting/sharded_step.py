@@ -31,8 +31,8 @@ def peak_by_phase(
     """Map each phase that can be a rank's peak to the bytes allocated then.
 
     Weights and moments: 12P/N, and up to 4P/N of gradients. Kept: 2 BTd for every group but one, whose k blocks keep
-    all of their activations. Gathered: 2 bytes for each weight of 1 + `prefetch` blocks. The head has a chunk of c
-    rows of logits, 2cV, the float32 sum of its weight's gradient, 4Vd, and that of its input, 2 BTd.
+    all of their activations. Gathered: 2 bytes for each weight of 1 + `prefetch` blocks, as far as there are. The head
+    has a chunk of c rows of logits, 2cV, the float32 sum of its weight's gradient, 4Vd, and that of its input, 2 BTd.
     """
     d, vocab, blocks = config.d_model, config.vocab_size, config.num_layers
     tokens = batch * seq_len
@@ -48,7 +48,7 @@ def peak_by_phase(
     group = min(checkpoint_every, blocks) * block
     # Gradients of SwiGLU's two factors and of the block's output, of a whole block's weights, and those on their way.
     averaged = GRADIENTS_UNDER_WAY * 4 * d * config.d_ff
-    inside = 2 * hidden + stream + weights + averaged + (1 + prefetch) * weights if blocks else 0
+    inside = 2 * hidden + stream + weights + averaged + min(1 + prefetch, blocks) * weights if blocks else 0
     end = 8 * tokens * d  # the final norm's input and output, float32
     loss = 4 * vocab * d + stream  # both gradients, between the loss's forward and its backward
     return {

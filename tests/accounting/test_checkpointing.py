@@ -44,6 +44,7 @@ def test_one_block_a_segment_is_best_and_none_is_eighteen_times_as_much():
     assert (NUM_BLOCKS * INPUT / BLOCK[16]) ** 0.5 == pytest.approx(0.84, abs=5e-3)
     assert [best_segment(NUM_BLOCKS, block, INPUT) for block in (*BLOCK.values(), FLASH)] == [1, 1, 1]
     assert best_segment(100, 1.0, 1.0) == 10
+    assert best_segment(4, 1.0, 100.0) == 4
     assert NUM_BLOCKS * BLOCK[16] / MIB == pytest.approx(116_842, abs=0.5)
 
 
