@@ -28,6 +28,8 @@ from cs336_systems.configs import Checkpointing
 from cs336_systems.offload import Offload
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Causal attention that maps q, k, v (batch, num_heads, seq_len, head_dim) of one dtype to out, shaped like q."""
+
 Run = Callable[[Tensor], Tensor]
 
 
@@ -78,21 +80,15 @@ def _nested(groups: Sequence[Run], x: Tensor) -> Tensor:
     return checkpoint(until_here, x, use_reentrant=False)
 
 
-class KeepingAttention:
-    """An attention function whose results a group of "selective" checkpoints keeps.
+@torch.compiler.disable
+def kept_attention(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return attention(q, k, v); in a group of "selective" checkpoints that runs again, the result that it kept.
 
-    Runs uncompiled between the two compiled parts of its layer, since it depends on whether the group runs again. Its
+    Runs uncompiled between the two compiled parts of its layer, since it depends on whether the group runs again. The
     result must not be changed in place.
     """
-
-    def __init__(self, attention: Attention):
-        self.attention = attention
-
-    @torch.compiler.disable
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return attention(q, k, v), or the kept result of the same call."""
-        attend = getattr(_running, "attend", None)
-        return self.attention(q, k, v) if attend is None else attend(self.attention, q, k, v)
+    attend = getattr(_running, "attend", None)
+    return attention(q, k, v) if attend is None else attend(attention, q, k, v)
 
 
 class AttentionResults:
@@ -172,7 +168,7 @@ _running = threading.local()
 
 
 class _Attending:
-    """Context that may be entered again, in which `KeepingAttention` calls what `make()` returns."""
+    """Context that may be entered again, in which `kept_attention` calls what `make()` returns."""
 
     def __init__(self, make: Callable[[], Callable[..., Tensor]]):
         self._make = make

@@ -5,21 +5,19 @@ sublayer, rotary positions, SwiGLU, an untied head, no biases. Attention is inje
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cs336_systems.attention.reference import scaled_dot_product_attention
-from cs336_systems.checkpointing import KeepingAttention, run_checkpointed
+from cs336_systems.checkpointing import Attention, kept_attention, run_checkpointed
 from cs336_systems.checks import require_at_least
 from cs336_systems.configs import Checkpointing, ModelConfig
 from cs336_systems.linear_cross_entropy import LanguageModelHead
 from cs336_systems.ranges import range_
 from cs336_systems.rope_layout import carry_rope_layout
-
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Causal attention that maps q, k, v (batch, num_heads, seq_len, head_dim) of one dtype to out, shaped like q."""
 
 RMS_NORM_EPS = 1e-5
 
@@ -67,14 +65,16 @@ class TransformerLM(nn.Module):
         )
         self.config, self.context_length = config, context_length
         self.checkpointing = None if checkpoint_every is None else checkpointing
-        if self.checkpointing and checkpoint_mode == "selective":
-            attention = KeepingAttention(attention)
+        keeps_attention = self.checkpointing is not None and checkpoint_mode == "selective"
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
-        self.layers = nn.ModuleList(TransformerBlock(config, attention) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            TransformerBlock(config, attention, keeps_attention) for _ in range(config.num_layers)
+        )
         self.ln_final = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
         self.lm_head = LanguageModelHead(config.d_model, config.vocab_size)
-        for name, table in zip(("cos", "sin"), self._rotations(), strict=True):
+        for name, table in zip(("cos", "sin"), _tables_of(self), strict=True):
             self.register_buffer(name, table, persistent=False)
+        self.register_load_state_dict_post_hook(_leave_meta)  # weights that load_state_dict(assign=True) brings
         self.apply(initialize)
         carry_rope_layout(self)
 
@@ -106,20 +106,27 @@ class TransformerLM(nn.Module):
         was_meta = self.cos.is_meta
         super()._apply(fn, recurse)
         if was_meta > self.cos.is_meta or self.cos.dtype != torch.float32:
-            self.cos, self.sin = self._rotations(self.cos.device)
+            self.cos, self.sin = _tables_of(self, self.cos.device)
         return self
 
-    def _rotations(self, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        return rotations(self.config.head_dim, self.context_length, self.config.rope_theta, device)
+
+def _tables_of(model: TransformerLM, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    return rotations(model.config.head_dim, model.context_length, model.config.rope_theta, device)
+
+
+def _leave_meta(model: TransformerLM, _: object) -> None:
+    device = model.token_embeddings.weight.device
+    if model.cos.is_meta and device.type != "meta":
+        model.cos, model.sin = _tables_of(model, device)
 
 
 class TransformerBlock(nn.Module):
     """Pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x)), for x (batch, seq_len, d_model)."""
 
-    def __init__(self, config: ModelConfig, attention: Attention):
+    def __init__(self, config: ModelConfig, attention: Attention, keeps_attention: bool = False):
         super().__init__()
         self.ln1 = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
-        self.attn = SelfAttention(config, attention)
+        self.attn = SelfAttention(config, attention, keeps_attention)
         self.ln2 = nn.RMSNorm(config.d_model, eps=RMS_NORM_EPS)
         self.ffn = SwiGLU(config)
 
@@ -132,11 +139,14 @@ class TransformerBlock(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Causal multi-head self-attention with rotary positions."""
+    """Causal multi-head self-attention with rotary positions.
 
-    def __init__(self, config: ModelConfig, attention: Attention):
+    With `keeps_attention`, groups of "selective" checkpoints keep what `attention` returns.
+    """
+
+    def __init__(self, config: ModelConfig, attention: Attention, keeps_attention: bool = False):
         super().__init__()
-        self.num_heads, self.attention = config.num_heads, attention
+        self.num_heads, self.attention, self.keeps_attention = config.num_heads, attention, keeps_attention
         self.q_proj, self.k_proj, self.v_proj, self.output_proj = (
             nn.Linear(config.d_model, config.d_model, bias=False) for _ in range(4)
         )
@@ -147,8 +157,9 @@ class SelfAttention(nn.Module):
             projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
+        attention = partial(kept_attention, self.attention) if self.keeps_attention else self.attention
         with range_("scaled dot product attention"):
-            out = self.attention(rotate(q, cos, sin), rotate(k, cos, sin), v)
+            out = attention(rotate(q, cos, sin), rotate(k, cos, sin), v)
         return self.output_proj(out.transpose(1, 2).flatten(-2))
 
 
@@ -175,7 +186,7 @@ def rotations(
     """
     dimensions = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
     positions = torch.arange(context_length, dtype=torch.float32, device=device)
-    angles = torch.outer(positions, theta ** -(dimensions / head_dim))
+    angles = torch.outer(positions, float(theta) ** -(dimensions / head_dim))
     return angles.cos(), angles.sin()
 
 

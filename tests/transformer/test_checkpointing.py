@@ -164,9 +164,7 @@ def test_offloaded_groups_come_back_one_ahead_and_leave_when_they_are_done():
 
 def test_what_is_no_checkpointing_is_refused_in_one_line():
     for every in (0, -1, 1.5, True):
-        with pytest.raises(
-            ValueError, match=f"^checkpoint_every={every} was given; allowed: None or a number of layers$"
-        ):
+        with pytest.raises(ValueError, match=f"^checkpoint_every={every} was given; allowed: an int of at least 1$"):
             TransformerLM(CONFIG, 8, checkpoint_every=every)
     for every in (1, None):
         with pytest.raises(ValueError, match=r"^checkpoint_mode='all' was given; allowed: groups, selective, nested$"):
@@ -196,16 +194,39 @@ def test_offloading_on_a_gpu_leaves_the_gradients_and_takes_less_memory(mode):
     assert peaks[0] > peaks[2]
 
 
+class Gated(nn.Module):
+    """Attention with a parameter and a mode of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, q, k, v):
+        out = flash_attention(q, k, v, is_causal=True, impl="pytorch")
+        return nn.functional.dropout(out * self.gate, 0.3, self.training)
+
+
+def test_an_attention_that_is_a_module_is_part_of_the_model_in_every_mode():
+    results = []
+    for mode in CHECKPOINT_MODES:
+        net = model(Checkpointing(1, mode), Gated())
+        assert "layers.0.attn.attention.gate" in net.state_dict()
+        results.append(gradients(net))
+        assert torch.equal(net.eval()(IDS), net(IDS)), mode
+    for result in results[1:]:
+        assert_equal(result, results[0])
+
+
 class Dropping(nn.Linear):
     """A layer that drops what follows its attention too."""
 
     def __init__(self):
         super().__init__(16, 16, device=DEVICE)
-        self.attention = module.KeepingAttention(Attention())
+        self.attention = Attention()
 
     def forward(self, x):
         y = super().forward(x)
-        return x + nn.functional.dropout(self.attention(y, y, y), 0.2)
+        return x + nn.functional.dropout(module.kept_attention(self.attention, y, y, y), 0.2)
 
 
 def test_dropout_after_a_kept_attention_is_recomputed_with_its_own_mask():
@@ -224,7 +245,7 @@ def test_a_group_that_nothing_recomputes_says_so():
     class Adding(Dropping):
         def forward(self, x):
             y = nn.Linear.forward(self, x)
-            return x + self.attention(y, y, y)
+            return x + module.kept_attention(self.attention, y, y, y)
 
     layers, x = [Adding() for _ in range(3)], torch.randn(2, 9, 16, device=DEVICE)
     out = run_checkpointed(layers, x, checkpointing=Checkpointing(1, "selective"))

@@ -1,5 +1,6 @@
 """The course's model: exact sizes, and its logits against a second, plain computation."""
 
+import copy
 import functools
 
 import pytest
@@ -227,9 +228,10 @@ def test_a_model_from_the_meta_device_computes_what_its_state_dict_does(model, i
     model = model.to(dtype)
     with torch.device("meta"):
         wrapped = nn.Sequential(TransformerLM(TINY, 24)).to(dtype)
-    wrapped = wrapped.to_empty(device=DEVICE)
-    wrapped[0].load_state_dict(model.state_dict())
-    torch.testing.assert_close(wrapped(ids), model(ids), rtol=0, atol=0)
+    for assign in (False, True):
+        loaded = copy.deepcopy(wrapped) if assign else copy.deepcopy(wrapped).to_empty(device=DEVICE)
+        loaded.load_state_dict({f"0.{name}": value for name, value in model.state_dict().items()}, assign=assign)
+        torch.testing.assert_close(loaded(ids), model(ids), rtol=0, atol=0)
 
 
 def test_weights_start_within_three_sigma(model):
