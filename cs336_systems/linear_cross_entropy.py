@@ -218,10 +218,8 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, *, is_first: bool) -> None
         total.addmm_(a, b, beta=int(not is_first))
     elif _adds_in_place(a.device):
         torch.addmm(total, a, b, beta=int(not is_first), out_dtype=total.dtype, out=total)  # in cuBLAS's epilogue
-    elif is_first:
-        total.copy_(a @ b)
-    else:
-        total.add_(a @ b)  # each product is rounded once, the sum is not
+    else:  # rounded to float16 first, a product of many rows would overflow
+        total.addmm_(a.float(), b.float(), beta=int(not is_first))
 
 
 @functools.cache

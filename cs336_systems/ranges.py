@@ -7,30 +7,37 @@ with recorded():           # in the profiler
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
 
 NOTHING = contextlib.nullcontext()
 
-_open: Callable[[str], AbstractContextManager[object]] | None = None
+_recorders = 0
+_counting = threading.Lock()
 
 
 def range_(name: str) -> AbstractContextManager[object]:
     """Open a range of this name if ranges are recorded."""
-    return NOTHING if _open is None else _open(name)
+    return _record(name) if _recorders else NOTHING
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
     """Record ranges inside, for torch.profiler and, on a GPU, as NVTX ranges for nsys and ncu."""
-    global _open
-    before, _open = _open, _record
+    _count(1)
     try:
         yield
     finally:
-        _open = before
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    global _recorders
+    with _counting:
+        _recorders += change
 
 
 @contextlib.contextmanager

@@ -35,16 +35,16 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16_weights": torc
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in float32 of logits (batch, seq_len, vocab_size) against int64 targets (batch, seq_len).
+    """Mean cross-entropy in float32 of logits (..., vocab_size) against int64 targets (...).
 
     Raises `ValueError` for targets of another shape, although they may be as many.
     """
-    if targets.shape != logits.shape[:-1]:
+    if logits.ndim == 0 or targets.shape != logits.shape[:-1]:
         raise ValueError(
             f"logits, targets have shapes {tuple(logits.shape)}, {tuple(targets.shape)}; "
             "allowed: (..., vocab_size), (...)"
         )
-    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+    return F.cross_entropy(logits.float().reshape(targets.numel(), logits.shape[-1]), targets.flatten())
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -200,6 +200,15 @@ def test_small_probabilities_survive_in_float16():
     assert max(errors(ours, exact_answer(hidden, weight, targets, 2.0**16))) < 2e-3
 
 
+@pytest.mark.parametrize("impl", CHUNKED)
+def test_a_product_of_many_rows_does_not_overflow_in_float16(impl):
+    hidden = torch.full((4096, 16), 90.0, dtype=torch.float16, device=DEVICE)
+    weight = torch.zeros(16, 16, dtype=torch.float16, device=DEVICE, requires_grad=True)
+    targets = torch.zeros(4096, dtype=torch.long, device=DEVICE)
+    linear_cross_entropy(hidden, weight, targets, impl=impl, chunk_size=2048).backward()
+    torch.testing.assert_close(weight.grad[0].cpu(), torch.full((16,), -90.0 * 15 / 16).half(), rtol=2e-3, atol=0)
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch's tracing
 def test_the_head_is_one_operator_of_a_compiled_graph():
     torch.manual_seed(0)

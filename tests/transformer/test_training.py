@@ -222,6 +222,15 @@ def test_the_loss_is_taken_in_float32():
     assert loss.dtype == torch.float32
 
 
+def test_logits_may_have_any_leading_shape():
+    logits = torch.randn(5)
+    expected = -logits.log_softmax(0)[3]
+    for leading in ((), (1,), (1, 1, 1)):
+        assert cross_entropy(logits.expand(*leading, 5), torch.full(leading, 3)) == expected
+    with pytest.raises(ValueError, match="allowed"):
+        cross_entropy(logits[0], torch.tensor(3))
+
+
 def test_layers_of_a_foreign_model_are_its_longest_list():
     foreign = nn.Module()
     foreign.experts = nn.ModuleList([nn.Identity()])
@@ -237,4 +246,11 @@ def test_ranges_are_nothing_unless_they_are_recorded(model, batch):
         TrainStep(model, adamw(model), *batch).step()
     names = {event.key for event in profile.key_averages()}
     assert {"forward", "backward", "optimizer", "attention", "feed-forward", "scaled dot product attention"} <= names
+    assert range_("forward") is NOTHING
+    first, second = recorded(), recorded()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert range_("forward") is not NOTHING, "another thread still records"
+    second.__exit__(None, None, None)
     assert range_("forward") is NOTHING
