@@ -106,8 +106,8 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
         return
     cases = _recorded(directory, found)
     for method in found.get_all_result_keys():
-        if method not in benchmarks:  # Former benchmarks have no axis names.
-            continue
+        if method not in benchmarks or found.benchmark_version[method] != benchmarks[method]["version"]:
+            continue  # a former benchmark has no axis names, a former version means something else
         names, axes = benchmarks[method]["param_names"], found.get_result_params(method)
         benchmark, _, track = method.rpartition(".")
         quantity = track.removeprefix("track_")

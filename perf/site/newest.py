@@ -96,7 +96,25 @@ class Site:
 
     def cells(self, machine: str) -> dict[str, list[NewestCell]]:
         """Return every case at its newest commit with records, by class."""
-        return cells_of(self.directory, machine, self.commits(machine))
+        return cells_of((commit, self.results(machine, commit)) for commit in self.commits(machine))
+
+    def results(self, machine: str, commit: str) -> list[CaseResult]:
+        """Read a commit's results, but for cases that today's class of that name has not: other axes, other values."""
+        return [one for one in read_commit(self.directory, machine, commit) if self._has(one)]
+
+    def _has(self, one: CaseResult) -> bool:
+        axes = self._axes.get(one.benchmark)
+        return axes is None or (
+            list(axes) == list(one.params) and all(repr(value) in axes[name] for name, value in one.params.items())
+        )
+
+    @functools.cached_property
+    def _axes(self) -> dict[str, dict[str, list[str]]]:
+        """Values of each axis, as Python writes them, by class."""
+        return {
+            name.rpartition(".")[0]: dict(zip(one["param_names"], one["params"], strict=True))
+            for name, one in self.benchmarks.items()
+        }
 
 
 def revisions(graphs: Iterable[tuple[str, Any]], machine: str, on_file: Container[int]) -> set[int]:
@@ -128,11 +146,11 @@ def is_number(value: float | None) -> bool:
     return value is not None and value == value
 
 
-def cells_of(directory: Path, machine: str, commits: Iterable[str]) -> dict[str, list[NewestCell]]:
-    """Return every case at the first of these commits with its result, by class."""
+def cells_of(results: Iterable[tuple[str, Iterable[CaseResult]]]) -> dict[str, list[NewestCell]]:
+    """Return every case at the first commit with its result, by class."""
     found: dict[str, dict[tuple[Any, ...], NewestCell]] = {}
-    for commit in commits:
-        for result in read_commit(directory, machine, commit):
+    for commit, of_commit in results:
+        for result in of_commit:
             found.setdefault(result.benchmark, {}).setdefault(tuple(result.params.values()), NewestCell(result, commit))
     return {benchmark: list(cells.values()) for benchmark, cells in found.items()}
 

@@ -74,7 +74,7 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
                 for row in one.rows
             }
         ),
-        "gpu": _common(device["name"] for device in devices),
+        "gpu": _common(device.get("name", "a device without a name") for device in devices),
         "driver": _common(device.get("driver", "") for device in devices),
         "software": {
             name: _common(one["software"].get(name, "") for one in documents.values())

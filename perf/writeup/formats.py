@@ -1,7 +1,9 @@
 """Formats of the numbers in the write-up's sentences and tables; those of `FILTERS` are for its templates too."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from perf.studies.on_file import some
 from perf.studies.speedups import factor, with_interval
 from perf.units import GIB, MIB, digits, times
 
@@ -26,13 +28,13 @@ def fixed(value: float, decimals: int = 0, unit: str = "") -> str:
 
 def span(values: Iterable[float], decimals: int = 0, unit: str = "") -> str:
     """0.8 to 3.1 ms: the smallest and the largest value."""
-    listed = list(values)
+    listed = some(list(values), "span")
     return f"{min(listed) * SCALES[unit]:.{decimals}f} to {fixed(max(listed), decimals, unit)}"
 
 
 def speedups(values: Iterable[float], decimals: int = 3, to: str = " to ") -> str:
     """0.958 to 1.019×: the smallest and the largest speed-up."""
-    listed = list(values)
+    listed = some(list(values), "speed-ups")
     return f"{min(listed):.{decimals}f}{to}{max(listed):.{decimals}f}\u00d7"
 
 
@@ -86,7 +88,19 @@ def gain(before: float, after: float) -> str:
     return f"{before / after:.2f}\u00d7"
 
 
-FILTERS: dict[str, Callable[..., str]] = {
+def least(values: Iterable[Any]) -> Any:
+    """The smallest value; `NotOnFile` of none, where jinja's own filter is undefined."""
+    return min(some(list(values), "minimum"))
+
+
+def most(values: Iterable[Any]) -> Any:
+    """The largest value; `NotOnFile` of none."""
+    return max(some(list(values), "maximum"))
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "min": least,
+    "max": most,
     "fixed": fixed,
     "span": span,
     "speedup": speedup,

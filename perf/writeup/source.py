@@ -67,7 +67,7 @@ class Source:
         return [one for one in self.studies if one.name == name]
 
     def newest_cells(self, benchmark: str, quantity: str = "time") -> "pandas.DataFrame":
-        """The rows of the commit at which most of a benchmark was measured; of several such the newest."""
+        """The rows of the commit and environment with the most cells of a benchmark; of several such the newest."""
         frame = self.frame
         if frame.empty:
             return frame
@@ -76,9 +76,10 @@ class Source:
         ]
         if mine.empty:
             return mine
-        counts = mine.groupby(["commit", "date"]).size().reset_index(name="cells")
-        best = counts.sort_values(["cells", "date"]).iloc[-1]["commit"]
-        return mine[mine["commit"] == best]
+        run = ["commit", "environment"]
+        counts = mine.groupby([*run, "date"]).size().reset_index(name="cells")
+        best = counts.sort_values(["cells", "date"]).iloc[-1]
+        return mine[(mine[run] == best[run]).all(axis=1)]
 
 
 def read(folder: Path, machine: str | None) -> Source:
@@ -133,4 +134,6 @@ def _document(path: Path) -> dict[str, Any]:
         raise ValueError("it is no document of a study")
     if not all(isinstance(row, dict) for row in found["rows"]):
         raise ValueError("its rows are no objects")
+    if not found["rows"]:
+        raise ValueError("it has no rows")
     return found

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perf.studies.on_file import NotOnFile
+from perf.studies.on_file import NotOnFile, OnFile
 from perf.writeup.formats import FILTERS
 from perf.writeup.markdown import Markup, code, plain
 
@@ -34,7 +34,12 @@ def holds(claim: str, fact: bool) -> None:
 def _environment(folder: Path) -> "jinja2.Environment":
     import jinja2
 
-    environment = jinja2.Environment(
+    class Environment(jinja2.Environment):
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            """Let `NotOnFile` through, which as a `LookupError` would be an undefined item."""
+            return obj[argument] if isinstance(obj, OnFile) else super().getitem(obj, argument)
+
+    environment = Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=False,  # of HTML: `finalize` escapes Markdown
         finalize=lambda value: value if isinstance(value, Markup) else plain(value),

@@ -98,7 +98,8 @@ def test_the_committed_results_are_all_there(committed: pandas.DataFrame) -> Non
         value
         for path in loading.RESULTS.glob("*/*-*.json")
         for name, row in json.loads(path.read_text())["results"].items()
-        for value in (row[0] or [] if name in listed else ())
+        if name in listed and row[2] == listed[name]["version"]
+        for value in row[0] or []
         if value is not None and not math.isnan(value)
     ]
     measured = committed.query("status == 'ok'")

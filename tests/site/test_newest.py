@@ -99,6 +99,24 @@ def test_the_machine_of_the_newest_commit_comes_first(tmp_path: Path) -> None:
     assert site.machines == ["new", "full", "few", "failed", H200]
 
 
+def benchmark(visits: list[dict[str, Any]]) -> dict[str, Any]:
+    """The axes of these visits, as asv lists them."""
+    params = [visit["params"] for visit in visits]
+    values = [sorted({repr(one[name]) for one in params}) for name in params[0]]
+    return {"param_names": list(params[0]), "params": values}
+
+
+def test_a_case_that_its_class_no_longer_has_is_not_shown(tmp_path: Path) -> None:
+    steps.write_records(tmp_path, steps.phases(), "a" * 40)
+    today = benchmark(steps.phases())
+    fewer = today | {"params": [*today["params"][:-1], ["'gpu_wall'"]]}
+    another = {name: values[:-1] for name, values in today.items()}
+    for known, count in ((today, 8), (fewer, 4), (another, 0)):
+        known_by_name = {f"{steps.PHASES}.track_time": known}
+        site = Site(tmp_path, [], known_by_name, {"a" * 40: 1}, frozenset({"a" * 40}), described)
+        assert len(site.cells(H200).get(steps.PHASES, [])) == count
+
+
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
     assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells(H200)[steps.PHASES]) == 8
@@ -152,7 +170,8 @@ def test_a_graph_of_another_machine_is_no_graph_of_this_one(tmp_path: Path) -> N
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
     for machine, linked in ((H200, True), ("laptop", False)):
         name = f"{steps.PHASES}.track_time"
-        site = Site(tmp_path, [graph({1: [1.0]}, machine)], {name: {}}, {"a" * 40: 1}, frozenset({"a" * 40}), described)
+        graphs, known = [graph({1: [1.0]}, machine)], {name: benchmark(steps.phases())}
+        site = Site(tmp_path, graphs, known, {"a" * 40: 1}, frozenset({"a" * 40}), described)
         assert site.series(H200) == (frozenset({name}) if linked else frozenset())
         results = step_page.collect(site, H200)
         assert bool(results.link(results.phases[0].result, "track_time")) == linked

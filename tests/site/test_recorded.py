@@ -49,7 +49,7 @@ def test_a_record_of_another_form_leaves_out_its_case_alone(change: Change, tmp_
     spoil(tmp_path, "visit", change)
     newest.outcomes_of(tmp_path, H200, COMMIT)
     assert len(newest.read_commit(tmp_path, H200, COMMIT)) >= 7
-    assert len(newest.cells_of(tmp_path, H200, [COMMIT])[steps.PHASES]) >= 7
+    assert len(newest.cells_of([(COMMIT, newest.read_commit(tmp_path, H200, COMMIT))])[steps.PHASES]) >= 7
     file = compare_rows.read(tmp_path, H200, COMMIT, [], (), ())
     assert file and len(file["classes"][steps.PHASES]["cases"]) >= 7
     ((name, why),) = left_out.unreadable(tmp_path, H200)

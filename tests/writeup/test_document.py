@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,23 @@ def test_rows_that_lack_a_value_cost_their_chapter_and_a_warning(undrawn, tmp_pa
     assert "**Cannot be shown:** `python -m perf study" in chapter(made, "optimizer_state_sharding_accounting")
     assert "python -m perf study sharding" in made.missing["optimizer_state_sharding_accounting"][0]
     assert "naive_ddp_benchmarking" not in made.missing
+
+
+def first_row(rows):
+    return rows[:1]
+
+
+def all_failed(rows):
+    return [
+        {name: [] if isinstance(value, list) else value for name, value in row.items()} | {"status": "out_of_memory"}
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("part", [first_row, all_failed])
+def test_a_report_is_made_of_parts_of_every_study(part, committed_source, undrawn, tmp_path):
+    parts = [replace(one, document=one.document | {"rows": part(one.rows)}) for one in committed_source.studies]
+    document.write(replace(committed_source, studies=tuple(parts)), tmp_path / "out")
 
 
 @pytest.mark.parametrize("fault", [TypeError, StopIteration, KeyError, ValueError])

@@ -15,11 +15,12 @@ from tests.writeup.made_up import MACHINE, perf_folder
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def cell(impl, value, *, commit="a" * 40, status="ok", quantity="time", date=DATE, **axes):
+def cell(impl, value, *, commit="a" * 40, status="ok", quantity="time", date=DATE, environment="one", **axes):
     axes = {"seq_len": 2048, "d": 64, "dtype": "bfloat16", "mode": "forward_backward"} | axes
     return {
         **{"machine": MACHINE, "benchmark": "attention.FlashAttention", "quantity": quantity, "commit": commit},
         **{"impl": impl, "value": value, "low": value, "high": value, "status": status, "reason": "", "date": date},
+        "environment": environment,
         **axes,
     }
 
@@ -46,6 +47,12 @@ def test_the_commit_is_that_of_most_cells(tmp_path):
     newer = datetime(2026, 2, 1, tzinfo=UTC)
     cells = [cell("triton", 0.002), cell("reference", 0.006), cell("triton", 0.001, commit="b" * 40, date=newer)]
     assert set(source_of(tmp_path, cells).newest_cells("attention.FlashAttention")["commit"]) == {"a" * 40}
+
+
+def test_cells_of_two_environments_of_a_commit_are_not_mixed(tmp_path):
+    cells = [cell("triton", 0.002), cell("reference", 0.006), cell("triton", 0.009, environment="other")]
+    found = source_of(tmp_path, cells).newest_cells("attention.FlashAttention")
+    assert found["value"].tolist() == [0.002, 0.006]
 
 
 def grid():

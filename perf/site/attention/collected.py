@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.harness import records
 from perf.harness.records import CaseResult
-from perf.site import history, newest, pages
+from perf.site import history, pages
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.estimate import MIN_VISITS
 from perf.site.history import Series
@@ -77,7 +77,7 @@ def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[
     """
     found: dict[str, dict[str, list[CaseResult]]] = {}
     for commit in commits:
-        for result in newest.read_commit(site.directory, machine, commit):
+        for result in site.results(machine, commit):
             if result.benchmark in SECTIONS:
                 found.setdefault(result.benchmark, {}).setdefault(commit, []).append(result)
     for benchmark, by_commit in found.items():

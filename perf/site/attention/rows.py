@@ -123,9 +123,10 @@ def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity)
     other = figure(peer, quantity)
     if mine is None or other is None:
         return Speedup(peer)
-    verdict = "better" if other.low > mine.high else "worse" if other.high < mine.low else "even"
     half = math.hypot(*(one.high / one.median - 1 for one in (mine, other)))
-    return Speedup(peer, other.median / mine.median, half, verdict)
+    ratio = other.median / mine.median
+    verdict = "better" if ratio > 1 + half else "worse" if ratio * (1 + half) < 1 else "even"
+    return Speedup(peer, ratio, half, verdict)
 
 
 def _in_reading_order(configs: Iterable[Config]) -> list[Config]:

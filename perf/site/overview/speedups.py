@@ -7,7 +7,7 @@ from typing import Any
 
 from perf import units
 from perf.site.attention.collected import Measured
-from perf.site.attention.rows import AttentionRow, build_rows, figure
+from perf.site.attention.rows import AttentionRow, build_rows
 from perf.site.axes import LinearAxis
 from perf.site.wording import FASTEST, label
 
@@ -39,18 +39,8 @@ def speedups(rows: Iterable[AttentionRow], peer: str) -> list[Speedup]:
     found = []
     for row in rows:
         one = row.speedups.get(peer)
-        theirs = figure(one.peer, "time") if one else None
-        if (
-            HEADS.items() <= dict(row.config).items()
-            and row.figure
-            and one
-            and one.ratio
-            and theirs
-            and math.isfinite(one.half)
-        ):
-            found.append(
-                Speedup(row, one.ratio, theirs.low / row.figure.high, theirs.high / max(row.figure.low, 1e-12))
-            )
+        if HEADS.items() <= dict(row.config).items() and one and one.ratio and math.isfinite(one.half):
+            found.append(Speedup(row, one.ratio, one.ratio / (1 + one.half), one.ratio * (1 + one.half)))
     return found
 
 
@@ -61,7 +51,7 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
     found = speedups(rows, FASTEST)
     if grid is None or not found:
         return None
-    up = LinearAxis([one.high for one in found])
+    up = LinearAxis([1.0, *(one.high for one in found)])
     lines: dict[tuple[str, int], list[Speedup]] = {}
     for one in found:
         lines.setdefault((one["mode"], one["d"]), []).append(one)

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 
 from perf.studies.end_to_end import PHASES, mean_and_deviation, step_seconds
-from perf.studies.on_file import OnFile
+from perf.studies.on_file import OnFile, some
 from perf.workloads import measured
 from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
 from perf.writeup.formats import gib, ms
@@ -38,10 +38,14 @@ def end_to_end(documents: Documents) -> list[Row]:
     return shown
 
 
+def _warmed_up(documents: Documents) -> list[Row]:
+    return some([row for row in documents["warm-up"]["rows"] if row.get("status", "ok") == "ok"], "warm-up")
+
+
 def warm_up(documents: Documents) -> list[Row]:
     """The first step beside a settled one, and the forward after 0, 1, 2 and 5 steps of warm-up."""
     shown = []
-    for row in documents["warm-up"]["rows"]:
+    for row in _warmed_up(documents):
         steps = step_seconds(row)
         settled = statistics.median(steps[5:])
         shown.append(
@@ -131,7 +135,7 @@ class WarmUp(Answer):
     @functools.cached_property
     def rows(self) -> dict[str, Row]:
         """The row of each size."""
-        return OnFile({size: row for (size,), row in by(self.documents["warm-up"]["rows"], "size").items()})
+        return OnFile({size: row for (size,), row in by(_warmed_up(self.documents), "size").items()})
 
     def first_over_settled(self, size: str) -> float:
         """The first step over the median of those after warm-up."""

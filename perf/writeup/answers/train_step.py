@@ -16,7 +16,8 @@ class TrainStep(Answer):
     @functools.cached_property
     def cells(self) -> dict[tuple[str, int], list[Row]]:
         """The rows of each cell: ours beside each of the others."""
-        groups = itertools.groupby(self.documents["train-step"]["rows"], key=lambda row: (row["size"], row["context"]))
+        timed = [row for row in self.documents["train-step"]["rows"] if row["status"] == "ok"]
+        groups = itertools.groupby(timed, key=lambda row: (row["size"], row["context"]))
         return OnFile({cell: list(rows) for cell, rows in groups})
 
     def samples(self) -> list[tuple[int, int]]:

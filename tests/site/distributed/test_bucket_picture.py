@@ -6,7 +6,7 @@ import pytest
 
 from perf.site.distributed.bucket_picture import picture
 from perf.site.distributed.rows import SWEEPS, Group, groups_of, model_of
-from perf.site.newest import cells_of
+from perf.site.newest import cells_of, read_commit
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
 from tests.site.synthetic import H200
@@ -14,7 +14,7 @@ from tests.site.synthetic import H200
 
 def sweep_of(directory: Path) -> Group:
     steps.write_records(directory, parallel.sweep())
-    (sweep,) = groups_of(cells_of(directory, H200, [steps.COMMIT.hash])[SWEEPS[0]])
+    (sweep,) = groups_of(cells_of([(steps.COMMIT.hash, read_commit(directory, H200, steps.COMMIT.hash))])[SWEEPS[0]])
     return sweep
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from perf.site.distributed.page import MachineDistributed, render
 from perf.site.distributed.rows import STRATEGIES, SWEEPS
-from perf.site.newest import cells_of
+from perf.site.newest import cells_of, read_commit
 from perf.site.pages import Commit, permalink
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
@@ -24,7 +24,7 @@ def machine(
     directory: Path, cases: list[dict[str, Any]], commits: tuple[Commit, ...] = (steps.COMMIT,)
 ) -> MachineDistributed:
     steps.write_records(directory, cases)
-    cells = cells_of(directory, H200, [commit.hash for commit in commits])
+    cells = cells_of((commit.hash, read_commit(directory, H200, commit.hash)) for commit in commits)
     return MachineDistributed(H200, cells, {commit.hash: commit for commit in commits}, SERIES)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from perf.site.distributed import rows
 from perf.site.distributed.rows import COLLECTIVES, FULLY_SHARDED, SHARDING, STRATEGIES, SWEEPS
-from perf.site.newest import NewestCell, cells_of
+from perf.site.newest import NewestCell, cells_of, read_commit
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
 from tests.site.synthetic import H200
@@ -18,7 +18,7 @@ GIB = 2**30
 
 def cells(directory: Path, cases: list[dict[str, Any]]) -> dict[str, list[NewestCell]]:
     steps.write_records(directory, cases)
-    return cells_of(directory, H200, [steps.COMMIT.hash])
+    return cells_of([(steps.COMMIT.hash, read_commit(directory, H200, steps.COMMIT.hash))])
 
 
 def test_a_strategy_is_a_step_and_what_of_it_nothing_hides(tmp_path: Path) -> None:
@@ -46,7 +46,9 @@ def test_a_strategy_is_a_step_and_what_of_it_nothing_hides(tmp_path: Path) -> No
 def test_a_share_is_of_numbers_that_were_measured_together(tmp_path: Path) -> None:
     steps.write_records(tmp_path, [parallel.strategy("naive", "step", 130.0)], "a" * 40)
     steps.write_records(tmp_path, [parallel.strategy("naive", mode, 26.0) for mode in ("step", "exposed")], "b" * 40)
-    (group,) = rows.groups_of(cells_of(tmp_path, H200, ["a" * 40, "b" * 40])[STRATEGIES[0]])
+    (group,) = rows.groups_of(
+        cells_of((commit * 40, read_commit(tmp_path, H200, commit * 40)) for commit in "ab")[STRATEGIES[0]]
+    )
     (naive,) = group.strategies
     assert naive.step is not None
     assert (naive.step.median, naive.exposed, naive.share) == (pytest.approx(0.13), None, None)
