@@ -51,6 +51,9 @@ class Session:
     commit: str
     device: dict[str, Any]
     software: dict[str, str]
+    suite: str = ""
+    """Digest of the classes and workloads that made its cases; "" in older records."""
+
     ceilings: dict[str, Any] = field(default_factory=dict)
     """Best rates over the session's processes: matmul_flops_per_s by dtype, copy_bytes_per_s, launches_per_s."""
 
@@ -222,7 +225,8 @@ def best_ceilings(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     return best
 
 
-def _pool(visits: list[dict[str, Any]], session: Session) -> CaseResult:
+def _pool(attempts: list[dict[str, Any]], session: Session) -> CaseResult:
+    visits = list({attempt["visit"]: attempt for attempt in attempts}.values())  # a later run repeats what failed
     kept = [v for v in visits if v["visit"] >= KEPT_FROM_VISIT and v["status"] == "ok"]
     failed = [v for v in visits if v["status"] not in GOES_ON]
     if failed:

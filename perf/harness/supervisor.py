@@ -7,6 +7,7 @@ If a worker crashes or hangs, only its current case fails.
 """
 
 import datetime
+import hashlib
 import random
 import statistics
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perf import workloads
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
 from perf.harness.preflight import full_disks, objection
@@ -25,6 +27,9 @@ from perf.harness.sources import Sources
 from perf.harness.status import GOES_ON
 from perf.harness.worker_process import WorkerProcess
 from perf.workloads import PACKAGE
+
+LASTING = (*GOES_ON, "unavailable")
+"""Statuses of visits that a later run of the same session takes from file; it repeats the others."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ class _Run:
             "commit": commit,
             "device": greeting["device"],
             "software": greeting["software"],
+            "suite": _suite(),
         }
         machine = greeting["machine"]
         self._ceilings = known_ceilings(records, machine, greeting["device"]["name"])
@@ -120,9 +126,9 @@ class _Run:
 
     def results(self, begin: float) -> list[CaseResult]:
         """Run all rounds, then fold the journal; `begin` is the start of the run by `time.perf_counter`."""
-        visits = [line for line in self._lines if line["kind"] == "visit"]
-        done = {(self._key(line), line["visit"]) for line in visits}
-        failed = {self._key(line) for line in visits if line["status"] not in GOES_ON}
+        kept = [line for line in self._lines if line["kind"] == "visit" and line["status"] in LASTING]
+        done = {(self._key(line), line["visit"]) for line in kept}
+        failed = {self._key(line) for line in kept if line["status"] not in GOES_ON}
         for number in range(self._effort.rounds):
             order = [case for case in self._cases if number == 0 or case.timed]
             if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times are discarded
@@ -218,11 +224,21 @@ class _Run:
         self._lines.append(line)
 
     def _is_same(self, line: dict[str, Any]) -> bool:
-        return all(line.get(name) == self._session[name] for name in ("day", "harness", "effort", "device", "software"))
+        return all(
+            line.get(name) == self._session[name]
+            for name in ("day", "harness", "effort", "device", "software", "suite")
+        )
 
     @staticmethod
     def _key(line: dict[str, Any]) -> str:
         return case_key(line["benchmark"], line["params"].values())
+
+
+def _suite() -> str:
+    """Return a digest of what makes the cases: the classes and the workloads of this checkout."""
+    folder = Path(workloads.__file__).parent
+    files = sorted([*folder.rglob("*.py"), *(folder.parent / "benchmarks").rglob("*.py")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def visits_of(cases: list[Case], effort: Effort) -> int:

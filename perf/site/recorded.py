@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, get_origin
 
@@ -102,7 +102,7 @@ def _has_name(kernel: dict[str, Any]) -> bool:
     return isinstance(kernel.get("name"), str)
 
 
-_TEXTS = {one.name: str for one in fields(Session) if one.type is str}
+_TEXTS = {one.name: str if one.default is MISSING else NotRequired[str] for one in fields(Session) if one.type is str}
 _DEVICE = dict.fromkeys(("memory_bytes", "sm_count", "power_limit_w", "threads", "l2_bytes"), Number | None)
 _KERNEL: Any = Annotated[_but(Scalar, shared_bytes=Number), _has_name]
 _FORMS: dict[str, dict[str, Any]] = {

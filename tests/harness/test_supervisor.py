@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from perf.harness import records
+from perf.harness import records, supervisor
 from perf.harness.case import Case
 from perf.harness.measure import package_digest
 from perf.harness.supervisor import Effort, measure
@@ -82,6 +82,23 @@ def test_every_case_has_its_visits_on_file_in_order_and_is_not_measured_again(ch
     assert again.samples_s == first.samples_s
     assert new.status == "ok"
     assert len([line for line in lines(tmp_path) if line["kind"] == "session"]) == 1
+
+
+def test_a_failure_is_tried_again(checkout, tmp_path):
+    (failed,) = run([case("reference")], checkout(reference=RIGHT.replace("return", "raise ValueError  #")), tmp_path)
+    (again,) = run([case("reference")], checkout(reference=RIGHT), tmp_path)
+    assert (failed.status, again.status) == ("error", "ok") and again.samples_s
+    assert len([line for line in lines(tmp_path) if line["kind"] == "session"]) == 1
+
+
+def test_another_suite_takes_nothing_from_file(checkout, tmp_path, monkeypatch):
+    root = checkout(reference=RIGHT)
+    run([case("reference")], root, tmp_path)
+    monkeypatch.setattr(supervisor, "_suite", lambda: "after an edit of the workload")
+    run([case("reference")], root, tmp_path)
+    written = lines(tmp_path)
+    assert [line["kind"] for line in written if line["kind"] in ("session", "visit")].count("session") == 2
+    assert len({line["session"] for line in written if line["kind"] == "visit"}) == 2
 
 
 # What a call does, by its sequence length.
