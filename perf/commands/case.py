@@ -239,7 +239,10 @@ def _only_case(cases: list[Case], *, narrowed: bool) -> Case:
 @click.command("case")
 @click.argument("name", required=False)
 @click.option(
-    "--impl", "impls", metavar="A,B", help="Only these implementations; the others are compared with the first."
+    "--impl",
+    "impls",
+    metavar="A,B",
+    help="Only these of the class; the others are compared with the first. Your own function: study attention --impl.",
 )
 @click.option("--visits", default=3, show_default=True, type=click.IntRange(1, 50), help="Counted visits to each case.")
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the matching cases (of all without NAME).")

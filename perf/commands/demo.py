@@ -75,7 +75,10 @@ def _announce(commits: list[str], here: dict[str, str]) -> None:
 def _write_inputs(commits: list[str], here: dict[str, str]) -> None:
     from asv import util
 
-    configuration = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
+    try:
+        configuration = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
+    except (util.UserError, ValueError) as error:
+        raise click.ClickException(collapsed(f"asv.conf.json cannot be read: {error}")) from None
     configuration |= {
         "repo": str(ROOT),
         "branches": ["HEAD"],  # a detached or shallow checkout may have no main

@@ -165,12 +165,16 @@ def _git(name: str) -> Check:
         message = (head.stderr.strip().splitlines() or ["no output"])[0]
         return Check(name, message, "asv measures commits", f"{ROOT} is not a git repository with commits")
     version = _run_git("--version").stdout.strip().removeprefix("git version ")
+    remarks = []
     if _run_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         count = _run_git("rev-list", "--count", "HEAD").stdout.strip()
         commits = "1 commit" if count == "1" else f"{count} commits"
-        return Check(name, f"{version}, a shallow clone of {commits}", "for more history: git fetch --unshallow")
+        version, remarks = f"{version}, a shallow clone of {commits}", ["for more history: git fetch --unshallow"]
     if _run_git("rev-parse", "--verify", "--quiet", "main").returncode != 0:
-        return Check(name, f"{version}, no branch main", "asv publish requires it: git checkout -B main")
+        version = f"{version}, no branch main"
+        remarks.append("asv publish requires main: git checkout -B main")
+    if remarks:
+        return Check(name, version, "; ".join(remarks))
     return Check(name, f"{version}, full history, HEAD {head.stdout.strip()}")
 
 

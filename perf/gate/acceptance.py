@@ -154,13 +154,23 @@ def of_report(document: dict[str, Any], reason: str) -> Acceptance:
     return Acceptance(commit, reason, rows)
 
 
+def _to_json(one: Acceptance) -> dict[str, Any]:
+    rows = [{name: value for name, value in dataclasses.asdict(row).items() if value != ""} for row in one.rows]
+    return dataclasses.asdict(one) | {"rows": rows}
+
+
 def add(new: Acceptance) -> None:
     """Add to the file of this checkout; what was accepted of the same rows of this commit is replaced.
 
     Raises like `read`, and writes nothing, if the file could not be read again.
     """
-    (ROOT / ".asv").mkdir(exist_ok=True)
-    with FileLock(ROOT / ".asv" / "accepted.lock"):  # of two at once neither is lost
+    folder = ROOT / ".asv"
+    try:
+        folder.mkdir(exist_ok=True)
+        lock = FileLock(folder / "accepted.lock").acquire()
+    except OSError as error:
+        raise click.ClickException(f"{folder} cannot be written: {error.strerror}") from None
+    with lock:  # of two at once neither is lost
         new_rows = {row.name for row in new.rows}
         older = [
             dataclasses.replace(one, rows=tuple(row for row in one.rows if row.name not in new_rows))
@@ -168,7 +178,7 @@ def add(new: Acceptance) -> None:
             else one
             for one in in_checkout()
         ]
-        kept = [dataclasses.asdict(one) for one in [*older, new] if one.rows]
+        kept = [_to_json(one) for one in [*older, new] if one.rows]
         text = json.dumps(kept, indent=1) + "\n"
         read(text)
         write_aside(ROOT / FILE, text)

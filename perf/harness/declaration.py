@@ -45,8 +45,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_grid(value: Any) -> bool:
-    """asv writes a single axis as a list of values, without a list around it; the harness does not read that."""
-    return isinstance(value, (list, tuple)) and all(isinstance(axis, (list, tuple)) for axis in value)
+    """asv writes a single axis as a list of values, without a list around it; the harness does not read that.
+
+    An axis without values has no case, and of two cases of the same values neither has a name.
+    """
+    return isinstance(value, (list, tuple)) and all(map(_is_axis, value))
+
+
+def _is_axis(values: Any) -> bool:
+    return isinstance(values, (list, tuple)) and 0 < len(values) == len(set(map(repr, values)))
 
 
 def _is_names(value: Any) -> bool:
@@ -61,7 +68,7 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "(share of the time, seconds), the larger of which is ignored",
         lambda value: isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)),
     ),
-    "params": ("a list of values for each axis", _is_grid),
+    "params": ("for each axis a list of values, one at least and none twice", _is_grid),
     "param_names": ("a name for each axis", _is_names),
     "workload": ("the name of a module of perf/workloads", lambda value: value in _WORKLOADS),
     "device": _one_of(get_args(get_type_hints(Case)["device"])),

@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, imported, measured, set_in
 from perf.workloads.attention_problem import AttentionProblem
-from perf.workloads.workload import Unavailable
+from perf.workloads.workload import Unavailable, WrongResult
 
 TF32 = ("triton_tf32",)
 """Implementations whose float32 products may be TF32's."""
@@ -29,10 +29,18 @@ def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
     (batch, heads, seq_len, d), unless the problem is grouped.
     """
     if ":" in impl:
-        function = imported(impl)
-        return _with_heads(lambda q, k, v: function(q, k, v, problem.is_causal))
+        return _with_heads(_of_a_user(imported(impl), problem))
     check_impl(impl)
     return IMPLS[impl](problem, device)
+
+
+def _of_a_user(function: Callable[..., Any], problem: AttentionProblem) -> Attend:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        if not hasattr(out := function(q, k, v, problem.is_causal), "shape"):
+            raise WrongResult(f"{function!r:.60} returned {type(out).__name__}; allowed: out, a tensor shaped like q")
+        return out
+
+    return attend
 
 
 def check_impl(impl: str) -> None:

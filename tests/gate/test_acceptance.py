@@ -81,6 +81,7 @@ def test_accepting_again_replaces_the_reason(tmp_path: Path, monkeypatch: pytest
     other = Acceptance("f" * 40, "another commit", (slower,))
     for each in (Acceptance(COMMIT, "both", (slower, larger)), other, Acceptance(COMMIT, "better", (slower,))):
         acceptance.add(each)
+    assert "status" not in (tmp_path / acceptance.FILE).read_text(), "what says nothing makes no line to review"
     assert acceptance.in_checkout() == [
         Acceptance(COMMIT, "both", (larger,)),
         other,

@@ -14,6 +14,12 @@ def test_an_axis_that_the_workload_does_not_read_is_named(named: str, problem: s
     assert problem in found and bool(found) == bool(problem)
 
 
+@pytest.mark.parametrize("axis", [[], [16, 16], [16, "16", 16]])
+def test_an_axis_has_values_and_none_twice(axis: list[object]) -> None:
+    grid = {"params": (axis, *SmokeAttention.params[1:]), "setup_cache": SmokeAttention.setup_cache}
+    assert "none twice" in problem_of_class(type("Mine", (SmokeAttention,), grid))
+
+
 def test_a_workload_of_ones_own_takes_any_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"param_names": ("anything", *SmokeAttention.param_names[1:])}
     own = {"workload": "foreign_model", "setup_cache": SmokeAttention.setup_cache}

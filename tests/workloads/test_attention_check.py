@@ -104,6 +104,20 @@ def test_tf32_is_held_to_products_of_ten_bits(monkeypatch):
         attention.build(case, "cpu").check()
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(lambda out: out.mT, "shape"), (lambda out: out.double(), "float64"), (lambda out: None, "NoneType")],
+)
+def test_what_is_no_result_of_attention_at_all_has_a_reason(change, reason, monkeypatch):
+    def attend(q, k, v, is_causal):
+        return change(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal))
+
+    monkeypatch.setattr(attention_impls, "imported", lambda name: attend)
+    case = params("float32", "forward") | {"impl": "my:function"}
+    with pytest.raises(WrongResult, match=reason):
+        attention.build(case, "cpu").check()
+
+
 def test_one_head_of_many_does_not_hide(monkeypatch):
     """1 % in one head of 16 moves the slope of the whole by 0.06 %."""
     pytorch = attention_impls.IMPLS["pytorch"]
