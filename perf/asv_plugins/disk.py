@@ -86,6 +86,16 @@ def _publish_lock(conf: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _something_to_publish(conf: Any) -> Iterator[None]:
+    """Refuse what asv would only find after it has emptied the site."""
+    if Path(conf.html_dir).is_symlink():
+        raise UserError(f"html_dir {conf.html_dir} is a link; allowed: a folder, which asv empties")
+    if not (known := Path(conf.results_dir, "benchmarks.json")).is_file():
+        raise UserError(f"{known} is missing; `asv run` writes it")
+    yield
+
+
+@contextlib.contextmanager
 def _scratch_tempdir(conf: Any) -> Iterator[None]:
     """Put asv's temporary files into one folder, which the next run removes if this one is killed.
 
@@ -141,4 +151,4 @@ def install() -> None:
         Results.load_data = _noting_the_folder(_setting_damaged_aside(Results.load_data))
         Results.add_result = _saving(Results.add_result)
         Run.run = _within(Run.run, _one_line_errors, _scratch_tempdir)
-        Publish.run = _within(Publish.run, _one_line_errors, _publish_lock)
+        Publish.run = _within(Publish.run, _one_line_errors, _something_to_publish, _publish_lock)

@@ -14,5 +14,16 @@ def command(name: str, part: tuple[int, int] | None) -> None:
 
     \b
     asv run -b "$(python -m perf select history)" HEAD^!
+
+    \b
+    smoke    all that runs on a CPU
+    gpu      everything else: the whole grids
+    pr       judges a pull request on a GPU: our code in 49 cases
+    history  a commit in half a minute: attention of ours
+    quick    a first look: two lengths of attention beside its peers
+    demo     what `perf demo` measures on a CPU
+
+    Of a new class "gpu" selects all cases, or "smoke" if it stands in smoke.py; the
+    other sets list theirs in perf/selection.py.
     """
     click.echo(shard(SETS[name], *part) if part else SETS[name])
