@@ -83,8 +83,10 @@ def export(arm: Arm, folder: Path) -> None:
     archive = git("archive", arm.commit, PACKAGE)
     if archive.returncode == 0:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # available from Python 3.11.4 on
+            safe = tar.extraction_filter = getattr(tarfile, "data_filter", None)
             try:
+                if safe is None and any(member.issym() for member in tar):
+                    raise tarfile.TarError("it has links, which Python does not check before 3.11.4")
                 tar.extractall(folder)
             except tarfile.TarError as error:
                 raise click.ClickException(f"{arm.commit[:8]} cannot be measured: {error}") from None
