@@ -1,5 +1,6 @@
 """Entry points of attention, which check their arguments and call the requested implementation."""
 
+import sys
 from types import NoneType
 
 import torch
@@ -9,6 +10,7 @@ from cs336_systems.attention.inputs import check_inputs
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
+MAX = sys.float_info.max
 
 
 def flash_attention(
@@ -54,7 +56,8 @@ def flash_attention(
     Raises:
         ValueError: unknown impl or fp32_precision; dropout_p out of range; softmax_scale no number; mismatched or
             unsupported shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
-        RuntimeError: in a backward with create_graph=True, unless impl is "reference" or "sdpa".
+        RuntimeError: in a backward with create_graph=True or is_grads_batched=True, unless impl is "reference" or
+            "sdpa".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
@@ -66,12 +69,15 @@ def flash_attention(
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, (float, int)) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
     is_number = isinstance(softmax_scale, (float, int, NoneType)) and not isinstance(softmax_scale, bool)
-    if not is_number or softmax_scale != softmax_scale:  # NaN
+    if is_number and isinstance(softmax_scale, int) and abs(softmax_scale) <= MAX:
+        softmax_scale = float(softmax_scale)
+    if not is_number or isinstance(softmax_scale, int) or softmax_scale != softmax_scale:  # NaN
         raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
     if not isinstance(is_causal, bool):
         raise ValueError(f"is_causal is of type {type(is_causal).__name__}; allowed: bool, True or False")
-    if impl in ("pytorch", "triton"):
-        q, k, v = _autocast(q, k, v)
+    q, k, v = _autocast(q, k, v)
+    if torch.compiler.is_compiling() and (q is k or k is v or q is v):  # which dynamo refuses an autograd.Function
+        k, v = k.view_as(k), v.view_as(v)
     if impl == "triton":  # planning checks inputs, once for each layout
         from cs336_systems.attention.flash_triton import FlashAttentionTriton
 

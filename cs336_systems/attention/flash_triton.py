@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from cs336_systems.attention.dropout import seed_of_call
 from cs336_systems.attention.operators import RecordedPlan
@@ -14,6 +15,14 @@ from cs336_systems.differentiation import require_one_derivative
 
 _functorch_is_active = functorch_check()
 _dispatch_mode_is_active = dispatch_mode_check()
+_PLAIN = {Tensor, Parameter}
+
+
+def _is_recorded(*tensors: Tensor) -> bool:
+    """Whether a call is to run as an operator: in a graph, under a dispatch mode, or of tensors without storage."""
+    if torch.compiler.is_compiling() or _dispatch_mode_is_active():
+        return True
+    return not _PLAIN.issuperset(map(type, tensors))
 
 
 class _Algorithms(torch.autograd.Function):
@@ -35,9 +44,10 @@ class _Algorithms(torch.autograd.Function):
         """Run Algorithm 1."""
         scale = None if softmax_scale is None else float(softmax_scale)
         seed = seed_of_call(dropout_p, dropout_seed, q.device)
+        ctx.options = is_causal, scale, fp32_precision, dropout_p, deterministic
         plan: Plan | RecordedPlan
-        if torch.compiler.is_compiling() or _dispatch_mode_is_active():
-            plan = RecordedPlan(is_causal, scale, fp32_precision, dropout_p, deterministic)
+        if _is_recorded(q, k, v):
+            plan = RecordedPlan(*ctx.options)
         else:
             request = Request(is_causal, scale, products_of(q, fp32_precision), dropout_p, deterministic)
             plan = plan_for(request, q, k, v, seed)
@@ -52,7 +62,9 @@ class _Algorithms(torch.autograd.Function):
         """Run Algorithm 2."""
         require_one_derivative("flash attention", "impl='reference'")
         q, k, v, out, lse, *seed = ctx.saved_tensors
-        dq, dk, dv = ctx.plan.backward(q, k, v, out, lse, grad_out, *(seed or (None,)))
+        # Compiled autograd records the backward of a forward that was not.
+        plan = RecordedPlan(*ctx.options) if _is_recorded(q, k, v, grad_out) else ctx.plan
+        dq, dk, dv = plan.backward(q, k, v, out, lse, grad_out, *(seed or (None,)))
         return dq, dk, dv, None, None, None, None, None, None
 
 

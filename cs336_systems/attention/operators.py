@@ -4,10 +4,12 @@ torch.compile can trace neither Gluon kernels nor Triton kernels with tuples amo
 with known shapes, which plan and launch at run time, as calls outside of graphs do.
 """
 
+import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from cs336_systems.attention.inputs import check_inputs
 from cs336_systems.attention.launch import new_lse
@@ -67,6 +69,18 @@ FORWARD = getattr(torch.ops, _NAMESPACE).forward.default
 """The operator that returns out and lse, for the policy of a selective checkpoint that keeps both."""
 
 BACKWARD = getattr(torch.ops, _NAMESPACE).backward.default
+
+
+@register_flop_formula(getattr(torch.ops, _NAMESPACE).forward)
+def _forward_flops(q: Size, k: Size, *_: object, **__: object) -> int:
+    """FLOPs of two products of every query and key, as torch counts its own attention, causal or not."""
+    return 4 * math.prod(q) * k[-2]
+
+
+@register_flop_formula(getattr(torch.ops, _NAMESPACE).backward)
+def _backward_flops(q: Size, k: Size, *_: object, **__: object) -> int:
+    """FLOPs of five products."""
+    return 10 * math.prod(q) * k[-2]
 
 
 class RecordedPlan:

@@ -100,6 +100,14 @@ def test_autocast_casts_as_it_casts_torchs_own_attention(impl: str) -> None:
     torch.testing.assert_close(grads, torch.autograd.grad(expected, (q, k, v), grad_out), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("impl", IMPLS)
+def test_autocast_takes_mixed_dtypes(impl: str) -> None:
+    q, k, v, _ = make_inputs(Shape((2, 2), 33, 67, 16), torch.float32)
+    with torch.autocast(DEVICE, torch.float16):
+        out = flash_attention(q, k.half(), v.half(), True, impl=impl)
+        torch.testing.assert_close(out, flash_attention(q.half(), k.half(), v.half(), True, impl=impl), rtol=0, atol=0)
+
+
 def test_autocast_rounds_nothing_inside_and_leaves_float64_alone() -> None:
     q, k, v, grad_out = make_inputs(Shape((2,), 33, 67, 16), torch.float32)
 
@@ -120,6 +128,26 @@ def test_attention_compiles_in_one_piece_under_autocast_too() -> None:
     torch.testing.assert_close(compiled(q), flash_attention(q, q, q, True))
     with torch.autocast(DEVICE, torch.bfloat16):
         assert compiled(q).dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("of", ["qkk", "qqk", "qqq"])
+def test_one_tensor_may_be_several_arguments_of_a_graph(of: str, impl: str) -> None:
+    torch.compiler.reset()
+    q, k, _, grad_out = make_inputs(Shape((2, 2), 33, 33, 16), torch.float32)
+    given = {"q": q, "k": k}
+
+    def run(*tensors: torch.Tensor) -> torch.Tensor:
+        return flash_attention(*(dict(zip("qk", tensors, strict=True))[name] for name in of), True, impl=impl)
+
+    leaves = [given[name] for name in dict.fromkeys(of)]
+    out = torch.compile(run, backend="aot_eager", fullgraph=True)(q, k)
+    expected = run(q, k)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, leaves, grad_out), torch.autograd.grad(expected, leaves, grad_out)
+    )
 
 
 def test_auto_is_triton_on_cuda_and_pytorch_elsewhere() -> None:
@@ -175,8 +203,8 @@ def test_wrong_inputs_get_one_clear_line(
 @pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
 @pytest.mark.parametrize(
     "scale",
-    ["0.1", True, torch.tensor(0.1, requires_grad=True), float("nan")],
-    ids=["text", "bool", "tensor", "not a number"],
+    ["0.1", True, torch.tensor(0.1, requires_grad=True), float("nan"), 10**400],
+    ids=["text", "bool", "tensor", "not a number", "beyond all floats"],
 )
 def test_a_scale_is_a_number(scale: Any, impl: str) -> None:
     """A tensor would get no gradient, without a word."""
@@ -192,7 +220,7 @@ def test_a_mask_is_causal_or_not(mask: Any) -> None:
         flash_attention(q, q, q, mask)
 
 
-@pytest.mark.parametrize("scale", [-0.3, 0.0, 0.3])
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 0.3, 2])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a_scale_has_any_sign(impl: str, scale: float) -> None:
     q, k, v = torch.randn(3, 2, 4, 33, 16).unbind()

@@ -9,12 +9,19 @@ import torch
 import torch._inductor.config
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 
 from cs336_systems.attention.api import flash_attention, flash_attention_triton
 from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.operators import BACKWARD, FORWARD
 from tests.attention.gate import DEVICE, Shape, make_inputs
+
+try:
+    from torch.testing._internal.two_tensor import TwoTensor
+except ImportError:
+    TwoTensor = None
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracing
 
@@ -151,6 +158,46 @@ def test_fake_tensors_pass_through_forward_and_backward() -> None:
         out = attend(q, k, k, True)
         gradients = torch.autograd.grad(out, (q, k), out)
     assert [x.shape for x in (out, *gradients)] == [q.shape, q.shape, k.shape]
+
+
+@pytest.mark.skipif(not TwoTensor, reason="torch's own example of a tensor without storage is not here")
+def test_a_tensor_without_storage_is_taken_by_the_operator() -> None:
+    q, k, v, grad_out = (x.detach() for x in make_inputs(Shape((2,), 33, 33, 16), torch.float32))
+    wrapped = [TwoTensor(x, x.clone()).requires_grad_() for x in (q, k, v)]
+    out = attend(*wrapped, True)
+    gradients = torch.autograd.grad(out, wrapped, TwoTensor(grad_out, grad_out.clone()))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    expected = attend(*leaves, True)
+    torch.testing.assert_close(
+        [x.a for x in (out, *gradients)], [expected, *torch.autograd.grad(expected, leaves, grad_out)]
+    )
+
+
+def test_the_backward_of_an_eager_forward_can_be_recorded_alone() -> None:
+    *leaves, grad_out = make_inputs(Shape((2,), 33, 33, 16), torch.float32)
+    expected = torch.autograd.grad(attend(*leaves, True), leaves, grad_out)
+    out = attend(*leaves, True)
+    seen = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Noting():
+        torch.testing.assert_close(torch.autograd.grad(out, leaves, grad_out), expected, rtol=0, atol=0)
+    assert BACKWARD in seen
+
+
+def test_flops_are_counted_as_torch_counts_its_own() -> None:
+    q, k, v, grad_out = make_inputs(Shape((2, 4), 33, 67, 16), torch.float32)
+    counts = []
+    for impl in ("triton", "reference"):
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.grad(flash_attention(q, k, v, impl=impl), (q, k, v), grad_out)
+        counts.append(counter.get_total_flops())
+    ours, eager = counts
+    assert ours == eager * 14 // 12, "the backward computes the scores once more"
 
 
 @pytest.mark.parametrize(("given", "text"), [({"num_keys": 0}, "at least one key"), ({"p": 2.0}, "dropout_p is 2.0")])
