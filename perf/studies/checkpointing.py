@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,12 @@ def command(models: Models, every: tuple[int, ...], warm_up: int, steps: int, ou
     planned = (plan(setting) | row for setting, row in zip(settings, rows, strict=True))
     whole = kept(planned, device_kind(), out / "checkpointing.json")
     title = f"Batch {models.batch}, {warm_up} warm-up steps, median of {steps} steps; predicted / measured"
-    sentences = [sentence for group in groups(whole["rows"]) for sentence in answers(group)]
+    axes = told_apart_by(whole["rows"])
+    sentences = [sentence for group in groups(whole["rows"]) for sentence in answers(group, axes)]
     present(whole, title, shown(whole["rows"]), sentences)
     for group in groups(whole["rows"]):
-        size, context, precision = (group[0][axis] for axis in ("size", "context", "precision"))
-        title = f"{size}, context {context}, {precision}\n{heading(whole)}"
-        draw(group, out / f"checkpointing-{size}-{context}-{precision}.png", title)
+        name = "-".join(str(group[0][axis]) for axis in axes)  # type: ignore[literal-required]
+        draw(group, out / f"checkpointing-{name}.png", f"{_where(group[0], axes)}\n{heading(whole)}")
 
 
 def ways(setting: Setting, every: tuple[int, ...]) -> Iterator[Setting]:
@@ -127,7 +127,7 @@ def shown(rows: list[CheckpointingRow]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for group in groups(rows):
         for row in group:
-            cells: Row = {axis: row[axis] for axis in Setting.AXES[:3]}  # type: ignore[literal-required]
+            cells: Row = {axis: row[axis] for axis in told_apart_by(rows)}  # type: ignore[literal-required]
             cells |= {
                 "checkpoints": named(row),
                 "run again": row["recomputed"],
@@ -140,9 +140,20 @@ def shown(rows: list[CheckpointingRow]) -> Iterator[Row]:
             yield cells | ({} if row["status"] == "ok" else {"status": describe(dict(row))})
 
 
-def answers(rows: list[CheckpointingRow]) -> Iterator[str]:
+def told_apart_by(rows: list[CheckpointingRow]) -> list[str]:
+    """Return the axes that name a group of these rows: variant and attention only if there are several."""
+    first, others = Setting.AXES[:3], Setting.AXES[3:]
+    return [*first, *(axis for axis in others if len({row[axis] for row in rows}) > 1)]  # type: ignore[literal-required]
+
+
+def _where(row: CheckpointingRow, axes: Sequence[str]) -> str:
+    words = {"context": f"context {row['context']}"}
+    return ", ".join(words.get(axis) or row[axis] for axis in axes)  # type: ignore[literal-required]
+
+
+def answers(rows: list[CheckpointingRow], axes: Sequence[str] = Setting.AXES[:3]) -> Iterator[str]:
     """Name the best k with its neighbours, and what each other mode changes."""
-    what = f"{rows[0]['size']}, context {rows[0]['context']}, {rows[0]['precision']}"
+    what = _where(rows[0], axes)
     by_name = {named(row): row for row in rows}
     grouped = [row for row in rows if row["every"] is not None and row["mode"] == "groups" and not row["offload"]]
     for key, verb in (("predicted_bytes", "predicted"), ("peak_bytes", "measured")):
@@ -163,12 +174,14 @@ def answers(rows: list[CheckpointingRow]) -> Iterator[str]:
     single, nested = by_name.get("k = 1"), by_name["nested, k = 1"]
     if single is None:
         return
-    saved = single.get("predicted_bytes", 0) - nested.get("predicted_bytes", 0)
+    peak = ""
+    if None not in (peaks := (single.get("predicted_bytes"), nested.get("predicted_bytes"))):
+        saved = peaks[0] - peaks[1]  # type: ignore[operator]
+        peak = f", and the predicted peak of the step is {f'{memory(saved)} less' if saved else 'the same'}"
     yield (
         f"Nested, single layers: {nested['recomputed']} layers run again instead of {single['recomputed']}, "
         f"{times(nested['flops'] / single['flops'])} the FLOPs; {memory(nested['kept_bytes'])} are kept after the "
-        f"forward instead of {memory(single['kept_bytes'])}, and the predicted peak of the step "
-        + (f"is {memory(saved)} less." if saved else "is the same: it comes late, when all gradients are there.")
+        f"forward instead of {memory(single['kept_bytes'])}{peak}."
     )
     if selective := by_name.get("selective, k = 1"):
         yield (

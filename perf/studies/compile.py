@@ -5,7 +5,7 @@ import itertools
 import re
 import statistics
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
 from perf.studies import figures
 from perf.studies.attention.memory import held_workspaces
-from perf.studies.document import conclude, document, heading, out_option, write
+from perf.studies.document import any_result, conclude, document, heading, out_option, write_in_parts
 from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
 from perf.studies.progress import progress
 from perf.studies.rows import Row
@@ -50,19 +50,29 @@ def command(
     """
     # Inductor warns once a process; IEEE float32 is what we measure.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* available but not enabled")
-    rows: list[Row] = []
-    if "attention" in (parts or PARTS):
-        default = ((256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)) if device_kind() == "cuda" else ((256,), (64,))
-        rows += attention_rows(list(itertools.product(seq_lens or default[0], dims or default[1])))
-    if "model" in (parts or PARTS):
-        rows += [{"part": "model"} | row for row in rows_of(models.settings(), measure_model)]
-    whole = document(device_kind(), rows)
+    wanted = parts or PARTS
+    default = ((256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)) if device_kind() == "cuda" else ((256,), (64,))
+    sizes = list(itertools.product(seq_lens or default[0], dims or default[1]))
+    measured: dict[str, Iterable[Row]] = {
+        "attention": attention_rows(sizes) if "attention" in wanted else (),
+        "model": rows_of(models.settings(), measure_model) if "model" in wanted else (),
+    }
+    whole = document(device_kind(), [])
     click.echo(heading(whole))
-    for part in PARTS:
-        if mine := [row for row in rows if row["part"] == part]:
-            click.echo(f"\n{part.capitalize()}: medians, ms; first call, s; gain over eager")
-            click.echo(text_table(shown(mine)))
-            write(out / f"compile-{part}.json", whole | {"command": command_of(part, whole["command"]), "rows": mine})
+    rows: dict[str, list[Row]] = {}
+
+    def documents() -> Iterator[dict[Path, dict[str, Any]]]:
+        for part, of_part in measured.items():
+            for row in of_part:
+                rows.setdefault(part, []).append({"part": part} | row)
+                mine = {"command": command_of(part, whole["command"]), "rows": rows[part]}
+                yield {out / f"compile-{part}.json": whole | mine}
+
+    write_in_parts(documents())
+    for part, mine in rows.items():
+        click.echo(f"\n{part.capitalize()}: medians, ms; first call, s; gain over eager")
+        click.echo(text_table(shown(mine)))
+        if any_result(mine):
             DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
     conclude([])
 

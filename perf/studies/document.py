@@ -54,7 +54,7 @@ def _writable(context: click.Context, parameter: click.Parameter, folder: Path) 
 
 def _files(folder: Path) -> dict[Path, int]:
     """Return when each file was last written, without parts and those that another study is writing aside."""
-    return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix not in (".tmp", PART)}
+    return {path: path.lstat().st_mtime_ns for path in folder.iterdir() if path.suffix not in (".tmp", PART)}
 
 
 out_option = click.option(

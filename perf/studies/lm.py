@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import click
 
 from perf.harness.bench import Bench
-from perf.harness.status import failure, refusals
+from perf.harness.status import failure
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
@@ -172,7 +172,9 @@ def rows_of(
             continue
         try:
             row |= {"status": "ok"} | measure(training_of(setting), setting)
-        except refusals() as error:
+        except click.ClickException:
+            raise
+        except Exception as error:  # of a user's model, too, a failure costs its own row alone
             row |= refusal(error)
         release()
         yield row

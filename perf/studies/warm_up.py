@@ -2,16 +2,18 @@
 
 import statistics
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import click
+from matplotlib.ticker import LogLocator
 
 from perf.harness import working_tree
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, present, write
+from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import mean_and_deviation, measure, step_seconds
-from perf.studies.fresh_process import FreshProcess
+from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import Models, Setting, device_kind, model_options, rows_of
 from perf.studies.rows import Row
 from perf.workloads.transformer_training import PHASES
@@ -30,16 +32,21 @@ def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) ->
     """
     working_tree.make_importable()
     counts = sorted(set(warm_ups or (0, 1, 2, 5)))
-    rows = []
-    for setting in models.settings(phases=True):
-        # In a shared process the kernels that one size loads would warm the next one up.
-        with FreshProcess(__name__, "spawn") as fresh:
-            rows += fresh.ask(first_steps, setting, max(counts) + steps)
-    whole = document(device_kind(), rows)
+    measured = (row for setting in models.settings(phases=True) for row in alone(setting, max(counts) + steps))
+    whole = kept(measured, device_kind(), out / "warm-up.json")
+    rows = whole["rows"]
     title = f"Batch {models.batch}, mean ± standard deviation of {steps} steps after each warm-up, ms"
     present(whole, title, shown(rows, counts, steps), answers(rows, max(counts)))
-    write(out / "warm-up.json", whole)
-    draw(rows, out / "warm-up.png", heading(whole))
+    draw(rows, max(counts), out / "warm-up.png", heading(whole))
+
+
+def alone(setting: Setting, count: int) -> list[Row]:
+    """Return the row of a size, measured in a process that no other size has warmed up."""
+    with FreshProcess(__name__, "spawn") as fresh:
+        try:
+            return fresh.ask(first_steps, setting, count)
+        except BrokenProcessPool:
+            return [setting.axes() | DIED]
 
 
 def first_steps(setting: Setting, count: int) -> list[Row]:
@@ -63,22 +70,24 @@ def answers(rows: list[Row], settled_after: int) -> Iterator[str]:
         if row["status"] == "ok":
             steps = step_seconds(row)
             settled = statistics.median(steps[settled_after:])
-            near = [max(steps[index : index + 3]) < 1.1 * settled for index in range(len(steps) - 2)]
+            is_near = [abs(step / settled - 1) < 0.1 for step in steps]
+            near = [all(is_near[index : index + 3]) for index in range(len(steps) - 2)]
             after = f"from step {near.index(True) + 1} on three in a row are" if any(near) else "no three in a row are"
             first = f"the first step takes {steps[0] / settled:.1f} times a settled one"
             yield f"{row['size']}: {first}; {after} within 10 % of it."
 
 
-def draw(rows: list[Row], path: Path, title: str) -> None:
+def draw(rows: list[Row], settled_after: int, path: Path, title: str) -> None:
     """Plot the time of each step from the first on, over that of a settled step."""
     figure, axes = figures.subplots(figsize=(5.5, 3.4))
     for row in rows:
         if row["status"] == "ok":
             steps = step_seconds(row)
-            settled = statistics.median(steps[len(steps) // 2 :])
+            settled = statistics.median(steps[settled_after:])
             axes.plot(range(1, len(steps) + 1), [step / settled for step in steps], marker="o", ms=3, label=row["size"])
     axes.set(yscale="log", xlabel="step of the process", ylabel="time / settled time")
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_minor_formatter("{x:g}")
     figures.set_title(figure, title)
     axes.grid(alpha=0.3)

@@ -27,6 +27,16 @@ def test_eager_is_measured_in_both_parts(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["compile-attention.png"]
 
 
+def test_a_part_that_measures_nothing_keeps_what_is_on_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "measure_model", lambda *of: 1 / 0)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    (tmp_path / "compile-model.json").write_text("earlier")
+    done = CliRunner().invoke(main, ["study", "compile", *TINY, "--variant", "eager", "--out", str(tmp_path)])
+    assert done.exit_code == 0 and "division by zero" in done.output
+    assert (tmp_path / "compile-model.json").read_text() == "earlier"
+    assert (tmp_path / "compile-attention.json").exists()
+
+
 def test_what_does_not_compile_is_a_row_with_its_reason():
     class Broken:
         graphed = False

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 
 import pytest
 import torch
@@ -71,6 +72,26 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
 
     rows = list(lm.rows_of(settings, measure))
     assert [describe(row) for row in rows] == ["ok", "out of memory: requested 2.00 GiB", "ok"]
+
+
+def test_a_failure_of_any_kind_costs_its_own_row_alone():
+    def measure(train, setting):
+        if setting.context_length == 8:
+            raise ValueError("q is on cpu")
+        return {"loss": 1.0}
+
+    rows = list(lm.rows_of([Setting("tiny", context, 2, "fp32", "eager", "reference") for context in (8, 16)], measure))
+    assert [describe(row) for row in rows] == ["error: ValueError: q is on cpu", "ok"]
+
+
+def test_a_process_that_dies_costs_warm_up_its_own_size_alone(monkeypatch):
+    monkeypatch.setattr(warm_up, "first_steps", died)
+    (row,) = warm_up.alone(Setting("tiny", 8, 2, "fp32", "eager", "reference"), 3)
+    assert (row["size"], row["status"]) == ("tiny", "crashed")
+
+
+def died(setting, count):
+    os._exit(1)
 
 
 class BasicsTransformerLM(nn.Module):
@@ -184,6 +205,8 @@ def test_steps_have_settled_where_three_in_a_row_are_near():
     assert "9.0" in sentence and "step 3 " in sentence
     (sentence,) = warm_up.answers([row | {"forward_s": [9.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.0]}], 2)
     assert "no three" in sentence
+    (sentence,) = warm_up.answers([row | {"forward_s": [9.0, 0.3, 0.4, 0.3, 1.0, 1.0, 1.0]}], 4)
+    assert "step 5 " in sentence, "a step may be too short to be near, too"
 
 
 def test_what_is_predicted_not_to_fit_is_not_tried_and_the_largest_that_fits_is_named(monkeypatch):

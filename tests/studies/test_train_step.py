@@ -138,6 +138,12 @@ def test_a_scattering_host_is_bounded_by_its_gpu_unless_that_needs_less_than_our
     assert ("1.250" in sentence) == (busy > 1)
 
 
+def test_a_throttled_process_costs_its_own_samples_alone():
+    hot = {"status": "throttled", "reason": "the GPU slowed itself down"}
+    (row,), started = measured(lambda names, number: hot if number == 2 else times(1.0, 2.0), "b", processes=4)
+    assert (row["status"], row["against_s"], len(started)) == ("ok", [[2.0]] * 2, 3)
+
+
 def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row():
     full = {"status": "out_of_memory", "reason": "requested 2.00 GiB"}
     rows, _ = measured(lambda names, number: full if "large" in names else times(1.0, 1.0), "large", "b", processes=3)

@@ -17,7 +17,7 @@ from perf.studies.memory.recording import workspaces
 from perf.studies.progress import progress
 from perf.studies.rows import AttentionMemoryRow, Row
 from perf.tables import prose, text_table
-from perf.units import GIB, mib
+from perf.units import GIB, memory, mib
 
 CARDS_GB = (24, 80, 141)
 SEQ_LENS = (256, 1024, 4096, 8192, 16384)
@@ -163,9 +163,9 @@ def answers(rows: list[AttentionMemoryRow], batch: int) -> Iterator[str]:
     square = 4 * batch * n**2
     share = square / longest["predicted"]["saved"]
     yield (
-        f"At seq_len {n} one {n} x {n} matrix for each of {batch} sequences takes {square / GIB:.1f} GiB: "
+        f"At seq_len {n} one {n} x {n} matrix for each of {batch} sequences takes {memory(square)}: "
         f"{share:.1%} of what waits for the backward; q, k, v, out and its gradient are the rest. Doubling seq_len "
-        "quadruples it; d hardly counts. A flash kernel keeps no such matrix."
+        f"quadruples it{'; d hardly counts' if share > 0.9 else ''}. A flash kernel keeps no such matrix."
     )
     yield from _first_failures(rows)
 
@@ -192,7 +192,7 @@ def draw(rows: list[AttentionMemoryRow], batch: int, path: Path) -> None:
     lengths = sorted({row["seq_len"] for row in rows})
     for d in sorted({row["d"] for row in rows}):
         curve = [predicted(batch, n, d)["backward"] / GIB for n in lengths]
-        (line,) = axes.plot(lengths, curve, label=f"d = {d}, predicted", lw=1)
+        (line,) = axes.plot(lengths, curve, label=f"d = {d}, predicted", lw=1, marker=".", ms=3)
         dots = {row["seq_len"]: row.get("measured", {}).get("backward") for row in rows if row["d"] == d}
         measured = {n: size / GIB for n, size in dots.items() if size is not None}
         axes.scatter(list(measured), list(measured.values()), color=line.get_color(), s=14)

@@ -131,7 +131,9 @@ def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device
     """Return a row for each arm of a cell, ours first. Raises `ValueError` for an arm on both sides."""
     for both in set(impls) & set(against):
         raise ValueError(f"{both!r} was given as --impl and as --against; allowed: as one of them")
-    others = against or (impl for impl in peers_of(cell, device) if impl not in impls)
+    others = against or tuple(impl for impl in peers_of(cell, device) if impl not in impls)
+    if not others:
+        raise ValueError(f"--impl {', '.join(impls)} was given; allowed: with --against, as no other takes the cell")
     arms = [*dict.fromkeys((impl, "ours") for impl in impls), *dict.fromkeys((impl, "against") for impl in others)]
     return [cell.axes() | {"impl": impl, "role": role, "status": NOT_MEASURED, "samples_s": []} for impl, role in arms]
 

@@ -111,6 +111,8 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
     }
     limit = limit_of(row)
     following = next_to_try(setting, limit, row)
+    if following and "cuda_graph" in following.variant and not on_gpu:
+        following = None
     return row | {"limit": limit, "next": following and following.axes()}
 
 

@@ -201,15 +201,15 @@ def _course(row: Row) -> str:
 
 def _between(rows: list[Row]) -> list[str]:
     """Give the bytes of each owner before a step, which are the same for every context."""
-    sentences = {}
+    sentences: dict[str, str] = {}
     for row in rows:
         if "phases" in row.get("step", {}):
             held = row["held_before_step"]
             rest = row["step"]["before_bytes"] - sum(held.values())
             owners = ", ".join(f"{owner.replace('_', ' ')} {memory(count)}" for owner, count in held.items())
             other = f"; workspaces and the allocator's rounding are {memory(rest)}" if rest else ""
-            sentences[row["size"]] = f"{row['size']}: before a step there are {owners}{other}."
-    return list(sentences.values())
+            sentences.setdefault(f"before a step there are {owners}{other}.", f"{row['size']}, {row['precision']}")
+    return [f"{models}: {sentence}" for sentence, models in sentences.items()]
 
 
 def _precisions(rows: list[Row]) -> list[str]:
@@ -232,7 +232,8 @@ def _precisions(rows: list[Row]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    return f"{row['size']}, context {row['context']}, {row['precision']}"
+    unusual = [row[axis] for axis in ("variant", "attention") if row[axis] not in ("eager", "reference")]
+    return ", ".join([row["size"], f"context {row['context']}", row["precision"], *unusual])
 
 
 def _refuse_compiled(settings: list[Setting]) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -9,7 +10,7 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, present, write
+from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.parallel.ranked import measured_rows, world_size_option, world_sizes_of
 from perf.studies.rows import AllReduceRow, Row
@@ -38,13 +39,15 @@ def command(
     over time; busbw = algbw * 2 (n - 1) / n is what a ring moves over each link, to compare with the link's rate.
     """
     sizes = megabytes or ((1,) if size else (1, 10, 100, 1000))
-    rows: list[Row] = []
-    for device in devices or tuple(dict.fromkeys((device_kind(), "cpu"))):
-        axes = itertools.product(world_sizes_of(world_sizes, device), sizes)
-        rows += measured_rows("collectives", [{"world_size": ranks, "megabytes": size} for ranks, size in axes], device)
-    whole = document(device_kind(), rows)
+
+    def measured() -> Iterator[Row]:
+        for device in devices or tuple(dict.fromkeys((device_kind(), "cpu"))):
+            axes = itertools.product(world_sizes_of(world_sizes, device), sizes)
+            cells = [{"world_size": ranks, "megabytes": size} for ranks, size in axes]
+            yield from measured_rows("collectives", cells, device)
+
+    whole = kept(measured(), device_kind(), out / "all-reduce.json")
     present(whole, "All-reduce of float32, median; 1 MB = 10^6 bytes", shown(whole["rows"]))
-    write(out / "all-reduce.json", whole)
     draw(whole["rows"], out / "all-reduce.png", heading(whole))
 
 

@@ -1,6 +1,7 @@
 """Measure what data parallelism adds to a step, by strategy and by bucket size."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -114,6 +115,10 @@ def answers(rows: list[Row]) -> Iterator[str]:
         yield f"{where}: {best['strategy']}{bucket} has the shortest step."
         if fit := fitted(mine):
             bandwidth, overhead = fit
+            terms = {"its last bucket's bytes": math.isfinite(bandwidth), "its calls": overhead > 0}
+            if unseen := [name for name, is_seen in terms.items() if not is_seen]:
+                yield f"{where}: the sweep shows no time of {' nor of '.join(unseen)}, so no best bucket by the model."
+                continue
             swept = [row for row in mine if row["strategy"] == "bucketed"]
             least = min(swept, key=_exposed_s)
             optimum = best_bucket_bytes(swept[0]["facts"]["bytes"], fit)
@@ -139,6 +144,7 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     alone = [_step_s(row) * 1e3 - part for row, part in zip(best, exposed, strict=True)]
     left.bar(list(by_strategy), alone, label="without communication")
     left.bar(list(by_strategy), exposed, bottom=alone, label="exposed communication")
+    left.tick_params("x", labelsize=8, labelrotation=20)
     left.set_ylabel("ms a step")
     left.legend(fontsize=8)
     for name in SWEPT:

@@ -69,8 +69,9 @@ def _share(row: Row) -> float:
 def answer(run: Run, rows: list[Row], vanished: list[Row]) -> list[str]:
     """Return paragraphs on speed and memory, convergence, and stability."""
     done = {row["precision"]: row for row in rows if row["status"] == "ok"}
-    missing = [row["precision"] for row in rows if row["status"] != "ok"]
-    paragraphs = [f"Out of memory: {', '.join(missing)}; try a smaller --batch or --context."] if missing else []
+    paragraphs = [f"{row['precision']}: {describe(row)}." for row in rows if row["status"] != "ok"]
+    if any(row["status"] == "out_of_memory" for row in rows):
+        paragraphs.append("A smaller --batch or --context takes less memory.")
     if "fp32" in done:
         paragraphs += [_speed(run, done), _convergence(run, done)]
     if "fp16" in done:

@@ -1,12 +1,13 @@
 """Measure what low precision costs and saves: the course's questions on mixed precision."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.options import Finite
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import document, heading, out_option, write_in_parts
 from perf.studies.lm import device_kind
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.studies.progress import progress
@@ -67,14 +68,18 @@ def command(
     click.echo(heading(whole))
     if device == "cpu":
         click.echo("There is no GPU here: everything was measured on this CPU.")
-    for part in parts or PARTS:
-        if part == "accumulation":
-            whole["rows"] += _accumulation()
-        elif part == "dtypes":
-            whole["rows"] += _dtypes(device)
-        else:
-            whole["rows"] += _training(run, size, whole["device"]["name"], out)
-    write(out / "precision.json", whole)
+
+    def documents() -> Iterator[dict[Path, dict[str, Any]]]:
+        for part in parts or PARTS:
+            if part == "accumulation":
+                whole["rows"] += _accumulation()
+            elif part == "dtypes":
+                whole["rows"] += _dtypes(device)
+            else:
+                whole["rows"] += _training(run, size, whole["device"]["name"], out)
+            yield {out / "precision.json": whole}
+
+    write_in_parts(documents())
 
 
 def _config(size: str) -> Any:

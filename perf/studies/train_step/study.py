@@ -120,6 +120,8 @@ def _together(case: TrainingCase, names: tuple[str, ...], effort: Effort, sample
 
     until = Pilot[list[Row]](FEWEST, effort.processes, lambda rows: processes_wanted(rows, effort))
     for reply in compare([rows], until, in_a_process):
+        if reply["status"] == "throttled" and rows[0]["ours_s"]:
+            continue  # it costs its own samples alone
         if reply["status"] != "ok":
             return [row | {"status": reply["status"], "reason": reply["reason"]} for row in rows]
         expected = reply.get("expected")

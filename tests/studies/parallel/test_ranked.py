@@ -76,6 +76,10 @@ def test_the_answers_name_the_shortest_step_and_the_bucket_that_adds_least():
     first, second = ddp.answers([naive, *rows])
     assert "naive" in first
     assert "25 MiB by measurement" in second
+    for milliseconds in ((0.5, 2.5, 10.0), (6.0, 1.0, 0.1), (0.0, 0.0, 0.0)):  # of a term that the sweep does not show
+        sweep = [row | {"exposed_s": [one * 1e-3]} for row, one in zip(rows, milliseconds, strict=True)]
+        _, fit = ddp.answers([naive, *sweep])
+        assert not any(word in fit for word in ("inf", "nan", "best bucket is"))
 
 
 @pytest.mark.slow

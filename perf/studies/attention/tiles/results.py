@@ -139,7 +139,7 @@ def _verdict(rows: list[Row]) -> str:
 
 
 def _cells(rows: Iterable[Row]) -> Cells:
-    """Return the cells in which the candidate that all are compared with has a time."""
+    """Return the cells in which something was compared with the candidate that all are compared with."""
     rows = list(rows)
     cells: Cells = {}
     for row in rows:
@@ -149,7 +149,7 @@ def _cells(rows: Iterable[Row]) -> Cells:
             cells[within_mode(row)] = {row["impl"]: row | itself | times}
     for pair in timed(rows):
         cells[within_mode(pair)][pair["ours"]] = pair
-    return cells
+    return {where: pairs for where, pairs in cells.items() if len(pairs) > 1}
 
 
 def _where(row: Row) -> str:

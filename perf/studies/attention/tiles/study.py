@@ -112,6 +112,8 @@ def command(
         }
         if seed is None and count is not None:
             raise ValueError(f"--count {count} was given; allowed: with --seed")
+        if seed is not None and shapes:
+            raise ValueError(f"--cell {shapes[0]} was given; allowed: without --seed, which draws the cells")
         if seed is None:
             cells = list(cells_of(kernels, [shape_of(text) for text in shapes], dims, device, tiny=tiny))
             cells = narrowed(cells, dtype=dtypes, mask=masks or ("causal",))

@@ -53,8 +53,9 @@ UNSURE[1]["samples_s"] = [[0.8] * 2, [0.9] * 2, [1.1] * 2]
             ["present choice, p, has no time in 1x2x1024x64, causal", "is b, in the one cell"],
         ),
         ([rows({}, p="error: no")], ["nothing was compared with the present choice, p"]),
+        ([rows({"p": 1.0}, a="error: no")], ["nothing was compared with the present choice, p"]),
     ],
-    ids=["fastest", "close", "mean", "everywhere", "present elsewhere", "unsure", "present fails", "nothing"],
+    ids=["fastest", "close", "mean", "everywhere", "present elsewhere", "unsure", "present fails", "nothing", "alone"],
 )
 def test_the_verdict_on_an_entry_follows_from_its_cells(cells, words):
     (sentence,) = verdicts([row for cell in cells for row in cell])
