@@ -34,12 +34,15 @@ def main() -> int:
     options = ["--set", os.environ["SET"], "--budget", os.environ["MINUTES"]]
     outputs = ["--json", str(folder / "report.json"), "--markdown", str(folder / "comment.md")]
     compile_only = ["--compile-only", "--set", os.environ["SET"], "--markdown", str(folder / "machine-code.md")]
-    # The code of the pull request runs from here on. The runner must not take its output for commands.
+    # The code of the pull request runs from here on. The runner must take neither its output for commands nor the files
+    # that it may write for the environment of the next steps.
+    own = ("GITHUB_", "RUNNER_", "ACTIONS_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     token = secrets.token_hex()
     print(f"::stop-commands::{token}", flush=True)
     try:
-        subprocess.run([*command, *compile_only], check=False)
-        status = subprocess.run([*command, *options, *outputs], check=False).returncode
+        subprocess.run([*command, *compile_only], env=environment, check=False)
+        status = subprocess.run([*command, *options, *outputs], env=environment, check=False).returncode
         if (section := folder / "machine-code.md").exists() and (comment := folder / "comment.md").exists():
             comment.write_text(comment.read_text() + "\n" + section.read_text())
         return status

@@ -70,7 +70,7 @@ def ours(listing: str, marker: str) -> dict[str, Any] | None:
         if not entries:
             break
         for entry in entries:
-            if entry["user"]["login"] == "github-actions[bot]" and (entry["body"] or "").startswith(marker):
+            if (entry["user"] or {}).get("login") == "github-actions[bot]" and (entry["body"] or "").startswith(marker):
                 return entry
     return None
 

@@ -60,14 +60,17 @@ def shard(day: date, count: int = SHARDS) -> str:
 
 
 def _asv_run(name: str, which: list[str], options: list[str]) -> int:
-    rows = _rows(name)
-    commits = _perf("missed", name, *which)
+    rows, machine = (
+        _rows(name),
+        ["--machine", _perf("machine", "--name").strip()],
+    )  # the file may name former ones: other GPUs, other clocks
+    commits = _perf("missed", name, *which, *machine)
     if not commits.strip():
         return 0
     with tempfile.TemporaryDirectory() as folder:
         hashes = Path(folder) / "commits.txt"
         hashes.write_text(commits)
-        return _run("asv", "run", "-b", rows, f"HASHFILE:{hashes}", *options)
+        return _run("asv", "run", "-b", rows, f"HASHFILE:{hashes}", *machine, *options)
 
 
 def _rows(*arguments: str) -> str:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import zipfile
+import zlib
 from typing import Any
 
 from github import RefusedError, api, download, expect, ours, pull_request, shown
@@ -36,12 +37,10 @@ def run(repository: str, run_id: str, title: str, url: str) -> str:
     expect(re.compile(r"[0-9]{1,20}"), run_id, "run", "a number")
     number, commit = TITLE.fullmatch(title).groups()  # type: ignore[union-attr]
     artifacts = api(f"repos/{repository}/actions/runs/{run_id}/artifacts")["artifacts"]
-    reports = [artifact for artifact in artifacts if artifact["name"] == ARTIFACT]
+    reports = [artifact for artifact in artifacts if artifact["name"] == ARTIFACT]  # one of each attempt
     if not reports:
         return f"Run {run_id} left no report: there is nothing to post, and the run itself says why."
-    if len(reports) > 1:
-        raise RefusedError(f"run {run_id} has {len(reports)} artifacts {ARTIFACT}; allowed: one")
-    report, comment = read(fetch(repository, reports[0]))
+    report, comment = read(fetch(repository, max(reports, key=lambda artifact: artifact["id"])))
     if report["head"]["commit"] != commit:
         raise RefusedError(f"the report is of commit {report['head']['commit']}, the run of {commit}")
     pull_request(repository, number, commit)
@@ -69,7 +68,7 @@ def read(archive: bytes) -> tuple[dict[str, Any], str]:
                 raise RefusedError(f"the artifact holds {shown(names)}; allowed: comment.md and report.json")
             report = _member(files, "report.json", MAX_REPORT)
             comment = _member(files, "comment.md", MAX_COMMENT)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError):
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
         raise RefusedError("the artifact is not a ZIP archive") from None
     return read_report(report, "report.json"), comment
 

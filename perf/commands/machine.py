@@ -49,10 +49,16 @@ def _known(path: Path) -> dict[str, Any]:
 
 @click.command("machine")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Instead of asv's ~/.asv-machine.json.")
-def command(path: str | None) -> None:
+@click.option("--name", "names_it", is_flag=True, help="Print the machine's name alone, and write nothing.")
+def command(path: str | None, names_it: bool) -> None:
     """Write asv's machine file for this machine.
 
     The name comes from the GPU's model and count, or the CPU's model without a GPU. Values that change over a machine's
     life are left out, because each value in the file is part of a series' identity.
     """
-    write(path)
+    if names_it:
+        from perf.harness.device import machine
+
+        click.echo(machine()["machine"])
+    else:
+        write(path)

@@ -16,6 +16,7 @@ MARKER = "<!-- perf gate -->"
 """First line of every comment, by which a later gate recognises and replaces it."""
 
 MAX_CHARACTERS = 60_000
+MAX_TABLE = MAX_CHARACTERS // 3
 """Maximum length; GitHub refuses comments of more than 65536 characters."""
 
 ICONS = {0: "\u2705", 1: "\u274c", 2: "\u2754"}
@@ -50,13 +51,15 @@ def comment(report: Report) -> str:
 
 def _table(rows: Sequence[Verdict]) -> str:
     lines = [_HEADER]
-    for verdict in rows:
+    for number, verdict in enumerate(rows):
         row = code(verdict.key) + (" memory" if verdict.quantity == "peak_memory" else "")
         if verdict.reason:
             row += f"<br>{code(verdict.reason)}"
         if verdict.accepted:
             row += f"<br>accepted: {code(verdict.accepted)}"
         lines.append(f"| {' | '.join([verdict.word, row, *map(plain, cells(verdict))])} |")
+        if sum(map(len, lines)) > MAX_TABLE and number + 1 < len(rows):
+            return "\n".join([*lines, "", f"{len(rows) - number - 1} more are in the report's file."])
     return "\n".join(lines)
 
 

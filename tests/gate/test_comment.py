@@ -57,6 +57,12 @@ def test_what_a_commit_chooses_is_text_and_nothing_else(text):
     assert tags.findall(rendered(everywhere(text))) == tags.findall(rendered(everywhere("harmless")))
 
 
+def test_of_many_rows_that_are_worse_the_first_are_shown_with_how_they_were_measured():
+    text = comment(report(*[verdict("SLOWER", key=f"row({n})" * 20) for n in range(400)]))
+    assert len(text) < MAX_CHARACTERS + 1000
+    assert 20 < text.count("| SLOWER |") < 400 and "more are in" in text and "How this was measured" in text
+
+
 def test_a_long_report_is_cut_between_rows_and_says_so():
     text = comment(report(*[verdict("SLOWER")], *[verdict("SAME", key=f"row({n})" * 20) for n in range(2000)]))
     assert len(text) < MAX_CHARACTERS + 1000

@@ -34,7 +34,7 @@ class Machine:
 
     def __init__(self, folder):
         self.folder = folder
-        self.answers = {"perf select": ["rows", 0], "perf missed": ["", 0]}
+        self.answers = {"perf select": ["rows", 0], "perf missed": ["", 0], "perf machine": ["nvidia-h200", 0]}
         for name in ("perf", "asv"):
             (folder / name).mkdir(parents=True)
             (folder / name / "__init__.py").touch()  # without it the real package would go first
@@ -64,8 +64,8 @@ def machine(tmp_path):
 def test_commits_without_results_are_measured_and_the_status_is_that_of_asv(machine, part, name, status):
     machine.answers |= {"perf missed": [f"{HEAD}\n{BASE}", 0], "asv run": ["", status]}
     assert machine.run("measure", part).returncode == status
-    assert machine.called("asv") == [["asv", "run", "-b", "rows", f"{HEAD}\n{BASE}\n"]]
-    assert [call[2] for call in machine.called("perf")] == [name, name]
+    assert machine.called("asv") == [["asv", "run", "-b", "rows", "--machine", "nvidia-h200", f"{HEAD}\n{BASE}\n"]]
+    assert [call[2] for call in machine.called("perf") if call[1] != "machine"] == [name, name]
 
 
 @pytest.mark.parametrize("part", ["history", "newest", "gate"])

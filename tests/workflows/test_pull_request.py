@@ -107,7 +107,8 @@ def test_a_comment_is_posted_once_and_updated_from_then_on(pull, tmp_path):
     theirs = {"id": 1, "user": {"login": "somebody"}, "body": body}
     empty = {"id": 2, "user": {"login": "github-actions[bot]"}, "body": None}
     ours = {"id": 1234, "user": {"login": "github-actions[bot]"}, "body": body}
-    pull.answer("GET", f"{COMMENTS}?per_page=100&page=1", [theirs] * 100)
+    gone = {"id": 3, "user": None, "body": body}
+    pull.answer("GET", f"{COMMENTS}?per_page=100&page=1", [theirs, gone] * 50)
     pull.answer("GET", f"{COMMENTS}?per_page=100&page=2", [empty, ours])
     pull.answer("PATCH", "issues/comments/1234", {})
     assert post(pull, tmp_path).returncode == 0
@@ -121,13 +122,17 @@ def test_the_storage_to_which_an_artifact_is_redirected_does_not_see_the_token(p
     assert set(seen.values()) == {"Bearer secret"}
 
 
+def test_a_run_that_was_repeated_posts_its_newest_report(pull, tmp_path):
+    assert post(pull, tmp_path, artifacts=2).returncode == 0
+    assert pull.written()
+
+
 def test_a_run_without_a_report_posts_nothing(pull, tmp_path):
     assert post(pull, tmp_path, artifacts=0).returncode == 0
     assert not pull.written()
 
 
 ARTIFACTS = {
-    "two of them": (None, {"artifacts": 2}, "has 2 artifacts"),
     "too large, as it says": (None, {"size": 2**25 + 1}, "allowed: 33554432"),
     "too large, in spite of what it says": (b"x" * (2**25 + 1), {"size": 1}, "is larger than 33554432"),
     "a size that is no number": (None, {"size": "$(touch pwned)"}, "allowed: 33554432"),

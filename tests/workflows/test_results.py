@@ -87,9 +87,9 @@ def untouched(main_of_all):
 def test_results_go_from_the_machine_to_main_on_top_of_what_was_pushed_meanwhile(main):
     names = [
         "perf/results/benchmarks.json",
-        f"perf/results/m/{'a' * 8}-linked-py3.11.json",
+        f"perf/results/m/{main.base[:8]}-linked-py3.11.json",
         "perf/results/m/machine.json",
-        f"perf/records/m/{'a' * 40}.jsonl.gz",
+        f"perf/records/m/{main.base}.jsonl.gz",
         *(f"perf/records/m/{kind}/{TIME}.json" for kind in ("gate", "environment", "self-test", "mutations")),
     ]
     contents = [json.dumps({"a.B.track_time": benchmark(), "version": 2}).encode(), VALID, b"{}", gzip.compress(b"{}")]
@@ -105,13 +105,24 @@ def test_results_go_from_the_machine_to_main_on_top_of_what_was_pushed_meanwhile
     assert main.files() == sorted(names)
     message = git(main.origin, "log", "-1", "--format=%an%n%B", "main")
     assert message.startswith("github-actions[bot]\n")
-    assert "a" * 8 in message and "1 gate" in message and "1 self-test" in message and RUN_URL in message
+    assert main.base[:8] in message and "1 gate" in message and "1 self-test" in message and RUN_URL in message
 
 
 def test_without_results_there_is_nothing_to_store(main):
     done, folder, outputs = main.collect()
     assert (done.returncode, outputs) == (0, "changed=false\n")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(f"perf/records/m/{'a' * 40}.jsonl.gz", gzip.compress(b"{}")), (f"perf/results/m/{'a' * 8}-linked.json", VALID)],
+)
+def test_results_of_a_commit_that_main_has_lost_go_nowhere(main, name, content):
+    write(main.runner / name, content)
+    assert_refused(main.store({name: content}, main.base), "a" * 8, main.folder)
+    done, *_ = main.collect()
+    assert done.returncode == 1 and name in done.stdout
 
 
 def test_a_file_that_was_cut_in_half_is_left_out_and_named(main):
@@ -136,7 +147,7 @@ REFUSED = {
     "a name with shell in it": ("perf/results/$(touch pwned)/machine.json", b"{}", NO_FILE),
     "no JSON": (MACHINE, b"<script>", NO_FORM),
     "deep JSON": (MACHINE, b"[" * 100_000, NO_FORM),
-    "too large": (MACHINE, b'"' + b"x" * 2**23 + b'"', "allowed: 4194304"),
+    "too large": (MACHINE, b'"' + b"x" * 2**23 + b'"', "allowed: 262144"),
     "no records": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", b"{}", NO_FORM),
     "a bomb": (f"perf/records/throw-away/{'a' * 40}.jsonl.gz", bomb, NO_FORM),
     "no results of asv's": (f"perf/results/m/{'a' * 8}-linked.json", b"{}", "commit_hash"),
