@@ -200,21 +200,30 @@ class _WithoutDocstrings(ast.NodeTransformer):
 
 
 class _WithoutBodies(ast.NodeTransformer):
-    """Removes functions that do nothing when they are defined, and the bodies of others."""
+    """Removes the bodies of functions, and their constant defaults: what is left is what defining them does.
+
+    It binds a name, which may have been another's, and evaluates annotations, decorators and other defaults.
+    """
 
     def visit(self, node: ast.AST) -> ast.AST | None:
         """Visit a function, or whatever may hold one."""
         return self._visit_function(node) if isinstance(node, Function) else super().visit(node)
 
-    def _visit_function(self, node: Function) -> ast.AST | None:
+    def _visit_function(self, node: Function) -> ast.AST:
         if node.name in RUN_BY_CLASSES:
             return node
-        defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
-        if not node.decorator_list and all(isinstance(default, ast.Constant) for default in defaults):
-            return None
         without = copy.copy(node)
         without.body = []
+        if not node.decorator_list:
+            without.args = copy.copy(node.args)
+            without.args.defaults = [*map(_but_for_constants, node.args.defaults)]
+            without.args.kw_defaults = [each and _but_for_constants(each) for each in node.args.kw_defaults]
         return without
+
+
+def _but_for_constants(default: ast.expr) -> ast.expr:
+    """Return a default whose value is not the function's own business."""
+    return ast.Constant(None) if isinstance(default, ast.Constant) else default
 
 
 def _compiles(decorator: ast.AST) -> bool:

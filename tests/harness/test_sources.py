@@ -68,7 +68,13 @@ def differing(tmp_path: Path, before: str, after: str) -> set[str]:
         ("size: int = 4", "size: int = 5", {"module:"}),
         ("return 1\n", "return 2\n", {"module:Thing.method"}),
         ("class Thing", "if NEW:\n    def plain(x):\n        return 2\n\nclass Thing", {"module:plain", "module:"}),
-        ("class Thing", "def added():\n    pass\n\nclass Thing", {"module:added"}),
+        ("class Thing", "def added():\n    pass\n\nclass Thing", {"module:added", "module:"}),
+        (
+            "class Thing(Base):",
+            "class Thing(Base):\n    def __eq__(self, other):\n        pass\n",
+            {"module:Thing.__eq__", "module:"},
+        ),
+        ("class Thing", "def SCALE():\n    pass\n\nclass Thing", {"module:SCALE", "module:"}),
     ],
 )
 def test_a_change_is_one_of_the_definitions_that_it_touches(
