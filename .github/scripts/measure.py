@@ -60,10 +60,8 @@ def shard(day: date, count: int = SHARDS) -> str:
 
 
 def _asv_run(name: str, which: list[str], options: list[str]) -> int:
-    rows, machine = (
-        _rows(name),
-        ["--machine", _perf("machine", "--name").strip()],
-    )  # the file may name former ones: other GPUs, other clocks
+    rows = _rows(name)
+    machine = ["--machine", _perf("machine", "--name").strip()]  # the file may name others: fewer GPUs, other clocks
     commits = _perf("missed", name, *which, *machine)
     if not commits.strip():
         return 0

@@ -58,9 +58,9 @@ def collect(folder: Path) -> None:
     count = left_out = 0
     for name in filter(None, listed):
         try:
+            content = content_of(Path(), name)  # first, as it checks the name
             if (commit := commit_of(name)) and not is_ancestor(commit, "HEAD"):
                 raise RefusedError(f"{name}: {commit[:8]} is not in this history")
-            content = content_of(Path(), name)
         except RefusedError as refused:
             print(f"left out: {refused}")
             left_out += 1

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.inputs import check_inputs
+from cs336_systems.checks import is_int, is_number
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
-MAX = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 
 
 def flash_attention(
@@ -66,12 +67,11 @@ def flash_attention(
     if fp32_precision is not None and (impl != "triton" or fp32_precision not in FP32_PRECISIONS):
         allowed = f"None, and for impl='triton' {', '.join(FP32_PRECISIONS)}"
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (float, int)) or not 0 <= dropout_p < 1:
+    if not is_number(dropout_p) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
-    is_number = isinstance(softmax_scale, (float, int, NoneType)) and not isinstance(softmax_scale, bool)
-    if is_number and isinstance(softmax_scale, int) and abs(softmax_scale) <= MAX:
+    if is_int(softmax_scale) and abs(softmax_scale) <= _MAX_FLOAT:
         softmax_scale = float(softmax_scale)
-    if not is_number or isinstance(softmax_scale, int) or softmax_scale != softmax_scale:  # NaN
+    if not isinstance(softmax_scale, (float, NoneType)) or softmax_scale != softmax_scale:  # NaN
         raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
     if not isinstance(is_causal, bool):
         raise ValueError(f"is_causal is of type {type(is_causal).__name__}; allowed: bool, True or False")
