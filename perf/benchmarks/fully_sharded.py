@@ -16,9 +16,9 @@ class FullySharded(_Timed, _Weighed, _WeighedThrice):
     params = (
         ["prefetch_0", "prefetch_1", "prefetch_2", "torch"],
         ["float32", "bfloat16"],
-        ["xl"],
-        [512, 1024],
-        [16],
+        ["2.7B"],
+        [1024, 2048],
+        [2],
         ["bf16"],
         ["compiled_blocks"],
         [2, 4],

@@ -237,8 +237,10 @@ class OverlapRow(RankedRow):
     """The spans in which one rank computes and communicates."""
 
     strategy: str
+    """A strategy of data parallelism, or fully_sharded/WAY."""
+
     rank: int
-    bucket_size_mb: float
+    bucket_size_mb: NotRequired[float]
     compute: Spans
     communication: Spans
 

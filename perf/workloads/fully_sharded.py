@@ -80,9 +80,12 @@ def build(params: dict[str, Any], device: str) -> Workload:
         gradients()
         error = _check_gradients(train.model, mean, precision)
         _check_update(train, shapes)
+        train.optimizer.zero_grad(set_to_none=True)  # leave room for the whole model that another arm is held to
+        train.optimizer.state.clear()
         return error
 
     def facts() -> dict[str, float]:
+        step()  # the moments begin with it
         state = [_rows(value) for values in train.optimizer.state.values() for value in values.values() if value.ndim]
         facts: dict[str, float] = {
             "parameter_bytes": bytes_of(_rows(value) for value in train.model.parameters()),

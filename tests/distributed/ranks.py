@@ -42,18 +42,20 @@ def spawn(function: Callable[..., Any], world_size: int, *args: Any, backend: st
     The first error ends all ranks and is raised here; the next call starts new ones. A function that leaves a patch or
     a setting behind must be run by `process_group.spawn`.
     """
-    if not ON_GPUS:
-        return _pool.run(world_size, function, args, backend)
-    if ON_NCCL and world_size > torch.cuda.device_count():
-        pytest.skip(f"needs {world_size} GPUs")
-    preload()
-    return process_group.spawn(on_a_gpu, world_size, function, *args, backend=backend)
+    if ON_GPUS:
+        return spawn_processes(function, world_size, *args, backend=backend)
+    return _pool.run(world_size, function, args, backend)
 
 
 def spawn_processes(function: Callable[..., Any], world_size: int, *args: Any, **kwargs: Any) -> list[Any]:
     """Run `process_group.spawn`, with processes that start from a server that has imported an optimizer's parts."""
+    if ON_NCCL and world_size > torch.cuda.device_count():
+        pytest.skip(f"needs {world_size} GPUs")
     preload()
-    return process_group.spawn(function, world_size, *args, **{"backend": BACKEND, **kwargs})
+    kwargs = {"backend": BACKEND, **kwargs}
+    if ON_GPUS:
+        return process_group.spawn(on_a_gpu, world_size, function, *args, **kwargs)
+    return process_group.spawn(function, world_size, *args, **kwargs)
 
 
 def preload() -> None:

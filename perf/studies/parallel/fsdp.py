@@ -25,11 +25,14 @@ AGAINST = "torch"
     "--prefetch", multiple=True, type=click.IntRange(0, 2), help="Layers gathered ahead. Default: 0, 1 and 2."
 )
 @click.option(
-    "--compute-dtype", type=click.Choice(COMPUTE_DTYPES), help="Of gathered weights. Default: bfloat16 with bf16."
+    "--compute-dtype",
+    "requested",
+    type=click.Choice(COMPUTE_DTYPES),
+    help="Of gathered weights. Default: bfloat16 with bf16.",
 )
 @effort_options(rounds=12, processes=6, on_a_cpu=6)
 @out_option
-def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, effort: Effort, out: Path) -> None:
+def command(steps: Steps, prefetch: tuple[int, ...], requested: str | None, effort: Effort, out: Path) -> None:
     """Compare a fully sharded step with torch's fully_shard (FSDP2). Ten minutes on two GPUs.
 
     \b
@@ -39,7 +42,7 @@ def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, 
     The same ranks hold both, which take single steps in turn, each timed by its slowest rank, as in parallel-step. Ours
     gathers each linear layer by itself, or a compiled block whole; torch's gathers blocks.
     """
-    dtype = compute_dtype or ("bfloat16" if steps.common["precision"] == "bf16" else "float32")
+    dtype = requested or compute_dtype(steps)
 
     def arm(sharding: str) -> tuple[str, dict[str, str]]:
         return "fully_sharded", {"sharding": sharding, "compute_dtype": dtype, "mode": "step"}
@@ -47,6 +50,11 @@ def command(steps: Steps, prefetch: tuple[int, ...], compute_dtype: str | None, 
     ours = [name for name, ahead in PREFETCH.items() if ahead in (prefetch or PREFETCH.values())]
     pairs = {(f"{name}/{dtype}", AGAINST): (arm(name), arm(AGAINST)) for name in ours}
     compare_pairs(pairs, steps, effort, out / "fsdp")
+
+
+def compute_dtype(steps: Steps) -> str:
+    """Return the dtype of gathered weights that suits the precision of the steps."""
+    return "bfloat16" if steps.common["precision"] == "bf16" else "float32"
 
 
 def answers(rows: list[Row]) -> Iterator[str]:

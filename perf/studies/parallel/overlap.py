@@ -13,9 +13,11 @@ from perf.options import Finite
 from perf.studies import figures
 from perf.studies.document import document, heading, out_option, present, write
 from perf.studies.lm import VARIANTS, bench
+from perf.studies.parallel.fsdp import compute_dtype
 from perf.studies.parallel.ranked import Steps, running_ranks, step_options
 from perf.studies.rows import OverlapRow, Row, Spans
 from perf.workloads.data_parallel import STRATEGIES
+from perf.workloads.fully_sharded import SHARDINGS
 
 KINDS = ("compute", "communication")
 
@@ -24,33 +26,50 @@ KINDS = ("compute", "communication")
 @click.option(
     "--strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES), help="Default: naive, overlapped."
 )
+@click.option(
+    "--fully-sharded", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Of a fully sharded step."
+)
 @click.option("--bucket-size-mb", default=25.0, show_default=True, type=Finite(0, min_open=True))
 @step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
 @out_option
-def command(steps: Steps, strategies: tuple[str, ...], bucket_size_mb: float, out: Path) -> None:
+def command(
+    steps: Steps, strategies: tuple[str, ...], shardings: tuple[str, ...], bucket_size_mb: float, out: Path
+) -> None:
     """Draw when a step computes and when it communicates. A minute on two GPUs.
 
     \b
     python -m perf study overlap --strategy naive --strategy bucketed --batch 16 --out FOLDER
+    python -m perf study overlap --fully-sharded prefetch_2 --fully-sharded torch --out FOLDER
 
     One step of each strategy after warm-up, profiled on every rank: the union of the spans of its kernels and that of
-    its collectives. overlap is the share of the communication during which the same rank computes. Overlapping work is
-    not free: `study ddp` measures what communication adds to a step. Gaps in both are the host, which the profiler
-    slows down: a larger --batch fills them.
+    its collectives. overlap is the share of the communication during which the same rank computes, alone the rest of
+    it. Overlapping work is not free: `study ddp` measures what communication adds to a step. Gaps in both are the host,
+    which the profiler slows down: a larger --batch fills them.
     """
+    if not strategies and not shardings:
+        strategies = ("naive", "overlapped")
+    bucket, dtype = {"bucket_size_mb": bucket_size_mb}, {"compute_dtype": compute_dtype(steps)}
+    ways: dict[str, tuple[str, Row]] = {name: ("data_parallel", {"strategy": name} | bucket) for name in strategies} | {
+        f"fully_sharded/{name}": ("fully_sharded", {"sharding": name} | dtype) for name in shardings
+    }
     rows = []
     try:
         with running_ranks(steps.device) as ranks_of:
-            for where, strategy in itertools.product(steps, strategies or ("naive", "overlapped")):
-                params = {"strategy": strategy, "bucket_size_mb": bucket_size_mb} | where | {"mode": "step"}
+            for where, (strategy, (workload, own)) in itertools.product(steps, ways.items()):
+                params = own | where | {"mode": "step"}
                 ranks = ranks_of(where["world_size"])
-                work = ranks.build(Case("study", "data_parallel", params, steps.device, "ranks", "warm"))
+                work = ranks.build(Case("study", workload, params, steps.device, "ranks", "warm"))
                 bench().check(work)
                 for _ in range(3):  # torch's DDP orders its buckets anew after the first
                     work.run()
                 for rank, spans in enumerate(ranks.spans()):
                     bench().hold([length(spans["compute"])], work, "warm")
-                    rows.append({"rank": rank} | params | {kind: _to_100_ns(spans[kind]) for kind in KINDS})
+                    rows.append(
+                        {"rank": rank}
+                        | params
+                        | {"strategy": strategy}
+                        | {kind: _to_100_ns(spans[kind]) for kind in KINDS}
+                    )
     except refusals(RuntimeError) as error:
         raise click.ClickException(one_line(error)) from None
     whole = document(steps.device, rows)
@@ -93,6 +112,7 @@ def shown(rows: list[OverlapRow]) -> list[Row]:
             "compute": f"{length(row['compute']) * 1e3:.2f}",
         }
         cells |= {"communication": f"{sent * 1e3:.2f}", "both at once": f"{both * 1e3:.2f}"}
+        cells |= {"alone": f"{(sent - both) * 1e3:.2f}"}
         table.append(cells | {"overlap": f"{both / sent:.0%}" if sent else "-"})
     return table
 
