@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import nn
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import FAST_CALLS, FastCalls, run_together
+from cs336_systems.distributed.collectives import run_together
 from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from tests.distributed.everything import check_everything, train_everything
-from tests.distributed.ranks import BACKEND, ON_GPUS, on_a_gpu, spawn, spawn_processes
+from tests.distributed.ranks import ON_GPUS, counts_coalesced_calls, on_a_gpu, spawn, spawn_processes
 
 FOREACH = ("_foreach_div_", "_foreach_copy_", "_foreach_add_")
 
@@ -95,14 +95,11 @@ def train_without(rank, world_size, how):
     return trained, sorted(name for name in names if name in private.unavailable), sorted(private.unavailable)
 
 
+@counts_coalesced_calls
+@pytest.mark.skipif(ON_GPUS, reason="torch's own optimizers need these names on a GPU")
 @pytest.mark.parametrize("how", ["gone", "changed"])
 def test_training_without_all_of_them_warns_of_each_once_and_is_right(how):
-    fast = FAST_CALLS.get((BACKEND, "cuda" if ON_GPUS else "cpu"), FastCalls())
-    expected = [f"torch.{name}" for name in sorted(FOREACH)]
-    if fast.coalesces_all_reduces:
-        expected.insert(0, "ProcessGroup.allreduce_coalesced")
-    if fast.launches_together:
-        expected.insert(0, "ProcessGroup._start_coalescing")
+    expected = ["ProcessGroup.allreduce_coalesced", *(f"torch.{name}" for name in sorted(FOREACH))]
     for trained, warned_of, unavailable in spawn_processes(train_without, 2, 2, how):
         check_everything(trained)
         assert warned_of == unavailable == expected

@@ -42,16 +42,16 @@ def command(
     python -m perf study overlap --fully-sharded prefetch_2 --fully-sharded torch --out FOLDER
 
     One step of each strategy after warm-up, profiled on every rank: the union of the spans of its kernels and that of
-    its collectives. overlap is the share of the communication during which the same rank computes, alone the rest of
-    it. Overlapping work is not free: `study ddp` measures what communication adds to a step. Gaps in both are the host,
-    which the profiler slows down: a larger --batch fills them.
+    its collectives. overlap is the share of the communication during which the same rank computes; alone is the time of
+    the rest. Overlapping work is not free: `study ddp` measures what communication adds to a step. Gaps in both are the
+    host, which the profiler slows down: a larger --batch fills them.
     """
     if not strategies and not shardings:
         strategies = ("naive", "overlapped")
     bucket, dtype = {"bucket_size_mb": bucket_size_mb}, {"compute_dtype": compute_dtype(steps)}
-    ways: dict[str, tuple[str, Row]] = {name: ("data_parallel", {"strategy": name} | bucket) for name in strategies} | {
-        f"fully_sharded/{name}": ("fully_sharded", {"sharding": name} | dtype) for name in shardings
-    }
+    ways: dict[str, tuple[str, Row]] = {}
+    ways |= {name: ("data_parallel", {"strategy": name} | bucket) for name in strategies}
+    ways |= {f"fully_sharded/{name}": ("fully_sharded", {"sharding": name} | dtype) for name in shardings}
     rows = []
     try:
         with running_ranks(steps.device) as ranks_of:
@@ -64,12 +64,8 @@ def command(
                     work.run()
                 for rank, spans in enumerate(ranks.spans()):
                     bench().hold([length(spans["compute"])], work, "warm")
-                    rows.append(
-                        {"rank": rank}
-                        | params
-                        | {"strategy": strategy}
-                        | {kind: _to_100_ns(spans[kind]) for kind in KINDS}
-                    )
+                    lanes = {kind: _to_100_ns(spans[kind]) for kind in KINDS}
+                    rows.append({"rank": rank} | params | {"strategy": strategy} | lanes)
     except refusals(RuntimeError) as error:
         raise click.ClickException(one_line(error)) from None
     whole = document(steps.device, rows)
