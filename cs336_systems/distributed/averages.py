@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import Average, Traffic, naming, refuse_sparse, start_average
-from cs336_systems.distributed.shards import Shard
+from cs336_systems.distributed.collectives import Average, Beside, Traffic, naming, refuse_sparse, start_average
+from cs336_systems.distributed.shards import Shard, start_averages
 
 MAX_UNDER_WAY = 2
-"""Whole gradients that may be under way before the compute stream waits for the first."""
+"""Layers whose whole gradients may be under way before the compute stream waits for the first."""
 
 
 @dataclass
@@ -30,10 +30,10 @@ class ShardedTraffic:
 
 @dataclass
 class _UnderWay:
-    shard: Shard
+    names: str
     average: Average
-    mine: Tensor
-    """This rank's rows of the average."""
+    mine: list[tuple[Shard, Tensor]]
+    """This rank's rows of the averages."""
 
     callback: weakref.ref[Callable[[], None]] | None = None
     """Callback of the backward that produced the gradient, which lives until that backward ends or fails."""
@@ -44,32 +44,35 @@ class Averages:
 
     def __init__(self, group: dist.ProcessGroup):
         self.group, self.traffic = group, ShardedTraffic()
+        self._beside = Beside(group)
         self._under_way: deque[_UnderWay] = deque()
 
-    def start(self, shard: Shard, gradient: Tensor) -> None:
-        """Start to average at its owners a gradient of a whole matrix, from the backward that runs now.
+    def start(self, gradients: Mapping[Shard, Tensor]) -> None:
+        """Start to average at its owners the gradients of whole matrices, from the backward that runs now.
 
         The average is complete when that backward has ended. If it fails, the average is dropped.
         """
         self._drop_failed()
-        with naming(f"average of {shard.name}"):
-            average, mine, num_bytes = shard.start_average(gradient, self.group)
-        self._under_way.append(_UnderWay(shard, average, mine))
-        self.traffic.scattered.add(num_bytes)
+        self.complete(MAX_UNDER_WAY - 1)
+        names = ", ".join(shard.name for shard in gradients)
+        with naming(f"average of {names}"):
+            average, mine, num_bytes = start_averages(gradients, self._beside)
+        self._under_way.append(_UnderWay(names, average, list(zip(gradients, mine, strict=True))))
+        self.traffic.scattered.add(num_bytes, len(average.works))
         self._complete_after_backward(self._under_way[-1])
-        self.complete(MAX_UNDER_WAY)
 
     @torch.no_grad()
     def complete(self, num_left: int = 0) -> None:
         """Add averages to the parameters' gradients, from the first on, until `num_left` are under way."""
         while len(self._under_way) > num_left:
             first = self._under_way.popleft()
-            with naming(f"average of {first.shard.name}"):
+            with naming(f"average of {first.names}"):
                 first.average.wait()
-            mine, parameter = first.mine, first.shard.parameter
             if first.average.divisor > 1:
-                mine.div_(first.average.divisor)
-            parameter.grad = mine if parameter.grad is None else parameter.grad.add_(mine)
+                private.divide_each([mine for _, mine in first.mine], first.average.divisor)
+            for shard, mine in first.mine:
+                parameter = shard.parameter
+                parameter.grad = mine if parameter.grad is None else parameter.grad.add_(mine)
 
     @torch.no_grad()
     def average(self, parameters: Mapping[str, Tensor]) -> None:

@@ -29,9 +29,12 @@ class FastCalls(NamedTuple):
     moves_shards: bool = False
     """Gathers equal shards into one tensor and reduces one tensor into equal shards."""
 
+    follows_the_stream: bool = False
+    """Runs calls in the caller's current stream, unless they are asynchronous."""
+
 
 FAST_CALLS = {
-    ("nccl", "cuda"): FastCalls(True, True, True, True),
+    ("nccl", "cuda"): FastCalls(True, True, True, True, True),
     ("gloo", "cpu"): FastCalls(coalesces_all_reduces=True, moves_shards=True),
 }
 """Fast calls by backend and device type. All other pairs have plain calls only; torch 2.11 to 2.15 refuses
@@ -113,36 +116,98 @@ def run_together(
     _wait(works)
 
 
-def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
-    """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works."""
-    device = pairs[0][0].device
-    fast = fast_calls(group, device)
+class Beside:
+    """Collectives of a process group that run beside the compute, with the copies that they need.
 
-    def start() -> list[Any]:
-        if fast.moves_shards:
-            return [private.all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
-        size = dist.get_world_size(group)
-        return [dist.all_gather(list(whole.chunk(size)), mine, group=group, async_op=True) for whole, mine in pairs]
+    With NCCL they have a CUDA stream of high priority: their blocks need not wait until a matmul has started its last.
+    """
 
-    return private.start_together(start, group, device) if fast.launches_together and len(pairs) > 1 else start()
+    def __init__(self, group: dist.ProcessGroup | None):
+        self.group = group
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def start_gathers(self, pairs: Sequence[tuple[Tensor, Tensor]], fill: Callable[[], None]) -> Sequence[Any]:
+        """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works.
+
+        `fill` is called first, to copy to the shares.
+        """
+        size = dist.get_world_size(self.group)
+        moves_shards = fast_calls(self.group, pairs[0][0].device).moves_shards
+
+        def start(whole: Tensor, mine: Tensor, is_async: bool) -> list[Any]:
+            if moves_shards:
+                return [private.all_gather_single(whole, mine, group=self.group, async_op=is_async)]
+            return [dist.all_gather(list(whole.chunk(size)), mine, group=self.group, async_op=is_async)]
+
+        return self._start(start, pairs, fill)
+
+    def start_averages_of_rows(self, pairs: Sequence[tuple[Tensor, Tensor]], fill: Callable[[], None]) -> Average:
+        """Start to average, for each pair of a whole tensor and room for this rank's equal share of its rows.
+
+        `fill` is called first, to copy to the whole tensors.
+        """
+        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        fast = fast_calls(self.group, pairs[0][0].device)
+        operation, divisor = _operation(fast, self.group)
+        overflows = _overflows(pairs[0][0], divisor)
+
+        def start(whole: Tensor, mine: Tensor, is_async: bool) -> list[Any]:
+            if overflows:
+                whole = whole / divisor
+            if fast.moves_shards:
+                return [private.reduce_scatter_single(mine, whole, op=operation, group=self.group, async_op=is_async)]
+            works = []
+            for owner, rows in enumerate(whole.chunk(size)):
+                result = mine.copy_(rows) if owner == rank else rows.clone()  # undefined afterwards
+                there = global_rank(self.group, owner)
+                works.append(dist.reduce(result, there, operation, self.group, async_op=is_async))
+            return works
+
+        return Average(self._start(start, pairs, fill), 1 if overflows else divisor)
+
+    def _start(
+        self,
+        start: Callable[[Tensor, Tensor, bool], list[Any]],
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        fill: Callable[[], None],
+    ) -> Sequence[Any]:
+        """Call `fill` and start a collective for each pair, behind what the current stream has been given so far."""
+        device = pairs[0][0].device
+        fast = fast_calls(self.group, device)
+
+        def start_all(is_async: bool) -> list[Any]:
+            fill()
+
+            def start_each() -> list[Any]:
+                return [work for pair in pairs for work in start(*pair, is_async)]
+
+            is_one_launch = fast.launches_together and len(pairs) > 1
+            return private.start_together(start_each, self.group, device) if is_one_launch else start_each()
+
+        if not fast.follows_the_stream:
+            return start_all(True)
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device, priority=-1)
+        stream = self._streams[device]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            _wait(start_all(False))
+            return [_InStream(stream.record_event(), (pairs, fill))]
 
 
-def start_average_of_rows(whole: Tensor, group: dist.ProcessGroup | None) -> tuple[Average, Tensor]:
-    """Start to average a tensor over the ranks; return the average and this rank's equal share of its rows."""
-    fast, size, rank = fast_calls(group, whole.device), dist.get_world_size(group), dist.get_rank(group)
-    operation, divisor = _operation(fast, group)
-    if _overflows(whole, divisor):
-        whole, divisor = whole / divisor, 1
-    if fast.moves_shards:
-        mine = whole.new_empty(whole.shape[0] // size, *whole.shape[1:])
-        work = private.reduce_scatter_single(mine, whole, op=operation, group=group, async_op=True)
-        return Average([work], divisor), mine
-    chunks = whole.clone().chunk(size)
-    owners = [global_rank(group, owner) for owner in range(size)]
-    works = [
-        dist.reduce(chunk, owner, operation, group, async_op=True) for chunk, owner in zip(chunks, owners, strict=True)
-    ]
-    return Average(works, divisor), chunks[rank]
+class _InStream:
+    """What was given to a stream so far, as a work.
+
+    It keeps the tensors until the wait, so that their memory is not given to what computes meanwhile.
+    """
+
+    def __init__(self, event: torch.cuda.Event, kept: object):
+        self._event, self._kept = event, kept
+
+    def wait(self) -> None:
+        """Make the current stream wait."""
+        self._event.wait()
+        self._kept = None
 
 
 def require_floating(**dtypes: object) -> None:

@@ -28,7 +28,8 @@ from cs336_systems.checks import is_int
 from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
-from cs336_systems.distributed.collectives import naming, require_floating, total_norm
+from cs336_systems.distributed.collectives import Beside, naming, require_floating, total_norm
+from cs336_systems.distributed.norms import accept_low_precision
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import (
     Wrapper,
@@ -60,6 +61,9 @@ class _Use:
 
     missing: set[Shard] = field(default_factory=set)
     """Trained matrices whose gradients are still to come in this backward."""
+
+    gradients: dict[Shard, Tensor] = field(default_factory=dict)
+    """Gradients that have come, but whose averages have not been started."""
 
     @property
     def in_backward(self) -> bool:
@@ -122,6 +126,7 @@ class FullyShardedDataParallel(Wrapper):
         require_floating(compute_dtype=compute_dtype)
         if not is_int(prefetch) or prefetch not in (0, 1, 2):
             raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
+        self._gathers = Beside(process_group)
         self._averages, self._order = self._new_groups()
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = shard_matrices(module, process_group)
@@ -135,6 +140,9 @@ class FullyShardedDataParallel(Wrapper):
             before, after = self._hook(self._before_forward, layer), self._hook(self._after_forward, layer)
             layer.module.register_forward_pre_hook(before, with_kwargs=True)
             layer.module.register_forward_hook(after, with_kwargs=True)
+        if compute_dtype is not None:
+            inside = {inner for layer in self._layers.values() for inner in layer.module.modules()}
+            accept_low_precision(inner for inner in module.modules() if inner not in inside)
         for shard in self._shards:
             if shard.parameter.requires_grad:
                 shard.parameter.register_post_accumulate_grad_hook(partial(refuse_direct_use, shard.name))
@@ -194,7 +202,7 @@ class FullyShardedDataParallel(Wrapper):
         """Return the whole state without a prefix, which the plain module can load. All ranks must call it."""
         state = self.module.state_dict(*args, **kwargs)
         with naming("gather of the state"):
-            whole = {shard: shard.gathered(self.process_group) for shard in self._shards}
+            whole = {shard: shard.gathered(self._gathers) for shard in self._shards}
         state.update({kwargs.get("prefix", "") + name: whole[shard] for name, shard in self._names().items()})
         return state
 
@@ -283,15 +291,26 @@ class FullyShardedDataParallel(Wrapper):
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
 
     def _on_gradient(self, use: _Use, shard: Shard, gradient: Tensor | None) -> None:
-        """Start to average a matrix's gradient; free the layer if it was the last one."""
+        """Free the layer and start to average its gradients if this was the last one."""
         use.missing.discard(shard)
+        if gradient is not None:
+            self._had_backward, self._is_finished = True, False
+            use.gradients[shard] = gradient
+            if use.missing and len(use.gradients) == 1:  # the others may never come
+                private.after_backward(partial(self._average, use))
         if not use.missing:
             self._after_backward(use)
-        if gradient is None:
-            return
-        self._had_backward, self._is_finished = True, False
-        self._reach("average", shard.name)
-        self._averages.start(shard, gradient)
+            self._average(use)
+
+    def _average(self, use: _Use) -> None:
+        """Start to average the gradients that have come, those of one dtype and device together."""
+        together: dict[tuple[torch.dtype, torch.device], dict[Shard, Tensor]] = {}
+        for shard, gradient in use.gradients.items():
+            self._reach("average", shard.name)
+            together.setdefault((shard.parameter.dtype, gradient.device), {})[shard] = gradient
+        use.gradients = {}
+        for gradients in together.values():
+            self._averages.start(gradients)
 
     def _on_replicated_gradient(self) -> None:
         self._is_finished = False
@@ -304,11 +323,11 @@ class FullyShardedDataParallel(Wrapper):
             if missing:
                 self.events += [("gather", shard.name) for shard in missing]
                 with naming(f"gather for {needed.name}"):
-                    num_bytes, num_calls = gather(missing, self.compute_dtype, self.process_group)
+                    num_bytes, num_calls = gather(missing, self.compute_dtype, self._gathers)
                 self._averages.traffic.gathered.add(num_bytes, num_calls)
-        for shard in layer.shards:
-            shard.users.add(user)
-            with naming(f"gather of {shard.name}"):
+        with naming(f"gather for {layer.name}"):
+            for shard in layer.shards:
+                shard.users.add(user)
                 shard.wait()
         self.events.append(("compute", layer.name))
 

@@ -1,6 +1,6 @@
 """Matrices of which every rank keeps some rows, and the layers that need them whole."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,7 +12,11 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import Average, refuse_sparse, start_average_of_rows, start_gathers
+from cs336_systems.distributed.collectives import (
+    Average,
+    Beside,
+    refuse_sparse,
+)
 
 SHARDED = {"Linear", "Embedding"}
 """Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
@@ -84,30 +88,38 @@ class Shard:
         self._memory, self._works, self.is_gathered = None, (), False
         self.users.clear()
 
-    def start_average(self, gradient: Tensor, group: dist.ProcessGroup | None) -> tuple[Average, Tensor, int]:
-        """Start to average the whole gradient in the parameter's dtype; return the average, our rows and the bytes."""
+    def room_for_average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the whole gradient, padded and in the parameter's dtype, or room for it; and room for our rows."""
         refuse_sparse(self.name, gradient)
-        whole = padded(gradient.to(self.parameter.dtype), self._padded_rows)
-        average, mine = start_average_of_rows(whole, group)
-        return average, mine[: self.parameter.shape[0]], whole.nbytes
+        dtype = self.parameter.dtype
+        is_ready = gradient.dtype == dtype and gradient.shape[0] == self._padded_rows and gradient.is_contiguous()
+        whole = gradient if is_ready else gradient.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
+        return whole, whole.new_empty(self.num_rows, *self.shape[1:])
 
-    def gathered(self, group: dist.ProcessGroup | None) -> Tensor:
+    def gathered(self, beside: Beside) -> Tensor:
         """Gather a copy of the whole matrix in the parameter's dtype and wait for it."""
         mine = self.parameter.detach()
         copy = mine.new_empty(self._padded_rows, *self.shape[1:])
-        for work in start_gathers([(copy, padded(mine, self.num_rows))], group):
+        room = self._room(mine.dtype)
+        for work in beside.start_gathers([(copy, room)], partial(fill, [room], [mine])):
             work.wait()
         return copy[: self.shape[0]]
 
     def allocate(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the memory of the whole matrix in `dtype` and what this rank gives to it, both padded."""
+        """Return the memory of the whole matrix in `dtype`, and our rows in it or room for them; both padded."""
         mine = self.parameter.detach()
         if self._memory is None or (self._memory.dtype, self._memory.device) != (dtype, mine.device):
             with torch.inference_mode(False):  # a graph could not keep a tensor of the inference mode
                 self._memory = mine.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
         else:
             self._memory.untyped_storage().resize_(self._memory.nbytes)
-        return self._memory, padded(mine.to(dtype), self.num_rows)
+        return self._memory, self._room(dtype)
+
+    def _room(self, dtype: torch.dtype) -> Tensor:
+        """Return our rows, if they are padded and in `dtype`, or room for them."""
+        mine = self.parameter.detach()
+        is_ready = mine.dtype == dtype and mine.shape[0] == self.num_rows and mine.is_contiguous()
+        return mine if is_ready else mine.new_empty(self.num_rows, *self.shape[1:], dtype=dtype)
 
 
 class _Whole(torch.autograd.Function):
@@ -131,20 +143,35 @@ def refuse_direct_use(name: str, *_: Any) -> None:
     raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")
 
 
-def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
+def gather(shards: Sequence[Shard], dtype: torch.dtype | None, beside: Beside) -> tuple[int, int]:
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
     pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
-    works = start_gathers(pairs, group)
+    mine = [shard.parameter.detach() for shard in shards]
+    works = beside.start_gathers(pairs, partial(fill, [room for _, room in pairs], mine))
     for shard in shards:
         shard.await_later(works)
     return sum(whole.nbytes for whole, _ in pairs), len(works)
 
 
-def padded(rows: Tensor, num_rows: int) -> Tensor:
-    """Return `rows` as a contiguous tensor of `num_rows` rows, of which the added ones are zero."""
-    if rows.shape[0] < num_rows:
-        return torch.cat([rows, rows.new_zeros(num_rows - rows.shape[0], *rows.shape[1:])])
-    return rows.contiguous()
+def start_averages(gradients: Mapping[Shard, Tensor], beside: Beside) -> tuple[Average, list[Tensor], int]:
+    """Start to average whole gradients in their parameters' dtype; return the average, our rows and the bytes."""
+    pairs = [shard.room_for_average(gradient) for shard, gradient in gradients.items()]
+    average = beside.start_averages_of_rows(
+        pairs, partial(fill, [whole for whole, _ in pairs], list(gradients.values()))
+    )
+    mine = [rows[: shard.parameter.shape[0]] for shard, (_, rows) in zip(gradients, pairs, strict=True)]
+    return average, mine, sum(whole.nbytes for whole, _ in pairs)
+
+
+@torch.no_grad()
+def fill(rooms: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+    """Copy rows to the beginning of each room, unless they are the same, and zeros to the rest of it."""
+    pairs = [pair for pair in zip(rooms, rows, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
+    parts = [room[: mine.shape[0]] if mine.shape[0] < room.shape[0] else room for room, mine in pairs]
+    private.copy_each(parts, [mine for _, mine in pairs])
+    for room, mine in pairs:
+        if mine.shape[0] < room.shape[0]:
+            room[mine.shape[0] :].zero_()
 
 
 @dataclass(eq=False)

@@ -152,6 +152,48 @@ def test_the_norm_of_float64_gradients_has_their_range():
     spawn(clip_large_gradients, 2)
 
 
+class Branch(nn.Module):
+    """A block with matrices of two dtypes, one of which it leaves out in every other call."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.gate = nn.Linear(FEATURES_IN, 5), nn.Linear(5, 5)
+        self.down = nn.Linear(5, FEATURES_OUT, bias=False).double()
+        self.leaves_out = False
+
+    def forward(self, x):
+        x = self.up(x)
+        x = x if self.leaves_out else self.gate(x).sin()
+        return self.down(x.double())
+
+
+def leave_out(rank, world_size):
+    """Return the errors of a compiled block's gradients in steps that leave out a matrix, or none."""
+    results = []
+    block, plain = seeded(Branch, rank), seeded(Branch)
+    block.compile(backend="aot_eager", dynamic=False)
+    net = FullyShardedDataParallel(block)
+    for leaves_out in (False, True, True, False, True):
+        block.leaves_out = plain.leaves_out = leaves_out
+        x = batch(0)[0]
+        for each in (net, plain):
+            each.zero_grad()
+            each(x).sin().sum().backward()
+            finish(each)
+        for mine, whole in zip(block.parameters(), plain.parameters(), strict=True):
+            if whole.grad is None:
+                assert mine.grad is None
+                continue
+            expected = whole.grad.split(-(-len(whole) // world_size))[rank] if whole.ndim == 2 else whole.grad
+            results.append(float((mine.grad - expected).abs().max()))
+    return results
+
+
+def test_a_compiled_block_may_leave_out_a_matrix():
+    for errors in spawn(leave_out, 2, 2):
+        assert max(errors) < 1e-6
+
+
 def train_in_low_precision(rank, world_size):
     """Return the errors of a bfloat16 model and of master weights, against one process, and what was gathered."""
     net = FullyShardedDataParallel(seeded(Blocks, rank), torch.bfloat16)
@@ -329,7 +371,7 @@ def test_states_are_whole_or_sharded_and_load_into_plain_and_sharded_models(worl
 
 def load_the_courses_weights(rank):
     """Return logits of a sharded and of a plain model, both with a state dict that pairs neighbours."""
-    net, plain = (TransformerLM(TINY, 8) for _ in range(2))
+    net, plain = (seeded(partial(TransformerLM, TINY, 8), seed) for seed in (0, 1))
     course = {name: value for name, value in plain.state_dict().items() if name != "rope_distance"}
     sharded = FullyShardedDataParallel(net)
     for each in (sharded, plain):
@@ -398,6 +440,24 @@ def run_heads_in_low_precision(rank):
 
 def test_inputs_of_layers_derived_from_linear_ones_are_cast_too():
     assert spawn(run_heads_in_low_precision, 2) == [["torch.bfloat16"] * 3] * 2
+
+
+def run_norms(rank):
+    """Return, for norms behind an embedding in bfloat16, the dtypes of their outputs there and alone, and of gradients."""
+    results = []
+    for norm in (nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.LayerNorm(6, elementwise_affine=False)):
+        net = FullyShardedDataParallel(nn.Sequential(nn.Embedding(5, 6), norm), torch.bfloat16)
+        output = net(torch.arange(5))
+        output.float().square().sum().backward()
+        finish(net)
+        alone = norm(input=torch.ones(2, 6))
+        results.append([output.dtype, alone.dtype, *{value.grad.dtype for value in net.parameters()}])
+    return results
+
+
+def test_norms_take_inputs_of_low_precision():
+    for results in spawn(run_norms, 2):
+        assert results == [[torch.bfloat16, torch.float32, torch.float32]] * 3
 
 
 def train_in_pairs(rank):

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from cs336_systems import training
 from cs336_systems.accounting import fully_sharded as accounting
 from cs336_systems.configs import ModelConfig
-from cs336_systems.distributed import shards
+from cs336_systems.distributed import averages
 from perf.workloads import build, fully_sharded
 from perf.workloads.workload import WrongResult
 from tests.distributed.ranks import spawn
@@ -18,9 +18,9 @@ STEP |= {"compute_dtype": "float32", "world_size": 2}
 
 
 def with_gradients_off_by(factor):
-    def broken(start_average_of_rows):
-        def start(whole, group):
-            return start_average_of_rows(whole * factor, group)
+    def broken(start_averages):
+        def start(gradients, beside):
+            return start_averages({shard: gradient * factor for shard, gradient in gradients.items()}, beside)
 
         return start
 
@@ -34,7 +34,7 @@ def with_a_higher_rate(adamw):
 FAULTS = {
     "nothing": (training, "make_train_step", lambda made: made, "nothing"),
     "another rate": (training, "adamw", with_a_higher_rate, "AdamW"),
-    "1 % more": (shards, "start_average_of_rows", with_gradients_off_by(1.01), "the gradient"),
+    "1 % more": (averages, "start_averages", with_gradients_off_by(1.01), "the gradient"),
 }
 
 
