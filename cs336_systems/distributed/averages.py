@@ -15,7 +15,7 @@ from cs336_systems.distributed.collectives import Average, Beside, Traffic, nami
 from cs336_systems.distributed.shards import Shard, start_averages
 
 MAX_UNDER_WAY = 2
-"""Layers whose whole gradients may be under way before the compute stream waits for the first."""
+"""Matrices whose whole gradients may be under way at once. A compiled layer may have more, while no other has any."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Averages:
         The average is complete when that backward has ended. If it fails, the average is dropped.
         """
         self._drop_failed()
-        self.complete(MAX_UNDER_WAY - 1)
+        self.complete(max(MAX_UNDER_WAY - len(gradients), 0))
         names = ", ".join(shard.name for shard in gradients)
         with naming(f"average of {names}"):
             average, mine, num_bytes = start_averages(gradients, self._beside)
@@ -63,8 +63,8 @@ class Averages:
 
     @torch.no_grad()
     def complete(self, num_left: int = 0) -> None:
-        """Add averages to the parameters' gradients, from the first on, until `num_left` are under way."""
-        while len(self._under_way) > num_left:
+        """Add averages to the parameters' gradients, from the first on, until at most `num_left` are under way."""
+        while sum(len(each.mine) for each in self._under_way) > num_left:
             first = self._under_way.popleft()
             with naming(f"average of {first.names}"):
                 first.average.wait()

@@ -117,7 +117,7 @@ def run_together(
 
 
 class Beside:
-    """Collectives of a process group that run beside the compute, with the copies that they need.
+    """Collectives of a process group that run beside the compute.
 
     With NCCL they have a CUDA stream of high priority: their blocks need not wait until a matmul has started its last.
     """
@@ -126,73 +126,67 @@ class Beside:
         self.group = group
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def start_gathers(self, pairs: Sequence[tuple[Tensor, Tensor]], fill: Callable[[], None]) -> Sequence[Any]:
-        """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works.
+    def start_gathers(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Any]:
+        """Start to gather whole tensors from equal shares of their rows; return the works.
 
-        `fill` is called first, to copy to the shares.
+        Each pair is a whole tensor and this rank's rows. They are cast and, if they are fewer than a share, padded.
         """
-        size = dist.get_world_size(self.group)
-        moves_shards = fast_calls(self.group, pairs[0][0].device).moves_shards
+        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        fast = fast_calls(self.group, pairs[0][0].device)
+        shares = [(whole, whole.view(size, -1, *whole.shape[1:])[rank]) for whole, _ in pairs]
 
-        def start(whole: Tensor, mine: Tensor, is_async: bool) -> list[Any]:
-            if moves_shards:
-                return [private.all_gather_single(whole, mine, group=self.group, async_op=is_async)]
-            return [dist.all_gather(list(whole.chunk(size)), mine, group=self.group, async_op=is_async)]
+        def launch(is_async: bool) -> list[Any]:
+            _fill([(share, rows) for (_, share), (_, rows) in zip(shares, pairs, strict=True)])
+            if fast.launches_together:
+                return private.all_gather_coalesced(shares, self.group, is_async)
+            if fast.moves_shards:
+                return [private.all_gather_single(*each, group=self.group, async_op=is_async) for each in shares]
+            return [
+                dist.all_gather(list(whole.chunk(size)), share, group=self.group, async_op=is_async)
+                for whole, share in shares
+            ]
 
-        return self._start(start, pairs, fill)
+        return self._start(launch, pairs[0][0].device, pairs)
 
-    def start_averages_of_rows(self, pairs: Sequence[tuple[Tensor, Tensor]], fill: Callable[[], None]) -> Average:
-        """Start to average, for each pair of a whole tensor and room for this rank's equal share of its rows.
+    def start_averages_of_rows(self, gradients: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]) -> Average:
+        """Start to average tensors, and to give every rank an equal share of the rows of each.
 
-        `fill` is called first, to copy to the whole tensors.
+        `pairs` has, for each gradient, itself or room for it, of more rows or another dtype, and room for the share.
+        The current stream fills the room, so that a gradient's own memory is free again at once.
         """
         size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         fast = fast_calls(self.group, pairs[0][0].device)
         operation, divisor = _operation(fast, self.group)
         overflows = _overflows(pairs[0][0], divisor)
+        _fill([(whole, gradient) for (whole, _), gradient in zip(pairs, gradients, strict=True)])
 
-        def start(whole: Tensor, mine: Tensor, is_async: bool) -> list[Any]:
-            if overflows:
-                whole = whole / divisor
-            if fast.moves_shards:
-                return [private.reduce_scatter_single(mine, whole, op=operation, group=self.group, async_op=is_async)]
+        def launch(is_async: bool) -> list[Any]:
+            if fast.launches_together:
+                return private.reduce_scatter_coalesced(pairs, operation, self.group, is_async)
             works = []
-            for owner, rows in enumerate(whole.chunk(size)):
-                result = mine.copy_(rows) if owner == rank else rows.clone()  # undefined afterwards
-                there = global_rank(self.group, owner)
-                works.append(dist.reduce(result, there, operation, self.group, async_op=is_async))
+            for whole, mine in pairs:
+                whole = whole / divisor if overflows else whole
+                if fast.moves_shards:
+                    works.append(private.reduce_scatter_single(mine, whole, operation, self.group, is_async))
+                    continue
+                for owner, rows in enumerate(whole.chunk(size)):
+                    result = mine.copy_(rows) if owner == rank else rows.clone()  # undefined afterwards
+                    works.append(dist.reduce(result, global_rank(self.group, owner), operation, self.group, is_async))
             return works
 
-        return Average(self._start(start, pairs, fill), 1 if overflows else divisor)
+        return Average(self._start(launch, pairs[0][0].device, pairs), 1 if overflows else divisor)
 
-    def _start(
-        self,
-        start: Callable[[Tensor, Tensor, bool], list[Any]],
-        pairs: Sequence[tuple[Tensor, Tensor]],
-        fill: Callable[[], None],
-    ) -> Sequence[Any]:
-        """Call `fill` and start a collective for each pair, behind what the current stream has been given so far."""
-        device = pairs[0][0].device
-        fast = fast_calls(self.group, device)
-
-        def start_all(is_async: bool) -> list[Any]:
-            fill()
-
-            def start_each() -> list[Any]:
-                return [work for pair in pairs for work in start(*pair, is_async)]
-
-            is_one_launch = fast.launches_together and len(pairs) > 1
-            return private.start_together(start_each, self.group, device) if is_one_launch else start_each()
-
-        if not fast.follows_the_stream:
-            return start_all(True)
+    def _start(self, launch: Callable[[bool], list[Any]], device: torch.device, kept: object) -> Sequence[Any]:
+        """Call `launch`, behind what the current stream has been given so far, and keep `kept` until the wait."""
+        if not fast_calls(self.group, device).follows_the_stream:
+            return launch(True)
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device, priority=-1)
         stream = self._streams[device]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            _wait(start_all(False))
-            return [_InStream(stream.record_event(), (pairs, fill))]
+            _wait(launch(False))
+            return [_InStream(stream.record_event(), kept)]
 
 
 class _InStream:
@@ -208,6 +202,16 @@ class _InStream:
         """Make the current stream wait."""
         self._event.wait()
         self._kept = None
+
+
+@torch.no_grad()
+def _fill(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Copy to each room the rows for it, unless they are the room, and zeros behind them."""
+    pairs = [(room, rows) for room, rows in pairs if room.data_ptr() != rows.data_ptr()]
+    private.copy_each([room[: rows.shape[0]] for room, rows in pairs], [rows for _, rows in pairs])
+    for room, rows in pairs:
+        if rows.shape[0] < room.shape[0]:
+            room[rows.shape[0] :].zero_()
 
 
 def require_floating(**dtypes: object) -> None:

@@ -14,8 +14,8 @@ process groups, which on CUDA are two streams.
 
 import itertools
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,7 @@ from cs336_systems.distributed.shards import (
     refuse_sharded,
     shard_matrices,
     take_rows_when_loading,
+    wholes_of,
 )
 
 
@@ -58,12 +59,6 @@ class _Use:
     layer: Layer
     versions: list[int]
     """Versions of its matrices in the forward: how often torch has changed them in place."""
-
-    missing: set[Shard] = field(default_factory=set)
-    """Trained matrices whose gradients are still to come in this backward."""
-
-    gradients: dict[Shard, Tensor] = field(default_factory=dict)
-    """Gradients that have come, but whose averages have not been started."""
 
     @property
     def in_backward(self) -> bool:
@@ -85,8 +80,9 @@ class FullyShardedDataParallel(Wrapper):
     Args:
         module: the same on every rank except for its values; available as `.module`.
         compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
-            None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. Inputs and other
-            parameters of a compiled block and of `nn.MultiheadAttention` are not cast: run these under autocast.
+            None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. Torch's norms compute in
+            that of their weights. Inputs and other parameters of a compiled block and of `nn.MultiheadAttention` are
+            not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2.
         process_group: the ranks that share the model; None means all.
 
@@ -252,9 +248,7 @@ class FullyShardedDataParallel(Wrapper):
         """Gather a layer's matrices and show them to its module."""
         self._need(layer, layer)
         use = self._forwards[layer] = _Use(layer, _versions(layer) if torch.is_grad_enabled() else [])
-        layer.show(
-            {shard: shard.whole(partial(self._on_gradient, use, shard)) for shard in layer.shards}, self.compute_dtype
-        )
+        layer.show(wholes_of(layer.shards, partial(self._on_gradients, use)), self.compute_dtype)
         if self.compute_dtype is None or not layer.is_plain:
             return None
         return tuple(map(self._cast, args)), {name: self._cast(value) for name, value in kwargs.items()}
@@ -283,34 +277,23 @@ class FullyShardedDataParallel(Wrapper):
             )
         if not use.in_backward:
             self._had_backward = True
-            use.missing = {shard for shard in use.layer.shards if shard.parameter.requires_grad}
             self._need(use.layer, use)
 
     def _after_backward(self, use: _Use) -> None:
         if use.in_backward:
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
 
-    def _on_gradient(self, use: _Use, shard: Shard, gradient: Tensor | None) -> None:
-        """Free the layer and start to average its gradients if this was the last one."""
-        use.missing.discard(shard)
-        if gradient is not None:
-            self._had_backward, self._is_finished = True, False
-            use.gradients[shard] = gradient
-            if use.missing and len(use.gradients) == 1:  # the others may never come
-                private.after_backward(partial(self._average, use))
-        if not use.missing:
-            self._after_backward(use)
-            self._average(use)
-
-    def _average(self, use: _Use) -> None:
-        """Start to average the gradients that have come, those of one dtype and device together."""
+    def _on_gradients(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
+        """Free a layer and start to average the gradients of its matrices, those of one dtype and device together."""
+        self._after_backward(use)
         together: dict[tuple[torch.dtype, torch.device], dict[Shard, Tensor]] = {}
-        for shard, gradient in use.gradients.items():
-            self._reach("average", shard.name)
-            together.setdefault((shard.parameter.dtype, gradient.device), {})[shard] = gradient
-        use.gradients = {}
-        for gradients in together.values():
-            self._averages.start(gradients)
+        for shard, gradient in zip(use.layer.shards, gradients, strict=True):
+            if gradient is not None:
+                self._had_backward, self._is_finished = True, False
+                self._reach("average", shard.name)
+                together.setdefault((shard.parameter.dtype, gradient.device), {})[shard] = gradient
+        for each in together.values():
+            self._averages.start(each)
 
     def _on_replicated_gradient(self) -> None:
         self._is_finished = False

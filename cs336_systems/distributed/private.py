@@ -5,7 +5,7 @@ If a release of torch lacks a name or changes its arguments, the fallback is use
 
 import datetime
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -86,6 +86,63 @@ def all_reduce_coalesced(
         return [dist.all_reduce(tensor, operation, group=group, async_op=True) for tensor in tensors]
 
     return _attempt("ProcessGroup.allreduce_coalesced", coalesced, fallback)
+
+
+def all_gather_coalesced(
+    pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None, is_async: bool
+) -> list[Any]:
+    """Gather, for each pair of a whole tensor and this rank's equal share of it, as `all_gather_single`; return works.
+
+    `ProcessGroup.all_gather_single_coalesced` launches them together; the fallback is a launch for each.
+    """
+
+    def coalesced() -> list[Any]:
+        from torch._C._distributed_c10d import AllgatherOptions
+
+        options = AllgatherOptions()
+        options.asyncOp = is_async
+        return [_renamed(group, "all_gather_single", "allgather_into_tensor")(*_transposed(pairs), options)]
+
+    def fallback() -> list[Any]:
+        return [all_gather_single(*pair, group=group, async_op=is_async) for pair in pairs]
+
+    return _attempt("ProcessGroup.all_gather_single_coalesced", coalesced, fallback)
+
+
+def reduce_scatter_coalesced(
+    pairs: Sequence[tuple[Tensor, Tensor]],
+    operation: dist.ReduceOp.RedOpType,
+    group: dist.ProcessGroup | None,
+    is_async: bool,
+) -> list[Any]:
+    """Reduce, for each pair of a whole tensor and room for this rank's share, as `reduce_scatter_single`; return works.
+
+    `ProcessGroup.reduce_scatter_single_coalesced` launches them together; the fallback is a launch for each.
+    """
+
+    def coalesced() -> list[Any]:
+        from torch._C._distributed_c10d import ReduceScatterOptions
+
+        options = ReduceScatterOptions()
+        options.reduceOp = operation  # type: ignore[assignment]
+        options.asyncOp = is_async
+        wholes, mine = _transposed(pairs)
+        return [_renamed(group, "reduce_scatter_single", "reduce_scatter_tensor")(mine, wholes, options)]
+
+    def fallback() -> list[Any]:
+        return [reduce_scatter_single(mine, whole, operation, group, is_async) for whole, mine in pairs]
+
+    return _attempt("ProcessGroup.reduce_scatter_single_coalesced", coalesced, fallback)
+
+
+def _renamed(group: dist.ProcessGroup | None, new: str, old: str) -> Any:
+    """Return a method for many tensors by its name since torch 2.13, or by the older one."""
+    process_group = _group(group)
+    return getattr(process_group, f"{new}_coalesced", None) or getattr(process_group, f"{old}_coalesced")
+
+
+def _transposed(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | None, device: torch.device) -> list[Any]:

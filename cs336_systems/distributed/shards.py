@@ -52,12 +52,10 @@ class Shard:
         parameter.grad = None
         setattr(parameter, _IS_SHARDED, True)
 
-    def whole(self, on_gradient: Callable[[Tensor | None], None]) -> Tensor:
-        """Return an alias of the gathered matrix; its gradient goes to `on_gradient`, not to the parameter's rows."""
+    def whole(self) -> Tensor:
+        """Return an alias of the gathered matrix, with a version of its own, which later gathers do not change."""
         assert self._memory is not None and self.is_gathered
-        alias = self._memory[: self.shape[0]].data  # has a version of its own, which later gathers do not change
-        trained = alias.new_empty(0, requires_grad=self.parameter.requires_grad)
-        return _Whole.apply(trained, alias, on_gradient)
+        return self._memory[: self.shape[0]].data
 
     def outside(self) -> Tensor:
         """Return what the model sees in place of the matrix outside of its layer's forward."""
@@ -98,44 +96,48 @@ class Shard:
 
     def gathered(self, beside: Beside) -> Tensor:
         """Gather a copy of the whole matrix in the parameter's dtype and wait for it."""
-        mine = self.parameter.detach()
-        copy = mine.new_empty(self._padded_rows, *self.shape[1:])
-        room = self._room(mine.dtype)
-        for work in beside.start_gathers([(copy, room)], partial(fill, [room], [mine])):
+        copy = self.parameter.new_empty(self._padded_rows, *self.shape[1:], requires_grad=False)
+        for work in beside.start_gathers([(copy, self.parameter.detach())]):
             work.wait()
         return copy[: self.shape[0]]
 
-    def allocate(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the memory of the whole matrix in `dtype`, and our rows in it or room for them; both padded."""
+    def allocate(self, dtype: torch.dtype) -> Tensor:
+        """Return the memory of the whole matrix in `dtype`, padded."""
         mine = self.parameter.detach()
         if self._memory is None or (self._memory.dtype, self._memory.device) != (dtype, mine.device):
             with torch.inference_mode(False):  # a graph could not keep a tensor of the inference mode
                 self._memory = mine.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
         else:
             self._memory.untyped_storage().resize_(self._memory.nbytes)
-        return self._memory, self._room(dtype)
-
-    def _room(self, dtype: torch.dtype) -> Tensor:
-        """Return our rows, if they are padded and in `dtype`, or room for them."""
-        mine = self.parameter.detach()
-        is_ready = mine.dtype == dtype and mine.shape[0] == self.num_rows and mine.is_contiguous()
-        return mine if is_ready else mine.new_empty(self.num_rows, *self.shape[1:], dtype=dtype)
+        return self._memory
 
 
 class _Whole(torch.autograd.Function):
-    """The identity, for a gradient whose average may still be under way when the backward ends."""
+    """Gathered matrices of a layer, whose gradients may still be averaged when the backward has ended."""
 
     @staticmethod
-    def forward(ctx: Any, trained: Tensor, alias: Tensor, on_gradient: Callable[[Tensor | None], None]) -> Tensor:
+    def forward(
+        ctx: Any, trained: Tensor, shards: Sequence[Shard], on_gradients: Callable[[Sequence[Tensor | None]], None]
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.on_gradient = on_gradient
-        return alias.data
+        ctx.on_gradients = on_gradients
+        wholes = tuple(shard.whole() for shard in shards)
+        frozen = [whole for whole, shard in zip(wholes, shards, strict=True) if not shard.parameter.requires_grad]
+        ctx.mark_non_differentiable(*frozen)
+        return wholes
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None]:
         require_one_derivative("a fully sharded module", "the module itself")
-        ctx.on_gradient(gradient)
+        ctx.on_gradients(gradients)
         return None, None, None
+
+
+def wholes_of(shards: Sequence[Shard], on_gradients: Callable[[Sequence[Tensor | None]], None]) -> dict[Shard, Tensor]:
+    """Return aliases of gathered matrices; their gradients go to `on_gradients`, all at once."""
+    is_trained = any(shard.parameter.requires_grad for shard in shards)
+    trained = torch.empty(0, device="cpu", requires_grad=is_trained)
+    return dict(zip(shards, _Whole.apply(trained, shards, on_gradients), strict=True))
 
 
 def refuse_direct_use(name: str, *_: Any) -> None:
@@ -145,33 +147,19 @@ def refuse_direct_use(name: str, *_: Any) -> None:
 
 def gather(shards: Sequence[Shard], dtype: torch.dtype | None, beside: Beside) -> tuple[int, int]:
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
-    pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
-    mine = [shard.parameter.detach() for shard in shards]
-    works = beside.start_gathers(pairs, partial(fill, [room for _, room in pairs], mine))
+    wholes = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
+    works = beside.start_gathers(list(zip(wholes, [shard.parameter.detach() for shard in shards], strict=True)))
     for shard in shards:
         shard.await_later(works)
-    return sum(whole.nbytes for whole, _ in pairs), len(works)
+    return sum(whole.nbytes for whole in wholes), len(works)
 
 
 def start_averages(gradients: Mapping[Shard, Tensor], beside: Beside) -> tuple[Average, list[Tensor], int]:
     """Start to average whole gradients in their parameters' dtype; return the average, our rows and the bytes."""
     pairs = [shard.room_for_average(gradient) for shard, gradient in gradients.items()]
-    average = beside.start_averages_of_rows(
-        pairs, partial(fill, [whole for whole, _ in pairs], list(gradients.values()))
-    )
+    average = beside.start_averages_of_rows(list(gradients.values()), pairs)
     mine = [rows[: shard.parameter.shape[0]] for shard, (_, rows) in zip(gradients, pairs, strict=True)]
     return average, mine, sum(whole.nbytes for whole, _ in pairs)
-
-
-@torch.no_grad()
-def fill(rooms: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
-    """Copy rows to the beginning of each room, unless they are the same, and zeros to the rest of it."""
-    pairs = [pair for pair in zip(rooms, rows, strict=True) if pair[0].data_ptr() != pair[1].data_ptr()]
-    parts = [room[: mine.shape[0]] if mine.shape[0] < room.shape[0] else room for room, mine in pairs]
-    private.copy_each(parts, [mine for _, mine in pairs])
-    for room, mine in pairs:
-        if mine.shape[0] < room.shape[0]:
-            room[mine.shape[0] :].zero_()
 
 
 @dataclass(eq=False)
@@ -190,6 +178,8 @@ class Layer:
     is_guarded: bool = False
     """Whether the whole model runs, which must not see rows in place of a matrix."""
 
+    _shown: list[tuple[nn.Module, str]] = field(default_factory=list)
+
     def __post_init__(self) -> None:
         self.shards = list(dict.fromkeys(shard for _, _, shard in self.places))
         self.is_compiled = private.is_compiled(self.module)
@@ -207,17 +197,19 @@ class Layer:
 
     def show(self, values: dict[Shard, Tensor], dtype: torch.dtype | None) -> None:
         """Let the module see whole matrices in place of its parameters, and the other parameters cast to `dtype`."""
-        for owner, attribute, shard in self.places:
-            owner.__dict__[attribute] = values[shard]  # found before the parameter of this name
+        shown = {(owner, attribute): values[shard] for owner, attribute, shard in self.places}
         if dtype is not None and self.is_plain:
             for attribute, parameter in self.module.named_parameters(recurse=False):
-                self.module.__dict__.setdefault(attribute, parameter.to(dtype))
+                shown.setdefault((self.module, attribute), parameter.to(dtype))
+        for (owner, attribute), value in shown.items():
+            owner.__dict__[attribute] = value  # found before the parameter of this name
+        self._shown = list(shown)
 
     def hide(self) -> None:
         """Let the module see its parameters again, except for a matrix that is guarded."""
-        for owner, _, _ in self.places:
-            for attribute, _ in owner.named_parameters(recurse=False, remove_duplicate=False):
-                owner.__dict__.pop(attribute, None)
+        for owner, attribute in self._shown:
+            owner.__dict__.pop(attribute, None)
+        self._shown = []
         self.guard(self.is_guarded)
 
     def guard(self, is_guarded: bool) -> None:

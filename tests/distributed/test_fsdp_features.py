@@ -200,7 +200,8 @@ def train_in_low_precision(rank, world_size):
     wide = FullyShardedDataParallel(seeded(Blocks, rank))
     results = []
     for each in (net, wide):
-        backward(each, *batch(0, rank, world_size))
+        inputs, labels = batch(0, rank, world_size)
+        nn.functional.mse_loss(each(inputs).float(), labels).backward()
         finish(each)
     results.append(net.traffic.gathered.num_bytes / wide.traffic.gathered.num_bytes)
     results.append(net.traffic.scattered == wide.traffic.scattered)
@@ -443,7 +444,7 @@ def test_inputs_of_layers_derived_from_linear_ones_are_cast_too():
 
 
 def run_norms(rank):
-    """Return, for norms behind an embedding in bfloat16, the dtypes of their outputs there and alone, and of gradients."""
+    """Return the dtypes of norms' outputs behind an embedding in bfloat16, of their outputs alone, and of gradients."""
     results = []
     for norm in (nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.LayerNorm(6, elementwise_affine=False)):
         net = FullyShardedDataParallel(nn.Sequential(nn.Embedding(5, 6), norm), torch.bfloat16)
