@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import Average, Beside, Traffic, naming, refuse_sparse, start_average
+from cs336_systems.distributed.collectives import Average, Traffic, naming, refuse_sparse, start_average
 from cs336_systems.distributed.shards import Shard, start_averages
 
 MAX_UNDER_WAY = 2
@@ -44,7 +44,6 @@ class Averages:
 
     def __init__(self, group: dist.ProcessGroup):
         self.group, self.traffic = group, ShardedTraffic()
-        self._beside = Beside(group)
         self._under_way: deque[_UnderWay] = deque()
 
     def start(self, gradients: Mapping[Shard, Tensor]) -> None:
@@ -56,7 +55,7 @@ class Averages:
         self.complete(max(MAX_UNDER_WAY - len(gradients), 0))
         names = ", ".join(shard.name for shard in gradients)
         with naming(f"average of {names}"):
-            average, mine, num_bytes = start_averages(gradients, self._beside)
+            average, mine, num_bytes = start_averages(gradients, self.group)
         self._under_way.append(_UnderWay(names, average, list(zip(gradients, mine, strict=True))))
         self.traffic.scattered.add(num_bytes, len(average.works))
         self._complete_after_backward(self._under_way[-1])

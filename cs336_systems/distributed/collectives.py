@@ -29,12 +29,9 @@ class FastCalls(NamedTuple):
     moves_shards: bool = False
     """Gathers equal shards into one tensor and reduces one tensor into equal shards."""
 
-    follows_the_stream: bool = False
-    """Runs calls in the caller's current stream, unless they are asynchronous."""
-
 
 FAST_CALLS = {
-    ("nccl", "cuda"): FastCalls(True, True, True, True, True),
+    ("nccl", "cuda"): FastCalls(True, True, True, True),
     ("gloo", "cpu"): FastCalls(coalesces_all_reduces=True, moves_shards=True),
 }
 """Fast calls by backend and device type. All other pairs have plain calls only; torch 2.11 to 2.15 refuses
@@ -116,92 +113,46 @@ def run_together(
     _wait(works)
 
 
-class Beside:
-    """Collectives of a process group that run beside the compute.
+def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
+    """Start to gather whole tensors from equal shares of their rows; return the works.
 
-    With NCCL they have a CUDA stream of high priority: their blocks need not wait until a matmul has started its last.
+    Each pair is a whole tensor and this rank's rows. They are cast and, if they are fewer than a share, padded.
     """
-
-    def __init__(self, group: dist.ProcessGroup | None):
-        self.group = group
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-
-    def start_gathers(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Any]:
-        """Start to gather whole tensors from equal shares of their rows; return the works.
-
-        Each pair is a whole tensor and this rank's rows. They are cast and, if they are fewer than a share, padded.
-        """
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        fast = fast_calls(self.group, pairs[0][0].device)
-        shares = [(whole, whole.view(size, -1, *whole.shape[1:])[rank]) for whole, _ in pairs]
-
-        def launch(is_async: bool) -> list[Any]:
-            _fill([(share, rows) for (_, share), (_, rows) in zip(shares, pairs, strict=True)])
-            if fast.launches_together:
-                return private.all_gather_coalesced(shares, self.group, is_async)
-            if fast.moves_shards:
-                return [private.all_gather_single(*each, group=self.group, async_op=is_async) for each in shares]
-            return [
-                dist.all_gather(list(whole.chunk(size)), share, group=self.group, async_op=is_async)
-                for whole, share in shares
-            ]
-
-        return self._start(launch, pairs[0][0].device, pairs)
-
-    def start_averages_of_rows(self, gradients: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]) -> Average:
-        """Start to average tensors, and to give every rank an equal share of the rows of each.
-
-        `pairs` has, for each gradient, itself or room for it, of more rows or another dtype, and room for the share.
-        The current stream fills the room, so that a gradient's own memory is free again at once.
-        """
-        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        fast = fast_calls(self.group, pairs[0][0].device)
-        operation, divisor = _operation(fast, self.group)
-        overflows = _overflows(pairs[0][0], divisor)
-        _fill([(whole, gradient) for (whole, _), gradient in zip(pairs, gradients, strict=True)])
-
-        def launch(is_async: bool) -> list[Any]:
-            if fast.launches_together:
-                return private.reduce_scatter_coalesced(pairs, operation, self.group, is_async)
-            works = []
-            for whole, mine in pairs:
-                whole = whole / divisor if overflows else whole
-                if fast.moves_shards:
-                    works.append(private.reduce_scatter_single(mine, whole, operation, self.group, is_async))
-                    continue
-                for owner, rows in enumerate(whole.chunk(size)):
-                    result = mine.copy_(rows) if owner == rank else rows.clone()  # undefined afterwards
-                    works.append(dist.reduce(result, global_rank(self.group, owner), operation, self.group, is_async))
-            return works
-
-        return Average(self._start(launch, pairs[0][0].device, pairs), 1 if overflows else divisor)
-
-    def _start(self, launch: Callable[[bool], list[Any]], device: torch.device, kept: object) -> Sequence[Any]:
-        """Call `launch`, behind what the current stream has been given so far, and keep `kept` until the wait."""
-        if not fast_calls(self.group, device).follows_the_stream:
-            return launch(True)
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device, priority=-1)
-        stream = self._streams[device]
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            _wait(launch(False))
-            return [_InStream(stream.record_event(), kept)]
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    fast = fast_calls(group, pairs[0][0].device)
+    shares = [(whole, whole.view(size, -1, *whole.shape[1:])[rank]) for whole, _ in pairs]
+    _fill([(share, rows) for (_, share), (_, rows) in zip(shares, pairs, strict=True)])
+    if fast.launches_together:
+        return private.all_gather_coalesced(shares, group)
+    if fast.moves_shards:
+        return [private.all_gather_single(*each, group=group, async_op=True) for each in shares]
+    return [dist.all_gather(list(whole.chunk(size)), share, group=group, async_op=True) for whole, share in shares]
 
 
-class _InStream:
-    """What was given to a stream so far, as a work.
+def start_averages_of_rows(
+    gradients: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None
+) -> Average:
+    """Start to average tensors of one dtype and device, and to give every rank an equal share of the rows of each.
 
-    It keeps the tensors until the wait, so that their memory is not given to what computes meanwhile.
+    `pairs` has, for each gradient, itself or room for it, of more rows or another dtype, and room for the share.
     """
-
-    def __init__(self, event: torch.cuda.Event, kept: object):
-        self._event, self._kept = event, kept
-
-    def wait(self) -> None:
-        """Make the current stream wait."""
-        self._event.wait()
-        self._kept = None
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    fast = fast_calls(group, pairs[0][0].device)
+    operation, divisor = _operation(fast, group)
+    _fill([(whole, gradient) for (whole, _), gradient in zip(pairs, gradients, strict=True)])
+    if _overflows(pairs[0][0], divisor):
+        pairs, divisor = [(whole / divisor, mine) for whole, mine in pairs], 1
+    if fast.launches_together:
+        return Average(private.reduce_scatter_coalesced(pairs, operation, group), divisor)
+    works = []
+    for whole, mine in pairs:
+        if fast.moves_shards:
+            works.append(private.reduce_scatter_single(mine, whole, op=operation, group=group, async_op=True))
+            continue
+        for owner, rows in enumerate(whole.chunk(size)):
+            result = mine.copy_(rows) if owner == rank else rows.clone()  # undefined afterwards
+            works.append(dist.reduce(result, global_rank(group, owner), operation, group, async_op=True))
+    return Average(works, divisor)
 
 
 @torch.no_grad()

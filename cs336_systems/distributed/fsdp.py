@@ -28,7 +28,7 @@ from cs336_systems.checks import is_int
 from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
-from cs336_systems.distributed.collectives import Beside, naming, require_floating, total_norm
+from cs336_systems.distributed.collectives import naming, require_floating, total_norm
 from cs336_systems.distributed.norms import accept_low_precision
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import (
@@ -83,7 +83,8 @@ class FullyShardedDataParallel(Wrapper):
             None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. Torch's norms compute in
             that of their weights. Inputs and other parameters of a compiled block and of `nn.MultiheadAttention` are
             not cast: run these under autocast.
-        prefetch: layers to gather ahead of the one that computes: 0, 1 or 2.
+        prefetch: layers to gather ahead of the one that computes: 0, 1 or 2. Each takes memory; 2 is for gathers that
+            take longer than a layer computes.
         process_group: the ranks that share the model; None means all.
 
     Raises:
@@ -100,7 +101,7 @@ class FullyShardedDataParallel(Wrapper):
         module: nn.Module,
         compute_dtype: torch.dtype | None = None,
         *,
-        prefetch: int = 2,
+        prefetch: int = 1,
         process_group: dist.ProcessGroup | None = None,
     ):
         super().__init__()
@@ -122,7 +123,6 @@ class FullyShardedDataParallel(Wrapper):
         require_floating(compute_dtype=compute_dtype)
         if not is_int(prefetch) or prefetch not in (0, 1, 2):
             raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
-        self._gathers = Beside(process_group)
         self._averages, self._order = self._new_groups()
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = shard_matrices(module, process_group)
@@ -158,7 +158,8 @@ class FullyShardedDataParallel(Wrapper):
         self._end_pass()
         self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
         self._is_finished &= not torch.is_grad_enabled()
-        self._reach("forward with", ", ".join(sorted({str(value.dtype) for value in self.parameters()})))
+        values = itertools.chain((shard.parameter for shard in self._shards), self._replicated.values())
+        self._reach("forward with", ", ".join(sorted(map(str, {value.dtype for value in values}))))
         try:
             for layer in self._layers.values():
                 layer.guard(True)
@@ -198,7 +199,7 @@ class FullyShardedDataParallel(Wrapper):
         """Return the whole state without a prefix, which the plain module can load. All ranks must call it."""
         state = self.module.state_dict(*args, **kwargs)
         with naming("gather of the state"):
-            whole = {shard: shard.gathered(self._gathers) for shard in self._shards}
+            whole = {shard: shard.gathered(self.process_group) for shard in self._shards}
         state.update({kwargs.get("prefix", "") + name: whole[shard] for name, shard in self._names().items()})
         return state
 
@@ -306,7 +307,7 @@ class FullyShardedDataParallel(Wrapper):
             if missing:
                 self.events += [("gather", shard.name) for shard in missing]
                 with naming(f"gather for {needed.name}"):
-                    num_bytes, num_calls = gather(missing, self.compute_dtype, self._gathers)
+                    num_bytes, num_calls = gather(missing, self.compute_dtype, self.process_group)
                 self._averages.traffic.gathered.add(num_bytes, num_calls)
         with naming(f"gather for {layer.name}"):
             for shard in layer.shards:
@@ -319,13 +320,14 @@ class FullyShardedDataParallel(Wrapper):
         soon = {shard for following in self._next_layers() for shard in following.shards}
         for shard in layer.shards:
             shard.users.difference_update(users)
-            if shard.is_gathered and not shard.users and shard not in soon:
-                self._free(shard)
+        self._free([shard for shard in layer.shards if not shard.users and shard not in soon])
 
-    def _free(self, shard: Shard) -> None:
-        with naming(f"gather of {shard.name}"):
-            shard.free()
-        self.events.append(("free", shard.name))
+    def _free(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            if shard.is_gathered:
+                with naming(f"gather of {shard.name}"):
+                    shard.free()
+                self.events.append(("free", shard.name))
 
     def _next_layers(self) -> list[Layer]:
         names = itertools.islice(self._order.upcoming("compute"), self.prefetch)
@@ -352,8 +354,7 @@ class FullyShardedDataParallel(Wrapper):
             self._forwards.clear()
             for shard in self._shards:
                 shard.users.clear()
-                if shard.is_gathered:
-                    self._free(shard)
+            self._free(self._shards)
             self._order.end()
             self._num_passes += self._had_backward
             self._had_backward = False

@@ -88,9 +88,7 @@ def all_reduce_coalesced(
     return _attempt("ProcessGroup.allreduce_coalesced", coalesced, fallback)
 
 
-def all_gather_coalesced(
-    pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None, is_async: bool
-) -> list[Any]:
+def all_gather_coalesced(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
     """Gather, for each pair of a whole tensor and this rank's equal share of it, as `all_gather_single`; return works.
 
     `ProcessGroup.all_gather_single_coalesced` launches them together; the fallback is a launch for each.
@@ -100,11 +98,11 @@ def all_gather_coalesced(
         from torch._C._distributed_c10d import AllgatherOptions
 
         options = AllgatherOptions()
-        options.asyncOp = is_async
+        options.asyncOp = True
         return [_renamed(group, "all_gather_single", "allgather_into_tensor")(*_transposed(pairs), options)]
 
     def fallback() -> list[Any]:
-        return [all_gather_single(*pair, group=group, async_op=is_async) for pair in pairs]
+        return [all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
 
     return _attempt("ProcessGroup.all_gather_single_coalesced", coalesced, fallback)
 
@@ -113,7 +111,6 @@ def reduce_scatter_coalesced(
     pairs: Sequence[tuple[Tensor, Tensor]],
     operation: dist.ReduceOp.RedOpType,
     group: dist.ProcessGroup | None,
-    is_async: bool,
 ) -> list[Any]:
     """Reduce, for each pair of a whole tensor and room for this rank's share, as `reduce_scatter_single`; return works.
 
@@ -125,12 +122,12 @@ def reduce_scatter_coalesced(
 
         options = ReduceScatterOptions()
         options.reduceOp = operation  # type: ignore[assignment]
-        options.asyncOp = is_async
+        options.asyncOp = True
         wholes, mine = _transposed(pairs)
         return [_renamed(group, "reduce_scatter_single", "reduce_scatter_tensor")(mine, wholes, options)]
 
     def fallback() -> list[Any]:
-        return [reduce_scatter_single(mine, whole, operation, group, is_async) for whole, mine in pairs]
+        return [reduce_scatter_single(mine, whole, operation, group, True) for whole, mine in pairs]
 
     return _attempt("ProcessGroup.reduce_scatter_single_coalesced", coalesced, fallback)
 

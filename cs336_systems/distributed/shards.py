@@ -14,8 +14,9 @@ from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import (
     Average,
-    Beside,
     refuse_sparse,
+    start_averages_of_rows,
+    start_gathers,
 )
 
 SHARDED = {"Linear", "Embedding"}
@@ -47,7 +48,7 @@ class Shard:
         self._outside: Tensor | None = None
         self._padded_rows = size * self.num_rows
         self._memory: Tensor | None = None
-        self._works: Sequence[Any] = ()
+        self._works: list[Any] = []
         parameter.data = parameter.detach()[self.rows].clone()
         parameter.grad = None
         setattr(parameter, _IS_SHARDED, True)
@@ -64,15 +65,14 @@ class Shard:
             self._outside = private.without_elements(mine, self.shape, partial(refuse_direct_use, self.name))
         return self._outside
 
-    def await_later(self, works: Sequence[Any]) -> None:
-        """Note the works of a gather that has been started."""
+    def await_later(self, works: list[Any]) -> None:
+        """Note the works of a gather that has been started, a list that all its matrices share."""
         self._works, self.is_gathered = works, True
 
     def wait(self) -> None:
-        """Wait for the gather; on CUDA make the current stream wait."""
-        works, self._works = self._works, ()
-        for work in works:
-            work.wait()
+        """Wait for the gather, unless another of its matrices has; on CUDA make the current stream wait."""
+        while self._works:
+            self._works.pop().wait()
 
     def free(self) -> None:
         """Empty the memory of the whole matrix, once its gather has ended."""
@@ -83,7 +83,7 @@ class Shard:
 
     def forget(self) -> None:
         """Leave the memory to a gather that may never end, after an error."""
-        self._memory, self._works, self.is_gathered = None, (), False
+        self._memory, self._works, self.is_gathered = None, [], False
         self.users.clear()
 
     def room_for_average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,10 +94,10 @@ class Shard:
         whole = gradient if is_ready else gradient.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
         return whole, whole.new_empty(self.num_rows, *self.shape[1:])
 
-    def gathered(self, beside: Beside) -> Tensor:
+    def gathered(self, group: dist.ProcessGroup | None) -> Tensor:
         """Gather a copy of the whole matrix in the parameter's dtype and wait for it."""
         copy = self.parameter.new_empty(self._padded_rows, *self.shape[1:], requires_grad=False)
-        for work in beside.start_gathers([(copy, self.parameter.detach())]):
+        for work in start_gathers([(copy, self.parameter.detach())], group):
             work.wait()
         return copy[: self.shape[0]]
 
@@ -145,19 +145,21 @@ def refuse_direct_use(name: str, *_: Any) -> None:
     raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")
 
 
-def gather(shards: Sequence[Shard], dtype: torch.dtype | None, beside: Beside) -> tuple[int, int]:
+def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
     wholes = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
-    works = beside.start_gathers(list(zip(wholes, [shard.parameter.detach() for shard in shards], strict=True)))
+    works = start_gathers(list(zip(wholes, [shard.parameter.detach() for shard in shards], strict=True)), group)
     for shard in shards:
         shard.await_later(works)
     return sum(whole.nbytes for whole in wholes), len(works)
 
 
-def start_averages(gradients: Mapping[Shard, Tensor], beside: Beside) -> tuple[Average, list[Tensor], int]:
+def start_averages(
+    gradients: Mapping[Shard, Tensor], group: dist.ProcessGroup | None
+) -> tuple[Average, list[Tensor], int]:
     """Start to average whole gradients in their parameters' dtype; return the average, our rows and the bytes."""
     pairs = [shard.room_for_average(gradient) for shard, gradient in gradients.items()]
-    average = beside.start_averages_of_rows(list(gradients.values()), pairs)
+    average = start_averages_of_rows(list(gradients.values()), pairs, group)
     mine = [rows[: shard.parameter.shape[0]] for shard, (_, rows) in zip(gradients, pairs, strict=True)]
     return average, mine, sum(whole.nbytes for whole, _ in pairs)
 

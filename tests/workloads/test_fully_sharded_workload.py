@@ -19,8 +19,8 @@ STEP |= {"compute_dtype": "float32", "world_size": 2}
 
 def with_gradients_off_by(factor):
     def broken(start_averages):
-        def start(gradients, beside):
-            return start_averages({shard: gradient * factor for shard, gradient in gradients.items()}, beside)
+        def start(gradients, group):
+            return start_averages({shard: gradient * factor for shard, gradient in gradients.items()}, group)
 
         return start
 
