@@ -74,7 +74,7 @@ def parts(edition: Edition) -> dict[str, tuple[Part | str, ...]]:
 
 def extras(edition: Edition) -> dict[str, tuple[str, Part | str]]:
     """Chapters beyond the handout, after the problem that they belong to; left out where they were not measured."""
-    return {
+    every: dict[str, tuple[str, Part | str]] = {
         "torch_compile": ("The fastest step", "fastest_step"),
         "flash_benchmarking": ("Attention beside every other in PyTorch", "attention"),
         "ddp_bucketed_benchmarking": (
@@ -85,4 +85,10 @@ def extras(edition: Edition) -> dict[str, tuple[str, Part | str]]:
             "Beside torch's ZeroRedundancyOptimizer",
             distributed.beside_torch("sharding", edition.xl),
         ),
+        "fsdp_accounting": (
+            "When a fully sharded step computes and communicates",
+            distributed.traces(edition.xl, is_fully_sharded=True),
+        ),
     }
+    asked = {problem.name for problem in edition.problems}
+    return {name: extra for name, extra in every.items() if name in asked}

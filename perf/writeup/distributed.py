@@ -46,10 +46,11 @@ def data_parallel(template: str, *strategies: str, size: str) -> Part:
     """A chapter of `study ddp` on a model size: its template, and a table of these strategies, or of all of them."""
 
     def chapter(source: Source, figures: Path) -> str:
-        others = {name: _measured(source, name, size) for name in ("all-reduce", "overlap")}
+        reduced, lanes = _measured(source, "all-reduce", size), _measured(source, "overlap", size)
+        lanes = [row for row in lanes if row["strategy"] in STRATEGIES]
 
         def shown(rows: list[Row]) -> dict[str, Any]:
-            return {"ddp": DataParallel(rows, others["all-reduce"], others["overlap"])}
+            return {"ddp": DataParallel(rows, reduced, lanes)}
 
         found = _documents(source, "ddp", lambda row: row["size"] == size)
         for _, rows in found:
@@ -61,11 +62,14 @@ def data_parallel(template: str, *strategies: str, size: str) -> Part:
     return chapter
 
 
-def traces(size: str) -> Part:
-    """The pictures of a step, overlapped and not."""
+def traces(size: str, *, is_fully_sharded: bool = False) -> Part:
+    """The pictures of steps, overlapped and not: of data parallel ones or of fully sharded ones."""
 
     def chapter(source: Source, figures: Path) -> str:
-        found = _documents(source, "overlap", lambda row: row["size"] == size)
+        def keep(row: Row) -> bool:
+            return row["size"] == size and (row["strategy"] not in STRATEGIES) == is_fully_sharded
+
+        found = _documents(source, "overlap", keep)
         return _each("overlap", found, overlap, figures, lambda rows: {"ddp": DataParallel([], (), rows)}, overlap.draw)
 
     return chapter

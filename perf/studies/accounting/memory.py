@@ -203,7 +203,7 @@ def fsdp_accounting() -> CourseProblem:
         "weights stay whole. It costs a third collective of P elements a step.\n\n"
         "(b) By the closed form, yes: with batch 4 and context 512 on each rank, at the data sheet's W = 450e9 B/s and "
         f"C = 989e12 FLOP/s, the gather of a SwiGLU takes {gather_s / math_s:.2f} of the time of its matmuls, and it "
-        f"starts two layers ahead. From {forward:,.0f} tokens on, a rank's forward hides its gathers, and from "
+        f"starts a layer ahead. From {forward:,.0f} tokens on, a rank's forward hides its gathers, and from "
         f"{backward:,.0f} on its backward, in which gradients leave in float32. Real matmuls are slower than C, "
         "which leaves it more time; the first layers have nothing to hide behind.",
     )
