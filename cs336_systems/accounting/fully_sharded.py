@@ -1,8 +1,8 @@
 """Fully sharded training (ZeRO stage 3, FSDP) of the course's model on N ranks: traffic, memory, and what hides it.
 
-Matrices are divided by rows, the RMSNorms' gains stay whole. Gathers move `compute_bytes` per weight (4 for float32, 2
-for bfloat16), gradients 4. Bytes are those of whole matrices, of which a ring sends (N - 1)/N (`collectives`); rows are
-padded to a multiple of N.
+Matrices are divided by rows, the RMSNorms' gains stay whole. Gathers and gradients move `compute_bytes` per weight (4
+for float32, 2 for bfloat16, whose sums are float32 where they arrive). Bytes are those of whole matrices, of which
+(N - 1)/N are sent (`collectives`); rows are padded to a multiple of N.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from cs336_systems.accounting.collectives import all_gather_bytes
 from cs336_systems.configs import ModelConfig
 
-GRADIENTS_UNDER_WAY = 3
-"""Whole gradients that exist at once: one is computed while two are averaged."""
+GRADIENTS_UNDER_WAY = 2
+"""Whole gradients that are averaged at once, while one is computed: in 4 bytes, or sent and received in 2 each."""
 
 
 def gathered_bytes(config: ModelConfig, num_ranks: int, compute_bytes: int, prefetch: int = 2) -> int:
@@ -24,9 +24,9 @@ def gathered_bytes(config: ModelConfig, num_ranks: int, compute_bytes: int, pref
     return compute_bytes * (embedding + sum(others) + sum(again))
 
 
-def scattered_bytes(config: ModelConfig, num_ranks: int) -> int:
-    """Bytes of gradients averaged at their owners in a step: 4 per weight of a matrix."""
-    return 4 * sum(matrices(config, num_ranks))
+def scattered_bytes(config: ModelConfig, num_ranks: int, compute_bytes: int) -> int:
+    """Bytes of gradients averaged at their owners in a step."""
+    return compute_bytes * sum(matrices(config, num_ranks))
 
 
 def lasting_bytes(config: ModelConfig, num_ranks: int) -> int:
@@ -52,24 +52,21 @@ def peak_matrix_bytes(sizes: Sequence[int], num_ranks: int, compute_bytes: int, 
     after it.
     """
     whole = max(
-        compute_bytes * sum(sizes[max(0, now - prefetch) : now + 1]) + 4 * sum(sizes[now : now + GRADIENTS_UNDER_WAY])
+        compute_bytes * (sum(sizes[max(0, now - prefetch) : now + 1]) + sizes[now])
+        + 4 * sum(sizes[now + 1 : now + 1 + GRADIENTS_UNDER_WAY])
         for now in range(len(sizes))
     )
     return 16 * sum(sizes) // num_ranks + whole
 
 
-def tokens_that_hide(num_ranks: int, compute_bytes: int, flops_per_s: float, bandwidth: float, which: str) -> float:
-    """Smallest tokens per rank for which matmuls hide a linear layer's collectives, in the forward or the backward.
+def tokens_that_hide(num_ranks: int, compute_bytes: int, flops_per_s: float, bandwidth: float) -> float:
+    """Smallest tokens per rank for which matmuls hide a linear layer's collectives, in the forward as in the backward.
 
     The forward computes 2 FLOPs a weight and token while the next layer's weights arrive: T >= (N - 1)/N c C/(2W). The
-    backward computes 4 while weights arrive and gradients leave: T >= (N - 1)/N (c + 4) C/(4W). C is the FLOP/s of a
-    device and W the bandwidth out of it. With c = 2 and gradients in 2 bytes both would be the (N - 1)/N C/W of
-    `parallelism.data_parallel_limit`.
+    backward computes 4 while weights arrive and gradients leave, 2c bytes. C is the FLOP/s of a device and W the
+    bandwidth out of it. With c = 2 this is `parallelism.data_parallel_limit`.
     """
-    if which not in ("forward", "backward"):
-        raise ValueError(f"which={which!r} was given; allowed: forward, backward")
-    moved, flops = (compute_bytes, 2) if which == "forward" else (compute_bytes + 4, 4)
-    return all_gather_bytes(moved, num_ranks) * flops_per_s / (flops * bandwidth)
+    return all_gather_bytes(compute_bytes, num_ranks) * flops_per_s / (2 * bandwidth)
 
 
 def matrices(config: ModelConfig, num_ranks: int) -> Iterator[int]:

@@ -13,7 +13,6 @@ from cs336_systems.accounting.compute import (
     ffn_weights,
     parameters,
 )
-from cs336_systems.accounting.fully_sharded import GRADIENTS_UNDER_WAY
 from cs336_systems.accounting.kept import block_kept_bytes
 from cs336_systems.configs import Checkpointing, ModelConfig
 
@@ -46,8 +45,8 @@ def peak_by_phase(
     block -= 2 * (attention_weights(config) + ffn_weights(config))  # the gathered weights themselves
     inputs = recomputations(blocks, Checkpointing(checkpoint_every)) * stream
     group = min(checkpoint_every, blocks) * block
-    # Gradients of SwiGLU's two factors and of the block's output, of a whole block's weights, and those on their way.
-    averaged = GRADIENTS_UNDER_WAY * 4 * d * config.d_ff
+    # Gradients of SwiGLU's two factors and of the block's output, of its weights, and of another block's on their way.
+    averaged = 4 * block_parameters(config)
     inside = 2 * hidden + stream + weights + averaged + min(1 + prefetch, blocks) * weights if blocks else 0
     end = 8 * tokens * d  # the final norm's input and output, float32
     loss = 4 * vocab * d + stream  # both gradients, between the loss's forward and its backward

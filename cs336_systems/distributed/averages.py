@@ -11,8 +11,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import Average, Traffic, naming, refuse_sparse, start_average
-from cs336_systems.distributed.shards import Shard, start_averages
+from cs336_systems.distributed.collectives import (
+    AverageOfRows,
+    Traffic,
+    naming,
+    refuse_sparse,
+    start_average,
+    start_average_of_rows,
+)
+from cs336_systems.distributed.shards import Shard
 
 MAX_UNDER_WAY = 2
 """Matrices whose whole gradients may be under way at once. A compiled layer may have more, while no other has any."""
@@ -31,9 +38,8 @@ class ShardedTraffic:
 @dataclass
 class _UnderWay:
     names: str
-    average: Average
-    mine: list[tuple[Shard, Tensor]]
-    """This rank's rows of the averages."""
+    shards: list[Shard]
+    average: AverageOfRows
 
     callback: weakref.ref[Callable[[], None]] | None = None
     """Callback of the backward that produced the gradient, which lives until that backward ends or fails."""
@@ -47,30 +53,34 @@ class Averages:
         self._under_way: deque[_UnderWay] = deque()
 
     def start(self, gradients: Mapping[Shard, Tensor]) -> None:
-        """Start to average at its owners the gradients of whole matrices, from the backward that runs now.
+        """Start to average at their owners the gradients of whole matrices, from the backward that runs now.
+
+        The matrices' parameters have one dtype and device, and so have the gradients.
 
         The average is complete when that backward has ended. If it fails, the average is dropped.
         """
         self._drop_failed()
         self.complete(max(MAX_UNDER_WAY - len(gradients), 0))
         names = ", ".join(shard.name for shard in gradients)
+        for shard, gradient in gradients.items():
+            refuse_sparse(shard.name, gradient)
+        dtype = next(iter(gradients)).parameter.dtype
         with naming(f"average of {names}"):
-            average, mine, num_bytes = start_averages(gradients, self.group)
-        self._under_way.append(_UnderWay(names, average, list(zip(gradients, mine, strict=True))))
-        self.traffic.scattered.add(num_bytes, len(average.works))
+            average = start_average_of_rows(list(gradients.values()), dtype, self.group)
+        self._under_way.append(_UnderWay(names, list(gradients), average))
+        self.traffic.scattered.add(average.num_bytes, len(average.works))
         self._complete_after_backward(self._under_way[-1])
 
     @torch.no_grad()
     def complete(self, num_left: int = 0) -> None:
         """Add averages to the parameters' gradients, from the first on, until at most `num_left` are under way."""
-        while sum(len(each.mine) for each in self._under_way) > num_left:
+        while sum(len(each.shards) for each in self._under_way) > num_left:
             first = self._under_way.popleft()
             with naming(f"average of {first.names}"):
-                first.average.wait()
-            if first.average.divisor > 1:
-                private.divide_each([mine for _, mine in first.mine], first.average.divisor)
-            for shard, mine in first.mine:
+                averaged = first.average.wait()
+            for shard, rows in zip(first.shards, averaged, strict=True):
                 parameter = shard.parameter
+                mine = rows[: parameter.shape[0]]
                 parameter.grad = mine if parameter.grad is None else parameter.grad.add_(mine)
 
     @torch.no_grad()

@@ -4,6 +4,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ class FastCalls(NamedTuple):
     """Combines collectives of any kind into one launch."""
 
     moves_shards: bool = False
-    """Gathers equal shards into one tensor and reduces one tensor into equal shards."""
+    """Gathers equal shards into one tensor, and reduces or exchanges equal shards of one tensor."""
 
 
 FAST_CALLS = {
@@ -129,17 +130,72 @@ def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGro
     return [dist.all_gather(list(whole.chunk(size)), share, group=group, async_op=True) for whole, share in shares]
 
 
-def start_averages_of_rows(
-    gradients: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None
-) -> Average:
-    """Start to average tensors of one dtype and device, and to give every rank an equal share of the rows of each.
+@dataclass(frozen=True)
+class AverageOfRows:
+    """Averages over the ranks that are under way, of this rank's rows of whole tensors."""
 
-    `pairs` has, for each gradient, itself or room for it, of more rows or another dtype, and room for the share.
+    works: Sequence[Any]
+    num_bytes: int
+    """Size of what is sent, whole."""
+
+    _rows: Callable[[], list[Tensor]]
+
+    def wait(self) -> list[Tensor]:
+        """Wait for all calls, on CUDA make the current stream wait; return the averaged rows."""
+        _wait(self.works)
+        return self._rows()
+
+
+def start_average_of_rows(
+    tensors: Sequence[Tensor], dtype: torch.dtype, group: dist.ProcessGroup | None
+) -> AverageOfRows:
+    """Start to average tensors in `dtype`, and to give every rank an equal share of the rows of each, padded.
+
+    Tensors of a narrower dtype are sent as they are, and summed in `dtype` where they arrive: half the bytes of a
+    reduction, in which every sum that is sent on would have to be wide. All have one dtype and device.
     """
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    fast = fast_calls(group, pairs[0][0].device)
+    size, fast = dist.get_world_size(group), fast_calls(group, tensors[0].device)
+    own = tensors[0].dtype
+    is_exchange = fast.moves_shards and own.itemsize < dtype.itemsize and torch.promote_types(own, dtype) == dtype
+    wholes = [_padded(tensor, size, own if is_exchange else dtype) for tensor in tensors]
+    num_bytes = sum(whole.nbytes for whole in wholes)
+    if is_exchange:
+        parts = [torch.empty_like(whole) for whole in wholes]
+        works = _start_exchange(list(zip(parts, wholes, strict=True)), group, fast)
+        return AverageOfRows(works, num_bytes, partial(_means, parts, size, dtype))
+    mine = [whole.new_empty(whole.shape[0] // size, *whole.shape[1:]) for whole in wholes]
+    average = _start_reduction(list(zip(wholes, mine, strict=True)), group, fast)
+    return AverageOfRows(average.works, num_bytes, partial(_quotients, mine, average.divisor))
+
+
+def _means(tensors: Sequence[Tensor], num_ranks: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return the mean in `dtype` of each tensor's `num_ranks` parts."""
+    return [tensor.view(num_ranks, -1, *tensor.shape[1:]).mean(0, dtype=dtype) for tensor in tensors]
+
+
+def _quotients(tensors: list[Tensor], divisor: int) -> list[Tensor]:
+    if divisor > 1:
+        private.divide_each(tensors, divisor)
+    return tensors
+
+
+def _start_exchange(
+    pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None, fast: FastCalls
+) -> list[Any]:
+    """Start to fill each first tensor with this rank's share of every rank's second one."""
+
+    def start() -> list[Any]:
+        return [dist.all_to_all_single(*pair, group=group, async_op=True) for pair in pairs]
+
+    is_one_launch = fast.launches_together and len(pairs) > 1
+    return private.start_together(start, group, pairs[0][0].device) if is_one_launch else start()
+
+
+def _start_reduction(
+    pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None, fast: FastCalls
+) -> Average:
+    """Start to average, for each pair of a whole tensor and room for this rank's share of its rows."""
     operation, divisor = _operation(fast, group)
-    _fill([(whole, gradient) for (whole, _), gradient in zip(pairs, gradients, strict=True)])
     if _overflows(pairs[0][0], divisor):
         pairs, divisor = [(whole / divisor, mine) for whole, mine in pairs], 1
     if fast.launches_together:
@@ -149,10 +205,20 @@ def start_averages_of_rows(
         if fast.moves_shards:
             works.append(private.reduce_scatter_single(mine, whole, op=operation, group=group, async_op=True))
             continue
-        for owner, rows in enumerate(whole.chunk(size)):
-            result = mine.copy_(rows) if owner == rank else rows.clone()  # undefined afterwards
+        for owner, rows in enumerate(whole.chunk(dist.get_world_size(group))):
+            result = mine.copy_(rows) if owner == dist.get_rank(group) else rows.clone()  # undefined afterwards
             works.append(dist.reduce(result, global_rank(group, owner), operation, group, async_op=True))
     return Average(works, divisor)
+
+
+def _padded(tensor: Tensor, num_ranks: int, dtype: torch.dtype) -> Tensor:
+    """Return the tensor contiguous and in `dtype`, with zeros up to a multiple of `num_ranks` rows."""
+    num_rows = -(-tensor.shape[0] // num_ranks) * num_ranks
+    if tensor.shape[0] == num_rows:
+        return tensor.to(dtype).contiguous()
+    room = tensor.new_empty(num_rows, *tensor.shape[1:], dtype=dtype)
+    _fill([(room, tensor)])
+    return room
 
 
 @torch.no_grad()

@@ -80,9 +80,9 @@ class FullyShardedDataParallel(Wrapper):
     Args:
         module: the same on every rank except for its values; available as `.module`.
         compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
-            None keeps the parameters' dtype. Gradients are averaged in the parameter's dtype. Torch's norms compute in
-            that of their weights. Inputs and other parameters of a compiled block and of `nn.MultiheadAttention` are
-            not cast: run these under autocast.
+            None keeps the parameters' dtype. Gradients are sent in their own dtype and summed in the parameter's.
+            Torch's norms compute in the dtype of their weights. Inputs and other parameters of a compiled block and of
+            `nn.MultiheadAttention` are not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2. Each takes memory; 2 is for gathers that
             take longer than a layer computes.
         process_group: the ranks that share the model; None means all.
@@ -285,14 +285,14 @@ class FullyShardedDataParallel(Wrapper):
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
 
     def _on_gradients(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
-        """Free a layer and start to average the gradients of its matrices, those of one dtype and device together."""
+        """Free a layer and start to average the gradients of its matrices, those of the same dtypes together."""
         self._after_backward(use)
-        together: dict[tuple[torch.dtype, torch.device], dict[Shard, Tensor]] = {}
+        together: dict[tuple[torch.dtype, torch.dtype, torch.device], dict[Shard, Tensor]] = {}
         for shard, gradient in zip(use.layer.shards, gradients, strict=True):
             if gradient is not None:
                 self._had_backward, self._is_finished = True, False
                 self._reach("average", shard.name)
-                together.setdefault((shard.parameter.dtype, gradient.device), {})[shard] = gradient
+                together.setdefault((shard.parameter.dtype, gradient.dtype, gradient.device), {})[shard] = gradient
         for each in together.values():
             self._averages.start(each)
 

@@ -1,6 +1,6 @@
 """Matrices of which every rank keeps some rows, and the layers that need them whole."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,9 +13,6 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import (
-    Average,
-    refuse_sparse,
-    start_averages_of_rows,
     start_gathers,
 )
 
@@ -86,14 +83,6 @@ class Shard:
         self._memory, self._works, self.is_gathered = None, [], False
         self.users.clear()
 
-    def room_for_average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the whole gradient, padded and in the parameter's dtype, or room for it; and room for our rows."""
-        refuse_sparse(self.name, gradient)
-        dtype = self.parameter.dtype
-        is_ready = gradient.dtype == dtype and gradient.shape[0] == self._padded_rows and gradient.is_contiguous()
-        whole = gradient if is_ready else gradient.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
-        return whole, whole.new_empty(self.num_rows, *self.shape[1:])
-
     def gathered(self, group: dist.ProcessGroup | None) -> Tensor:
         """Gather a copy of the whole matrix in the parameter's dtype and wait for it."""
         copy = self.parameter.new_empty(self._padded_rows, *self.shape[1:], requires_grad=False)
@@ -152,16 +141,6 @@ def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.Proce
     for shard in shards:
         shard.await_later(works)
     return sum(whole.nbytes for whole in wholes), len(works)
-
-
-def start_averages(
-    gradients: Mapping[Shard, Tensor], group: dist.ProcessGroup | None
-) -> tuple[Average, list[Tensor], int]:
-    """Start to average whole gradients in their parameters' dtype; return the average, our rows and the bytes."""
-    pairs = [shard.room_for_average(gradient) for shard, gradient in gradients.items()]
-    average = start_averages_of_rows(list(gradients.values()), pairs, group)
-    mine = [rows[: shard.parameter.shape[0]] for shard, (_, rows) in zip(gradients, pairs, strict=True)]
-    return average, mine, sum(whole.nbytes for whole, _ in pairs)
 
 
 @dataclass(eq=False)

@@ -66,9 +66,11 @@ def gathered_bytes(size: str, world_size: int, compute_dtype: str, prefetch: int
     )
 
 
-def scattered_bytes(size: str, world_size: int) -> int:
+def scattered_bytes(size: str, world_size: int, compute_dtype: str) -> int:
     """Return the bytes of gradients that it averages at their owners in a step."""
-    return measured("accounting.fully_sharded", "scattered_bytes")(_config(size), world_size)
+    return measured("accounting.fully_sharded", "scattered_bytes")(
+        _config(size), world_size, COMPUTE_BYTES[compute_dtype]
+    )
 
 
 def fully_sharded_bytes(size: str, world_size: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cs336_systems.distributed.collectives import Average, FastCalls, fast_calls
+from cs336_systems.distributed.collectives import Average, FastCalls, fast_calls, start_average_of_rows
 from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from cs336_systems.distributed.sharded_optimizer import ShardedOptimizer
 from tests.distributed.backends import FAKE, LIKE_GLOO_ON_CUDA
@@ -96,6 +96,55 @@ def fast_calls_of(rank):
 )
 def test_a_backend_is_asked_for_what_it_has_for_the_device(backend, expected):
     assert spawn_plainly(fast_calls_of, 1, backend=backend) == [expected]
+
+
+CASES = {
+    "narrower": (torch.bfloat16, torch.float32),
+    "much narrower": (torch.float16, torch.float64),
+    "the same": (torch.float32, torch.float32),
+    "wider": (torch.float32, torch.bfloat16),
+    "of another range": (torch.float16, torch.bfloat16),
+}
+
+
+def average_rows(rank, world_size):
+    """Map each case to this rank's averaged rows of two tensors, the exact ones, and the bytes per element."""
+    results = {}
+    for name, (own, dtype) in CASES.items():
+        everyone = [[drawn(number, rows).to(own) for rows in (5, 2)] for number in range(world_size)]
+        everyone[rank][0] = everyone[rank][0].T.contiguous().T  # not contiguous
+        average = start_average_of_rows(everyone[rank], dtype, None)
+        rows = average.wait()
+        exact = [sum(each.double() for each in every) / world_size for every in zip(*everyone, strict=True)]
+        mine = []
+        for found, whole in zip(rows, exact, strict=True):
+            share = -(-len(whole) // world_size)
+            assert found.dtype == dtype and len(found) == share
+            expected = whole[rank * share : (rank + 1) * share]
+            assert not found[len(expected) :].any(), "padding"
+            mine.append((found[: len(expected)].double(), expected))
+        padded = sum(-(-len(whole) // world_size) * world_size for whole in exact) * 3
+        results[name] = mine, average.num_bytes / padded
+    return results
+
+
+def drawn(number, rows):
+    """Return rows of a rank, some of which overflow as float16 when they are added."""
+    values = torch.rand(rows, 3, generator=torch.Generator("cpu").manual_seed(number), device="cpu")
+    return values.mul(60_000).to(torch.get_default_device())
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("backend", ["gloo", LIKE_GLOO_ON_CUDA])
+def test_rows_are_sent_in_the_narrower_dtype_and_averaged_in_that_asked_for(world_size, backend):
+    for results in spawn(average_rows, world_size, world_size, backend=backend):
+        for name, (mine, sent) in results.items():
+            own, dtype = CASES[name]
+            tolerance = {torch.float64: 1e-15, torch.float32: 1e-6, torch.bfloat16: 2e-2}[dtype]
+            for found, expected in mine:
+                torch.testing.assert_close(found, expected, rtol=tolerance, atol=0)
+            is_exchange = backend == "gloo" and "narrower" in name
+            assert sent == (own if is_exchange else dtype).itemsize
 
 
 def train_nothing(rank, world_size):

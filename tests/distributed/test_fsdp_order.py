@@ -68,7 +68,7 @@ def test_later_steps_gather_ahead_in_the_order_of_the_first_and_send_the_bytes_o
             twice = size["a"] + size["b"] + (size["c"] if prefetch == 0 else 0)
             assert gathered.num_bytes == itemsize * (sum(size.values()) + twice)
             assert gathered.calls == 7 if prefetch == 0 else 6
-            assert scattered.num_bytes == 4 * sum(size.values()) and scattered.calls == 4
+            assert scattered.num_bytes == itemsize * sum(size.values()) and scattered.calls == 4
             assert averaged.num_bytes == 4 * 2 * WIDTH
 
 

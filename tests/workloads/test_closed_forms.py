@@ -35,4 +35,7 @@ def test_the_formula_of_the_states() -> None:
     assert gib["none"] == pytest.approx(29.776, abs=1e-3)
     assert gib["sharded"] == gib["sharded_reducing"] == gib["torch"] == pytest.approx(22.33, abs=1e-2)
     assert closed_forms.fully_sharded_bytes("xl", 2) / 2**30 == pytest.approx(14.89, abs=1e-2)
-    assert closed_forms.gathered_bytes("xl", 2, "bfloat16", 2) == 2 * closed_forms.scattered_bytes("xl", 2) / 2 - 64e6
+    assert (
+        closed_forms.gathered_bytes("xl", 2, "bfloat16", 2)
+        == 2 * closed_forms.scattered_bytes("xl", 2, "bfloat16") - 64e6
+    )

@@ -18,9 +18,9 @@ STEP |= {"compute_dtype": "float32", "world_size": 2}
 
 
 def with_gradients_off_by(factor):
-    def broken(start_averages):
-        def start(gradients, group):
-            return start_averages({shard: gradient * factor for shard, gradient in gradients.items()}, group)
+    def broken(start_average_of_rows):
+        def start(gradients, dtype, group):
+            return start_average_of_rows([gradient * factor for gradient in gradients], dtype, group)
 
         return start
 
@@ -34,7 +34,7 @@ def with_a_higher_rate(adamw):
 FAULTS = {
     "nothing": (training, "make_train_step", lambda made: made, "nothing"),
     "another rate": (training, "adamw", with_a_higher_rate, "AdamW"),
-    "1 % more": (averages, "start_averages", with_gradients_off_by(1.01), "the gradient"),
+    "1 % more": (averages, "start_average_of_rows", with_gradients_off_by(1.01), "the gradient"),
 }
 
 
@@ -54,7 +54,7 @@ def check_with_a_fault(rank, fault):
             if "gathered_bytes" in facts:
                 tiny = ModelConfig(*fully_sharded.SIZES["tiny"])
                 ratios.append(facts["gathered_bytes"] / accounting.gathered_bytes(tiny, 2, 4, 2))
-                ratios.append(facts["scattered_bytes"] / accounting.scattered_bytes(tiny, 2))
+                ratios.append(facts["scattered_bytes"] / accounting.scattered_bytes(tiny, 2, 4))
                 ratios.append(facts["parameter_bytes"] * 3 / accounting.lasting_bytes(tiny, 2))
             try:
                 work.check()

@@ -203,7 +203,7 @@ class FullyShard(Stepped):
             if fact == "gathered_bytes":
                 return closed_forms.gathered_bytes(size, ranks, self.compute_dtype, PREFETCH[self.name])
             if fact == "scattered_bytes":
-                return closed_forms.scattered_bytes(size, ranks)
+                return closed_forms.scattered_bytes(size, ranks, self.compute_dtype)
             return closed_forms.fully_sharded_bytes(size, ranks)
         except (KeyError, Unavailable):
             return None

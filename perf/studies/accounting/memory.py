@@ -175,7 +175,7 @@ def fsdp_accounting() -> CourseProblem:
     gather_s = parallelism.fsdp_seconds(big.d_model, big.d_ff, 2, BANDWIDTH, "forward")
     math_s = parallelism.math_seconds(2 * TOKENS, big.d_model, big.d_ff, 2, FLOPS, "forward")
     hidden = closed_forms("fully_sharded").tokens_that_hide
-    forward, backward = (hidden(2, 2, FLOPS, BANDWIDTH, which) for which in ("forward", "backward"))
+    tokens = hidden(2, 2, FLOPS, BANDWIDTH)
     moments, everything, nothing = (
         sharding.state_bytes(parameters, 2, divided) for divided in ("moments", "parameters", "nothing")
     )
@@ -196,14 +196,13 @@ def fsdp_accounting() -> CourseProblem:
             ),
             Line("(b) gather of a block's SwiGLU, 16 bits", "6 (n - 1)/n DF/W", "", f"{gather_s * 1e3:.3f} ms"),
             Line("(b) its matmuls in the forward", "6 BDF/(n C)", "", f"{math_s * 1e3:.3f} ms"),
-            Line("(b) least tokens of a rank, forward", "(n - 1)/n C/W", "", f"{forward:,.0f}"),
-            Line("(b) the same, backward", "1.5 (n - 1)/n C/W", "", f"{backward:,.0f}"),
+            Line("(b) least tokens of a rank", "(n - 1)/n C/W", "", f"{tokens:,.0f}"),
         ),
         "(a) Gradients and parameters are divided too, so on two ranks 4 bytes a parameter are saved; the RMSNorms' "
         "weights stay whole. It costs a third collective of P elements a step.\n\n"
         "(b) By the closed form, yes: with batch 4 and context 512 on each rank, at the data sheet's W = 450e9 B/s and "
         f"C = 989e12 FLOP/s, the gather of a SwiGLU takes {gather_s / math_s:.2f} of the time of its matmuls, and it "
-        f"starts a layer ahead. From {forward:,.0f} tokens on, a rank's forward hides its gathers, and from "
-        f"{backward:,.0f} on its backward, in which gradients leave in float32. Real matmuls are slower than C, "
-        "which leaves it more time; the first layers have nothing to hide behind.",
+        f"starts a layer ahead. From {tokens:,.0f} tokens on, a rank's forward hides its gathers, and its backward its "
+        "gathers and its gradients, which are sent in 16 bits and summed in float32. Real matmuls are slower than C, "
+        "which leaves them more time; the first layers have nothing to hide behind.",
     )

@@ -100,7 +100,7 @@ def fully_sharded() -> list[dict[str, Any]]:
         facts = {"after_init_bytes": 2**33, "before_step_bytes": 2**35, "after_step_bytes": 2**34}
         if name != "torch":
             again = 2 * head if name == "prefetch_2" else head
-            facts |= {"gathered_bytes": 2 * (2 * weights - again), "scattered_bytes": 4 * weights}
+            facts |= {"gathered_bytes": 2 * (2 * weights - again), "scattered_bytes": 2 * weights}
         for mode, ms in (("step", step), ("exposed", exposed)):
             params = {"sharding": name, "compute_dtype": "bfloat16", **AXES, "mode": mode}
             case = {"benchmark": FULLY_SHARDED[0], "params": params, "clock": "ranks", "ms": ms, "bytes": 1}
