@@ -1,11 +1,13 @@
-"""Private parts of torch that a training step uses: operations on many tensors, and collectives in one launch.
+"""Private parts of torch, and one of Python: operations on many tensors, and collectives in one launch.
 
 If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning.
 """
 
 import datetime
+import multiprocessing.process
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
@@ -215,6 +217,18 @@ def timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> datetim
     return _attempt("Backend.options._timeout", read, lambda: None)
 
 
+def hide_from_other_threads(processes: Iterable[BaseProcess]) -> None:
+    """Take processes out of `multiprocessing.active_children`, through which other threads read their exit codes.
+
+    A process of the fork server has one to read: who comes second finds 255. The fallback leaves them there.
+    """
+
+    def hide() -> None:
+        multiprocessing.process._children.difference_update(processes)  # type: ignore[attr-defined]
+
+    _attempt("multiprocessing.process._children", hide, lambda: None)
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Whether `module.compile()` was called or the module is the result of `torch.compile`."""
     return getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules
@@ -232,7 +246,7 @@ def _attempt(
         except changes as error:
             unavailable.add(name)
             warnings.warn(
-                f"{name} of torch {torch.__version__} is gone or has changed ({error}): using a slower fallback",
+                f"{name} is gone or has changed (torch {torch.__version__}: {error}): using a fallback",
                 stacklevel=3,
             )
     return fallback()

@@ -31,6 +31,7 @@ def spawn(
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         rank_args = (function, world_size, args, backend, timeout_s, folder)
         ranks = mp.start_processes(_run_rank, rank_args, nprocs=world_size, join=False, start_method="forkserver")
+        private.hide_from_other_threads(ranks.processes)
         try:
             while not ranks.join():
                 pass

@@ -1,9 +1,11 @@
 """Spawned ranks: results, errors, and no process left behind after a rank raises, dies or hangs."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -48,6 +50,22 @@ def test_concurrent_spawns_do_not_meet_and_ranks_that_end_at_once_wait_for_the_o
     with ThreadPoolExecutor(3) as threads:
         spawns = [threads.submit(spawn, who_i_am, 3) for _ in range(6)]
         assert [spawned.result() for spawned in spawns] == [[(0, 3), (1, 3), (2, 3)]] * 6
+
+
+def test_another_thread_that_asks_for_the_processes_of_this_one_takes_no_exit_code():
+    is_over = threading.Event()
+
+    def ask():
+        while not is_over.is_set():
+            multiprocessing.active_children()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        assert [spawn(who_i_am, 3) for _ in range(4)] == [[(0, 3), (1, 3), (2, 3)]] * 4
+    finally:
+        is_over.set()
+        asking.join()
 
 
 def raise_on(rank, guilty, pending):
