@@ -66,7 +66,11 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
         "beside_on": lambda machine: attention.Beside(source.on(machine).documents()),
         "unmeasured": lambda group: attention.unmeasured(source, group),
         "train_step": train_step.TrainStep(documents),
-        "parallel": lambda run, ours: train_step.parallel_speedup(_parallel_rows(source, run), ours),
+        "parallel": lambda run, ours: train_step.parallel_speedup(_on_two_gpus(source, "parallel-step", run), ours),
+        "fully_sharded": lambda run, ours: train_step.parallel_speedup(_on_two_gpus(source, "fsdp", run), ours),
+        "tokens_of_a_rank": sorted(
+            {row["batch"] * row["context_length"] for one in source.named("fsdp") for row in one.rows}
+        ),
         "parallel_settings": sorted(
             {
                 (row["size"], row["precision"], row["world_size"])
@@ -88,9 +92,9 @@ def _common(values: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(values))
 
 
-def _parallel_rows(source: Source, run: str) -> list[Row]:
-    """The rows of a run of `study parallel-step` on two GPUs."""
-    runs = [one.rows for one in source.named("parallel-step") if one.folder == Path(f"{source.machine}-x2") / run]
+def _on_two_gpus(source: Source, study: str, run: str) -> list[Row]:
+    """The rows of a run of a study on two GPUs."""
+    runs = [one.rows for one in source.named(study) if one.folder == Path(f"{source.machine}-x2") / run]
     return list(itertools.chain.from_iterable(runs))
 
 

@@ -47,7 +47,7 @@ class TrainStep(Answer):
 
 
 def parallel_speedup(rows: list[Row], ours: str) -> tuple[float, float]:
-    """Speed-up of a strategy over the best of the others in the rows of a `study parallel-step`."""
+    """Speed-up of a strategy over the best of the others, in rows of `study parallel-step` or `study fsdp`."""
     mine = some([row for row in rows if row["ours"] == ours and row["status"] == "ok"], ours)
     return best(mine, speedup_of)[:2]
 
