@@ -117,7 +117,8 @@ def run_together(
 def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
     """Start to gather whole tensors from equal shares of their rows; return the works.
 
-    Each pair is a whole tensor and this rank's rows. They are cast and, if they are fewer than a share, padded.
+    Each pair is a whole tensor and this rank's rows. They are cast and, if they are fewer than a share, padded. All
+    whole tensors have one dtype and device.
     """
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     fast = fast_calls(group, pairs[0][0].device)

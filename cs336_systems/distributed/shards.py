@@ -136,11 +136,14 @@ def refuse_direct_use(name: str, *_: Any) -> None:
 
 def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
-    wholes = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
-    works = start_gathers(list(zip(wholes, [shard.parameter.detach() for shard in shards], strict=True)), group)
+    together: dict[tuple[torch.dtype, torch.device], list[tuple[Tensor, Tensor]]] = {}
+    for shard in shards:
+        whole = shard.allocate(dtype or shard.parameter.dtype)
+        together.setdefault((whole.dtype, whole.device), []).append((whole, shard.parameter.detach()))
+    works = [work for pairs in together.values() for work in start_gathers(pairs, group)]
     for shard in shards:
         shard.await_later(works)
-    return sum(whole.nbytes for whole in wholes), len(works)
+    return sum(whole.nbytes for pairs in together.values() for whole, _ in pairs), len(works)
 
 
 @dataclass(eq=False)
