@@ -27,8 +27,8 @@ def problem(document: Any, schema: dict[str, Any], root: dict[str, Any] | None =
     for keyword, value in schema.items():
         if keyword == "$ref":
             found = problem(document, root["$defs"][value.removeprefix("#/$defs/")], root, where)
-        elif keyword in ("properties", "required", "items"):
-            found = _inside(keyword, document, value, root, where)
+        elif keyword in ("properties", "additionalProperties", "required", "items"):
+            found = _inside(keyword, document, schema, root, where)
         elif keyword not in ANNOTATIONS:
             found = "" if _fits(keyword, document, value) else f"{where} breaks its {keyword}"
         else:
@@ -38,7 +38,8 @@ def problem(document: Any, schema: dict[str, Any], root: dict[str, Any] | None =
     return ""
 
 
-def _inside(keyword: str, document: Any, value: Any, root: dict[str, Any], where: str) -> str:
+def _inside(keyword: str, document: Any, schema: dict[str, Any], root: dict[str, Any], where: str) -> str:
+    value = schema[keyword]
     if keyword == "items" and isinstance(document, list):
         found = (problem(item, value, root, f"{where}[{index}]") for index, item in enumerate(document))
         return next(filter(None, found), "")
@@ -49,6 +50,9 @@ def _inside(keyword: str, document: Any, value: Any, root: dict[str, Any], where
         return next(
             filter(None, (problem(document[name], inner, root, f"{where}.{name}") for name, inner in named)), ""
         )
+    if keyword == "additionalProperties" and isinstance(document, dict):
+        others = ((name, inner) for name, inner in document.items() if name not in schema.get("properties", {}))
+        return next(filter(None, (problem(inner, value, root, f"{where}.{name}") for name, inner in others)), "")
     return ""
 
 
@@ -63,6 +67,8 @@ def _fits(keyword: str, document: Any, value: Any) -> bool:
         return not isinstance(document, str) or re.search(whole, document, re.ASCII) is not None
     if keyword == "maxLength":
         return not isinstance(document, str) or len(document) <= value
+    if keyword == "minItems":
+        return not isinstance(document, list) or len(document) >= value
     if keyword == "maxItems":
         return not isinstance(document, list) or len(document) <= value
     if keyword == "minimum":

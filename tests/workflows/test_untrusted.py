@@ -152,6 +152,9 @@ WRONG = [
     changed("judgement", "verdicts", 0, "accepted", to=None),
     changed("seconds", to=-1),
     changed("processes", to=1.5),
+    changed("judgement", "verdicts", 0, "negligible", to="1 %"),
+    changed("differences", to=[["torch"]]),
+    changed("spent_s", to={"samples": 1.0, "checks": "long"}),
 ]
 
 
