@@ -14,6 +14,7 @@ from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import (
     AverageOfRows,
     Traffic,
+    first_rows,
     naming,
     refuse_sparse,
     start_average,
@@ -80,7 +81,7 @@ class Averages:
                 averaged = first.average.wait()
             for shard, rows in zip(first.shards, averaged, strict=True):
                 parameter = shard.parameter
-                mine = rows[: parameter.shape[0]]
+                mine = first_rows(rows, parameter.shape[0])
                 parameter.grad = mine if parameter.grad is None else parameter.grad.add_(mine)
 
     @torch.no_grad()

@@ -115,20 +115,17 @@ def run_together(
 
 
 def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
-    """Start to gather whole tensors from equal shares of their rows; return the works.
+    """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works.
 
-    Each pair is a whole tensor and this rank's rows. They are cast and, if they are fewer than a share, padded. All
-    whole tensors have one dtype and device.
+    A share may be the rows of the whole tensor itself. All have one dtype and device.
     """
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
     fast = fast_calls(group, pairs[0][0].device)
-    shares = [(whole, whole.view(size, -1, *whole.shape[1:])[rank]) for whole, _ in pairs]
-    _fill([(share, rows) for (_, share), (_, rows) in zip(shares, pairs, strict=True)])
     if fast.launches_together:
-        return private.all_gather_coalesced(shares, group)
+        return private.all_gather_coalesced(pairs, group)
     if fast.moves_shards:
-        return [private.all_gather_single(*each, group=group, async_op=True) for each in shares]
-    return [dist.all_gather(list(whole.chunk(size)), share, group=group, async_op=True) for whole, share in shares]
+        return [private.all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
+    size = dist.get_world_size(group)
+    return [dist.all_gather(list(whole.chunk(size)), share, group=group, async_op=True) for whole, share in pairs]
 
 
 @dataclass(frozen=True)
@@ -218,18 +215,23 @@ def _padded(tensor: Tensor, num_ranks: int, dtype: torch.dtype) -> Tensor:
     if tensor.shape[0] == num_rows:
         return tensor.to(dtype).contiguous()
     room = tensor.new_empty(num_rows, *tensor.shape[1:], dtype=dtype)
-    _fill([(room, tensor)])
+    fill([room], [tensor])
     return room
 
 
 @torch.no_grad()
-def _fill(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copy to each room the rows for it, unless they are the room, and zeros behind them."""
-    pairs = [(room, rows) for room, rows in pairs if room.data_ptr() != rows.data_ptr()]
-    private.copy_each([room[: rows.shape[0]] for room, rows in pairs], [rows for _, rows in pairs])
-    for room, rows in pairs:
-        if rows.shape[0] < room.shape[0]:
-            room[rows.shape[0] :].zero_()
+def fill(rooms: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Copy each tensor to the first rows of its room, and zeros to the others."""
+    filled = [first_rows(room, tensor.shape[0]) for room, tensor in zip(rooms, tensors, strict=True)]
+    private.copy_each(filled, list(tensors))
+    for room, tensor in zip(rooms, tensors, strict=True):
+        if tensor.shape[0] < room.shape[0]:
+            room[tensor.shape[0] :].zero_()
+
+
+def first_rows(tensor: Tensor, num_rows: int) -> Tensor:
+    """Return the tensor's first rows, or itself if that is all of them, which takes no view."""
+    return tensor if tensor.shape[0] == num_rows else tensor[:num_rows]
 
 
 def require_floating(**dtypes: object) -> None:

@@ -12,9 +12,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import (
-    start_gathers,
-)
+from cs336_systems.distributed.collectives import fill, first_rows, start_gathers
 
 SHARDED = {"Linear", "Embedding"}
 """Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
@@ -45,6 +43,9 @@ class Shard:
         self._outside: Tensor | None = None
         self._padded_rows = size * self.num_rows
         self._memory: Tensor | None = None
+        self._mine: Tensor = parameter
+        """This rank's share of the memory's rows."""
+
         self._works: list[Any] = []
         parameter.data = parameter.detach()[self.rows].clone()
         parameter.grad = None
@@ -53,7 +54,7 @@ class Shard:
     def whole(self) -> Tensor:
         """Return an alias of the gathered matrix, with a version of its own, which later gathers do not change."""
         assert self._memory is not None and self.is_gathered
-        return self._memory[: self.shape[0]].data
+        return first_rows(self._memory, self.shape[0]).data
 
     def outside(self) -> Tensor:
         """Return what the model sees in place of the matrix outside of its layer's forward."""
@@ -86,19 +87,22 @@ class Shard:
     def gathered(self, group: dist.ProcessGroup | None) -> Tensor:
         """Gather a copy of the whole matrix in the parameter's dtype and wait for it."""
         copy = self.parameter.new_empty(self._padded_rows, *self.shape[1:], requires_grad=False)
-        for work in start_gathers([(copy, self.parameter.detach())], group):
+        share = copy[self.rows]
+        fill([share], [self.parameter])
+        for work in start_gathers([(copy, share)], group):
             work.wait()
         return copy[: self.shape[0]]
 
-    def allocate(self, dtype: torch.dtype) -> Tensor:
-        """Return the memory of the whole matrix in `dtype`, padded."""
-        mine = self.parameter.detach()
-        if self._memory is None or (self._memory.dtype, self._memory.device) != (dtype, mine.device):
+    def allocate(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the memory of the whole matrix in `dtype`, and this rank's share of its rows; both padded."""
+        device = self.parameter.device
+        if self._memory is None or (self._memory.dtype, self._memory.device) != (dtype, device):
             with torch.inference_mode(False):  # a graph could not keep a tensor of the inference mode
-                self._memory = mine.new_empty(self._padded_rows, *self.shape[1:], dtype=dtype)
+                self._memory = torch.empty(self._padded_rows, *self.shape[1:], dtype=dtype, device=device)
+                self._mine = self._memory[self.rows]
         else:
             self._memory.untyped_storage().resize_(self._memory.nbytes)
-        return self._memory
+        return self._memory, self._mine
 
 
 class _Whole(torch.autograd.Function):
@@ -136,14 +140,15 @@ def refuse_direct_use(name: str, *_: Any) -> None:
 
 def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
+    pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
+    fill([share for _, share in pairs], [shard.parameter for shard in shards])
     together: dict[tuple[torch.dtype, torch.device], list[tuple[Tensor, Tensor]]] = {}
-    for shard in shards:
-        whole = shard.allocate(dtype or shard.parameter.dtype)
-        together.setdefault((whole.dtype, whole.device), []).append((whole, shard.parameter.detach()))
-    works = [work for pairs in together.values() for work in start_gathers(pairs, group)]
+    for pair in pairs:
+        together.setdefault((pair[0].dtype, pair[0].device), []).append(pair)
+    works = [work for each in together.values() for work in start_gathers(each, group)]
     for shard in shards:
         shard.await_later(works)
-    return sum(whole.nbytes for pairs in together.values() for whole, _ in pairs), len(works)
+    return sum(whole.nbytes for whole, _ in pairs), len(works)
 
 
 @dataclass(eq=False)
