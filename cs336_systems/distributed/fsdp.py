@@ -290,9 +290,10 @@ class FullyShardedDataParallel(Wrapper):
         together: dict[tuple[torch.dtype, torch.dtype, torch.device], dict[Shard, Tensor]] = {}
         for shard, gradient in zip(use.layer.shards, gradients, strict=True):
             if gradient is not None:
-                self._had_backward, self._is_finished = True, False
                 self._reach("average", shard.name)
                 together.setdefault((shard.parameter.dtype, gradient.dtype, gradient.device), {})[shard] = gradient
+        if together:
+            self._had_backward, self._is_finished = True, False
         for each in together.values():
             self._averages.start(each)
 
