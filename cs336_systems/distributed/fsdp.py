@@ -14,7 +14,7 @@ process groups, which on CUDA are two streams.
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import naming, require_floating, total_norm
-from cs336_systems.distributed.norms import accept_low_precision
+from cs336_systems.distributed.low_precision import cast_inputs, let_norms_keep_theirs
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import (
     Wrapper,
@@ -70,8 +70,8 @@ class FullyShardedDataParallel(Wrapper):
 
     Construction checks that all ranks hold the same model and starts from rank 0's values. Parameters stay the same
     objects with the same names, but hold rows: build the optimizer afterwards, or before its first step. Compile
-    blocks before wrapping: a compiled module is gathered whole, every other layer by itself. The output projection of
-    `nn.MultiheadAttention` stays replicated.
+    blocks before wrapping: a compiled module is gathered whole, as is one of `together`, every other layer by itself.
+    The output projection of `nn.MultiheadAttention` stays replicated.
 
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
     once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
@@ -85,6 +85,8 @@ class FullyShardedDataParallel(Wrapper):
             `nn.MultiheadAttention` are not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2. Each takes memory; 2 is for gathers that
             take longer than a layer computes.
+        together: modules whose matrices are gathered and averaged together, such as the blocks of a Transformer: fewer
+            calls, which is faster where the host is slower than the GPU, for more memory.
         process_group: the ranks that share the model; None means all.
 
     Raises:
@@ -92,7 +94,7 @@ class FullyShardedDataParallel(Wrapper):
             orders; a sharded weight used outside of its layer's forward or of this wrapper, or changed between a
             forward and its backward; a failed or timed out collective.
         ValueError: a model that was sharded before; an embedding with max_norm; a dtype that is not of floating point;
-            another prefetch; a sparse gradient.
+            another prefetch; a module of `together` that is not in the model; a sparse gradient.
         TypeError: a wrapper that is copied or pickled.
     """
 
@@ -102,6 +104,7 @@ class FullyShardedDataParallel(Wrapper):
         compute_dtype: torch.dtype | None = None,
         *,
         prefetch: int = 1,
+        together: Iterable[nn.Module] = (),
         process_group: dist.ProcessGroup | None = None,
     ):
         super().__init__()
@@ -116,19 +119,24 @@ class FullyShardedDataParallel(Wrapper):
         """What happened in this step, or in the last one, in order: gather, compute, free or average, and of what."""
 
         verify_same_model(module, process_group)
-        verify_same_arguments(
-            f"{type(self).__name__} with compute_dtype={compute_dtype}, prefetch={prefetch}", process_group
-        )
+        whole = list(together)
+        names = {inner: name for name, inner in module.named_modules()}
+        arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}"
+        if whole:
+            arguments += f", together={[names.get(inner, 'one that is not in the model') for inner in whole]}"
+        verify_same_arguments(f"{type(self).__name__} with {arguments}", process_group)
         refuse_renormalization(module)
         require_floating(compute_dtype=compute_dtype)
         if not is_int(prefetch) or prefetch not in (0, 1, 2):
             raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
+        if others := [type(inner).__name__ for inner in whole if inner not in names]:
+            raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
         self._averages, self._order = self._new_groups()
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = shard_matrices(module, process_group)
         sharded = {shard.parameter for shard in self._shards}
         self._replicated = {name: value for name, value in module.named_parameters() if value not in sharded}
-        self._layers = {layer.name: layer for layer in layers_of(module, self._shards)}
+        self._layers = {layer.name: layer for layer in layers_of(module, self._shards, set(whole))}
         take_rows_when_loading(self._layers.values())
         self._forwards: dict[Layer, _Use] = {}
         self._num_passes, self._had_backward, self._is_finished = 0, False, True
@@ -137,8 +145,10 @@ class FullyShardedDataParallel(Wrapper):
             layer.module.register_forward_pre_hook(before, with_kwargs=True)
             layer.module.register_forward_hook(after, with_kwargs=True)
         if compute_dtype is not None:
-            inside = {inner for layer in self._layers.values() for inner in layer.module.modules()}
-            accept_low_precision(inner for inner in module.modules() if inner not in inside)
+            compiled = [layer.module for layer in self._layers.values() if layer.is_compiled]
+            inside = {inner for each in compiled for inner in each.modules()}
+            let_norms_keep_theirs(inner for inner in module.modules() if inner not in inside)
+            cast_inputs((owner for layer in self._layers.values() for owner in layer.plain), compute_dtype)
         for shard in self._shards:
             if shard.parameter.requires_grad:
                 shard.parameter.register_post_accumulate_grad_hook(partial(refuse_direct_use, shard.name))
@@ -245,14 +255,11 @@ class FullyShardedDataParallel(Wrapper):
 
         return torch.compiler.disable(hook) if layer.is_compiled else hook
 
-    def _before_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _before_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Gather a layer's matrices and show them to its module."""
         self._need(layer, layer)
         use = self._forwards[layer] = _Use(layer, _versions(layer) if torch.is_grad_enabled() else [])
         layer.show(wholes_of(layer.shards, partial(self._on_gradients, use)), self.compute_dtype)
-        if self.compute_dtype is None or not layer.is_plain:
-            return None
-        return tuple(map(self._cast, args)), {name: self._cast(value) for name, value in kwargs.items()}
 
     def _after_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Free a layer's matrices and watch for its backward."""
@@ -370,10 +377,6 @@ class FullyShardedDataParallel(Wrapper):
         self._averages.forget()
         self._order.start(None)
         self._had_backward = False
-
-    def _cast(self, value: Any) -> Any:
-        is_cast = isinstance(value, Tensor) and value.is_floating_point()
-        return value.to(self.compute_dtype) if is_cast else value
 
 
 def _versions(layer: Layer) -> list[int]:

@@ -1,6 +1,6 @@
 """Matrices of which every rank keeps some rows, and the layers that need them whole."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -153,7 +153,7 @@ def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.Proce
 
 @dataclass(eq=False)
 class Layer:
-    """A module that needs matrices whole: a linear or embedding layer, or a compiled module with those inside."""
+    """A module that needs matrices whole: a linear or embedding layer, or a module with those inside."""
 
     name: str
     module: nn.Module
@@ -174,9 +174,10 @@ class Layer:
         self.is_compiled = private.is_compiled(self.module)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the module is one linear or embedding layer, whose inputs and bias have the dtype of the weight."""
-        return _is_of(SHARDED, self.module) and not self.is_compiled
+    def plain(self) -> list[nn.Module]:
+        """The linear and embedding layers, unless compiled: their inputs and biases are cast as the weights are."""
+        owners = dict.fromkeys(owner for owner, _, _ in self.places)
+        return [] if self.is_compiled else [owner for owner in owners if _is_of(SHARDED, owner)]
 
     @property
     def reuses_weight(self) -> bool:
@@ -187,9 +188,9 @@ class Layer:
     def show(self, values: dict[Shard, Tensor], dtype: torch.dtype | None) -> None:
         """Let the module see whole matrices in place of its parameters, and the other parameters cast to `dtype`."""
         shown = {(owner, attribute): values[shard] for owner, attribute, shard in self.places}
-        if dtype is not None and self.is_plain:
-            for attribute, parameter in self.module.named_parameters(recurse=False):
-                shown.setdefault((self.module, attribute), parameter.to(dtype))
+        for owner in self.plain if dtype is not None else []:
+            for attribute, parameter in owner.named_parameters(recurse=False):
+                shown.setdefault((owner, attribute), parameter.to(dtype))
         for (owner, attribute), value in shown.items():
             owner.__dict__[attribute] = value  # found before the parameter of this name
         self._shown = list(shown)
@@ -250,8 +251,8 @@ def shard_matrices(module: nn.Module, group: dist.ProcessGroup | None) -> list[S
     ]
 
 
-def layers_of(module: nn.Module, shards: Sequence[Shard]) -> list[Layer]:
-    """Return the layers of a model that hold `shards`: compiled modules as a whole, otherwise the owners themselves."""
+def layers_of(module: nn.Module, shards: Sequence[Shard], together: Collection[nn.Module]) -> list[Layer]:
+    """Return the layers of a model that hold `shards`: compiled modules and `together` as a whole, or the owners."""
     by_parameter = {shard.parameter: shard for shard in shards}
 
     def places(owners: Iterator[nn.Module]) -> list[tuple[nn.Module, str, Shard]]:
@@ -265,11 +266,11 @@ def layers_of(module: nn.Module, shards: Sequence[Shard]) -> list[Layer]:
     layers: dict[nn.Module, Layer] = {}
 
     def visit(name: str, owner: nn.Module) -> None:
-        compiled = private.is_compiled(owner)
-        found = places(owner.modules() if compiled else iter([owner]))
+        is_whole = private.is_compiled(owner) or owner in together
+        found = places(owner.modules() if is_whole else iter([owner]))
         if found and owner not in layers:
             layers[owner] = Layer(name, owner, found)
-        if not compiled:
+        if not is_whole:
             for child, inner in owner.named_children():
                 visit(f"{name}.{child}" if name else child, inner)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     """Build a fully sharded step on this rank.
 
     `params`: sharding, compute_dtype, size, context_length, batch, precision, variant, world_size, mode. Sharding
-    prefetch_N is `FullyShardedDataParallel` that gathers N layers ahead, torch is `fully_shard` (FSDP2) by block.
+    prefetch_N is `FullyShardedDataParallel` that gathers N blocks ahead, torch is `fully_shard` (FSDP2), also by block.
     compute_dtype is that of the gathered weights. Mode step is the whole step; mode exposed is the excess of forward
     and backward over those of an unsharded model on this rank alone. The batch is that of every rank; attention is
     PyTorch's.
@@ -122,9 +123,11 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
 def _sharded(sharding: str, model: Any, compute_dtype: Any) -> tuple[Any, Any]:
     """Shard the model, compiled or not; return what to call in its place, and after a backward."""
+    blocks = measured("training", "blocks_of")(model)
     if sharding in PREFETCH:
         cls = measured("distributed.fsdp", "FullyShardedDataParallel")
-        net = cls(model, compute_dtype, prefetch=PREFETCH[sharding])
+        knows = "together" in inspect.signature(cls).parameters  # older commits gather each layer by itself
+        net = cls(model, compute_dtype, prefetch=PREFETCH[sharding], **({"together": blocks} if knows else {}))
         return net, net.finish_gradient_synchronization
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -133,7 +136,7 @@ def _sharded(sharding: str, model: Any, compute_dtype: Any) -> tuple[Any, Any]:
     import torch
 
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    for block in measured("training", "blocks_of")(model):
+    for block in blocks:
         fully_shard(block, mp_policy=policy)
     return fully_shard(model, mp_policy=policy), lambda: None
 

@@ -88,24 +88,49 @@ def most_gathered(net):
 
 
 def train_blocks(rank, world_size):
-    """Map (compiled, checkpointed) to the error against one process and the most matrices that were whole."""
+    """Map (how, checkpointed) to the error against one process and the most matrices that were whole."""
     alone, results = train(seeded(Blocks)), {}
-    for compiled in (False, True):
+    for how in ("by itself", "together", "compiled"):
         for checkpointed in (False, True):
-            net = FullyShardedDataParallel(seeded(partial(Blocks, compiled, checkpointed), rank))
+            model = seeded(partial(Blocks, how == "compiled", checkpointed), rank)
+            net = FullyShardedDataParallel(model, prefetch=2, together=model.blocks if how == "together" else ())
             train(net, rank, world_size)
             whole = net.state_dict()
             error = max(float((whole[name] - value).abs().max()) for name, value in alone.items())
-            results[compiled, checkpointed] = error, most_gathered(net)
+            results[how, checkpointed] = error, most_gathered(net)
     return results
 
 
-def test_compiled_and_checkpointed_blocks_are_right_and_no_more_than_two_layers_ahead_are_whole():
+def test_whole_and_checkpointed_blocks_are_right_and_no_more_than_two_layers_ahead_are_whole():
     for results in spawn(train_blocks, 2, 2):
         assert max(error for error, _ in results.values()) < 1e-6
-        assert results[False, False][1] <= 3
-        assert results[False, True][1] <= 4, "the layer whose backward waits for the recomputation, too"
-        assert max(results[True, True][1], results[True, False][1]) <= 6, "a compiled block has two matrices"
+        assert results["by itself", False][1] <= 3
+        assert results["by itself", True][1] <= 4, "the layer whose backward waits for the recomputation, too"
+        for how in ("together", "compiled"):
+            assert max(results[how, True][1], results[how, False][1]) <= 6, "a block has two matrices"
+
+
+def gather_together(rank):
+    """Return the events of a step in which a block is gathered whole, and whether bfloat16 gives the same logits."""
+    nets = [seeded(Blocks, rank) for _ in range(2)]
+    whole, single = (
+        FullyShardedDataParallel(net, torch.bfloat16, together=blocks)
+        for net, blocks in zip(nets, (nets[0].blocks, ()), strict=True)
+    )
+    outputs = [net(batch(0)[0]) for net in (whole, single)]
+    for output in outputs:
+        output.sum().backward()
+    finish(whole), finish(single)
+    return whole.events, outputs, [[value.grad for value in net.parameters()] for net in (whole, single)]
+
+
+def test_matrices_of_a_block_are_gathered_and_averaged_together():
+    for events, (output, expected), (gradients, others) in spawn(gather_together, 2):
+        kinds = [(kind, name.removesuffix(".weight")) for kind, name in events]
+        first = kinds.index(("gather", "blocks.0.up"))
+        assert kinds[first + 1] == ("gather", "blocks.0.down")
+        assert ("compute", "blocks.0") in kinds and ("compute", "blocks.0.up") not in kinds
+        torch.testing.assert_close([output, gradients], [expected, others], rtol=0, atol=0)
 
 
 def accumulate(rank, world_size):

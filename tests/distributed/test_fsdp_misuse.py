@@ -22,6 +22,12 @@ from tests.distributed.steps import backward, batch, error_of, finish, gradients
 on_the_cpu = pytest.mark.skipif(ON_GPUS, reason="NCCL ends the process of a rank that waits too long")
 
 
+def together(is_another):
+    """Wrap a model with a layer of it, or of another, to be gathered together."""
+    net = nn.Sequential(nn.Linear(2, 3))
+    return FullyShardedDataParallel(net, together=[nn.Linear(2, 3) if is_another else net[0]])
+
+
 def wrap_differently(rank):
     """Map what differs to the error."""
     last = rank == 2
@@ -31,6 +37,8 @@ def wrap_differently(rank):
         "dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3, dtype=half)),
         "compute_dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), half),
         "prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=1 + last)),
+        "together": error_of(together, last),
+        "not in it": error_of(together, True),
         "no such dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.int32),
         "embedding": error_of(FullyShardedDataParallel, nn.Embedding(4, 3, max_norm=1.0)),
         "inner bag": error_of(FullyShardedDataParallel, nn.Sequential(nn.EmbeddingBag(4, 3, max_norm=2.0))),
@@ -46,10 +54,11 @@ def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
     ranks = spawn(wrap_differently, 3)
     assert ranks[0] == ranks[1] == ranks[2]
     errors = ranks[0]
-    for kind in ("shape", "dtype", "compute_dtype", "prefetch"):
+    for kind in ("shape", "dtype", "compute_dtype", "prefetch", "together"):
         assert errors[kind].startswith("RuntimeError: rank 2 ") and "rank 0 " in errors[kind], kind
     assert errors["embedding"].startswith("ValueError: Embedding has max_norm=1.0; allowed: None")
     assert errors["inner bag"].startswith("ValueError: 0 has max_norm=2.0; allowed: None")
+    assert errors["not in it"] == "ValueError: together has Linear, not in the model; allowed: modules of it"
     assert errors["no such dtype"].startswith("ValueError: compute_dtype=torch.int32 was given; allowed:")
     assert errors["no dtype"].startswith("ValueError: compute_dtype='bfloat16' was given; allowed:")
     for wrong in (3, -1, 1.0, True, "1"):

@@ -39,8 +39,8 @@ def command(steps: Steps, prefetch: tuple[int, ...], requested: str | None, effo
     python -m perf study fsdp --world-size 2 --context 1024 --batch 16
     python -m perf study fsdp --prefetch 2 --compute-dtype float32
 
-    The same ranks hold both, which take single steps in turn, each timed by its slowest rank, as in parallel-step. Ours
-    gathers each linear layer by itself, or a compiled block whole; torch's gathers blocks.
+    The same ranks hold both, which take single steps in turn, each timed by its slowest rank, as in parallel-step. Both
+    gather a block as a whole.
     """
     dtype = requested or compute_dtype(steps)
 
