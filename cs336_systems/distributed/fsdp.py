@@ -259,7 +259,10 @@ class FullyShardedDataParallel(Wrapper):
         """Gather a layer's matrices and show them to its module."""
         self._need(layer, layer)
         use = self._forwards[layer] = _Use(layer, _versions(layer) if torch.is_grad_enabled() else [])
-        layer.show(wholes_of(layer.shards, partial(self._on_gradients, use)), self.compute_dtype)
+        self._show(use)
+
+    def _show(self, use: _Use) -> None:
+        use.layer.show(wholes_of(use.layer.shards, partial(self._on_gradients, use)), self.compute_dtype)
 
     def _after_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Free a layer's matrices and watch for its backward."""
@@ -286,10 +289,15 @@ class FullyShardedDataParallel(Wrapper):
         if not use.in_backward:
             self._had_backward = True
             self._need(use.layer, use)
+            if use.layer.recomputes:
+                with torch.enable_grad():
+                    self._show(use)
 
     def _after_backward(self, use: _Use) -> None:
         if use.in_backward:
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
+            if not any(shard.users for shard in use.layer.shards):
+                use.layer.hide()
 
     def _on_gradients(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
         """Free a layer and start to average the gradients of its matrices, those of the same dtypes together."""
@@ -357,7 +365,7 @@ class FullyShardedDataParallel(Wrapper):
         if self._order.has_begun:
             if not private.is_in_backward():  # a checkpoint may call this model again
                 self._averages.forget()
-            for layer in self._forwards:  # of a forward that raised, or that a checkpoint broke off
+            for layer in self._layers.values():  # of a pass that raised, or that a checkpoint broke off
                 layer.hide()
             self._forwards.clear()
             for shard in self._shards:
@@ -369,7 +377,7 @@ class FullyShardedDataParallel(Wrapper):
 
     def _abandon_pass(self) -> None:
         """Leave what is under way after an error, without waiting for ranks that may never take part."""
-        for layer in self._forwards:
+        for layer in self._layers.values():
             layer.hide()
         self._forwards.clear()
         for shard in self._shards:

@@ -180,6 +180,11 @@ class Layer:
         return [] if self.is_compiled else [owner for owner in owners if _is_of(SHARDED, owner)]
 
     @property
+    def recomputes(self) -> bool:
+        """Whether a checkpoint inside may run matrices' modules again in the backward, without this one's forward."""
+        return any(owner is not self.module for owner, _, _ in self.places)
+
+    @property
     def reuses_weight(self) -> bool:
         """Whether the gradient of its weight may depend on the weight, as it does not in torch's own forwards."""
         forward = getattr(self.module.forward, "__func__", None)
@@ -197,10 +202,11 @@ class Layer:
 
     def hide(self) -> None:
         """Let the module see its parameters again, except for a matrix that is guarded."""
-        for owner, attribute in self._shown:
-            owner.__dict__.pop(attribute, None)
-        self._shown = []
-        self.guard(self.is_guarded)
+        if self._shown:
+            for owner, attribute in self._shown:
+                owner.__dict__.pop(attribute, None)
+            self._shown = []
+            self.guard(self.is_guarded)
 
     def guard(self, is_guarded: bool) -> None:
         """Begin or end to refuse the matrices' use while this module's forward does not run."""

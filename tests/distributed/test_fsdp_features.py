@@ -133,6 +133,51 @@ def test_matrices_of_a_block_are_gathered_and_averaged_together():
         torch.testing.assert_close([output, gradients], [expected, others], rtol=0, atol=0)
 
 
+class Recomputing(nn.Module):
+    """A block that runs its layers again in its backward, which nobody but these sees."""
+
+    def __init__(self, use_reentrant=False):
+        super().__init__()
+        self.words, self.up = nn.Embedding(9, 4), nn.Linear(5, 4)
+        self.down = nn.Linear(4, FEATURES_OUT)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        return self.down(checkpoint(self.inner, x, use_reentrant=self.use_reentrant))
+
+    def inner(self, x):
+        torch._dynamo.graph_break()
+        return (self.words((x[:, :3].abs() * 20).long() % 9).sum(1) + self.up(x[:, :5])).sin()
+
+
+def recompute(rank, world_size):
+    """Map how a block is gathered to the errors of its gradients."""
+    results = {}
+    for how in ("by itself", "together", "compiled", "together, reentrant"):
+        model, plain = (seeded(partial(Recomputing, how.endswith("reentrant"))) for _ in range(2))
+        if how == "compiled":
+            model.compile(backend="eager", dynamic=False)
+        net = FullyShardedDataParallel(nn.Sequential(model), together=[model] if "together" in how else ())
+        for each in (net, plain):
+            each(batch(0)[0].requires_grad_()).sin().sum().backward()
+            finish(each)
+        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        results[how] = max(
+            float(
+                (mine.grad - (own.grad.split(-(-len(own) // world_size))[rank] if own.ndim == 2 else own.grad))
+                .abs()
+                .max()
+            )
+            for mine, own in pairs
+        )
+    return results
+
+
+def test_a_block_that_is_gathered_whole_may_recompute_its_layers():
+    for errors in spawn(recompute, 2, 2):
+        assert max(errors.values()) < 1e-6, errors
+
+
 def accumulate(rank, world_size):
     """Return the norm before clipping and the gradients' errors, against one process, after accumulation."""
     net, plain = FullyShardedDataParallel(seeded(Blocks, rank)), seeded(Blocks)
