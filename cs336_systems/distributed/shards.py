@@ -163,26 +163,25 @@ class Layer:
     shards: list[Shard] = field(init=False)
     """The matrices, each once."""
 
+    plain: list[nn.Module] = field(init=False)
+    """The linear and embedding layers, unless compiled: their inputs and biases are cast as the weights are."""
+
+    recomputes: bool = field(init=False)
+    """Whether a checkpoint inside may run matrices' modules again in the backward, without this one's forward."""
+
     is_compiled: bool = field(init=False)
     is_guarded: bool = False
     """Whether the whole model runs, which must not see rows in place of a matrix."""
 
-    _shown: list[tuple[nn.Module, str]] = field(default_factory=list)
+    _is_shown: bool = False
+    _cast: list[tuple[nn.Module, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        owners = list(dict.fromkeys(owner for owner, _, _ in self.places))
         self.shards = list(dict.fromkeys(shard for _, _, shard in self.places))
         self.is_compiled = private.is_compiled(self.module)
-
-    @property
-    def plain(self) -> list[nn.Module]:
-        """The linear and embedding layers, unless compiled: their inputs and biases are cast as the weights are."""
-        owners = dict.fromkeys(owner for owner, _, _ in self.places)
-        return [] if self.is_compiled else [owner for owner in owners if _is_of(SHARDED, owner)]
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether a checkpoint inside may run matrices' modules again in the backward, without this one's forward."""
-        return any(owner is not self.module for owner, _, _ in self.places)
+        self.plain = [] if self.is_compiled else [owner for owner in owners if _is_of(SHARDED, owner)]
+        self.recomputes = owners != [self.module]
 
     @property
     def reuses_weight(self) -> bool:
@@ -192,20 +191,21 @@ class Layer:
 
     def show(self, values: dict[Shard, Tensor], dtype: torch.dtype | None) -> None:
         """Let the module see whole matrices in place of its parameters, and the other parameters cast to `dtype`."""
-        shown = {(owner, attribute): values[shard] for owner, attribute, shard in self.places}
+        for owner, attribute, shard in self.places:
+            owner.__dict__[attribute] = values[shard]  # found before the parameter of this name
         for owner in self.plain if dtype is not None else []:
             for attribute, parameter in owner.named_parameters(recurse=False):
-                shown.setdefault((owner, attribute), parameter.to(dtype))
-        for (owner, attribute), value in shown.items():
-            owner.__dict__[attribute] = value  # found before the parameter of this name
-        self._shown = list(shown)
+                if attribute not in owner.__dict__:
+                    owner.__dict__[attribute] = parameter.to(dtype)
+                    self._cast.append((owner, attribute))
+        self._is_shown = True
 
     def hide(self) -> None:
         """Let the module see its parameters again, except for a matrix that is guarded."""
-        if self._shown:
-            for owner, attribute in self._shown:
+        if self._is_shown:
+            for owner, attribute in self._cast:
                 owner.__dict__.pop(attribute, None)
-            self._shown = []
+            self._is_shown, self._cast = False, []
             self.guard(self.is_guarded)
 
     def guard(self, is_guarded: bool) -> None:
