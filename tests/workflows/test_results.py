@@ -117,6 +117,7 @@ def test_without_results_there_is_nothing_to_store(main):
 @pytest.mark.parametrize(
     ("name", "content"),
     [(f"perf/records/m/{'a' * 40}.jsonl.gz", gzip.compress(b"{}")), (f"perf/results/m/{'a' * 8}-linked.json", VALID)],
+    ids=["records", "results"],  # a compressed content has the time of its making, and would name the test by it
 )
 def test_results_of_a_commit_that_main_has_lost_go_nowhere(main, name, content):
     write(main.runner / name, content)
