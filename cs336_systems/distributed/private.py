@@ -99,9 +99,8 @@ def all_gather_coalesced(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.Pro
     def coalesced() -> list[Any]:
         from torch._C._distributed_c10d import AllgatherOptions
 
-        options = AllgatherOptions()
-        options.asyncOp = True
-        return [_renamed(group, "all_gather_single", "allgather_into_tensor")(*_transposed(pairs), options)]
+        wholes, mine = [whole for whole, _ in pairs], [share for _, share in pairs]
+        return _start_many(("all_gather_single", "allgather_into_tensor"), wholes, mine, AllgatherOptions(), group)
 
     def fallback() -> list[Any]:
         return [all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
@@ -110,9 +109,7 @@ def all_gather_coalesced(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.Pro
 
 
 def reduce_scatter_coalesced(
-    pairs: Sequence[tuple[Tensor, Tensor]],
-    operation: dist.ReduceOp.RedOpType,
-    group: dist.ProcessGroup | None,
+    pairs: Sequence[tuple[Tensor, Tensor]], operation: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None
 ) -> list[Any]:
     """Reduce, for each pair of a whole tensor and room for this rank's share, as `reduce_scatter_single`; return works.
 
@@ -124,9 +121,8 @@ def reduce_scatter_coalesced(
 
         options = ReduceScatterOptions()
         options.reduceOp = operation  # type: ignore[assignment]
-        options.asyncOp = True
-        wholes, mine = _transposed(pairs)
-        return [_renamed(group, "reduce_scatter_single", "reduce_scatter_tensor")(mine, wholes, options)]
+        wholes, mine = [whole for whole, _ in pairs], [room for _, room in pairs]
+        return _start_many(("reduce_scatter_single", "reduce_scatter_tensor"), mine, wholes, options, group)
 
     def fallback() -> list[Any]:
         return [reduce_scatter_single(mine, whole, operation, group, True) for whole, mine in pairs]
@@ -134,14 +130,14 @@ def reduce_scatter_coalesced(
     return _attempt("ProcessGroup.reduce_scatter_single_coalesced", coalesced, fallback)
 
 
-def _renamed(group: dist.ProcessGroup | None, new: str, old: str) -> Any:
-    """Return a method for many tensors by its name since torch 2.13, or by the older one."""
-    process_group = _group(group)
-    return getattr(process_group, f"{new}_coalesced", None) or getattr(process_group, f"{old}_coalesced")
-
-
-def _transposed(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    return [first for first, _ in pairs], [second for _, second in pairs]
+def _start_many(
+    names: tuple[str, str], targets: list[Tensor], sources: list[Tensor], options: Any, group: dist.ProcessGroup | None
+) -> list[Any]:
+    """Start a collective of many tensors, of which torch 2.13 knows the first name and older ones the second."""
+    options.asyncOp = True
+    new, old = (f"{name}_coalesced" for name in names)
+    start = getattr(_group(group), new, None) or getattr(_group(group), old)
+    return [start(targets, sources, options)]
 
 
 def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | None, device: torch.device) -> list[Any]:

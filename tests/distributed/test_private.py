@@ -82,6 +82,38 @@ def test_without_it_each_tensor_has_its_own_launch_and_there_is_one_warning(name
     call([])
 
 
+MANY = [
+    f"{name}_coalesced"
+    for name in ("all_gather_single", "allgather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor")
+    if hasattr(dist.ProcessGroup, f"{name}_coalesced")
+]
+"""Collectives of many tensors, by their names since torch 2.13 and before."""
+
+
+def gather_and_scatter(rank, how):
+    """Return two gathered tensors, this rank's shares of two sums, and what was given up."""
+    wholes = [torch.zeros(4, 2), torch.zeros(2, 3)]
+    shares = [(whole, whole.chunk(2)[rank].fill_(rank + 1)) for whole in wholes]
+    terms = [(torch.arange(8.0).view(4, 2) * (rank + 1), torch.zeros(2, 2)), (torch.ones(2, 1), torch.zeros(1, 1))]
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore" if how else "error")
+        for name in MANY if how else []:
+            stack.enter_context(missing(dist.ProcessGroup, name, how))
+        works = private.all_gather_coalesced(shares, None)
+        works += private.reduce_scatter_coalesced(terms, dist.ReduceOp.SUM, None)
+        for work in works:
+            work.wait()
+    return [whole[:, 0].tolist() for whole in wholes], [mine.flatten().tolist() for _, mine in terms], len(works)
+
+
+@pytest.mark.parametrize("how", [None, "gone", "changed"])
+def test_many_tensors_are_gathered_and_reduced_in_one_call_or_one_by_one(how):
+    for rank, (gathered, reduced, calls) in enumerate(spawn_processes(gather_and_scatter, 2, how)):
+        assert gathered == [[1, 1, 2, 2], [1, 2]]
+        assert reduced == [[[0, 3, 6, 9], [12, 15, 18, 21]][rank], [2]]
+        assert calls == (4 if how else 2)
+
+
 def train_without(rank, world_size, how):
     """Train everything with all of the names missing; return the weights, the names warned of, and those given up."""
     with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as caught:
