@@ -47,7 +47,9 @@ from cs336_systems.distributed.shards import refuse_sharded
 
 @dataclass
 class _Launched:
-    bucket: Bucket
+    number: int
+    """Index of the bucket."""
+
     average: Average
     gradients: list[Tensor]
     """Gradients at the launch, which a later hook may have replaced in the parameters."""
@@ -258,16 +260,16 @@ class DataParallel(Wrapper):
         if self.flattens or self._communication_dtype is not None:
             dtype = self._communication_dtype or gradients[0].dtype
             flat = torch.cat([gradient.flatten().to(dtype) for gradient in gradients])
-        with self._naming(bucket):
+        with self._naming(number):
             average = start_average(gradients if flat is None else [flat], self.process_group)
         self._sent.add(bucket.num_bytes if flat is None else flat.nbytes, len(average.works))
-        self._launched.append(_Launched(bucket, average, gradients, flat))
+        self._launched.append(_Launched(number, average, gradients, flat))
 
     def _complete(self, launched: _Launched) -> None:
         """Wait for a bucket and write the average into its gradients, once."""
         if launched.is_complete:
             return
-        with self._naming(launched.bucket):
+        with self._naming(launched.number):
             launched.average.wait()
         gradients = launched.gradients
         if launched.flat is not None:
@@ -276,7 +278,7 @@ class DataParallel(Wrapper):
             private.copy_each(gradients, sums)
         if launched.average.divisor > 1:
             private.divide_each(gradients, launched.average.divisor)
-        for index, gradient in zip(launched.bucket.indices, gradients, strict=True):
+        for index, gradient in zip(self.buckets[launched.number].indices, gradients, strict=True):
             self._trained[index].grad = gradient
         launched.is_complete = True
 
@@ -314,11 +316,11 @@ class DataParallel(Wrapper):
                 f"{call} before finish_gradient_synchronization() of the last backward; allowed: after it"
             )
 
-    def _naming(self, bucket: Bucket) -> contextlib.AbstractContextManager[None]:
-        """Name the all-reduce in the message of an error raised inside."""
+    def _naming(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Name the all-reduce of a bucket in the message of an error raised inside."""
+        bucket = self.buckets[number]
         names = ", ".join(self._names[index] for index in bucket.indices)
-        number, count = self.buckets.index(bucket) + 1, len(self.buckets)
-        return naming(f"all-reduce {number} of {count} ({bucket.num_bytes} bytes: {names})")
+        return naming(f"all-reduce {number + 1} of {len(self.buckets)} ({bucket.num_bytes} bytes: {names})")
 
 
 def _ignore(_: int) -> None:
