@@ -30,10 +30,16 @@ class FastCalls(NamedTuple):
     moves_shards: bool = False
     """Gathers equal shards into one tensor, and reduces or exchanges equal shards of one tensor."""
 
+    coalesces_gathers: bool = False
+    """Gathers the shards of many tensors in one call."""
+
+    exchanges_sooner: bool = False
+    """Exchanges shards in less time than it reduces them, whatever their dtype."""
+
 
 FAST_CALLS = {
-    ("nccl", "cuda"): FastCalls(True, True, True, True),
-    ("gloo", "cpu"): FastCalls(coalesces_all_reduces=True, moves_shards=True),
+    ("nccl", "cuda"): FastCalls(True, True, True, True, True),
+    ("gloo", "cpu"): FastCalls(False, True, False, True, True, True),
 }
 """Fast calls by backend and device type. All other pairs have plain calls only; torch 2.11 to 2.15 refuses
 `allreduce_coalesced` for gloo with CUDA tensors."""
@@ -120,7 +126,7 @@ def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGro
     A share may be the rows of the whole tensor itself. All have one dtype and device.
     """
     fast = fast_calls(group, pairs[0][0].device)
-    if fast.launches_together:
+    if fast.coalesces_gathers and len(pairs) > 1:
         return private.all_gather_coalesced(pairs, group)
     if fast.moves_shards:
         return [private.all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
@@ -150,12 +156,14 @@ def start_average_of_rows(
     """Start to average tensors in `dtype`, and to give every rank an equal share of the rows of each, padded.
 
     Tensors of a narrower dtype are sent as they are, and summed in `dtype` where they arrive: half the bytes of a
-    reduction, in which every sum that is sent on would have to be wide. All have one dtype and device.
+    reduction, in which every sum that is sent on would have to be wide. So are all with gloo, which reduces shards
+    slowly. All have one dtype and device.
     """
     size, fast = dist.get_world_size(group), fast_calls(group, tensors[0].device)
     own = tensors[0].dtype
-    is_exchange = fast.moves_shards and own.itemsize < dtype.itemsize and torch.promote_types(own, dtype) == dtype
-    wholes = [_padded(tensor, size, own if is_exchange else dtype) for tensor in tensors]
+    is_narrower = own.itemsize < dtype.itemsize and torch.promote_types(own, dtype) == dtype
+    is_exchange = fast.moves_shards and (is_narrower or fast.exchanges_sooner)
+    wholes = [_padded(tensor, size, own if is_exchange and is_narrower else dtype) for tensor in tensors]
     num_bytes = sum(whole.nbytes for whole in wholes)
     if is_exchange:
         parts = [torch.empty_like(whole) for whole in wholes]
