@@ -11,7 +11,7 @@ from cs336_systems.accounting.collectives import all_gather_bytes
 from cs336_systems.configs import ModelConfig
 
 GRADIENTS_UNDER_WAY = 2
-"""Whole gradients that are averaged at once, while one is computed: in 4 bytes, or sent and received in 2 each."""
+"""Whole gradients that NCCL averages at once, while one is computed: in 4 bytes, or sent and received in 2 each."""
 
 
 def gathered_bytes(config: ModelConfig, num_ranks: int, compute_bytes: int, prefetch: int = 2) -> int:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +15,7 @@ from cs336_systems.distributed.collectives import (
     AverageOfRows,
     Traffic,
     first_rows,
+    grouped,
     naming,
     refuse_sparse,
     start_average,
@@ -38,7 +39,6 @@ class ShardedTraffic:
 
 @dataclass
 class _UnderWay:
-    names: str
     shards: list[Shard]
     average: AverageOfRows
 
@@ -56,19 +56,17 @@ class Averages:
     def start(self, gradients: Mapping[Shard, Tensor]) -> None:
         """Start to average at their owners the gradients of whole matrices, from the backward that runs now.
 
-        The matrices' parameters have one dtype and device, and so have the gradients.
-
-        The average is complete when that backward has ended. If it fails, the average is dropped.
+        The matrices' parameters have one dtype and device, and so have the gradients. The average is complete when that
+        backward has ended. If it fails, the average is dropped.
         """
         self._drop_failed()
         self.complete(max(MAX_UNDER_WAY - len(gradients), 0))
-        names = ", ".join(shard.name for shard in gradients)
         for shard, gradient in gradients.items():
             refuse_sparse(shard.name, gradient)
         dtype = next(iter(gradients)).parameter.dtype
-        with naming(f"average of {names}"):
+        with naming(f"average of {_names(gradients)}"):
             average = start_average_of_rows(list(gradients.values()), dtype, self.group)
-        self._under_way.append(_UnderWay(names, list(gradients), average))
+        self._under_way.append(_UnderWay(list(gradients), average))
         self.traffic.scattered.add(average.num_bytes, len(average.works))
         self._complete_after_backward(self._under_way[-1])
 
@@ -77,7 +75,7 @@ class Averages:
         """Add averages to the parameters' gradients, from the first on, until at most `num_left` are under way."""
         while sum(len(each.shards) for each in self._under_way) > num_left:
             first = self._under_way.popleft()
-            with naming(f"average of {first.names}"):
+            with naming(f"average of {_names(first.shards)}"):
                 averaged = first.average.wait()
             for shard, rows in zip(first.shards, averaged, strict=True):
                 parameter = shard.parameter
@@ -87,13 +85,13 @@ class Averages:
     @torch.no_grad()
     def average(self, parameters: Mapping[str, Tensor]) -> None:
         """Average the gradients of replicated parameters, those of one dtype and device together, and wait."""
-        together: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        every = []
         for name, value in parameters.items():
             assert value.grad is not None
             refuse_sparse(name, value.grad)
             value.grad = value.grad.contiguous()
-            together.setdefault((value.dtype, value.device), []).append(value.grad)
-        for gradients in together.values():
+            every.append(value.grad)
+        for gradients in grouped(every, lambda gradient: (gradient.dtype, gradient.device)):
             with naming(f"average of {', '.join(parameters)}"):
                 average = start_average(gradients, self.group)
                 average.wait()
@@ -113,3 +111,7 @@ class Averages:
     def _drop_failed(self) -> None:
         """Drop averages whose backward has ended without completing them."""
         self._under_way = deque(one for one in self._under_way if one.callback and one.callback() is not None)
+
+
+def _names(shards: Iterable[Shard]) -> str:
+    return ", ".join(shard.name for shard in shards)

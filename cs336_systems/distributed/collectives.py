@@ -2,10 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +12,8 @@ from torch import Tensor, nn
 
 from cs336_systems.distributed import private
 from cs336_systems.distributed.process_group import global_rank
+
+Item = TypeVar("Item")
 
 
 class FastCalls(NamedTuple):
@@ -120,6 +121,14 @@ def run_together(
     _wait(works)
 
 
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Group items of the same key, in the order of their first ones, which is the same on every rank."""
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
 def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
     """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works.
 
@@ -168,10 +177,10 @@ def start_average_of_rows(
     if is_exchange:
         parts = [torch.empty_like(whole) for whole in wholes]
         works = _start_exchange(list(zip(parts, wholes, strict=True)), group, fast)
-        return AverageOfRows(works, num_bytes, partial(_means, parts, size, dtype))
+        return AverageOfRows(works, num_bytes, functools.partial(_means, parts, size, dtype))
     mine = [whole.new_empty(whole.shape[0] // size, *whole.shape[1:]) for whole in wholes]
     average = _start_reduction(list(zip(wholes, mine, strict=True)), group, fast)
-    return AverageOfRows(average.works, num_bytes, partial(_quotients, mine, average.divisor))
+    return AverageOfRows(average.works, num_bytes, functools.partial(_quotients, mine, average.divisor))
 
 
 def _means(tensors: Sequence[Tensor], num_ranks: int, dtype: torch.dtype) -> list[Tensor]:
@@ -208,9 +217,6 @@ def _start_reduction(
         return Average(private.reduce_scatter_coalesced(pairs, operation, group), divisor)
     works = []
     for whole, mine in pairs:
-        if fast.moves_shards:
-            works.append(private.reduce_scatter_single(mine, whole, op=operation, group=group, async_op=True))
-            continue
         for owner, rows in enumerate(whole.chunk(dist.get_world_size(group))):
             result = mine.copy_(rows) if owner == dist.get_rank(group) else rows.clone()  # undefined afterwards
             works.append(dist.reduce(result, global_rank(group, owner), operation, group, async_op=True))

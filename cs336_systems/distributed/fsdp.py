@@ -28,7 +28,7 @@ from cs336_systems.checks import is_int
 from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
-from cs336_systems.distributed.collectives import naming, require_floating, total_norm
+from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_keep_theirs
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.replicas import (
@@ -302,15 +302,13 @@ class FullyShardedDataParallel(Wrapper):
     def _on_gradients(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
         """Free a layer and start to average the gradients of its matrices, those of the same dtypes together."""
         self._after_backward(use)
-        together: dict[tuple[torch.dtype, torch.dtype, torch.device], dict[Shard, Tensor]] = {}
-        for shard, gradient in zip(use.layer.shards, gradients, strict=True):
-            if gradient is not None:
-                self._reach("average", shard.name)
-                together.setdefault((shard.parameter.dtype, gradient.dtype, gradient.device), {})[shard] = gradient
-        if together:
+        arrived = [(shard, each) for shard, each in zip(use.layer.shards, gradients, strict=True) if each is not None]
+        for shard, _ in arrived:
+            self._reach("average", shard.name)
+        if arrived:
             self._had_backward, self._is_finished = True, False
-        for each in together.values():
-            self._averages.start(each)
+        for pairs in grouped(arrived, lambda pair: (pair[0].parameter.dtype, pair[1].dtype, pair[1].device)):
+            self._averages.start(dict(pairs))
 
     def _on_replicated_gradient(self) -> None:
         self._is_finished = False

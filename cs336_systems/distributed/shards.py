@@ -12,7 +12,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import fill, first_rows, start_gathers
+from cs336_systems.distributed.collectives import fill, first_rows, grouped, start_gathers
 
 SHARDED = {"Linear", "Embedding"}
 """Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
@@ -142,10 +142,8 @@ def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.Proce
     """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
     pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
     fill([share for _, share in pairs], [shard.parameter for shard in shards])
-    together: dict[tuple[torch.dtype, torch.device], list[tuple[Tensor, Tensor]]] = {}
-    for pair in pairs:
-        together.setdefault((pair[0].dtype, pair[0].device), []).append(pair)
-    works = [work for each in together.values() for work in start_gathers(each, group)]
+    together = grouped(pairs, lambda pair: (pair[0].dtype, pair[0].device))
+    works = [work for each in together for work in start_gathers(each, group)]
     for shard in shards:
         shard.await_later(works)
     return sum(whole.nbytes for whole, _ in pairs), len(works)
