@@ -21,6 +21,7 @@ from cs336_systems.distributed.collectives import (
     start_average,
     start_average_of_rows,
 )
+from cs336_systems.distributed.peer_copies import PeerCopies
 from cs336_systems.distributed.shards import Shard
 
 MAX_UNDER_WAY = 2
@@ -47,10 +48,13 @@ class _UnderWay:
 
 
 class Averages:
-    """Gradients that are being averaged in a group of their own, which on CUDA is a stream of its own."""
+    """Gradients that are being averaged in a group of their own, which on CUDA is a stream of its own.
 
-    def __init__(self, group: dist.ProcessGroup):
-        self.group, self.traffic = group, ShardedTraffic()
+    With `copies`, GPUs exchange those of matrices by their copy engines.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, copies: PeerCopies | None = None):
+        self.group, self.copies, self.traffic = group, copies, ShardedTraffic()
         self._under_way: deque[_UnderWay] = deque()
 
     def start(self, gradients: Mapping[Shard, Tensor]) -> None:
@@ -60,12 +64,13 @@ class Averages:
         backward has ended. If it fails, the average is dropped.
         """
         self._drop_failed()
-        self.complete(max(MAX_UNDER_WAY - len(gradients), 0))
+        first = next(iter(gradients))
+        exchange = self.copies.start_exchange if self.copies and self.copies.serve(first.parameter) else None
+        self.complete(0 if exchange else max(MAX_UNDER_WAY - len(gradients), 0))
         for shard, gradient in gradients.items():
             refuse_sparse(shard.name, gradient)
-        dtype = next(iter(gradients)).parameter.dtype
         with naming(f"average of {_names(gradients)}"):
-            average = start_average_of_rows(list(gradients.values()), dtype, self.group)
+            average = start_average_of_rows(list(gradients.values()), first.parameter.dtype, self.group, exchange)
         self._under_way.append(_UnderWay(list(gradients), average))
         self.traffic.scattered.add(average.num_bytes, len(average.works))
         self._complete_after_backward(self._under_way[-1])

@@ -76,7 +76,12 @@ class Average:
 
 def fast_calls(group: dist.ProcessGroup | None, device: torch.device) -> FastCalls:
     """Return the fast calls of the backend that the group uses for this device."""
-    return _fast_calls(dist.get_backend_config(group), device.type)
+    return FAST_CALLS.get((backend_of(group, device), device.type), FastCalls())
+
+
+def backend_of(group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """Return the name of the backend that the group uses for this device; nothing if it has none."""
+    return _backends(dist.get_backend_config(group)).get(device.type, "")
 
 
 def start_average(tensors: list[Tensor], group: dist.ProcessGroup | None) -> Average:
@@ -159,24 +164,28 @@ class AverageOfRows:
         return self._rows()
 
 
+Exchange = Callable[[Sequence[Tensor]], tuple[Sequence[Any], list[Tensor]]]
+"""Starts to collect this rank's share of the rows of every rank's tensors; returns the works, and where it collects."""
+
+
 def start_average_of_rows(
-    tensors: Sequence[Tensor], dtype: torch.dtype, group: dist.ProcessGroup | None
+    tensors: Sequence[Tensor], dtype: torch.dtype, group: dist.ProcessGroup | None, exchange: Exchange | None = None
 ) -> AverageOfRows:
     """Start to average tensors in `dtype`, and to give every rank an equal share of the rows of each, padded.
 
     Tensors of a narrower dtype are sent as they are, and summed in `dtype` where they arrive: half the bytes of a
     reduction, in which every sum that is sent on would have to be wide. So are all with gloo, which reduces shards
-    slowly. All have one dtype and device.
+    slowly, and with an `exchange` other than the group's. All have one dtype and device.
     """
     size, fast = dist.get_world_size(group), fast_calls(group, tensors[0].device)
     own = tensors[0].dtype
     is_narrower = own.itemsize < dtype.itemsize and torch.promote_types(own, dtype) == dtype
-    is_exchange = fast.moves_shards and (is_narrower or fast.exchanges_sooner)
-    wholes = [_padded(tensor, size, own if is_exchange and is_narrower else dtype) for tensor in tensors]
+    if exchange is None and fast.moves_shards and (is_narrower or fast.exchanges_sooner):
+        exchange = functools.partial(_start_exchange, group=group, fast=fast)
+    wholes = [_padded(tensor, size, own if exchange and is_narrower else dtype) for tensor in tensors]
     num_bytes = sum(whole.nbytes for whole in wholes)
-    if is_exchange:
-        parts = [torch.empty_like(whole) for whole in wholes]
-        works = _start_exchange(list(zip(parts, wholes, strict=True)), group, fast)
+    if exchange:
+        works, parts = exchange(wholes)
         return AverageOfRows(works, num_bytes, functools.partial(_means, parts, size, dtype))
     mine = [whole.new_empty(whole.shape[0] // size, *whole.shape[1:]) for whole in wholes]
     average = _start_reduction(list(zip(wholes, mine, strict=True)), group, fast)
@@ -195,15 +204,16 @@ def _quotients(tensors: list[Tensor], divisor: int) -> list[Tensor]:
 
 
 def _start_exchange(
-    pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None, fast: FastCalls
-) -> list[Any]:
-    """Start to fill each first tensor with this rank's share of every rank's second one."""
+    wholes: Sequence[Tensor], group: dist.ProcessGroup | None, fast: FastCalls
+) -> tuple[Sequence[Any], list[Tensor]]:
+    parts = [torch.empty_like(whole) for whole in wholes]
 
     def start() -> list[Any]:
+        pairs = zip(parts, wholes, strict=True)
         return [dist.all_to_all_single(*pair, group=group, async_op=True) for pair in pairs]
 
-    is_one_launch = fast.launches_together and len(pairs) > 1
-    return private.start_together(start, group, pairs[0][0].device) if is_one_launch else start()
+    is_one_launch = fast.launches_together and len(wholes) > 1
+    return private.start_together(start, group, wholes[0].device) if is_one_launch else start(), parts
 
 
 def _start_reduction(
@@ -285,10 +295,9 @@ def naming(what: str) -> Iterator[None]:
 
 
 @functools.cache
-def _fast_calls(backends: str, device_type: str) -> FastCalls:
-    """Look up torch's backend description, for example "cpu:gloo,cuda:nccl"."""
-    by_device = dict(entry.split(":", 1) for entry in backends.split(",") if ":" in entry)
-    return FAST_CALLS.get((by_device.get(device_type, ""), device_type), FastCalls())
+def _backends(description: str) -> dict[str, str]:
+    """Map device types to backends, from torch's description of a group, for example "cpu:gloo,cuda:nccl"."""
+    return dict(entry.split(":", 1) for entry in description.split(",") if ":" in entry)
 
 
 def _operation(fast: FastCalls, group: dist.ProcessGroup | None) -> tuple[dist.ReduceOp.RedOpType, int]:

@@ -9,7 +9,7 @@ Weights of linear and embedding layers are sharded by rows; all other parameters
 
 The first step records in which order the layers are used. Later steps gather up to `prefetch` layers ahead, in the
 forward as in the backward, and keep a matrix that the next layers need again. Gathers and averages belong to two
-process groups, which on CUDA are two streams.
+process groups, which on CUDA are two streams; so are the copies that replace them between the GPUs of one host.
 """
 
 import itertools
@@ -31,6 +31,7 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_keep_theirs
 from cs336_systems.distributed.order import Event, Order
+from cs336_systems.distributed.peer_copies import PeerCopies, device_of_copies
 from cs336_systems.distributed.replicas import (
     Wrapper,
     broadcast,
@@ -88,13 +89,17 @@ class FullyShardedDataParallel(Wrapper):
         together: modules whose matrices are gathered and averaged together, such as the blocks of a Transformer: fewer
             calls, which is faster where the host is slower than the GPU, for more memory.
         process_group: the ranks that share the model; None means all.
+        copy_engines: whether the GPUs' copy engines gather weights and exchange gradients, which leaves all
+            multiprocessors to the layers, instead of NCCL's kernels. None: if all ranks' GPUs are on one host. Each
+            GPU gives memory for a layer's gathered rows and whole gradients, `outside_bytes`.
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
             orders; a sharded weight used outside of its layer's forward or of this wrapper, or changed between a
             forward and its backward; a failed or timed out collective.
         ValueError: a model that was sharded before; an embedding with max_norm; a dtype that is not of floating point;
-            another prefetch; a module of `together` that is not in the model; a sparse gradient.
+            another prefetch; a module of `together` that is not in the model; copy engines where they cannot serve; a
+            sparse gradient.
         TypeError: a wrapper that is copied or pickled.
     """
 
@@ -106,6 +111,7 @@ class FullyShardedDataParallel(Wrapper):
         prefetch: int = 1,
         together: Iterable[nn.Module] = (),
         process_group: dist.ProcessGroup | None = None,
+        copy_engines: bool | None = None,
     ):
         super().__init__()
         refuse_sharded(module)
@@ -122,6 +128,8 @@ class FullyShardedDataParallel(Wrapper):
         whole = list(together)
         names = {inner: name for name, inner in module.named_modules()}
         arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}"
+        if copy_engines is not None:
+            arguments += f", copy_engines={copy_engines}"
         if whole:
             arguments += f", together={[names.get(inner, 'one that is not in the model') for inner in whole]}"
         verify_same_arguments(f"{type(self).__name__} with {arguments}", process_group)
@@ -131,7 +139,10 @@ class FullyShardedDataParallel(Wrapper):
             raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
         if others := [type(inner).__name__ for inner in whole if inner not in names]:
             raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
-        self._averages, self._order = self._new_groups()
+        device = device_of_copies(copy_engines, module.parameters(), process_group)
+        averages, order = self._new_groups()
+        self._copies = PeerCopies(averages, device) if device else None
+        self._averages, self._order = Averages(averages, self._copies), Order(order)
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = shard_matrices(module, process_group)
         sharded = {shard.parameter for shard in self._shards}
@@ -163,6 +174,16 @@ class FullyShardedDataParallel(Wrapper):
             f"a {type(self).__name__} was given to copy or to pickle; allowed: its state_dict(), called on all ranks"
         )
 
+    @property
+    def uses_copy_engines(self) -> bool:
+        """Whether the GPUs' copy engines gather and exchange matrices."""
+        return self._copies is not None
+
+    @property
+    def outside_bytes(self) -> int:
+        """Memory of this rank's GPU that the copy engines use so far, outside of torch's allocator."""
+        return self._copies.num_bytes if self._copies else 0
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""
         self._end_pass()
@@ -173,7 +194,10 @@ class FullyShardedDataParallel(Wrapper):
         try:
             for layer in self._layers.values():
                 layer.guard(True)
-            return self.module(*inputs, **kwargs)
+            output = self.module(*inputs, **kwargs)
+            if self._copies:
+                self._copies.watch()
+            return output
         finally:
             for layer in self._layers.values():
                 layer.guard(False)
@@ -188,6 +212,8 @@ class FullyShardedDataParallel(Wrapper):
         trained = {name: value for name, value in self._replicated.items() if value.grad is not None}
         self._reach("average", ", ".join(trained))
         self._averages.average(trained)
+        if self._copies:
+            self._copies.watch()
         self._end_pass()
         self.traffic, self._averages.traffic = self._averages.traffic, ShardedTraffic()
         self._num_passes, self._is_finished = 0, True
@@ -229,7 +255,7 @@ class FullyShardedDataParallel(Wrapper):
         named = self.module.named_parameters(remove_duplicate=False)
         return {name: by_parameter[value] for name, value in named if value in by_parameter}
 
-    def _new_groups(self) -> tuple[Averages, Order]:
+    def _new_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """Create process groups of the same ranks for the averages and, on the CPU, for the order."""
         group = self.process_group
         device = next((value.device for value in self.module.parameters()), torch.device("cpu"))
@@ -237,8 +263,7 @@ class FullyShardedDataParallel(Wrapper):
         if group is not None:
             options |= {"ranks": dist.get_process_group_ranks(group), "use_local_synchronization": True}
         backend = None if group is None else dist.get_backend_config(group)
-        averages = dist.new_group(backend=backend, **options)
-        return Averages(averages), Order(dist.new_group(backend="gloo", **options))
+        return dist.new_group(backend=backend, **options), dist.new_group(backend="gloo", **options)
 
     def _hook(self, method: Callable[..., Any], layer: Layer) -> Callable[..., Any]:
         """Return a hook of the layer's module; a strong reference to `self` would be a cycle through the module."""
@@ -321,7 +346,7 @@ class FullyShardedDataParallel(Wrapper):
             if missing:
                 self.events += [("gather", shard.name) for shard in missing]
                 with naming(f"gather for {needed.name}"):
-                    num_bytes, num_calls = gather(missing, self.compute_dtype, self.process_group)
+                    num_bytes, num_calls = gather(missing, self.compute_dtype, self.process_group, self._copies)
                 self._averages.traffic.gathered.add(num_bytes, num_calls)
         with naming(f"gather for {layer.name}"):
             for shard in layer.shards:

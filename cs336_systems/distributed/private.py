@@ -1,6 +1,7 @@
 """Private parts of torch, and one of Python: operations on many tensors, and collectives in one launch.
 
-If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning.
+If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning. Memory
+of other GPUs has none.
 """
 
 import datetime
@@ -259,3 +260,60 @@ def base_of(output: Tensor) -> Tensor:
     """
     base = getattr(output, "_base", None)
     return output if base is None or not base.requires_grad else base
+
+
+def missing_for_peer_memory() -> str:
+    """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
+    try:
+        from cuda.bindings import driver
+        from torch.distributed import _symmetric_memory
+
+        _ = driver.cuStreamWaitValue32, driver.cuStreamWriteValue32, _symmetric_memory.rendezvous
+    except (ImportError, AttributeError) as error:
+        return f"a library is missing or too old ({error})"
+    return ""
+
+
+def peer_memory(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup
+) -> tuple[Tensor, Any]:
+    """Allocate zeros on every rank's GPU, outside of torch's allocator; all ranks call it.
+
+    Returns the memory and a handle, whose `get_buffer(rank, shape, dtype, offset in elements)` is a rank's part.
+    """
+    from torch._C._distributed_c10d import _SymmetricMemory
+    from torch.distributed import _symmetric_memory
+
+    # not `_symmetric_memory.empty`: its pool gives freed memory away again, at times that differ between the ranks
+    strides = torch.empty(shape, device="meta").stride()
+    memory = _SymmetricMemory.empty_strided_p2p(shape, strides, dtype, device)
+    memory.zero_()
+    torch.cuda.synchronize(device)
+    return memory, _symmetric_memory.rendezvous(memory, group)
+
+
+def write_in_stream(counter: Tensor, value: int) -> None:
+    """Write a 32-bit number to any GPU's memory when the current stream comes to it."""
+    from cuda.bindings import driver
+
+    _require_success(driver.cuStreamWriteValue32(_current_stream(), counter.data_ptr(), value, 0))
+
+
+def wait_in_stream(counter: Tensor, value: int) -> None:
+    """Make the current stream wait, without a kernel, until a 32-bit number in memory is at least `value`."""
+    from cuda.bindings import driver
+
+    at_least = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+    _require_success(driver.cuStreamWaitValue32(_current_stream(), counter.data_ptr(), value, int(at_least)))
+
+
+def _current_stream() -> int:
+    """Return the handle of the current stream, with the GPU's context in this thread, such as autograd's, too."""
+    stream = torch.cuda.current_stream()
+    stream.query()  # any call of the CUDA runtime makes the context current, none of the driver does
+    return stream.cuda_stream
+
+
+def _require_success(result: tuple[Any, ...]) -> None:
+    if int(result[0]) != 0:
+        raise RuntimeError(f"the CUDA driver answered {result[0]!r}")

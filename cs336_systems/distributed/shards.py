@@ -13,6 +13,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import fill, first_rows, grouped, start_gathers
+from cs336_systems.distributed.peer_copies import PeerCopies
 
 SHARDED = {"Linear", "Embedding"}
 """Names of the classes whose weights are sharded: torch's, those derived from them, and the course's own."""
@@ -138,12 +139,21 @@ def refuse_direct_use(name: str, *_: Any) -> None:
     raise RuntimeError(f"{name} was used outside of its layer's forward; allowed: inside it, where it is whole")
 
 
-def gather(shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls."""
+def gather(
+    shards: Sequence[Shard], dtype: torch.dtype | None, group: dist.ProcessGroup | None, copies: PeerCopies | None
+) -> tuple[int, int]:
+    """Start to gather matrices in `dtype`, or each in its own; return the bytes of them whole, and the calls.
+
+    They travel by `copies`, if it serves their device, or else by the group's collectives.
+    """
     pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
-    fill([share for _, share in pairs], [shard.parameter for shard in shards])
-    together = grouped(pairs, lambda pair: (pair[0].dtype, pair[0].device))
-    works = [work for each in together for work in start_gathers(each, group)]
+    rows = [shard.parameter for shard in shards]
+    if copies and copies.serve(rows[0]):
+        works = [copies.start_gathers([whole for whole, _ in pairs], rows)]
+    else:
+        fill([share for _, share in pairs], rows)
+        together = grouped(pairs, lambda pair: (pair[0].dtype, pair[0].device))
+        works = [work for each in together for work in start_gathers(each, group)]
     for shard in shards:
         shard.await_later(works)
     return sum(whole.nbytes for whole, _ in pairs), len(works)

@@ -17,7 +17,7 @@ from cs336_systems.transformer import TransformerLM
 from tests.distributed.backends import LIKE_GLOO_ON_CUDA
 from tests.distributed.drawn import draw
 from tests.distributed.models import FEATURES_IN, FEATURES_OUT, Buffered, Toy
-from tests.distributed.ranks import spawn
+from tests.distributed.ranks import ON_NCCL, spawn
 from tests.distributed.steps import backward, batch, error_of, finish, seeded, train
 
 
@@ -583,3 +583,56 @@ def test_every_way_to_checkpoint_a_transformer_is_right():
     for results in spawn(train_checkpointed, 2, 2):
         assert max(error for error, _ in results.values()) < 1e-6
         assert max(most for _, most in results.values()) <= 6, "of 30"
+
+
+def ask_for_copy_engines(rank):
+    """Map each request to its error."""
+    return {
+        str(requested): error_of(lambda requested=requested: FullyShardedDataParallel(Toy(), copy_engines=requested))
+        for requested in (None, False, True, 1, "auto")
+    }
+
+
+def test_copy_engines_are_refused_where_they_cannot_serve():
+    for errors in spawn(ask_for_copy_engines, 1) + ([] if ON_NCCL else spawn(ask_for_copy_engines, 2)):
+        assert errors["None"] == errors["False"] == "nothing"
+        assert errors["True"].startswith("ValueError: copy_engines=True was given, but ")
+        for wrong in ("1", "auto"):
+            assert "allowed: True, False, None" in errors[wrong]
+
+
+class InFloat32(nn.Module):
+    """Blocks whose output is float32, whatever they compute in."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Blocks()
+
+    def forward(self, x):
+        return self.inner(x).float()
+
+
+def move_both_ways(rank, world_size):
+    """Map each way to move rows, and compute dtype, to the trained state and the traffic."""
+    results = {}
+    for copy_engines in (True, False):
+        for dtype in (None, torch.bfloat16):
+            net = FullyShardedDataParallel(seeded(InFloat32, rank), dtype, prefetch=2, copy_engines=copy_engines)
+            assert net.uses_copy_engines == copy_engines
+            train(net, rank, world_size, steps=5)
+            assert (net.outside_bytes > 0) == copy_engines
+            results[copy_engines, dtype] = net.state_dict(), net.traffic
+    return results
+
+
+@pytest.mark.skipif(not ON_NCCL, reason="needs NCCL, for the other way")
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_copy_engines_move_the_same_rows_as_collectives(world_size):
+    alone = train(seeded(InFloat32), steps=5)
+    for results in spawn(move_both_ways, world_size, world_size):
+        for dtype in (None, torch.bfloat16):
+            (copied, traffic), (collected, other_traffic) = results[True, dtype], results[False, dtype]
+            assert traffic == other_traffic
+            torch.testing.assert_close(copied, collected, rtol=1e-6, atol=1e-6)
+        error = max(float((results[True, None][0][name] - value).abs().max()) for name, value in alone.items())
+        assert error < 1e-6

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
-from tests.distributed.ranks import on_a_gpu, spawn, spawn_processes
+from tests.distributed.ranks import ON_NCCL, spawn
 
 VOCABULARY, WIDTH, HIDDEN = 7, 6, 9
 
@@ -75,12 +75,15 @@ def test_later_steps_gather_ahead_in_the_order_of_the_first_and_send_the_bytes_o
 DEPTH, SIDE, ROWS = 6, 2048, 8192
 
 
-def trace_steps(rank):
+def trace_steps(rank, copy_engines):
     """Map each prefetch to name, stream, start and end of what the GPU does in a third step, in order of the starts."""
     traces = {}
     for prefetch in (0, 1, 2):
         chain = nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(DEPTH)))
-        net, batch = FullyShardedDataParallel(chain, prefetch=prefetch), torch.ones(ROWS, SIDE)
+        net, batch = (
+            FullyShardedDataParallel(chain, prefetch=prefetch, copy_engines=copy_engines),
+            torch.ones(ROWS, SIDE),
+        )
 
         def step(net=net, batch=batch):
             net(batch).sum().backward()
@@ -100,21 +103,26 @@ def trace_steps(rank):
     return traces
 
 
-@pytest.mark.gpu
-def test_a_step_on_a_gpu_gathers_and_averages_in_streams_of_their_own_while_layers_compute():
-    (traces,) = spawn_processes(on_a_gpu, 1, trace_steps, backend="nccl")
+@pytest.mark.skipif(not ON_NCCL, reason="needs NCCL and two GPUs")
+@pytest.mark.parametrize("copy_engines", [True, False])
+def test_a_step_on_gpus_gathers_and_averages_in_streams_of_their_own_while_layers_compute(copy_engines):
+    traces, _ = spawn(trace_steps, 2, copy_engines)
+    kind, each = ("Memcpy", 2) if copy_engines else ("nccl", 1)  # own rows and the other rank's
     for prefetch, events in traces.items():
         products = [event for event in events if re.search("gemm|cutlass", event[0])]
         (compute,) = {stream for _, stream, _, _ in products}
-        moved = [event for event in events if event[1] != compute and re.search("DtoD|nccl", event[0])]
-        gathering, averaging = dict.fromkeys(stream for _, stream, _, _ in moved)
-        gathers = [(start, end) for _, stream, start, end in moved if stream == gathering]
+        moved = [event for event in events if event[1] != compute and re.search(kind, event[0])]
+        gathering, averaging = (
+            [(start, end) for _, stream, start, end in moved if stream == one]
+            for one in dict.fromkeys(stream for _, stream, _, _ in moved)
+        )
+        ends = gathering[each - 1 :: each]
+        gathers = [(start, end) for (start, _), (_, end) in zip(gathering[::each], ends, strict=True)]
         forward = [(start, end) for _, _, start, end in products[:DEPTH]]
         for (_, gathered), (start, _) in zip(gathers, forward, strict=False):
             assert gathered <= start, "a layer waits for its own gather"
         for layer in range(DEPTH - max(prefetch, 1)):
             ahead, (_, computed) = gathers[layer + max(prefetch, 1)][0], forward[layer]
             assert (ahead < computed) if prefetch else (ahead >= computed)
-        averages = [start for _, stream, start, _ in moved if stream == averaging]
-        assert len(averages) == DEPTH
-        assert averages[0] < products[-1][2], "the first gradient is averaged while earlier layers go backward"
+        assert len(averaging) == each * DEPTH
+        assert averaging[0][0] < products[-1][2], "the first gradient is averaged while earlier layers go backward"
