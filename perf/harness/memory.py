@@ -31,9 +31,9 @@ class Leftovers:
 def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str, Any]:
     """Measure `peak_bytes` and `largest_allocations` of building and running `build()`, by torch's CUDA allocator.
 
-    The run is the second if the work settles, that is, if its first run creates state that later runs keep. Inputs
-    count, since a user has to keep them. Memory from before (cuBLAS workspaces, the flush buffer) does not; the work
-    must have run once, so that it exists already.
+    What the work has outside of that allocator is added. The run is the second if the work settles, that is, if its
+    first run creates state that later runs keep. Inputs count, since a user has to keep them. Memory from before
+    (cuBLAS workspaces, the flush buffer) does not; the work must have run once, so that it exists already.
 
     Requested bytes count, as in the trace. Allocated bytes of identical work differ by 6 MiB, since a cached block is
     handed out whole if less than 1 MiB would remain, and reserved bytes by 3 GB.
@@ -56,10 +56,11 @@ def peak_memory(build: Callable[[], Workload], leftovers: Leftovers) -> dict[str
         work.run()
         torch.cuda.synchronize()
         trace = allocator_trace()
+        outside_bytes = work.outside_bytes()
     finally:
         record(enabled=None)
     peak_bytes, largest_allocations = peak_of(trace, first_of_run)
-    return {"peak_bytes": peak_bytes, "largest_allocations": largest_allocations}
+    return {"peak_bytes": peak_bytes + outside_bytes, "largest_allocations": largest_allocations}
 
 
 def peak_of(trace: list[dict[str, Any]], first_of_run: int) -> tuple[int, list[list[Any]]]:

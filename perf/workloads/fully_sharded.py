@@ -63,6 +63,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
     after_init = peak_bytes(device)
     alone = trained() if mode == "exposed" else None
 
+    def outside_bytes() -> int:
+        return getattr(train.run, "outside_bytes", 0)
+
     def gradients() -> Any:
         train.optimizer.zero_grad(set_to_none=True)
         loss = train.forward()
@@ -97,8 +100,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
         }
         if traffic := getattr(train.run, "traffic", None):
             facts |= {"gathered_bytes": traffic.gathered.num_bytes, "scattered_bytes": traffic.scattered.num_bytes}
+            facts["copy_engines"] = int(getattr(train.run, "uses_copy_engines", False))
             facts["calls"] = traffic.gathered.calls + traffic.scattered.calls + traffic.averaged.calls
-        return facts | peaks_of(after_init, gradients, train.optimizer_step, device)
+        peaks = peaks_of(after_init, gradients, train.optimizer_step, device)
+        return facts | {point: peak + outside_bytes() for point, peak in peaks.items()}
 
     def whole() -> Any:
         assert alone is not None
@@ -118,6 +123,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         without=whole if alone else None,
         settles=True,
         facts=facts,
+        outside_bytes=outside_bytes,
     )
 
 

@@ -65,6 +65,9 @@ class Workload:
     facts: Callable[[], dict[str, float]] = dict
     """Numbers beside the time, by name, such as communicated bytes; called after a run."""
 
+    outside_bytes: Callable[[], int] = int
+    """GPU memory beyond what torch's allocator counts, after a run."""
+
     results: Callable[[], dict[str, Any]] = dict
     """Tensors by name that depend only on the code, for a comparison of two commits."""
 

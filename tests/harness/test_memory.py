@@ -1,6 +1,7 @@
 """Peak memory is the same bytes whatever ran before, and its largest allocations name their callers."""
 
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -63,8 +64,9 @@ def test_the_peak_is_of_the_last_run_alone(monkeypatch, settles, order):
         size = {1: 10, 2: 7}[log.count("run")]
         trace.extend([entry("alloc", 1, size, "/a/b/run.py"), entry("free_completed", 1, size)])
 
-    made = Workload(run=run, check=lambda: 0.0, floor=Floor(), prepare=lambda: log.append("prepare"), settles=settles)
-    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == (7 if settles else 10)
+    prepare, outside = partial(log.append, "prepare"), lambda: 100
+    made = Workload(run, lambda: 0.0, Floor(), prepare, settles=settles, outside_bytes=outside)
+    assert peak_memory(lambda: made, Leftovers())["peak_bytes"] == 100 + (7 if settles else 10)
     assert log == order.split()
 
 
