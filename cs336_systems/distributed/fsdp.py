@@ -29,7 +29,7 @@ from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
-from cs336_systems.distributed.low_precision import cast_inputs, let_norms_keep_theirs
+from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follow_inputs
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.peer_copies import PeerCopies, device_of_copies
 from cs336_systems.distributed.replicas import (
@@ -82,8 +82,8 @@ class FullyShardedDataParallel(Wrapper):
         module: the same on every rank except for its values; available as `.module`.
         compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
             None keeps the parameters' dtype. Gradients are sent in their own dtype and summed in the parameter's.
-            Torch's norms compute in the dtype of their weights. Inputs and other parameters of a compiled block and of
-            `nn.MultiheadAttention` are not cast: run these under autocast.
+            Torch's norms take their weights in the dtype of their inputs. Inputs and other parameters of a compiled
+            block and of `nn.MultiheadAttention` are not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2. Each takes memory; 2 is for gathers that
             take longer than a layer computes.
         together: modules whose matrices are gathered and averaged together, such as the blocks of a Transformer: fewer
@@ -158,7 +158,7 @@ class FullyShardedDataParallel(Wrapper):
         if compute_dtype is not None:
             compiled = [layer.module for layer in self._layers.values() if layer.is_compiled]
             inside = {inner for each in compiled for inner in each.modules()}
-            let_norms_keep_theirs(inner for inner in module.modules() if inner not in inside)
+            let_norms_follow_inputs(inner for inner in module.modules() if inner not in inside)
             cast_inputs((owner for layer in self._layers.values() for owner in layer.plain), compute_dtype)
         for shard in self._shards:
             if shard.parameter.requires_grad:

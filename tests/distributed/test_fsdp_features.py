@@ -513,22 +513,39 @@ def test_inputs_of_layers_derived_from_linear_ones_are_cast_too():
     assert spawn(run_heads_in_low_precision, 2) == [["torch.bfloat16"] * 3] * 2
 
 
+NORMS = [
+    partial(nn.LayerNorm, 6),
+    partial(nn.GroupNorm, 2, 6),
+    partial(nn.RMSNorm, 6),
+    partial(nn.LayerNorm, 6, elementwise_affine=False),
+]
+
+
 def run_norms(rank):
-    """Return the dtypes of norms' outputs behind an embedding in bfloat16, of their outputs alone, and of gradients."""
+    """Return errors of norms behind an embedding in bfloat16, the dtypes of their outputs there and alone."""
     results = []
-    for norm in (nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.LayerNorm(6, elementwise_affine=False)):
-        net = FullyShardedDataParallel(nn.Sequential(nn.Embedding(5, 6), norm), torch.bfloat16)
+    for make in NORMS:
+        embedding, norm = nn.Embedding(5, 6), make()
+        net = FullyShardedDataParallel(nn.Sequential(embedding, norm), torch.bfloat16)
         output = net(torch.arange(5))
         output.float().square().sum().backward()
         finish(net)
-        alone = norm(input=torch.ones(2, 6))
-        results.append([output.dtype, alone.dtype, *{value.grad.dtype for value in net.parameters()}])
+        assert {value.grad.dtype for value in net.parameters()} == {torch.float32}
+        error_of(partial(norm, torch.ones(2, 5, dtype=torch.bfloat16)))
+        assert norm.weight is dict(norm.named_parameters()).get("weight"), "the error left a cast weight"
+        plain = make().double()
+        plain.load_state_dict(norm.state_dict())
+        expected = plain(net.state_dict()["0.weight"].bfloat16().double())
+        error = float((output - expected).detach().abs().max())
+        results.append((error, [output.dtype, norm(torch.ones(2, 6)).dtype, norm(torch.ones(2, 6).double()).dtype]))
     return results
 
 
-def test_norms_take_inputs_of_low_precision():
+def test_norms_give_the_dtype_of_their_inputs():
     for results in spawn(run_norms, 2):
-        assert results == [[torch.bfloat16, torch.float32, torch.float32]] * 3
+        for error, dtypes in results:
+            assert error < 2e-2 and dtypes == [torch.bfloat16, torch.float32, torch.float64]
+        assert len(results) == len(NORMS)
 
 
 def train_in_pairs(rank):
