@@ -48,12 +48,12 @@ class _UnderWay:
 
 
 class Averages:
-    """Gradients that are being averaged in a group of their own, which on CUDA is a stream of its own.
+    """Gradients that are being averaged, those of matrices by `copies`, or else all by a group that nobody else uses.
 
-    With `copies`, GPUs exchange those of matrices by their copy engines.
+    So on CUDA they have a stream of their own.
     """
 
-    def __init__(self, group: dist.ProcessGroup, copies: PeerCopies | None = None):
+    def __init__(self, group: dist.ProcessGroup | None, copies: PeerCopies | None = None):
         self.group, self.copies, self.traffic = group, copies, ShardedTraffic()
         self._under_way: deque[_UnderWay] = deque()
 
@@ -66,7 +66,7 @@ class Averages:
         self._drop_failed()
         first = next(iter(gradients))
         exchange = self.copies.start_exchange if self.copies and self.copies.serve(first.parameter) else None
-        self.complete(0 if exchange else max(MAX_UNDER_WAY - len(gradients), 0))
+        self.complete(max(MAX_UNDER_WAY - len(gradients), 0))
         for shard, gradient in gradients.items():
             refuse_sparse(shard.name, gradient)
         with naming(f"average of {_names(gradients)}"):

@@ -8,8 +8,8 @@ Weights of linear and embedding layers are sharded by rows; all other parameters
               optimizer.step()          of this rank's rows
 
 The first step records in which order the layers are used. Later steps gather up to `prefetch` layers ahead, in the
-forward as in the backward, and keep a matrix that the next layers need again. Gathers and averages belong to two
-process groups, which on CUDA are two streams; so are the copies that replace them between the GPUs of one host.
+forward as in the backward, and keep a matrix that the next layers need again. On CUDA gathers and averages are in two
+streams: between the GPUs of one host those of `PeerCopies`, otherwise those of two process groups.
 """
 
 import itertools
@@ -90,8 +90,8 @@ class FullyShardedDataParallel(Wrapper):
             calls, which is faster where the host is slower than the GPU, for more memory.
         process_group: the ranks that share the model; None means all.
         copy_engines: whether the GPUs' copy engines gather weights and exchange gradients, which leaves all
-            multiprocessors to the layers, instead of NCCL's kernels. None: if all ranks' GPUs are on one host. Each
-            GPU gives memory for a layer's gathered rows and whole gradients, `outside_bytes`.
+            multiprocessors to the layers, instead of NCCL's kernels. None: if all ranks' GPUs are on one host. They
+            need `outside_bytes` of memory.
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
@@ -140,9 +140,9 @@ class FullyShardedDataParallel(Wrapper):
         if others := [type(inner).__name__ for inner in whole if inner not in names]:
             raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
         device = device_of_copies(copy_engines, module.parameters(), process_group)
-        averages, order = self._new_groups()
-        self._copies = PeerCopies(averages, device) if device else None
-        self._averages, self._order = Averages(averages, self._copies), Order(order)
+        self._copies = PeerCopies(process_group, device) if device else None
+        self._averages = Averages(process_group if device else self._new_group(), self._copies)
+        self._order = Order(self._new_group("gloo"))
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = shard_matrices(module, process_group)
         sharded = {shard.parameter for shard in self._shards}
@@ -181,7 +181,7 @@ class FullyShardedDataParallel(Wrapper):
 
     @property
     def outside_bytes(self) -> int:
-        """Memory of this rank's GPU that the copy engines use so far, outside of torch's allocator."""
+        """Memory of this rank's GPU in which the copy engines write, outside of torch's allocator."""
         return self._copies.num_bytes if self._copies else 0
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -255,15 +255,15 @@ class FullyShardedDataParallel(Wrapper):
         named = self.module.named_parameters(remove_duplicate=False)
         return {name: by_parameter[value] for name, value in named if value in by_parameter}
 
-    def _new_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """Create process groups of the same ranks for the averages and, on the CPU, for the order."""
+    def _new_group(self, backend: str | None = None) -> dist.ProcessGroup:
+        """Create a process group of the same ranks; None stands for the backend of theirs."""
         group = self.process_group
         device = next((value.device for value in self.module.parameters()), torch.device("cpu"))
         options: dict[str, Any] = {"timeout": private.timeout_of(group, device)}
         if group is not None:
             options |= {"ranks": dist.get_process_group_ranks(group), "use_local_synchronization": True}
-        backend = None if group is None else dist.get_backend_config(group)
-        return dist.new_group(backend=backend, **options), dist.new_group(backend="gloo", **options)
+            backend = backend or dist.get_backend_config(group)
+        return dist.new_group(backend=backend, **options)
 
     def _hook(self, method: Callable[..., Any], layer: Layer) -> Callable[..., Any]:
         """Return a hook of the layer's module; a strong reference to `self` would be a cycle through the module."""

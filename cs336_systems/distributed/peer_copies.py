@@ -1,25 +1,33 @@
 """Gathers and exchanges between the GPUs of one host by their copy engines, which leave the multiprocessors to matmuls.
 
 NCCL moves data with kernels, which take multiprocessors from whatever computes beside them. Here a stream of every rank
-copies from and to the memory of the other GPUs, and waits for the other ranks' streams by stream memory operations.
+copies into the memory of the other GPUs, and waits for the other ranks' streams by stream memory operations.
 """
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import backend_of, fill
+from cs336_systems.distributed.collectives import backend_of
+
+NUM_BYTES = 16 * 2**20
+"""Memory in which a rank receives gathers, and that for exchanges."""
+
+NUM_SLOTS = 2
+"""Parts of it for each other rank, which one stream empties while another rank's stream fills the next."""
 
 ALIGNMENT = 256
 """Bytes."""
 
 READY, TAKEN = 0, 1
-"""Signals: the sender has data to be read, or has written them; the receiver has read them, or has room."""
+"""Signals: the sender has filled its slot; the receiver has emptied it."""
 
 
 def device_of_copies(
@@ -96,132 +104,109 @@ class PeerWork:
         return not self._tensors or self._event.query()
 
 
-class PeerStream:
-    """A stream, memory in which the other ranks read or write, and signals between the ranks' streams.
+class PeerStreams:
+    """A stream that copies tensors into the other ranks' memory, and one that takes theirs out of this rank's.
 
-    A signal is a counter in the receiver's memory, which the sender's stream sets and the receiver's stream waits for.
+    A rank has two slots for each other rank, which fills them in turn while the rank empties the one before. Signals
+    are counters in the receiver's memory, which the sender's stream sets and the receiver's stream waits for.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device):
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device):
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        self.stream = torch.cuda.Stream(device, priority=-1)
-        self.num_bytes = 0
-        """Size of the memory."""
-
-        self._group, self._device = group, device
+        self._sending, self._receiving = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
         self._works: list[PeerWork] = []
         shape = (2, self.size)
         _, flags = self._held_flags = private.peer_memory(shape, torch.int32, device, group)
         self._flags = [flags.get_buffer(rank, shape, torch.int32) for rank in range(self.size)]
         self._sent = [[0] * self.size for _ in range(2)]
         self._awaited = [[0] * self.size for _ in range(2)]
+        _, rooms = self._held_rooms = private.peer_memory((NUM_BYTES,), torch.uint8, device, group)
+        self._rooms = [rooms.get_buffer(rank, (NUM_BYTES,), torch.uint8) for rank in range(self.size)]
+        self._slot_bytes = NUM_BYTES // NUM_SLOTS // (self.size - 1) // ALIGNMENT * ALIGNMENT
+        self._round = 0
+        with torch.cuda.stream(self._receiving):
+            for rank in self.others * NUM_SLOTS:
+                self._signal(TAKEN, rank)
 
-    def reserve(self, num_bytes: int) -> None:
-        """Have at least `num_bytes` of memory. All ranks call it with the same number."""
-        if num_bytes > self.num_bytes:
-            torch.cuda.synchronize(self._device)  # so no rank uses the old memory when all have come here
-            self._memory, self._handle = private.peer_memory((num_bytes,), torch.uint8, self._device, self._group)
-            self.num_bytes = num_bytes
+    def start(self, outgoing: Sequence[Sequence[Tensor]], incoming: Sequence[Sequence[Tensor]]) -> PeerWork:
+        """Start to copy the outgoing tensors for each rank into those that come in there from this one.
 
-    def place(self, rank: int, offset: int, like: Tensor) -> Tensor:
-        """Return a part of a rank's memory with a tensor's shape and dtype, from an offset in bytes."""
-        return self._handle.get_buffer(rank, tuple(like.shape), like.dtype, offset // like.dtype.itemsize)
+        All are contiguous, and the n-th ones everywhere have the same size. The current stream may have written the
+        outgoing ones; the work keeps all.
+        """
+        sent, received = ([[_as_bytes(each) for each in tensors] for tensors in way] for way in (outgoing, incoming))
+        for stream in (self._sending, self._receiving):
+            stream.wait_stream(torch.cuda.current_stream())
+        for pieces in rounds_of([each.numel() for each in sent[self.others[0]]], self._slot_bytes):
+            with torch.cuda.stream(self._sending), torch.no_grad():
+                for rank in self.others:
+                    self._await_signal(TAKEN, rank)
+                    for piece in pieces:
+                        self._slot(rank, self.rank, piece).copy_(piece.of(sent[rank]))
+                    self._signal(READY, rank)
+            with torch.cuda.stream(self._receiving), torch.no_grad():
+                for rank in self.others:
+                    self._await_signal(READY, rank)
+                    for piece in pieces:
+                        piece.of(received[rank]).copy_(self._slot(self.rank, rank, piece))
+                    self._signal(TAKEN, rank)
+            self._round += 1
+        with torch.cuda.stream(self._receiving), torch.no_grad():
+            for target, source in zip(received[self.rank], sent[self.rank], strict=True):
+                target.copy_(source)
+        self._receiving.wait_stream(self._sending)
+        work = PeerWork(self._receiving.record_event(), [*chain(*sent, *received)])
+        self._works = [one for one in self._works if not one.has_ended()] + [work]
+        return work
 
-    def signal(self, kind: int, rank: int) -> None:
+    def _slot(self, receiver: int, sender: int, piece: "Piece") -> Tensor:
+        """Return a piece's place in this round's slot of the sender, in the receiver's memory."""
+        slot = (sender - receiver - 1) % self.size * NUM_SLOTS + self._round % NUM_SLOTS
+        start = slot * self._slot_bytes + piece.place
+        return self._rooms[receiver][start : start + piece.stop - piece.start]
+
+    def _signal(self, kind: int, rank: int) -> None:
         """Tell a rank that the current stream has come to this point."""
         self._sent[kind][rank] += 1
         private.write_in_stream(self._flags[rank][kind, self.rank], self._sent[kind][rank])
 
-    def await_signal(self, kind: int, rank: int) -> None:
+    def _await_signal(self, kind: int, rank: int) -> None:
         """Make the current stream wait for the next signal of a rank."""
         self._awaited[kind][rank] += 1
         private.wait_in_stream(self._flags[self.rank][kind, rank], self._awaited[kind][rank])
 
-    def started(self, tensors: Sequence[Tensor]) -> PeerWork:
-        """Return the work of all copies so far, which keeps tensors until it has been waited for or has ended."""
-        work = PeerWork(self.stream.record_event(), tensors)
-        self._works = [one for one in self._works if not one.has_ended()] + [work]
-        return work
-
 
 class PeerCopies:
-    """Gathers and exchanges of matrices' rows, each in a stream of its own.
+    """Gathers and exchanges of matrices' rows, each in streams of its own.
 
     All ranks start the same gathers in the same order, and the same exchanges. `device_of_copies` tells where it works.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device):
+    num_bytes = 2 * NUM_BYTES
+    """Memory for copies under way, which torch's allocator does not count."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device):
         self.device = device
         self._group = group
-        self._gathers, self._exchanges = PeerStream(group, device), PeerStream(group, device)
-        self._copied: torch.cuda.Event | None = None
-        """After the copy of this rank's own rows in the last gather."""
-
+        self._gathers, self._exchanges = PeerStreams(group, device), PeerStreams(group, device)
         self._zero = torch.zeros(1, device=device)
 
     def serve(self, tensor: Tensor) -> bool:
         """Whether these copies are for the tensor's device."""
         return tensor.device == self.device
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory for copies under way, which torch's allocator does not count."""
-        return self._gathers.num_bytes + self._exchanges.num_bytes
-
-    def start_gathers(self, wholes: Sequence[Tensor], shares: Sequence[Tensor]) -> PeerWork:
-        """Start to fill whole matrices with all ranks' shares of their rows, cast to their dtype and padded by zeros.
-
-        Every rank casts its shares into its own memory, from which the others pull them.
-        """
+    def start_gathers(self, wholes: Sequence[Tensor]) -> PeerWork:
+        """Start to fill whole matrices with the other ranks' equal shares of the rows; this rank's are there."""
         peers = self._gathers
-        parts = [whole.chunk(peers.size) for whole in wholes]
-        offsets, end = _offsets([part[0].nbytes for part in parts])
-        peers.reserve(end)
-        if self._copied:
-            torch.cuda.current_stream().wait_event(self._copied)
-            for rank in peers.others:
-                peers.await_signal(TAKEN, rank)
-        mine = [peers.place(peers.rank, at, part[0]) for at, part in zip(offsets, parts, strict=True)]
-        fill(mine, shares)
-        peers.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(peers.stream), torch.no_grad():
-            for rank in peers.others:
-                peers.signal(READY, rank)
-            for part, share in zip(parts, mine, strict=True):
-                part[peers.rank].copy_(share)
-            self._copied = peers.stream.record_event()
-            for rank in peers.others:
-                peers.await_signal(READY, rank)
-                for at, part in zip(offsets, parts, strict=True):
-                    part[rank].copy_(peers.place(rank, at, part[rank]))
-                peers.signal(TAKEN, rank)
-        return peers.started(wholes)
+        parts = _by_rank(wholes, peers.size)
+        mine, parts[peers.rank] = parts[peers.rank], []
+        return peers.start([mine if part else [] for part in parts], parts)
 
     def start_exchange(self, wholes: Sequence[Tensor]) -> tuple[list[PeerWork], list[Tensor]]:
-        """Start to collect this rank's share of the rows of every rank's tensors, as `collectives.Exchange` does.
-
-        The next exchange collects in the same memory, and must start in a stream in which this one's has been read.
-        """
-        peers = self._exchanges
-        parts = [whole.chunk(peers.size) for whole in wholes]
-        offsets, end = _offsets([whole.nbytes for whole in wholes])
-        peers.reserve(end)
-        collected = [peers.place(peers.rank, at, whole) for at, whole in zip(offsets, wholes, strict=True)]
-        peers.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(peers.stream), torch.no_grad():
-            for rank in peers.others:
-                peers.signal(TAKEN, rank)
-            for part, room in zip(parts, collected, strict=True):
-                room.chunk(peers.size)[peers.rank].copy_(part[peers.rank])
-            for rank in peers.others:
-                peers.await_signal(TAKEN, rank)
-                for at, part in zip(offsets, parts, strict=True):
-                    peers.place(rank, at + peers.rank * part[rank].nbytes, part[rank]).copy_(part[rank])
-                peers.signal(READY, rank)
-            for rank in peers.others:
-                peers.await_signal(READY, rank)
-        return [peers.started(wholes)], collected
+        """Start to collect this rank's share of the rows of every rank's tensors, as `collectives.Exchange` does."""
+        size, collected = self._exchanges.size, [torch.empty_like(whole) for whole in wholes]
+        return [self._exchanges.start(_by_rank(wholes, size), _by_rank(collected, size))], collected
 
     def watch(self) -> None:
         """Start a collective after all copies that the current stream waits for: a stream alone would wait forever.
@@ -231,10 +216,40 @@ class PeerCopies:
         dist.all_reduce(self._zero, group=self._group, async_op=True)
 
 
-def _offsets(sizes: Iterable[int]) -> tuple[list[int], int]:
-    """Return where pieces of these bytes begin, and where the last one ends."""
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end += -(-size // ALIGNMENT) * ALIGNMENT
-    return offsets, end
+def _by_rank(wholes: Sequence[Tensor], size: int) -> list[list[Tensor]]:
+    """Return each rank's equal share of the rows of all."""
+    return [list(shares) for shares in zip(*(whole.chunk(size) for whole in wholes), strict=True)]
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+class Piece(NamedTuple):
+    """Some bytes of one of several tensors, and where in a slot they lie."""
+
+    tensor: int
+    start: int
+    stop: int
+    place: int
+
+    def of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the piece of the tensor, of which bytes were given."""
+        return tensors[self.tensor][self.start : self.stop]
+
+
+def rounds_of(sizes: Iterable[int], limit: int) -> Iterator[list[Piece]]:
+    """Cut tensors of these bytes into pieces; yield as many at a time as fit into `limit`, which is aligned."""
+    pieces, end = list[Piece](), 0
+    for index, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            if end == limit:
+                yield pieces
+                pieces, end = [], 0
+            stop = min(size, start + limit - end)
+            pieces.append(Piece(index, start, stop, end))
+            end += -(-(stop - start) // ALIGNMENT) * ALIGNMENT
+            start = stop
+    if pieces:
+        yield pieces

@@ -275,7 +275,7 @@ def missing_for_peer_memory() -> str:
 
 
 def peer_memory(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Any]:
     """Allocate zeros on every rank's GPU, outside of torch's allocator; all ranks call it.
 
@@ -289,7 +289,7 @@ def peer_memory(
     memory = _SymmetricMemory.empty_strided_p2p(shape, strides, dtype, device)
     memory.zero_()
     torch.cuda.synchronize(device)
-    return memory, _symmetric_memory.rendezvous(memory, group)
+    return memory, _symmetric_memory.rendezvous(memory, group or dist.distributed_c10d._get_default_group())
 
 
 def write_in_stream(counter: Tensor, value: int) -> None:

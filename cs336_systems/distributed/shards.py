@@ -147,11 +147,11 @@ def gather(
     They travel by `copies`, if it serves their device, or else by the group's collectives.
     """
     pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
-    rows = [shard.parameter for shard in shards]
-    if copies and copies.serve(rows[0]):
-        works = [copies.start_gathers([whole for whole, _ in pairs], rows)]
+    fill([share for _, share in pairs], [shard.parameter for shard in shards])
+    works: list[Any]
+    if copies and copies.serve(pairs[0][0]):
+        works = [copies.start_gathers([whole for whole, _ in pairs])]
     else:
-        fill([share for _, share in pairs], rows)
         together = grouped(pairs, lambda pair: (pair[0].dtype, pair[0].device))
         works = [work for each in together for work in start_gathers(each, group)]
     for shard in shards:

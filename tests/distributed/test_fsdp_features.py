@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.configs import ModelConfig
+from cs336_systems.distributed import peer_copies
 from cs336_systems.distributed.ddp import NaiveDDP, OverlappedDDP
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
 from cs336_systems.linear_cross_entropy import LanguageModelHead
@@ -629,9 +630,9 @@ class InFloat32(nn.Module):
         return self.inner(x).float()
 
 
-def move_both_ways(rank, world_size):
+def move_both_ways(rank, world_size, num_bytes):
     """Map each way to move rows, and compute dtype, to the trained state and the traffic."""
-    results = {}
+    results, peer_copies.NUM_BYTES = {}, num_bytes
     for copy_engines in (True, False):
         for dtype in (None, torch.bfloat16):
             net = FullyShardedDataParallel(seeded(InFloat32, rank), dtype, prefetch=2, copy_engines=copy_engines)
@@ -643,10 +644,11 @@ def move_both_ways(rank, world_size):
 
 
 @pytest.mark.skipif(not ON_NCCL, reason="needs NCCL, for the other way")
+@pytest.mark.parametrize("num_bytes", [peer_copies.NUM_BYTES, 2**10], ids=["at_once", "in_pieces"])
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_copy_engines_move_the_same_rows_as_collectives(world_size):
+def test_copy_engines_move_the_same_rows_as_collectives(world_size, num_bytes):
     alone = train(seeded(InFloat32), steps=5)
-    for results in spawn(move_both_ways, world_size, world_size):
+    for results in spawn(move_both_ways, world_size, world_size, num_bytes):
         for dtype in (None, torch.bfloat16):
             (copied, traffic), (collected, other_traffic) = results[True, dtype], results[False, dtype]
             assert traffic == other_traffic

@@ -107,17 +107,19 @@ def trace_steps(rank, copy_engines):
 @pytest.mark.parametrize("copy_engines", [True, False])
 def test_a_step_on_gpus_gathers_and_averages_in_streams_of_their_own_while_layers_compute(copy_engines):
     traces, _ = spawn(trace_steps, 2, copy_engines)
-    kind, each = ("Memcpy", 2) if copy_engines else ("nccl", 1)  # own rows and the other rank's
+    kind, num_streams, each = ("Memcpy", 2, 3) if copy_engines else ("nccl", 1, 1)  # sent, received, own rows
     for prefetch, events in traces.items():
         products = [event for event in events if re.search("gemm|cutlass", event[0])]
         (compute,) = {stream for _, stream, _, _ in products}
         moved = [event for event in events if event[1] != compute and re.search(kind, event[0])]
-        gathering, averaging = (
-            [(start, end) for _, stream, start, end in moved if stream == one]
-            for one in dict.fromkeys(stream for _, stream, _, _ in moved)
-        )
-        ends = gathering[each - 1 :: each]
-        gathers = [(start, end) for (start, _), (_, end) in zip(gathering[::each], ends, strict=True)]
+        lanes: dict[int, list[tuple[int, int]]] = {}
+        for _, stream, start, end in moved:
+            lanes.setdefault(stream, []).append((start, end))
+        gathering = list(lanes.values())[:num_streams]
+        gathers = [
+            (min(start for start, _ in call), max(end for _, end in call)) for call in zip(*gathering, strict=True)
+        ]
+        averaging = sorted(copy for lane in list(lanes.values())[num_streams:] for copy in lane)
         forward = [(start, end) for _, _, start, end in products[:DEPTH]]
         for (_, gathered), (start, _) in zip(gathers, forward, strict=False):
             assert gathered <= start, "a layer waits for its own gather"
