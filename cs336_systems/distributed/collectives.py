@@ -194,7 +194,12 @@ def start_average_of_rows(
 
 def _means(tensors: Sequence[Tensor], num_ranks: int, dtype: torch.dtype) -> list[Tensor]:
     """Return the mean in `dtype` of each tensor's `num_ranks` parts."""
-    return [tensor.view(num_ranks, -1, *tensor.shape[1:]).mean(0, dtype=dtype) for tensor in tensors]
+    parts = [tensor.view(num_ranks, -1, *tensor.shape[1:]) for tensor in tensors]
+    if dtype == torch.float32 and parts[0].is_cuda:
+        from cs336_systems.distributed.mean_kernel import mean_triton  # imported here because Triton may be missing
+
+        return [mean_triton(each) for each in parts]
+    return [each.mean(0, dtype=dtype) for each in parts]
 
 
 def _quotients(tensors: list[Tensor], divisor: int) -> list[Tensor]:

@@ -10,6 +10,7 @@ from cs336_systems.attention.hopper_tables import HOPPER_BACKWARD, HOPPER_FLOAT3
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import AT_ONCE_TILES
 from cs336_systems.cross_entropy_kernel import cross_entropy_triton_
+from cs336_systems.distributed.mean_kernel import mean_triton
 from cs336_systems.optimizer.adamw import AdamWRule
 from cs336_systems.optimizer.adamw_kernel import adamw_update_triton
 from tests.attention.hopper_compiled import compile_instead_of_launching
@@ -48,6 +49,7 @@ def main() -> None:
     rule = AdamWRule(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
     adamw_update_triton(x.bfloat16(), x.bfloat16(), state, rule)
     cross_entropy_triton_(torch.empty(4, 333), torch.zeros(4, dtype=torch.int64), x, -100, True)
+    mean_triton(torch.empty(2, 4096, dtype=torch.bfloat16))
     print(*sorted({name for name, _ in compiled}), sep="\n")
 
 
