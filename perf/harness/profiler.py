@@ -14,6 +14,8 @@ class Activity(NamedTuple):
     name: str
     start_s: float
     end_s: float
+    stream: int = 0
+    """Number of the device's stream, or of the host's thread."""
 
 
 def device_activity(run: Callable[[], None]) -> list[Activity]:
@@ -61,5 +63,6 @@ def _events(run: Callable[[], None], of: Any) -> list[tuple[Any, Activity]]:
     events = []
     for event in results.events():
         start_s = (event.start_ns() - begin_ns) * 1e-9
-        events.append((event, Activity(event.name(), start_s, start_s + event.duration_ns() * 1e-9)))
+        end_s, stream = start_s + event.duration_ns() * 1e-9, event.device_resource_id()
+        events.append((event, Activity(event.name(), start_s, end_s, stream)))
     return sorted(events, key=lambda pair: pair[1].start_s)

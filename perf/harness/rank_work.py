@@ -21,6 +21,8 @@ SHORT_S, CALLS = 1e-3, 20
 COLLECTIVES = ("nccl", "gloo:")
 """Prefixes of the names of NCCL's kernels and of gloo's events."""
 
+COPIES = ("Memcpy", "Memset")
+
 RUNS_BEFORE = 2
 """Runs right before the run whose spans are returned: a GPU computes at a higher clock after a pause."""
 
@@ -91,7 +93,10 @@ class RankWork:
         return peak_memory(self._new_work, self._leftovers)
 
     def _spans(self) -> dict[str, Any]:
-        """Return when this rank computed and communicated in one run after a barrier, seconds from its first work."""
+        """Return when this rank computed and communicated in one run after a barrier, seconds from its first work.
+
+        Copies in a stream without kernels communicate: copy engines that move what others compute with.
+        """
         if self._device == "cpu":
             self._meet()
             activities = host_activity(self._held.run)
@@ -103,9 +108,10 @@ class RankWork:
             activities = activities[marks[-1] + 1 :] if marks else []
         begin = min((activity.start_s for activity in activities), default=0.0)
         spans: dict[str, list[Span]] = {"compute": [], "communication": []}
-        for activity in activities:
-            kind = "communication" if activity.name.startswith(COLLECTIVES) else "compute"
-            spans[kind].append((activity.start_s - begin, activity.end_s - begin))
+        computing = {each.stream for each in activities if not each.name.startswith((*COLLECTIVES, *COPIES))}
+        for each in activities:
+            moves = each.name.startswith(COLLECTIVES) or (each.name.startswith(COPIES) and each.stream not in computing)
+            spans["communication" if moves else "compute"].append((each.start_s - begin, each.end_s - begin))
         return {kind: merged(of) for kind, of in spans.items()}
 
     def _run_at_the_clock_of_work(self) -> None:

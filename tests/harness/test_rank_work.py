@@ -144,27 +144,29 @@ def watch_spans_of_a_gpu(rank):
     """The reply and the launches of a fake device, a second each."""
     found, log = [], []
 
-    def doing(name):
+    def doing(name, stream=0):
         def do(*_):
             log.append(name)
             if name != "barrier":
-                found.append(Activity(name, len(found), len(found) + 1.0))
+                found.append(Activity(name, len(found), len(found) + 1.0, stream))
 
         return do
 
     dist.barrier, torch.cuda._sleep = doing("barrier"), doing("at::spin_kernel(long)")
     torch.cuda.synchronize = lambda: None
     rank_work.device_activity = lambda run: (run(), found)[1]
-    made = rank_with(workload(lambda: (doing("gemm")(), doing("ncclKernel")())))
+    step = [doing("gemm"), doing("ncclKernel", 1), doing("Memcpy DtoD"), doing("Memcpy PtoP", 2)]
+    made = rank_with(workload(lambda: [launch() for launch in step]))
     made._device = "cuda"
     return made.answer({"do": "spans"}), log
 
 
 def test_the_spans_of_a_gpu_are_those_of_the_last_of_several_runs_at_the_clock_of_work():
     ((answer, log),) = spawn(watch_spans_of_a_gpu, 1)
-    run = ["barrier", "gemm", "ncclKernel"]
-    assert log == [*run * RUNS_BEFORE, "barrier", "at::spin_kernel(long)", "gemm", "ncclKernel"]
-    assert answer == {"status": "ok", "compute": [(0.0, 1.0)], "communication": [(1.0, 2.0)]}
+    run = ["gemm", "ncclKernel", "Memcpy DtoD", "Memcpy PtoP"]
+    assert log == [*["barrier", *run] * RUNS_BEFORE, "barrier", "at::spin_kernel(long)", *run]
+    spans = {"compute": [(0.0, 1.0), (2.0, 3.0)], "communication": [(1.0, 2.0), (3.0, 4.0)]}
+    assert answer == {"status": "ok"} | spans, "copies beside the kernels compute, those in a stream alone do not"
 
 
 def test_an_arm_is_built_beside_those_before_it_and_the_first_takes_the_place_of_all(monkeypatch):
