@@ -90,8 +90,8 @@ class FullyShardedDataParallel(Wrapper):
             calls, which is faster where the host is slower than the GPU, for more memory.
         process_group: the ranks that share the model; None means all.
         copy_engines: whether the GPUs' copy engines gather weights and exchange gradients, which leaves all
-            multiprocessors to the layers, instead of NCCL's kernels. None: if all ranks' GPUs are on one host. They
-            need `outside_bytes` of memory.
+            multiprocessors to the layers, instead of NCCL's kernels. None: where all ranks' GPUs are on one host, and
+            each rank sees them all. They need `outside_bytes` of memory.
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different

@@ -6,7 +6,7 @@ copies into the memory of the other GPUs, and waits for the other ranks' streams
 
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,12 +52,12 @@ def device_of_copies(
 
 def _why_not(device: torch.device | None, group: dist.ProcessGroup | None) -> str:
     """Return why copies between the ranks' devices are impossible, the same on every rank; nothing if they are not."""
-    why_not, uuid, visible = _own_reason(device, group), "", set[str]()
+    why_not, uuid, gpus = _own_reason(device, group), "", list[str]()
     if device and not why_not:
         gpus = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-        uuid, visible = gpus[device.index], set(gpus)
+        uuid = gpus[device.index]
     every: list[tuple[str, str, str, set[str]]] = [("", "", "", set())] * dist.get_world_size(group)
-    dist.all_gather_object(every, (why_not, _host(), uuid, visible), group=group)
+    dist.all_gather_object(every, (why_not, _host(), uuid, set(gpus)), group=group)
     reasons, hosts, uuids, sights = zip(*every, strict=True)
     if any(reasons):
         return next(filter(None, reasons))
@@ -67,6 +67,9 @@ def _why_not(device: torch.device | None, group: dist.ProcessGroup | None) -> st
         return "ranks share a GPU"
     if not all(visible.issuperset(uuids) for visible in sights):
         return "a rank does not see the other ranks' GPUs"
+    indices = [gpus.index(uuid) for uuid in uuids]
+    if not all(torch.cuda.can_device_access_peer(*pair) for pair in permutations(indices, 2)):
+        return "a GPU has no access to another one's memory"
     return ""
 
 
@@ -118,7 +121,8 @@ class PeerStreams:
         self._works: list[PeerWork] = []
         shape = (2, self.size)
         _, flags = self._held_flags = private.peer_memory(shape, torch.int32, device, group)
-        self._flags = [flags.get_buffer(rank, shape, torch.int32) for rank in range(self.size)]
+        by_rank = [flags.get_buffer(rank, shape, torch.int32) for rank in range(self.size)]
+        self._flags = [[list(senders) for senders in kinds] for kinds in by_rank]
         self._sent = [[0] * self.size for _ in range(2)]
         self._awaited = [[0] * self.size for _ in range(2)]
         _, rooms = self._held_rooms = private.peer_memory((NUM_BYTES,), torch.uint8, device, group)
@@ -169,12 +173,12 @@ class PeerStreams:
     def _signal(self, kind: int, rank: int) -> None:
         """Tell a rank that the current stream has come to this point."""
         self._sent[kind][rank] += 1
-        private.write_in_stream(self._flags[rank][kind, self.rank], self._sent[kind][rank])
+        private.write_in_stream(self._flags[rank][kind][self.rank], self._sent[kind][rank])
 
     def _await_signal(self, kind: int, rank: int) -> None:
         """Make the current stream wait for the next signal of a rank."""
         self._awaited[kind][rank] += 1
-        private.wait_in_stream(self._flags[self.rank][kind, rank], self._awaited[kind][rank])
+        private.wait_in_stream(self._flags[self.rank][kind][rank], self._awaited[kind][rank])
 
 
 class PeerCopies:

@@ -289,22 +289,22 @@ def peer_memory(
     memory = _SymmetricMemory.empty_strided_p2p(shape, strides, dtype, device)
     memory.zero_()
     torch.cuda.synchronize(device)
-    return memory, _symmetric_memory.rendezvous(memory, group or dist.distributed_c10d._get_default_group())
+    return memory, _symmetric_memory.rendezvous(memory, _group(group))
 
 
 def write_in_stream(counter: Tensor, value: int) -> None:
-    """Write a 32-bit number to any GPU's memory when the current stream comes to it."""
+    """Write a number, modulo 2^32, to any GPU's memory when the current stream comes to it."""
     from cuda.bindings import driver
 
-    _require_success(driver.cuStreamWriteValue32(_current_stream(), counter.data_ptr(), value, 0))
+    _require_success(driver.cuStreamWriteValue32(_current_stream(), counter.data_ptr(), value % 2**32, 0))
 
 
 def wait_in_stream(counter: Tensor, value: int) -> None:
-    """Make the current stream wait, without a kernel, until a 32-bit number in memory is at least `value`."""
+    """Make the current stream wait, without a kernel, until a number in memory is at least `value`, modulo 2^32."""
     from cuda.bindings import driver
 
     at_least = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-    _require_success(driver.cuStreamWaitValue32(_current_stream(), counter.data_ptr(), value, int(at_least)))
+    _require_success(driver.cuStreamWaitValue32(_current_stream(), counter.data_ptr(), value % 2**32, int(at_least)))
 
 
 def _current_stream() -> int:
