@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, permutations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,8 @@ NUM_SLOTS = 2
 
 ALIGNMENT = 256
 """Bytes."""
+
+FLAG_BYTES = 4
 
 READY, TAKEN = 0, 1
 """Signals: the sender has filled its slot; the receiver has emptied it."""
@@ -117,21 +119,18 @@ class PeerStreams:
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device):
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        self._device = device
         self._sending, self._receiving = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
         self._works: list[PeerWork] = []
-        shape = (2, self.size)
-        _, flags = self._held_flags = private.peer_memory(shape, torch.int32, device, group)
-        by_rank = [flags.get_buffer(rank, shape, torch.int32) for rank in range(self.size)]
-        self._flags = [[list(senders) for senders in kinds] for kinds in by_rank]
-        self._sent = [[0] * self.size for _ in range(2)]
-        self._awaited = [[0] * self.size for _ in range(2)]
-        _, rooms = self._held_rooms = private.peer_memory((NUM_BYTES,), torch.uint8, device, group)
-        self._rooms = [rooms.get_buffer(rank, (NUM_BYTES,), torch.uint8) for rank in range(self.size)]
+        _, self._flags = self._held_flags = _addresses(2 * self.size * FLAG_BYTES, group, device)
+        _, self._rooms = self._held_rooms = _addresses(NUM_BYTES, group, device)
         self._slot_bytes = NUM_BYTES // NUM_SLOTS // (self.size - 1) // ALIGNMENT * ALIGNMENT
         self._round = 0
-        with torch.cuda.stream(self._receiving):
+        self._sent = [[0] * self.size for _ in range(2)]
+        self._awaited = [[0] * self.size for _ in range(2)]
+        with torch.cuda.device(device):
             for rank in self.others * NUM_SLOTS:
-                self._signal(TAKEN, rank)
+                self._signal(self._receiving, TAKEN, rank)
 
     def start(self, outgoing: Sequence[Sequence[Tensor]], incoming: Sequence[Sequence[Tensor]]) -> PeerWork:
         """Start to copy the outgoing tensors for each rank into those that come in there from this one.
@@ -139,46 +138,65 @@ class PeerStreams:
         All are contiguous, and the n-th ones everywhere have the same size. The current stream may have written the
         outgoing ones; the work keeps all.
         """
-        sent, received = ([[_as_bytes(each) for each in tensors] for tensors in way] for way in (outgoing, incoming))
-        for stream in (self._sending, self._receiving):
-            stream.wait_stream(torch.cuda.current_stream())
-        for pieces in rounds_of([each.numel() for each in sent[self.others[0]]], self._slot_bytes):
-            with torch.cuda.stream(self._sending), torch.no_grad():
+        with torch.cuda.device(self._device):
+            for stream in (self._sending, self._receiving):
+                stream.wait_stream(torch.cuda.current_stream())  # and make the GPU's context current in this thread
+            for source, target in zip(outgoing[self.rank], incoming[self.rank], strict=True):
+                _copy(self._receiving, target.data_ptr(), source.data_ptr(), source.nbytes)
+            for pieces in rounds_of([each.nbytes for each in outgoing[self.others[0]]], self._slot_bytes):
                 for rank in self.others:
-                    self._await_signal(TAKEN, rank)
-                    for piece in pieces:
-                        self._slot(rank, self.rank, piece).copy_(piece.of(sent[rank]))
-                    self._signal(READY, rank)
-            with torch.cuda.stream(self._receiving), torch.no_grad():
+                    self._send(rank, outgoing[rank], pieces)
                 for rank in self.others:
-                    self._await_signal(READY, rank)
-                    for piece in pieces:
-                        piece.of(received[rank]).copy_(self._slot(self.rank, rank, piece))
-                    self._signal(TAKEN, rank)
-            self._round += 1
-        with torch.cuda.stream(self._receiving), torch.no_grad():
-            for target, source in zip(received[self.rank], sent[self.rank], strict=True):
-                target.copy_(source)
-        self._receiving.wait_stream(self._sending)
-        work = PeerWork(self._receiving.record_event(), [*chain(*sent, *received)])
+                    self._receive(rank, incoming[rank], pieces)
+                self._round += 1
+            self._receiving.wait_stream(self._sending)
+            work = PeerWork(self._receiving.record_event(), [*chain(*outgoing, *incoming)])
         self._works = [one for one in self._works if not one.has_ended()] + [work]
         return work
 
-    def _slot(self, receiver: int, sender: int, piece: "Piece") -> Tensor:
-        """Return a piece's place in this round's slot of the sender, in the receiver's memory."""
-        slot = (sender - receiver - 1) % self.size * NUM_SLOTS + self._round % NUM_SLOTS
-        start = slot * self._slot_bytes + piece.place
-        return self._rooms[receiver][start : start + piece.stop - piece.start]
+    def _send(self, rank: int, tensors: Sequence[Tensor], pieces: Sequence["Piece"]) -> None:
+        self._await_signal(self._sending, TAKEN, rank)
+        slot = self._slot(rank, self.rank)
+        for number, start, num_bytes, place in pieces:
+            _copy(self._sending, slot + place, tensors[number].data_ptr() + start, num_bytes)
+        self._signal(self._sending, READY, rank)
 
-    def _signal(self, kind: int, rank: int) -> None:
-        """Tell a rank that the current stream has come to this point."""
+    def _receive(self, rank: int, tensors: Sequence[Tensor], pieces: Sequence["Piece"]) -> None:
+        self._await_signal(self._receiving, READY, rank)
+        slot = self._slot(self.rank, rank)
+        for number, start, num_bytes, place in pieces:
+            _copy(self._receiving, tensors[number].data_ptr() + start, slot + place, num_bytes)
+        self._signal(self._receiving, TAKEN, rank)
+
+    def _slot(self, receiver: int, sender: int) -> int:
+        """Return the address of this round's slot of the sender in the receiver's memory."""
+        number = (sender - receiver - 1) % self.size * NUM_SLOTS + self._round % NUM_SLOTS
+        return self._rooms[receiver] + number * self._slot_bytes
+
+    def _signal(self, stream: torch.cuda.Stream, kind: int, rank: int) -> None:
+        """Tell a rank when a stream has come to this point."""
         self._sent[kind][rank] += 1
-        private.write_in_stream(self._flags[rank][kind][self.rank], self._sent[kind][rank])
+        private.write_in_stream(stream.cuda_stream, self._flag(rank, kind, self.rank), self._sent[kind][rank])
 
-    def _await_signal(self, kind: int, rank: int) -> None:
-        """Make the current stream wait for the next signal of a rank."""
+    def _await_signal(self, stream: torch.cuda.Stream, kind: int, rank: int) -> None:
+        """Make a stream wait for the next signal of a rank."""
         self._awaited[kind][rank] += 1
-        private.wait_in_stream(self._flags[self.rank][kind][rank], self._awaited[kind][rank])
+        private.wait_in_stream(stream.cuda_stream, self._flag(self.rank, kind, rank), self._awaited[kind][rank])
+
+    def _flag(self, receiver: int, kind: int, sender: int) -> int:
+        return self._flags[receiver] + (kind * self.size + sender) * FLAG_BYTES
+
+
+def _addresses(num_bytes: int, group: dist.ProcessGroup | None, device: torch.device) -> tuple[Any, list[int]]:
+    """Give every rank memory, of zeros; return what keeps it, and its address on every rank."""
+    held = private.peer_memory(num_bytes, device, group)
+    _, handle = held
+    size = dist.get_world_size(group)
+    return held, [handle.get_buffer(rank, (num_bytes,), torch.uint8).data_ptr() for rank in range(size)]
+
+
+def _copy(stream: torch.cuda.Stream, target: int, source: int, num_bytes: int) -> None:
+    private.copy_in_stream(stream.cuda_stream, target, source, num_bytes)
 
 
 class PeerCopies:
@@ -225,35 +243,27 @@ def _by_rank(wholes: Sequence[Tensor], size: int) -> list[list[Tensor]]:
     return [list(shares) for shares in zip(*(whole.chunk(size) for whole in wholes), strict=True)]
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)
-
-
 class Piece(NamedTuple):
     """Some bytes of one of several tensors, and where in a slot they lie."""
 
     tensor: int
     start: int
-    stop: int
+    num_bytes: int
     place: int
-
-    def of(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the piece of the tensor, of which bytes were given."""
-        return tensors[self.tensor][self.start : self.stop]
 
 
 def rounds_of(sizes: Iterable[int], limit: int) -> Iterator[list[Piece]]:
     """Cut tensors of these bytes into pieces; yield as many at a time as fit into `limit`, which is aligned."""
     pieces, end = list[Piece](), 0
-    for index, size in enumerate(sizes):
+    for tensor, size in enumerate(sizes):
         start = 0
         while start < size:
             if end == limit:
                 yield pieces
                 pieces, end = [], 0
-            stop = min(size, start + limit - end)
-            pieces.append(Piece(index, start, stop, end))
-            end += -(-(stop - start) // ALIGNMENT) * ALIGNMENT
-            start = stop
+            num_bytes = min(size - start, limit - end)
+            pieces.append(Piece(tensor, start, num_bytes, end))
+            start += num_bytes
+            end += -(-num_bytes // ALIGNMENT) * ALIGNMENT
     if pieces:
         yield pieces

@@ -5,6 +5,7 @@ of other GPUs has none.
 """
 
 import datetime
+import functools
 import multiprocessing.process
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -265,53 +266,49 @@ def base_of(output: Tensor) -> Tensor:
 def missing_for_peer_memory() -> str:
     """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
     try:
-        from cuda.bindings import driver
         from torch.distributed import _symmetric_memory
 
-        _ = driver.cuStreamWaitValue32, driver.cuStreamWriteValue32, _symmetric_memory.rendezvous
+        _ = _driver().cuStreamWaitValue32, _driver().cuStreamWriteValue32, _symmetric_memory.rendezvous
     except (ImportError, AttributeError) as error:
         return f"a library is missing or too old ({error})"
     return ""
 
 
-def peer_memory(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup | None
-) -> tuple[Tensor, Any]:
+def peer_memory(num_bytes: int, device: torch.device, group: dist.ProcessGroup | None) -> tuple[Tensor, Any]:
     """Allocate zeros on every rank's GPU, outside of torch's allocator; all ranks call it.
 
-    Returns the memory and a handle, whose `get_buffer(rank, shape, dtype, offset in elements)` is a rank's part.
+    Returns the memory and a handle, whose `get_buffer(rank, shape, dtype)` is a rank's part; both keep it.
     """
     from torch._C._distributed_c10d import _SymmetricMemory
     from torch.distributed import _symmetric_memory
 
     # not `_symmetric_memory.empty`: its pool gives freed memory away again, at times that differ between the ranks
-    strides = torch.empty(shape, device="meta").stride()
-    memory = _SymmetricMemory.empty_strided_p2p(shape, strides, dtype, device)
+    memory = _SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
     memory.zero_()
     torch.cuda.synchronize(device)
     return memory, _symmetric_memory.rendezvous(memory, _group(group))
 
 
-def write_in_stream(counter: Tensor, value: int) -> None:
-    """Write a number, modulo 2^32, to any GPU's memory when the current stream comes to it."""
+def copy_in_stream(stream: int, target: int, source: int, num_bytes: int) -> None:
+    """Copy bytes between addresses on any GPUs when a stream comes to it. The stream's context must be current."""
+    _require_success(_driver().cuMemcpyAsync(target, source, num_bytes, stream))
+
+
+def write_in_stream(stream: int, address: int, value: int) -> None:
+    """Write a 32-bit number, modulo 2^32, to any GPU's memory when a stream comes to it."""
+    _require_success(_driver().cuStreamWriteValue32(stream, address, value % 2**32, 0))
+
+
+def wait_in_stream(stream: int, address: int, value: int) -> None:
+    """Make a stream wait, without a kernel, until a 32-bit number in memory is at least `value`, modulo 2^32."""
+    _require_success(_driver().cuStreamWaitValue32(stream, address, value % 2**32, 0))
+
+
+@functools.cache
+def _driver() -> Any:
     from cuda.bindings import driver
 
-    _require_success(driver.cuStreamWriteValue32(_current_stream(), counter.data_ptr(), value % 2**32, 0))
-
-
-def wait_in_stream(counter: Tensor, value: int) -> None:
-    """Make the current stream wait, without a kernel, until a number in memory is at least `value`, modulo 2^32."""
-    from cuda.bindings import driver
-
-    at_least = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-    _require_success(driver.cuStreamWaitValue32(_current_stream(), counter.data_ptr(), value % 2**32, int(at_least)))
-
-
-def _current_stream() -> int:
-    """Return the handle of the current stream, with the GPU's context in this thread, such as autograd's, too."""
-    stream = torch.cuda.current_stream()
-    stream.query()  # any call of the CUDA runtime makes the context current, none of the driver does
-    return stream.cuda_stream
+    return driver
 
 
 def _require_success(result: tuple[Any, ...]) -> None:
