@@ -17,7 +17,10 @@ from perf.workloads.workload import Unavailable, Workload, WrongResult
 PREFETCH = {"prefetch_0": 0, "prefetch_1": 1, "prefetch_2": 2}
 """Ours, by layers gathered ahead."""
 
-SHARDINGS = (*PREFETCH, "torch")
+TORCHS = ("torch", "torch_default")
+"""FSDP2, which reduces gradients in float32, as ours sums them, or by default in the dtype of the gathered weights."""
+
+SHARDINGS = (*PREFETCH, *TORCHS)
 COMPUTE_DTYPES = ("float32", "bfloat16")
 # Errors relative to the mean gradient of whole models. bfloat16 gathers also round the embedding's output.
 GRADIENT_TOLERANCE = {"fp32": 1e-5, "tf32": 2e-2, "bf16": 6e-2}
@@ -29,10 +32,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
     """Build a fully sharded step on this rank.
 
     `params`: sharding, compute_dtype, size, context_length, batch, precision, variant, world_size, mode. Sharding
-    prefetch_N is `FullyShardedDataParallel` that gathers N blocks ahead, torch is `fully_shard` (FSDP2), also by block.
-    compute_dtype is that of the gathered weights. Mode step is the whole step; mode exposed is the excess of forward
-    and backward over those of an unsharded model on this rank alone. The batch is that of every rank; attention is
-    PyTorch's.
+    prefetch_N is `FullyShardedDataParallel` that gathers N blocks ahead, those of `TORCHS` are `fully_shard` (FSDP2),
+    also by block. compute_dtype is that of the gathered weights. Mode step is the whole step; mode exposed is the
+    excess of forward and backward over those of an unsharded model on this rank alone. The batch is that of every rank;
+    attention is PyTorch's.
     """
     import torch
 
@@ -41,6 +44,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
     if params["compute_dtype"] not in COMPUTE_DTYPES:
         raise ValueError(f"compute_dtype={params['compute_dtype']!r} was given; allowed: {', '.join(COMPUTE_DTYPES)}")
+    if sharding == "torch_default" and params["compute_dtype"] == "float32":
+        raise Unavailable("with weights in float32 torch_default is torch")
     if mode not in ("step", "exposed"):
         raise ValueError(f"mode={mode!r} was given; allowed: step, exposed")
     if params["variant"].startswith("compiled"):
@@ -141,7 +146,8 @@ def _sharded(sharding: str, model: Any, compute_dtype: Any) -> tuple[Any, Any]:
         raise Unavailable(f"this torch has no fully_shard: {error}") from error
     import torch
 
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    reduce_dtype = torch.float32 if sharding == "torch" else compute_dtype
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
     for block in blocks:
         fully_shard(block, mp_policy=policy)
     return fully_shard(model, mp_policy=policy), lambda: None

@@ -18,8 +18,8 @@ def test_arms_are_cases_of_the_suite(monkeypatch, tmp_path):
     assert done.exit_code == 0, done.output
     ((pairs, path),) = asked
     own = {"compute_dtype": "bfloat16", "mode": "step"}
-    arms = [("fully_sharded", {"sharding": name} | own) for name in ("prefetch_1", "torch")]
-    assert pairs == {("prefetch_1/bfloat16", "torch"): tuple(arms)}
+    ours, *torchs = [("fully_sharded", {"sharding": name} | own) for name in ("prefetch_1", "torch", "torch_default")]
+    assert pairs == {("prefetch_1/bfloat16", arm[1]["sharding"]): (ours, arm) for arm in torchs}
     assert path == tmp_path / "fsdp"
 
 
