@@ -72,7 +72,7 @@ class FullyShardedDataParallel(Wrapper):
     Construction checks that all ranks hold the same model and starts from rank 0's values. Parameters stay the same
     objects with the same names, but hold rows: build the optimizer afterwards, or before its first step. Compile
     blocks before wrapping: a compiled module is gathered whole, as is one of `together`, every other layer by itself.
-    The output projection of `nn.MultiheadAttention` stays replicated.
+    The wrapper itself is not compiled. The output projection of `nn.MultiheadAttention` stays replicated.
 
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
     once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
@@ -184,6 +184,7 @@ class FullyShardedDataParallel(Wrapper):
         """Memory of this rank's GPU in which the copy engines write, outside of torch's allocator."""
         return self._copies.num_bytes if self._copies else 0
 
+    @torch.compiler.disable
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""
         self._end_pass()

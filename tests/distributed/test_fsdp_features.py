@@ -179,6 +179,22 @@ def test_a_block_that_is_gathered_whole_may_recompute_its_layers():
         assert max(errors.values()) < 1e-6, errors
 
 
+def train_compiled_wrappers(rank, world_size):
+    """Return the errors of models whose wrapper was compiled, without and with compiled blocks inside."""
+    alone, errors = train(seeded(Blocks)), []
+    for compiled in (False, True):
+        net = FullyShardedDataParallel(seeded(partial(Blocks, compiled), rank))
+        net.compile(backend="aot_eager", dynamic=False)
+        train(net, rank, world_size)
+        whole = net.state_dict()
+        errors.append(max(float((whole[name] - value).abs().max()) for name, value in alone.items()))
+    return errors
+
+
+def test_a_wrapper_that_is_compiled_runs_as_it_is():
+    assert max(max(errors) for errors in spawn(train_compiled_wrappers, 2, 2)) < 1e-6
+
+
 def accumulate(rank, world_size):
     """Return the norm before clipping and the gradients' errors, against one process, after accumulation."""
     net, plain = FullyShardedDataParallel(seeded(Blocks, rank)), seeded(Blocks)
