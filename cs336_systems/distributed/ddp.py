@@ -34,10 +34,12 @@ from cs336_systems.distributed.collectives import (
     require_floating,
     start_average,
 )
+from cs336_systems.distributed.process_group import require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,
     broadcast,
     refuse_renormalization,
+    refuse_without_values,
     refuse_wrapped,
     verify_same_arguments,
     verify_same_model,
@@ -83,8 +85,9 @@ class DataParallel(Wrapper):
             `state_dict()` or second backward before the last step was finished; a parameter without gradient, unless
             allowed; a parameter frozen or unfrozen after wrapping; a collective that failed or timed out (the message
             names rank and parameters).
-        ValueError: a sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point,
-            or any for complex parameters; loading with assign=True.
+        ValueError: a lazy parameter, or one on the meta device; a sparse gradient; an embedding with max_norm; a
+            communication_dtype that is not of floating point, or any for complex parameters; a process group without
+            this rank; loading with assign=True.
     """
 
     overlaps = False
@@ -101,6 +104,8 @@ class DataParallel(Wrapper):
     ):
         super().__init__()
         refuse_wrapped(module)
+        refuse_without_values(module)
+        require_member(process_group)
         refuse_sharded(module)
         self.module, self.process_group = module, process_group
         self.traffic = Traffic()

@@ -32,10 +32,12 @@ from cs336_systems.distributed.collectives import grouped, naming, require_float
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follow_inputs
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.peer_copies import PeerCopies, device_of_copies
+from cs336_systems.distributed.process_group import new_group_like, require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,
     broadcast,
     refuse_renormalization,
+    refuse_without_values,
     refuse_wrapped,
     verify_same_arguments,
     verify_same_model,
@@ -45,9 +47,9 @@ from cs336_systems.distributed.shards import (
     Shard,
     gather,
     layers_of,
+    matrices_of,
     refuse_direct_use,
     refuse_sharded,
-    shard_matrices,
     take_rows_when_loading,
     wholes_of,
 )
@@ -97,9 +99,9 @@ class FullyShardedDataParallel(Wrapper):
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
             orders; a sharded weight used outside of its layer's forward or of this wrapper, or changed between a
             forward and its backward; a failed or timed out collective.
-        ValueError: a model that was sharded before; an embedding with max_norm; a dtype that is not of floating point;
-            another prefetch; a module of `together` that is not in the model; copy engines where they cannot serve; a
-            sparse gradient.
+        ValueError: a model that was sharded before; a lazy parameter, or one on the meta device; an embedding with
+            max_norm; a dtype that is not of floating point; another prefetch; a module of `together` that is not in the
+            model; copy engines where they cannot serve; a process group without this rank; a sparse gradient.
         TypeError: a wrapper that is copied or pickled.
     """
 
@@ -116,6 +118,8 @@ class FullyShardedDataParallel(Wrapper):
         super().__init__()
         refuse_sharded(module)
         refuse_wrapped(module)
+        refuse_without_values(module)
+        require_member(process_group)
         self.module, self.process_group = module, process_group
         self.compute_dtype, self.prefetch = compute_dtype, prefetch
         self.traffic = ShardedTraffic()
@@ -135,16 +139,21 @@ class FullyShardedDataParallel(Wrapper):
         verify_same_arguments(f"{type(self).__name__} with {arguments}", process_group)
         refuse_renormalization(module)
         require_floating(compute_dtype=compute_dtype)
+        matrices = matrices_of(module)
+        for name, value in matrices.items():
+            if value.is_complex() and compute_dtype is not None:
+                raise ValueError(f"compute_dtype={compute_dtype} was given, but {name} is complex; allowed: None")
         if not is_int(prefetch) or prefetch not in (0, 1, 2):
             raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
         if others := [type(inner).__name__ for inner in whole if inner not in names]:
             raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
-        device = device_of_copies(copy_engines, module.parameters(), process_group)
-        self._copies = PeerCopies(process_group, device) if device else None
-        self._averages = Averages(process_group if device else self._new_group(), self._copies)
-        self._order = Order(self._new_group("gloo"))
+        of_copies = device_of_copies(copy_engines, module.parameters(), process_group)
+        self._copies = PeerCopies(process_group, of_copies) if of_copies else None
+        device = next((value.device for value in module.parameters()), torch.device("cpu"))
+        self._averages = Averages(process_group if of_copies else new_group_like(process_group, device), self._copies)
+        self._order = Order(new_group_like(process_group, device, "gloo"))
         broadcast([*module.parameters(), *module.buffers()], process_group)
-        self._shards = shard_matrices(module, process_group)
+        self._shards = [Shard(name, value, process_group) for name, value in matrices.items()]
         sharded = {shard.parameter for shard in self._shards}
         self._replicated = {name: value for name, value in module.named_parameters() if value not in sharded}
         self._layers = {layer.name: layer for layer in layers_of(module, self._shards, set(whole))}
@@ -255,16 +264,6 @@ class FullyShardedDataParallel(Wrapper):
         by_parameter = {shard.parameter: shard for shard in self._shards}
         named = self.module.named_parameters(remove_duplicate=False)
         return {name: by_parameter[value] for name, value in named if value in by_parameter}
-
-    def _new_group(self, backend: str | None = None) -> dist.ProcessGroup:
-        """Create a process group of the same ranks; None stands for the backend of theirs."""
-        group = self.process_group
-        device = next((value.device for value in self.module.parameters()), torch.device("cpu"))
-        options: dict[str, Any] = {"timeout": private.timeout_of(group, device)}
-        if group is not None:
-            options |= {"ranks": dist.get_process_group_ranks(group), "use_local_synchronization": True}
-            backend = backend or dist.get_backend_config(group)
-        return dist.new_group(backend=backend, **options)
 
     def _hook(self, method: Callable[..., Any], layer: Layer) -> Callable[..., Any]:
         """Return a hook of the layer's module; a strong reference to `self` would be a cycle through the module."""

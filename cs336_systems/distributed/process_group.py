@@ -64,11 +64,24 @@ def global_rank(group: dist.ProcessGroup | None, rank: int) -> int:
     return rank if group is None else dist.get_global_rank(group, rank)
 
 
-def cpu_group(group: dist.ProcessGroup | None, device: torch.device) -> dist.ProcessGroup:
-    """Create a gloo group of the ranks of `group`, with its timeout on `device`; its collectives wait for no GPU."""
+def require_member(group: dist.ProcessGroup | None) -> None:
+    """Raise `ValueError` if this rank is not in the group, whose collectives would do nothing here."""
+    if dist.get_rank(group) < 0:
+        raise ValueError("a process_group without this rank was given; allowed: on its own ranks alone")
+
+
+def new_group_like(
+    group: dist.ProcessGroup | None, device: torch.device, backend: str | None = None
+) -> dist.ProcessGroup:
+    """Create another group of the ranks of `group`, with its timeout on `device` and, unless given, its backend.
+
+    Collectives of gloo wait for no GPU, those of another NCCL group have a stream of their own.
+    """
     ranks = None if group is None else dist.get_process_group_ranks(group)
+    if backend is None and group is not None:
+        backend = dist.get_backend_config(group)
     timeout = private.timeout_of(group, device)
-    return dist.new_group(ranks, timeout, "gloo", use_local_synchronization=group is not None)
+    return dist.new_group(ranks, timeout, backend, use_local_synchronization=group is not None)
 
 
 @contextlib.contextmanager

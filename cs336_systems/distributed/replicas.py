@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from cs336_systems.distributed.process_group import global_rank
 
@@ -32,6 +33,13 @@ def refuse_wrapped(module: nn.Module) -> None:
             raise ValueError(
                 f"{name or 'a model'} was given in {type(part).__name__}; allowed: a model without a wrapper"
             )
+
+
+def refuse_without_values(module: nn.Module) -> None:
+    """Raise `ValueError` for a lazy parameter, or one on the meta device."""
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(value) or value.is_meta:
+            raise ValueError(f"{name} was given without values; allowed: a model that was initialized or loaded")
 
 
 def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:

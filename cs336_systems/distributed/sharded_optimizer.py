@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from cs336_systems.distributed import private
 from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
-from cs336_systems.distributed.process_group import cpu_group, failing_together, global_rank, raise_first, tell
+from cs336_systems.distributed.process_group import (
+    failing_together,
+    global_rank,
+    new_group_like,
+    raise_first,
+    require_member,
+    tell,
+)
 from cs336_systems.distributed.replicas import verify_same_arguments, verify_same_tensors
 
 
@@ -60,8 +67,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     ):
         self.process_group, self.reduces_gradients = process_group, reduces_gradients
         self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
-        if self.rank < 0:
-            raise ValueError("a process_group without this rank was given; allowed: on its own ranks alone")
+        require_member(process_group)
         self.owners: dict[nn.Parameter, int] = {}
         """Maps a parameter to the rank of the group that keeps its state."""
 
@@ -80,7 +86,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "allowed: an optimizer whose step needs gradients alone"
             )
         super().__init__(params, empty.defaults)
-        self._cpu_group = cpu_group(process_group, next(self._parameters()).device)
+        self._cpu_group = new_group_like(process_group, next(self._parameters()).device, "gloo")
         verify_same_arguments(
             f"{type(self).__name__} of {type(empty).__name__} with reduces_gradients={reduces_gradients}",
             self._cpu_group,

@@ -252,17 +252,15 @@ def refuse_sharded(module: nn.Module) -> None:
             raise ValueError(f"{name} was given as one rank's rows of it; allowed: a model that was not sharded before")
 
 
-def shard_matrices(module: nn.Module, group: dist.ProcessGroup | None) -> list[Shard]:
-    """Shard the weights of all linear and embedding layers in place, each once; return them by their first name."""
+def matrices_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Map the names of the weights of all linear and embedding layers to them, each once, by its first name."""
     matrices = set()
     for layer in module.modules():
         weight = getattr(layer, "weight", None)
         is_read_outside = isinstance(layer, NonDynamicallyQuantizableLinear)  # by nn.MultiheadAttention
         if _is_of(SHARDED, layer) and not is_read_outside and isinstance(weight, nn.Parameter) and weight.ndim >= 2:
             matrices.add(weight)
-    return [
-        Shard(name, value, group) for name, value in module.named_parameters() if value in matrices and value.numel()
-    ]
+    return {name: value for name, value in module.named_parameters() if value in matrices and value.numel()}
 
 
 def layers_of(module: nn.Module, shards: Sequence[Shard], together: Collection[nn.Module]) -> list[Layer]:

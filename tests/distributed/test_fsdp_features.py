@@ -515,6 +515,27 @@ def test_a_wrapper_is_refused_around_another_and_loads_as_a_part_of_a_model():
         assert all("; allowed: " in each for each in said) and all(loaded)
 
 
+def wrap_without_values(rank):
+    models = nn.Sequential(nn.LazyLinear(3)), nn.Linear(4, 3, device="meta"), nn.BatchNorm1d(3, affine=False).to("meta")
+    return [error_of(wrapper, model) for wrapper in WRAPPERS for model in models]
+
+
+def test_a_model_without_values_is_refused():
+    for errors in spawn(wrap_without_values, 2):
+        assert all("without values; allowed: " in each for each in errors)
+
+
+def wrap_in_a_group_of_the_first(rank):
+    group = dist.new_group([0])
+    return [error_of(lambda wrapper=wrapper: wrapper(nn.Linear(4, 3), process_group=group)) for wrapper in WRAPPERS]
+
+
+def test_a_group_without_this_rank_is_refused():
+    first, second = spawn(wrap_in_a_group_of_the_first, 2)
+    assert set(first) == {"nothing"}
+    assert all("a process_group without this rank was given; allowed: " in each for each in second)
+
+
 class Scaled(nn.Linear):
     """A linear layer by another name."""
 

@@ -43,6 +43,7 @@ def wrap_differently(rank):
         "embedding": error_of(FullyShardedDataParallel, nn.Embedding(4, 3, max_norm=1.0)),
         "inner bag": error_of(FullyShardedDataParallel, nn.Sequential(nn.EmbeddingBag(4, 3, max_norm=2.0))),
         "no dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), "bfloat16"),
+        "complex": error_of(FullyShardedDataParallel, nn.Linear(2, 3, dtype=torch.complex64), torch.bfloat16),
         **{
             f"no such prefetch: {wrong}": error_of(partial(FullyShardedDataParallel, nn.Linear(2, 3), prefetch=wrong))
             for wrong in (3, -1, 1.0, True, "1")
@@ -61,6 +62,7 @@ def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
     assert errors["not in it"] == "ValueError: together has Linear, not in the model; allowed: modules of it"
     assert errors["no such dtype"].startswith("ValueError: compute_dtype=torch.int32 was given; allowed:")
     assert errors["no dtype"].startswith("ValueError: compute_dtype='bfloat16' was given; allowed:")
+    assert errors["complex"].endswith("but weight is complex; allowed: None")
     for wrong in (3, -1, 1.0, True, "1"):
         assert errors[f"no such prefetch: {wrong}"].startswith(f"ValueError: prefetch={wrong!r} was given; allowed: 0")
 
