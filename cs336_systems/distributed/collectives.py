@@ -164,7 +164,10 @@ class AverageOfRows:
         return self._rows()
 
 
-Exchange = Callable[[Sequence[Tensor]], tuple[Sequence[Any], list[Tensor]]]
+Parts = tuple[Tensor, Tensor]
+"""One rank's share of the rows of a tensor, and the other ranks' shares, stacked."""
+
+Exchange = Callable[[Sequence[Tensor]], tuple[Sequence[Any], list[Parts]]]
 """Starts to collect this rank's share of the rows of every rank's tensors; returns the works, and where it collects."""
 
 
@@ -186,20 +189,26 @@ def start_average_of_rows(
     num_bytes = sum(whole.nbytes for whole in wholes)
     if exchange:
         works, parts = exchange(wholes)
-        return AverageOfRows(works, num_bytes, functools.partial(_means, parts, size, dtype))
+        return AverageOfRows(works, num_bytes, functools.partial(_means, parts, dtype))
     mine = [whole.new_empty(whole.shape[0] // size, *whole.shape[1:]) for whole in wholes]
     average = _start_reduction(list(zip(wholes, mine, strict=True)), group, fast)
     return AverageOfRows(average.works, num_bytes, functools.partial(_quotients, mine, average.divisor))
 
 
-def _means(tensors: Sequence[Tensor], num_ranks: int, dtype: torch.dtype) -> list[Tensor]:
-    """Return the mean in `dtype` of each tensor's `num_ranks` parts."""
-    parts = [tensor.view(num_ranks, -1, *tensor.shape[1:]) for tensor in tensors]
-    if dtype == torch.float32 and parts[0].is_cuda:
+def _means(parts: Sequence[Parts], dtype: torch.dtype) -> list[Tensor]:
+    """Return the mean in `dtype` of the shares of each tensor."""
+    if dtype == torch.float32 and parts[0][0].is_cuda:
         from cs336_systems.distributed.mean_kernel import mean_triton  # imported here because Triton may be missing
 
-        return [mean_triton(each) for each in parts]
-    return [each.mean(0, dtype=dtype) for each in parts]
+        return [mean_triton(*each) for each in parts]
+    return [_mean(*each, dtype) for each in parts]
+
+
+def _mean(first: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
+    total = first.to(torch.promote_types(dtype, torch.float32), copy=True)  # two of float16 may overflow
+    for other in others:
+        total.add_(other)
+    return total.div_(1 + len(others)).to(dtype)
 
 
 def _quotients(tensors: list[Tensor], divisor: int) -> list[Tensor]:
@@ -210,15 +219,18 @@ def _quotients(tensors: list[Tensor], divisor: int) -> list[Tensor]:
 
 def _start_exchange(
     wholes: Sequence[Tensor], group: dist.ProcessGroup | None, fast: FastCalls
-) -> tuple[Sequence[Any], list[Tensor]]:
-    parts = [torch.empty_like(whole) for whole in wholes]
+) -> tuple[Sequence[Any], list[Parts]]:
+    collected = [torch.empty_like(whole) for whole in wholes]
 
     def start() -> list[Any]:
-        pairs = zip(parts, wholes, strict=True)
+        pairs = zip(collected, wholes, strict=True)
         return [dist.all_to_all_single(*pair, group=group, async_op=True) for pair in pairs]
 
     is_one_launch = fast.launches_together and len(wholes) > 1
-    return private.start_together(start, group, wholes[0].device) if is_one_launch else start(), parts
+    works = private.start_together(start, group, wholes[0].device) if is_one_launch else start()
+    size = dist.get_world_size(group)
+    stacked = [each.view(size, -1, *each.shape[1:]) for each in collected]
+    return works, [(each[0], each[1:]) for each in stacked]
 
 
 def _start_reduction(

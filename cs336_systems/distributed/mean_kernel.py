@@ -15,21 +15,23 @@ BLOCK = 1024
 
 
 @triton.jit
-def mean_kernel(parts_ptr, mean_ptr, n, factor, NUM_PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Average one block of `NUM_PARTS` parts of n elements, which follow one another, in float32."""
+def mean_kernel(first_ptr, others_ptr, mean_ptr, n, factor, NUM_OTHERS: tl.constexpr, BLOCK: tl.constexpr):
+    """Average one block of a part of n elements and of others, which follow one another, in float32."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
-    total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(NUM_PARTS):
-        total += tl.load(parts_ptr + offsets, mask=inside).to(tl.float32)
-        parts_ptr += n
+    total = tl.load(first_ptr + offsets, mask=inside).to(tl.float32)
+    for _ in range(NUM_OTHERS):
+        total += tl.load(others_ptr + offsets, mask=inside).to(tl.float32)
+        others_ptr += n
     tl.store(mean_ptr + offsets, total * factor, mask=inside)
 
 
-def mean_triton(parts: Tensor) -> Tensor:
-    """Return the mean over the first dimension of a contiguous tensor in float32."""
-    mean = torch.empty(parts.shape[1:], dtype=torch.float32, device=parts.device)
-    n = mean.numel()
-    with launching(mean_kernel, parts):
-        mean_kernel[(triton.cdiv(n, BLOCK),)](parts, mean, n, 1 / parts.shape[0], NUM_PARTS=parts.shape[0], BLOCK=BLOCK)
+def mean_triton(first: Tensor, others: Tensor) -> Tensor:
+    """Return the mean in float32 of a part and of others, which are stacked; all are contiguous, of one dtype."""
+    mean = torch.empty(first.shape, dtype=torch.float32, device=first.device)
+    n, num_others = mean.numel(), others.shape[0]
+    with launching(mean_kernel, first):
+        mean_kernel[(triton.cdiv(n, BLOCK),)](
+            first, others, mean, n, 1 / (1 + num_others), NUM_OTHERS=num_others, BLOCK=BLOCK
+        )
     return mean

@@ -8,14 +8,14 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, permutations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems.distributed import private
-from cs336_systems.distributed.collectives import backend_of
+from cs336_systems.distributed.collectives import Parts, backend_of
 
 NUM_BYTES = 16 * 2**20
 """Memory in which a rank receives gathers, and that for exchanges."""
@@ -122,8 +122,9 @@ class PeerStreams:
         self._device = device
         self._sending, self._receiving = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
         self._works: list[PeerWork] = []
-        _, self._flags = self._held_flags = _addresses(2 * self.size * FLAG_BYTES, group, device)
-        _, self._rooms = self._held_rooms = _addresses(NUM_BYTES, group, device)
+        self._memory, self._handle = private.peer_memory(NUM_BYTES + 2 * self.size * FLAG_BYTES, device, group)
+        shape = self._memory.shape
+        self._rooms = [self._handle.get_buffer(rank, shape, torch.uint8).data_ptr() for rank in range(self.size)]
         self._slot_bytes = NUM_BYTES // NUM_SLOTS // (self.size - 1) // ALIGNMENT * ALIGNMENT
         self._round = 0
         self._sent = [[0] * self.size for _ in range(2)]
@@ -133,7 +134,7 @@ class PeerStreams:
                 self._signal(self._receiving, TAKEN, rank)
 
     def start(self, outgoing: Sequence[Sequence[Tensor]], incoming: Sequence[Sequence[Tensor]]) -> PeerWork:
-        """Start to copy the outgoing tensors for each rank into those that come in there from this one.
+        """Start to copy the outgoing tensors for each other rank into those that come in there from this one.
 
         All are contiguous, and the n-th ones everywhere have the same size. The current stream may have written the
         outgoing ones; the work keeps all.
@@ -141,8 +142,6 @@ class PeerStreams:
         with torch.cuda.device(self._device):
             for stream in (self._sending, self._receiving):
                 stream.wait_stream(torch.cuda.current_stream())  # and make the GPU's context current in this thread
-            for source, target in zip(outgoing[self.rank], incoming[self.rank], strict=True):
-                _copy(self._receiving, target.data_ptr(), source.data_ptr(), source.nbytes)
             for pieces in rounds_of([each.nbytes for each in outgoing[self.others[0]]], self._slot_bytes):
                 for rank in self.others:
                     self._send(rank, outgoing[rank], pieces)
@@ -184,15 +183,7 @@ class PeerStreams:
         private.wait_in_stream(stream.cuda_stream, self._flag(self.rank, kind, rank), self._awaited[kind][rank])
 
     def _flag(self, receiver: int, kind: int, sender: int) -> int:
-        return self._flags[receiver] + (kind * self.size + sender) * FLAG_BYTES
-
-
-def _addresses(num_bytes: int, group: dist.ProcessGroup | None, device: torch.device) -> tuple[Any, list[int]]:
-    """Give every rank memory, of zeros; return what keeps it, and its address on every rank."""
-    held = private.peer_memory(num_bytes, device, group)
-    _, handle = held
-    size = dist.get_world_size(group)
-    return held, [handle.get_buffer(rank, (num_bytes,), torch.uint8).data_ptr() for rank in range(size)]
+        return self._rooms[receiver] + NUM_BYTES + (kind * self.size + sender) * FLAG_BYTES
 
 
 def _copy(stream: torch.cuda.Stream, target: int, source: int, num_bytes: int) -> None:
@@ -222,13 +213,18 @@ class PeerCopies:
         """Start to fill whole matrices with the other ranks' equal shares of the rows; this rank's are there."""
         peers = self._gathers
         parts = _by_rank(wholes, peers.size)
-        mine, parts[peers.rank] = parts[peers.rank], []
-        return peers.start([mine if part else [] for part in parts], parts)
+        return peers.start([parts[peers.rank]] * peers.size, parts)
 
-    def start_exchange(self, wholes: Sequence[Tensor]) -> tuple[list[PeerWork], list[Tensor]]:
+    def start_exchange(self, wholes: Sequence[Tensor]) -> tuple[list[PeerWork], list[Parts]]:
         """Start to collect this rank's share of the rows of every rank's tensors, as `collectives.Exchange` does."""
-        size, collected = self._exchanges.size, [torch.empty_like(whole) for whole in wholes]
-        return [self._exchanges.start(_by_rank(wholes, size), _by_rank(collected, size))], collected
+        peers = self._exchanges
+        outgoing = _by_rank(wholes, peers.size)
+        mine = outgoing[peers.rank]
+        others = [share.new_empty(len(peers.others), *share.shape) for share in mine]
+        incoming = [mine] * peers.size
+        for place, rank in enumerate(peers.others):
+            incoming[rank] = [each[place] for each in others]
+        return [peers.start(outgoing, incoming)], list(zip(mine, others, strict=True))
 
     def watch(self) -> None:
         """Start a collective after all copies that the current stream waits for: a stream alone would wait forever.

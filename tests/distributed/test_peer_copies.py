@@ -118,8 +118,9 @@ def test_rows_arrive_in_whatever_order_the_streams_work(monkeypatch, size, num_b
             mine.start_gathers(partial)
             gathered.append((partial, wholes))
             _, collected = mine.start_exchange(gradients[rank])
-            expected = [torch.cat([each.chunk(size)[rank] for each in every]) for every in zip(*gradients, strict=True)]
-            exchanged.append((collected, expected))
+            shares = [[each.chunk(size)[rank] for each in every] for every in zip(*gradients, strict=True)]
+            others = [torch.stack([*each[rank + 1 :], *each[:rank]]) for each in shares]
+            exchanged.append((collected, list(zip((each[rank] for each in shares), others, strict=True))))
     simulation.run(random.Random(order))
     for found, expected in gathered + exchanged:
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
