@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
-from tests.distributed.ranks import ON_NCCL, spawn
+from tests.distributed.ranks import ON_NCCL, on_a_gpu, spawn, spawn_processes
 
 VOCABULARY, WIDTH, HIDDEN = 7, 6, 9
 
@@ -80,10 +80,8 @@ def trace_steps(rank, copy_engines):
     traces = {}
     for prefetch in (0, 1, 2):
         chain = nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(DEPTH)))
-        net, batch = (
-            FullyShardedDataParallel(chain, prefetch=prefetch, copy_engines=copy_engines),
-            torch.ones(ROWS, SIDE),
-        )
+        net = FullyShardedDataParallel(chain, prefetch=prefetch, copy_engines=copy_engines)
+        batch = torch.ones(ROWS, SIDE)
 
         def step(net=net, batch=batch):
             net(batch).sum().backward()
@@ -103,11 +101,21 @@ def trace_steps(rank, copy_engines):
     return traces
 
 
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_gathers_and_averages_in_streams_of_their_own_while_layers_compute():
+    (traces,) = spawn_processes(on_a_gpu, 1, trace_steps, None, backend="nccl")
+    hold_to_order(traces, "DtoD|nccl")
+
+
 @pytest.mark.skipif(not ON_NCCL, reason="needs NCCL and two GPUs")
 @pytest.mark.parametrize("copy_engines", [True, False])
-def test_a_step_on_gpus_gathers_and_averages_in_streams_of_their_own_while_layers_compute(copy_engines):
+def test_steps_on_gpus_gather_and_average_in_streams_of_their_own_while_layers_compute(copy_engines):
     traces, _ = spawn(trace_steps, 2, copy_engines)
-    kind, num_streams, each = ("Memcpy", 2, 2) if copy_engines else ("nccl", 1, 1)  # sent and received
+    hold_to_order(traces, *(("Memcpy", 2) if copy_engines else ("nccl",)))
+
+
+def hold_to_order(traces, kind, num_streams=1):
+    """Hold what each prefetch moves, once a call in each of as many streams, to the order of a step."""
     for prefetch, events in traces.items():
         products = [event for event in events if re.search("gemm|cutlass", event[0])]
         (compute,) = {stream for _, stream, _, _ in products}
@@ -126,5 +134,5 @@ def test_a_step_on_gpus_gathers_and_averages_in_streams_of_their_own_while_layer
         for layer in range(DEPTH - max(prefetch, 1)):
             ahead, (_, computed) = gathers[layer + max(prefetch, 1)][0], forward[layer]
             assert (ahead < computed) if prefetch else (ahead >= computed)
-        assert len(averaging) == each * DEPTH
+        assert len(averaging) == num_streams * DEPTH
         assert averaging[0][0] < products[-1][2], "the first gradient is averaged while earlier layers go backward"
