@@ -197,10 +197,11 @@ def start_average_of_rows(
 
 def _means(parts: Sequence[Parts], dtype: torch.dtype) -> list[Tensor]:
     """Return the mean in `dtype` of the shares of each tensor."""
-    if dtype == torch.float32 and parts[0][0].is_cuda:
-        from cs336_systems.distributed.mean_kernel import mean_triton  # imported here because Triton may be missing
+    if parts[0][0].is_cuda:
+        from cs336_systems.distributed.mean_kernel import DTYPES, mean_triton  # imported here: Triton may be missing
 
-        return [mean_triton(*each) for each in parts]
+        if {dtype, parts[0][0].dtype}.issubset(DTYPES):
+            return [mean_triton(*each, dtype) for each in parts]
     return [_mean(*each, dtype) for each in parts]
 
 

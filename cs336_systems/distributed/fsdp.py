@@ -131,9 +131,7 @@ class FullyShardedDataParallel(Wrapper):
         verify_same_model(module, process_group)
         whole = list(together)
         names = {inner: name for name, inner in module.named_modules()}
-        arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}"
-        if copy_engines is not None:
-            arguments += f", copy_engines={copy_engines}"
+        arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}, copy_engines={copy_engines}"
         if whole:
             arguments += f", together={[names.get(inner, 'one that is not in the model') for inner in whole]}"
         verify_same_arguments(f"{type(self).__name__} with {arguments}", process_group)

@@ -21,8 +21,8 @@ def cast_inputs(modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
 def let_norms_follow_inputs(modules: Iterable[nn.Module]) -> None:
     """Let each norm use its weights in the dtype of its input, which gives its output the same dtype.
 
-    Torch's fused kernels need one dtype, in which they read and write; they compute in float32. Without, an `RMSNorm`
-    keeps five times as much for its backward and takes seven times as long.
+    Torch's fused kernels need one dtype, in which they read and write; they compute in float32. With two, an
+    `RMSNorm` keeps five times as much for its backward and takes seven times as long.
     """
     for module in modules:
         if isinstance(module, NORMS):

@@ -16,7 +16,7 @@ BLOCK = 1024
 
 @triton.jit
 def mean_kernel(first_ptr, others_ptr, mean_ptr, n, factor, NUM_OTHERS: tl.constexpr, BLOCK: tl.constexpr):
-    """Average one block of a part of n elements and of others, which follow one another, in float32."""
+    """Average one block of a part of n elements and of others, which follow one another; sum in float32."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     total = tl.load(first_ptr + offsets, mask=inside).to(tl.float32)
@@ -26,9 +26,15 @@ def mean_kernel(first_ptr, others_ptr, mean_ptr, n, factor, NUM_OTHERS: tl.const
     tl.store(mean_ptr + offsets, total * factor, mask=inside)
 
 
-def mean_triton(first: Tensor, others: Tensor) -> Tensor:
-    """Return the mean in float32 of a part and of others, which are stacked; all are contiguous, of one dtype."""
-    mean = torch.empty(first.shape, dtype=torch.float32, device=first.device)
+DTYPES = torch.float32, torch.bfloat16, torch.float16
+
+
+def mean_triton(first: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mean of a part and of others, which are stacked; all are contiguous, of a dtype of `DTYPES`.
+
+    It is summed in float32 and returned in `dtype`, another of `DTYPES`.
+    """
+    mean = torch.empty(first.shape, dtype=dtype, device=first.device)
     n, num_others = mean.numel(), others.shape[0]
     with launching(mean_kernel, first):
         mean_kernel[(triton.cdiv(n, BLOCK),)](

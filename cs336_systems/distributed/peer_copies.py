@@ -157,14 +157,14 @@ class PeerStreams:
         self._await_signal(self._sending, TAKEN, rank)
         slot = self._slot(rank, self.rank)
         for number, start, num_bytes, place in pieces:
-            _copy(self._sending, slot + place, tensors[number].data_ptr() + start, num_bytes)
+            private.copy_in_stream(self._sending, slot + place, tensors[number].data_ptr() + start, num_bytes)
         self._signal(self._sending, READY, rank)
 
     def _receive(self, rank: int, tensors: Sequence[Tensor], pieces: Sequence["Piece"]) -> None:
         self._await_signal(self._receiving, READY, rank)
         slot = self._slot(self.rank, rank)
         for number, start, num_bytes, place in pieces:
-            _copy(self._receiving, tensors[number].data_ptr() + start, slot + place, num_bytes)
+            private.copy_in_stream(self._receiving, tensors[number].data_ptr() + start, slot + place, num_bytes)
         self._signal(self._receiving, TAKEN, rank)
 
     def _slot(self, receiver: int, sender: int) -> int:
@@ -175,19 +175,15 @@ class PeerStreams:
     def _signal(self, stream: torch.cuda.Stream, kind: int, rank: int) -> None:
         """Tell a rank when a stream has come to this point."""
         self._sent[kind][rank] += 1
-        private.write_in_stream(stream.cuda_stream, self._flag(rank, kind, self.rank), self._sent[kind][rank])
+        private.write_in_stream(stream, self._flag(rank, kind, self.rank), self._sent[kind][rank])
 
     def _await_signal(self, stream: torch.cuda.Stream, kind: int, rank: int) -> None:
         """Make a stream wait for the next signal of a rank."""
         self._awaited[kind][rank] += 1
-        private.wait_in_stream(stream.cuda_stream, self._flag(self.rank, kind, rank), self._awaited[kind][rank])
+        private.wait_in_stream(stream, self._flag(self.rank, kind, rank), self._awaited[kind][rank])
 
     def _flag(self, receiver: int, kind: int, sender: int) -> int:
         return self._rooms[receiver] + NUM_BYTES + (kind * self.size + sender) * FLAG_BYTES
-
-
-def _copy(stream: torch.cuda.Stream, target: int, source: int, num_bytes: int) -> None:
-    private.copy_in_stream(stream.cuda_stream, target, source, num_bytes)
 
 
 class PeerCopies:

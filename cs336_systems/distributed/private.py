@@ -266,9 +266,11 @@ def base_of(output: Tensor) -> Tensor:
 def missing_for_peer_memory() -> str:
     """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
     try:
+        from torch._C._distributed_c10d import _SymmetricMemory
         from torch.distributed import _symmetric_memory
 
-        _ = _driver().cuStreamWaitValue32, _driver().cuStreamWriteValue32, _symmetric_memory.rendezvous
+        _ = _SymmetricMemory.empty_strided_p2p, _symmetric_memory.rendezvous
+        _ = _driver().cuMemcpyAsync, _driver().cuStreamWaitValue32, _driver().cuStreamWriteValue32
     except (ImportError, AttributeError) as error:
         return f"a library is missing or too old ({error})"
     return ""
@@ -289,19 +291,19 @@ def peer_memory(num_bytes: int, device: torch.device, group: dist.ProcessGroup |
     return memory, _symmetric_memory.rendezvous(memory, _group(group))
 
 
-def copy_in_stream(stream: int, target: int, source: int, num_bytes: int) -> None:
+def copy_in_stream(stream: torch.cuda.Stream, target: int, source: int, num_bytes: int) -> None:
     """Copy bytes between addresses on any GPUs when a stream comes to it. The stream's context must be current."""
-    _require_success(_driver().cuMemcpyAsync(target, source, num_bytes, stream))
+    _require_success(_driver().cuMemcpyAsync(target, source, num_bytes, stream.cuda_stream))
 
 
-def write_in_stream(stream: int, address: int, value: int) -> None:
+def write_in_stream(stream: torch.cuda.Stream, address: int, value: int) -> None:
     """Write a 32-bit number, modulo 2^32, to any GPU's memory when a stream comes to it."""
-    _require_success(_driver().cuStreamWriteValue32(stream, address, value % 2**32, 0))
+    _require_success(_driver().cuStreamWriteValue32(stream.cuda_stream, address, value % 2**32, 0))
 
 
-def wait_in_stream(stream: int, address: int, value: int) -> None:
+def wait_in_stream(stream: torch.cuda.Stream, address: int, value: int) -> None:
     """Make a stream wait, without a kernel, until a 32-bit number in memory is at least `value`, modulo 2^32."""
-    _require_success(_driver().cuStreamWaitValue32(stream, address, value % 2**32, 0))
+    _require_success(_driver().cuStreamWaitValue32(stream.cuda_stream, address, value % 2**32, 0))
 
 
 @functools.cache

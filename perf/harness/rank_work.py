@@ -22,6 +22,7 @@ COLLECTIVES = ("nccl", "gloo:")
 """Prefixes of the names of NCCL's kernels and of gloo's events."""
 
 COPIES = ("Memcpy", "Memset")
+"""Prefixes of the names of a GPU's copies and fills."""
 
 RUNS_BEFORE = 2
 """Runs right before the run whose spans are returned: a GPU computes at a higher clock after a pause."""

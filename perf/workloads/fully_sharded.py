@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured
@@ -68,8 +69,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     after_init = peak_bytes(device)
     alone = trained() if mode == "exposed" else None
 
-    def outside_bytes() -> int:
-        return getattr(train.run, "outside_bytes", 0)
+    outside_bytes = partial(getattr, train.run, "outside_bytes", 0)
 
     def gradients() -> Any:
         train.optimizer.zero_grad(set_to_none=True)

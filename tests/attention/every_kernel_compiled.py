@@ -49,7 +49,7 @@ def main() -> None:
     rule = AdamWRule(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
     adamw_update_triton(x.bfloat16(), x.bfloat16(), state, rule)
     cross_entropy_triton_(torch.empty(4, 333), torch.zeros(4, dtype=torch.int64), x, -100, True)
-    mean_triton(x.bfloat16(), torch.empty(1, 4096, dtype=torch.bfloat16))
+    mean_triton(x.bfloat16(), torch.empty(1, 4096, dtype=torch.bfloat16), torch.float32)
     print(*sorted({name for name, _ in compiled}), sep="\n")
 
 

@@ -46,7 +46,7 @@ class Simulation:
 
         class Stream:
             def __init__(self, *_, **__):
-                self.cuda_stream, self.num_done, self.queue = len(simulated.streams), 0, deque()
+                self.num_done, self.queue = 0, deque()
                 simulated.streams.append(self)
 
             def wait_stream(self, other):
@@ -88,7 +88,7 @@ class Simulation:
         self._do(stream, lambda: None, lambda: ctypes.c_int32.from_address(address).value >= value)
 
     def _do(self, stream, what, may=lambda: True):
-        self.streams[stream].queue.append((may, what))
+        stream.queue.append((may, what))
 
     def run(self, order):
         while any(stream.queue for stream in self.streams):
