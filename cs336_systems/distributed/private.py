@@ -215,6 +215,14 @@ def timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> datetim
     return _attempt("Backend.options._timeout", read, lambda: None)
 
 
+def splits_communicators() -> bool:
+    """Whether torch makes new groups by splitting the default group's communicator, which takes all of its ranks.
+
+    It does once the default group was created with a `device_id`.
+    """
+    return getattr(_group(None), "bound_device_id", None) is not None
+
+
 def hide_from_other_threads(processes: Iterable[BaseProcess]) -> None:
     """Take processes out of `multiprocessing.active_children`, through which other threads read their exit codes.
 

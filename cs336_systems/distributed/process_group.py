@@ -75,10 +75,13 @@ def new_group_like(
 ) -> dist.ProcessGroup:
     """Create another group of the ranks of `group`, with its timeout on `device` and, unless given, its backend.
 
-    Collectives of gloo wait for no GPU, those of another NCCL group have a stream of their own.
+    Collectives of gloo wait for no GPU, those of another NCCL group have a stream of their own. Returns `group` itself
+    where torch would split all ranks' communicator for some of them: the others would have to take part.
     """
     ranks = None if group is None else dist.get_process_group_ranks(group)
     if backend is None and group is not None:
+        if private.splits_communicators() and dist.get_world_size(group) < dist.get_world_size():
+            return group
         backend = dist.get_backend_config(group)
     timeout = private.timeout_of(group, device)
     return dist.new_group(ranks, timeout, backend, use_local_synchronization=group is not None)
