@@ -35,6 +35,7 @@ from perf.site.estimate import Estimate, estimate
 from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
 from perf.site.wording import status, varying
+from perf.workloads.fully_sharded import PREFETCH
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""
@@ -94,7 +95,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     return {
         "id": pages.ident(one.name),
         "name": one.name,
-        "headlines": list(_headlines(timed, collectives, shards)),
+        "headlines": list(_headlines(timed, collectives, shards, fully_sharded)),
         "has_numbers": any(map(estimate, results)),
         "on_gpu": any(result.session.device.get("sm_count") for result in results),
         "strategies": _settings([group.where for group in timed]),
@@ -117,7 +118,10 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
 
 
 def _headlines(
-    groups: Sequence[Group], collectives: Sequence[Collective], shards: Sequence[Sequence[Shard]]
+    groups: Sequence[Group],
+    collectives: Sequence[Collective],
+    shards: Sequence[Sequence[Shard]],
+    fully_sharded: Sequence[Sequence[FullyShard]],
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the headline of the largest setting of each kind: a figure, and the words before and after it."""
     if groups:
@@ -141,6 +145,14 @@ def _headlines(
             speedup = units.times(whole.time.median / ours.time.median)
             what = f"{place(ours.where)}: a sharded optimizer holds"
             yield what, percent(held), f" of the state on each rank; its step is {speedup} as fast."
+    if fully_sharded:
+        rows = max(fully_sharded, key=lambda one: (one[0].where.world_size, one[0].where.context_length))
+        seconds = {row.name: row.step.median for row in rows if row.step}
+        fastest = min(seconds.keys() & PREFETCH.keys(), key=seconds.__getitem__, default=None)
+        if fastest and BASELINE in seconds:
+            what = f"{place(rows[0].where)}: a fully sharded step ({fastest}) takes"
+            speedup = units.times(seconds[BASELINE] / seconds[fastest])
+            yield what, units.seconds(seconds[fastest]), f", {speedup} as fast as FSDP2's."
 
 
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def test_fully_sharded_steps_stand_beside_torch_and_the_closed_forms(tmp_path: P
     text = plain(page_of(tmp_path, parallel.fully_sharded()))
     assert "prefetch_2 bfloat16 104 ms ±248 µs 1.03x 2.60 ms ±248 µs 2.5 % 8.00 GiB 32.0 GiB 14.9 GiB" in text
     assert "7928 7928 3996 3996" in text, "MB gathered and scattered, each beside its closed form"
+    assert "(prefetch_2) takes 104 ms , 1.03x as fast as FSDP2's" in text, "the fastest of ours"
 
 
 def test_numbers_and_marks_open_their_history(tmp_path: Path) -> None:
