@@ -17,6 +17,9 @@ from perf.files import write_aside
 from perf.harness import records
 from perf.stored import problem_of_benchmark, problem_of_results
 
+STARTED_AT = 3
+"""Place of a row's start among asv's columns."""
+
 
 def merge(source: Path, target: Path) -> int:
     """Merge the `results` and `records` folders of `source` into those of `target`; return the number of files.
@@ -43,13 +46,34 @@ def merge(source: Path, target: Path) -> int:
             _require_same(theirs, _checked(into), "gpu", path)
         elif path.name != "benchmarks.json":
             to_write.append((into, _merged(_checked(into), theirs, path), {}))
-        elif theirs.keys() - (ours := _checked(into)).keys():  # the only source of the names of their rows' axes
-            to_write.append((into, theirs | ours, {"indent": 4, "sort_keys": True}))  # asv's own format
+        elif (entries := _entries(source / "results", target / "results")) != _checked(into):
+            to_write.append((into, entries, {"indent": 4, "sort_keys": True}))  # asv's own format
     for into, document, form in to_write:
         _write(into, document, **form)
     for (machine, commit), of_commit in lines.items():
         _merge_records(of_commit, target / "records", machine, commit)
     return len(files)
+
+
+def _entries(source: Path, target: Path) -> dict[str, Any]:
+    """Merge two benchmarks.json, the only source of the axes by which a site shows rows: each entry as last run."""
+    theirs, ours = (_checked(folder / "benchmarks.json") for folder in (source, target))
+    run_there, run_here = _last_runs(source), _last_runs(target)
+    return ours | {
+        name: entry
+        for name, entry in theirs.items()
+        if name not in ours or run_there.get(name, 0) > run_here.get(name, 0)
+    }
+
+
+def _last_runs(results: Path) -> dict[str, int]:
+    """Map each benchmark to the start of its last run, ms since the epoch."""
+    last: dict[str, int] = {}
+    for path in results.glob("*/*-*.json"):
+        for name, row in _checked(path)["results"].items():
+            started = row[STARTED_AT] if len(row) > STARTED_AT else None
+            last[name] = max(last.get(name, 0), started if isinstance(started, int) else 0)
+    return last
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[str, Any]:

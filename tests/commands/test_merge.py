@@ -166,6 +166,29 @@ def test_rows_of_a_benchmark_that_is_new_here_are_known_by_their_axes(shards, tm
     assert set(load(tmp_path / "results")["benchmark"]) == {"smoke.SmokeAttention"}
 
 
+def test_rows_with_other_axes_than_here_are_published_by_the_axes_they_were_last_measured_with(shards, tmp_path):
+    attention = "smoke.SmokeAttention.track_time"
+    for shard in shards:
+        merge(shard, tmp_path)
+    known = json.loads((tmp_path / "results" / "benchmarks.json").read_text())
+    newer = tmp_path / "newer"
+    shutil.copytree(shards[0] / "results", newer / "results")
+    (path,) = newer.glob(f"results/{MACHINE}/*-*.json")
+    document = json.loads(path.read_text())
+    row = document["results"][attention]
+    row[3] += 1000
+    document["commit_hash"] = document["commit_hash"][::-1]
+    path.with_name(document["commit_hash"][:8] + path.name[8:]).write_text(json.dumps(document))
+    path.unlink()
+    grid = [[*axis, "'another'"] for axis in known[attention]["params"]]
+    there = known | {attention: known[attention] | {"params": grid}}
+    (newer / "results" / "benchmarks.json").write_text(json.dumps(there))
+    merge(newer, tmp_path)
+    assert json.loads((tmp_path / "results" / "benchmarks.json").read_text()) == there
+    merge(shards[1], tmp_path)
+    assert json.loads((tmp_path / "results" / "benchmarks.json").read_text()) == there, "the older run"
+
+
 def test_another_gpu_never_joins_a_series(shards, tmp_path):
     merge(shards[0], tmp_path)
     copy = tmp_path / "copy"
