@@ -52,26 +52,52 @@ def device_of_copies(
     return None if why_not else device
 
 
+class RankFacts(NamedTuple):
+    """What decides about copies, of one rank."""
+
+    why_not: str
+    """Its own reason, if it has any."""
+
+    host: str = ""
+    gpu: str = ""
+    """UUID of its GPU."""
+
+    visible: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that it sees."""
+
+    num_rendezvous: int = 0
+    """Times that it has shared memory with other ranks, of any group."""
+
+
 def _why_not(device: torch.device | None, group: dist.ProcessGroup | None) -> str:
     """Return why copies between the ranks' devices are impossible, the same on every rank; nothing if they are not."""
-    why_not, uuid, gpus = _own_reason(device, group), "", list[str]()
-    if device and not why_not:
+    facts, gpus = RankFacts(_own_reason(device, group)), list[str]()
+    if device and not facts.why_not:
         gpus = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-        uuid = gpus[device.index]
-    every: list[tuple[str, str, str, set[str]]] = [("", "", "", set())] * dist.get_world_size(group)
-    dist.all_gather_object(every, (why_not, _host(), uuid, set(gpus)), group=group)
-    reasons, hosts, uuids, sights = zip(*every, strict=True)
-    if any(reasons):
-        return next(filter(None, reasons))
-    if len(set(hosts)) > 1:
-        return "the ranks are on several hosts"
-    if len(set(uuids)) < len(uuids):
-        return "ranks share a GPU"
-    if not all(visible.issuperset(uuids) for visible in sights):
-        return "a rank does not see the other ranks' GPUs"
-    indices = [gpus.index(uuid) for uuid in uuids]
+        facts = RankFacts("", _host(), gpus[device.index], frozenset(gpus), private.num_rendezvous())
+    ranks = [facts] * dist.get_world_size(group)
+    dist.all_gather_object(ranks, facts, group=group)
+    if reason := obstacle(ranks):
+        return reason
+    indices = [gpus.index(rank.gpu) for rank in ranks]
     if not all(torch.cuda.can_device_access_peer(*pair) for pair in permutations(indices, 2)):
         return "a GPU has no access to another one's memory"
+    return ""
+
+
+def obstacle(ranks: Sequence[RankFacts]) -> str:
+    """Return why copies between these ranks are impossible; nothing if the ranks know of no reason."""
+    own, hosts, gpus, visible, num_rendezvous = zip(*ranks, strict=True)
+    if any(own):
+        return next(filter(None, own))
+    if len(set(hosts)) > 1:
+        return "the ranks are on several hosts"
+    if len(set(gpus)) < len(gpus):
+        return "ranks share a GPU"
+    if not all(seen.issuperset(gpus) for seen in visible):
+        return "a rank does not see the other ranks' GPUs"
+    if len(set(num_rendezvous)) > 1:  # torch, which numbers those of all groups together, would wait for ever
+        return "some of the ranks have shared memory in a group without the others before"
     return ""
 
 
@@ -82,7 +108,7 @@ def _own_reason(device: torch.device | None, group: dist.ProcessGroup | None) ->
         return "there is one rank"
     if (backend := backend_of(group, device)) != "nccl":
         return f"the backend is {backend}"
-    return private.missing_for_peer_memory()
+    return private.missing_for_peer_memory(group)
 
 
 def _host() -> str:

@@ -8,6 +8,7 @@ import datetime
 import functools
 import multiprocessing.process
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -271,8 +272,24 @@ def base_of(output: Tensor) -> Tensor:
     return output if base is None or not base.requires_grad else base
 
 
-def missing_for_peer_memory() -> str:
+_met: list[tuple[str, "weakref.ref[dist.ProcessGroup]"]] = []
+"""Name and group of every `peer_memory` of this process."""
+
+
+def num_rendezvous() -> int:
+    """Return how often this process has called `peer_memory`.
+
+    torch numbers the rendezvous of all groups of a process together (pytorch/pytorch#196082): ranks with different
+    numbers would wait for each other until their store's timeout.
+    """
+    return len(_met)
+
+
+def missing_for_peer_memory(group: dist.ProcessGroup | None) -> str:
     """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
+    whole = _group(group)
+    if any(name == whole.group_name and other() is not whole for name, other in _met):  # torch remembers by the name
+        return "an earlier process group of the same name has shared memory"
     try:
         from torch._C._distributed_c10d import _SymmetricMemory
         from torch.distributed import _symmetric_memory
@@ -292,11 +309,13 @@ def peer_memory(num_bytes: int, device: torch.device, group: dist.ProcessGroup |
     from torch._C._distributed_c10d import _SymmetricMemory
     from torch.distributed import _symmetric_memory
 
+    whole = _group(group)
+    _met.append((whole.group_name, weakref.ref(whole)))
     # not `_symmetric_memory.empty`: its pool gives freed memory away again, at times that differ between the ranks
     memory = _SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
     memory.zero_()
     torch.cuda.synchronize(device)
-    return memory, _symmetric_memory.rendezvous(memory, _group(group))
+    return memory, _symmetric_memory.rendezvous(memory, whole)
 
 
 def copy_in_stream(stream: torch.cuda.Stream, target: int, source: int, num_bytes: int) -> None:

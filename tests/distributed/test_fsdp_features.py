@@ -640,6 +640,25 @@ def test_every_way_to_checkpoint_a_transformer_is_right():
         assert max(most for _, most in results.values()) <= 6, "of 30"
 
 
+def train_some_and_then_all(rank):
+    """Train a model in a group of the first two ranks, then one of all; return which used copy engines; its state."""
+    pair = dist.new_group([0, 1])
+    nets = [FullyShardedDataParallel(seeded(Toy, rank), process_group=pair)] if rank < 2 else []
+    nets.append(FullyShardedDataParallel(seeded(Toy, rank)))
+    if rank < 2:
+        train(nets[0], rank, 2)
+    train(nets[-1], rank, 3)
+    return [net.uses_copy_engines for net in nets], nets[-1].state_dict()
+
+
+def test_all_ranks_train_after_some_have():
+    alone = train(seeded(Toy))
+    for uses, whole in spawn(train_some_and_then_all, 3):
+        assert uses[-1] is False, "torch would wait for the last rank's share in the first rendezvous"
+        assert uses[0] == (ON_NCCL and len(uses) == 2)
+        torch.testing.assert_close(dict(whole), alone, rtol=1e-5, atol=1e-6)
+
+
 def ask_for_copy_engines(rank):
     """Map each request to its error."""
     return {
