@@ -31,7 +31,7 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follow_inputs
 from cs336_systems.distributed.order import Event, Order
-from cs336_systems.distributed.peer_copies import PeerCopies, device_of_copies
+from cs336_systems.distributed.peer_copies import copies_for
 from cs336_systems.distributed.process_group import new_group_like, require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,
@@ -92,8 +92,8 @@ class FullyShardedDataParallel(Wrapper):
             calls, which is faster where the host is slower than the GPU, for more memory.
         process_group: the ranks that share the model; None means all.
         copy_engines: whether the GPUs' copy engines gather weights and exchange gradients, which leaves all
-            multiprocessors to the layers, instead of NCCL's kernels. None: where all ranks' GPUs are on one host, and
-            each rank sees them all. They need `outside_bytes` of memory.
+            multiprocessors to the layers, instead of NCCL's kernels. None: where all ranks' GPUs are on one host and
+            can share memory, and each rank sees them all. They need `outside_bytes` of memory.
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
@@ -145,10 +145,10 @@ class FullyShardedDataParallel(Wrapper):
             raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
         if others := [type(inner).__name__ for inner in whole if inner not in names]:
             raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
-        of_copies = device_of_copies(copy_engines, module.parameters(), process_group)
-        self._copies = PeerCopies(process_group, of_copies) if of_copies else None
+        self._copies = copies_for(copy_engines, module.parameters(), process_group)
         device = next((value.device for value in module.parameters()), torch.device("cpu"))
-        self._averages = Averages(process_group if of_copies else new_group_like(process_group, device), self._copies)
+        averaging = process_group if self._copies else new_group_like(process_group, device)
+        self._averages = Averages(averaging, self._copies)
         self._order = Order(new_group_like(process_group, device, "gloo"))
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._shards = [Shard(name, value, process_group) for name, value in matrices.items()]

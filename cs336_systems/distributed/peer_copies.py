@@ -32,10 +32,10 @@ READY, TAKEN = 0, 1
 """Signals: the sender has filled its slot; the receiver has emptied it."""
 
 
-def device_of_copies(
+def copies_for(
     requested: bool | None, tensors: Iterable[Tensor], group: dist.ProcessGroup | None
-) -> torch.device | None:
-    """Return the GPU that is to copy tensors like these; None where collectives are to move them.
+) -> "PeerCopies | None":
+    """Return what copies tensors like these between the ranks; None where collectives are to move them.
 
     None requests the copy engines where they can serve. All ranks call it, and agree. Raises `ValueError` where they
     cannot but are requested.
@@ -46,10 +46,25 @@ def device_of_copies(
         return None
     devices = {tensor.device for tensor in tensors}
     device = devices.pop() if len(devices) == 1 else None
-    why_not = _why_not(device, group)
+    copies, why_not = None, _why_not(device, group)
+    if device and not why_not:
+        copies, why_not = _shared(device, group)
     if requested and why_not:
         raise ValueError(f"copy_engines=True was given, but {why_not}; allowed: False or None")
-    return None if why_not else device
+    return copies
+
+
+def _shared(device: torch.device, group: dist.ProcessGroup | None) -> "tuple[PeerCopies | None, str]":
+    """Share memory with the other ranks; return what copies, or why some rank could not, the same on every rank."""
+    copies, failure = None, ""
+    try:
+        copies = PeerCopies(group, device)
+    except RuntimeError as error:  # as where a container may not pass memory to another process
+        failure = f"memory cannot be shared: {str(error).partition(chr(10))[0]}"
+    failures = [failure] * dist.get_world_size(group)
+    dist.all_gather_object(failures, failure, group=group)
+    why_not = next(filter(None, failures), "")
+    return None if why_not else copies, why_not
 
 
 class RankFacts(NamedTuple):
@@ -215,7 +230,7 @@ class PeerStreams:
 class PeerCopies:
     """Gathers and exchanges of matrices' rows, each in streams of its own.
 
-    All ranks start the same gathers in the same order, and the same exchanges. `device_of_copies` tells where it works.
+    All ranks start the same gathers in the same order, and the same exchanges. `copies_for` makes it where it works.
     """
 
     num_bytes = 2 * NUM_BYTES

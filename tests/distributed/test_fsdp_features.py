@@ -1,6 +1,7 @@
 """What may meet in a sharded model: other dtypes, compiled and checkpointed blocks, accumulation, groups, states."""
 
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -673,6 +674,30 @@ def test_copy_engines_are_refused_where_they_cannot_serve():
         assert errors["True"].startswith("ValueError: copy_engines=True was given, but ")
         for wrong in ("1", "auto"):
             assert "allowed: True, False, None" in errors[wrong]
+
+
+def share_no_memory_with_rank_1(rank):
+    """Return the error of a model that requests copies, and how one that may have them is trained."""
+
+    def refused(*_):
+        if rank == 1:
+            raise RuntimeError("memory stays here\nin two lines")
+
+    with patch.object(peer_copies, "_why_not", lambda *_: ""), patch.object(peer_copies, "PeerCopies", refused):
+        error = error_of(lambda: FullyShardedDataParallel(seeded(Toy), copy_engines=True))
+        net = FullyShardedDataParallel(seeded(Toy))
+    train(net, rank, 2)
+    return error, net.uses_copy_engines, net.state_dict()
+
+
+def test_collectives_serve_where_a_rank_can_share_no_memory():
+    for error, uses, whole in spawn(share_no_memory_with_rank_1, 2):
+        assert error == (
+            "ValueError: copy_engines=True was given, but memory cannot be shared: memory stays here; "
+            "allowed: False or None"
+        )
+        assert not uses
+        torch.testing.assert_close(dict(whole), train(seeded(Toy)), rtol=1e-5, atol=1e-6)
 
 
 class InFloat32(nn.Module):
