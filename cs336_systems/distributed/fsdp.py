@@ -31,7 +31,7 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follow_inputs
 from cs336_systems.distributed.order import Event, Order
-from cs336_systems.distributed.peer_copies import copies_for
+from cs336_systems.distributed.peers import copies_for
 from cs336_systems.distributed.process_group import new_group_like, require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,

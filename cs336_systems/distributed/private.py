@@ -272,7 +272,7 @@ def base_of(output: Tensor) -> Tensor:
     return output if base is None or not base.requires_grad else base
 
 
-_met: list[tuple[str, "weakref.ref[dist.ProcessGroup]"]] = []
+_rendezvous: list[tuple[str, "weakref.ref[dist.ProcessGroup]"]] = []
 """Name and group of every `peer_memory` of this process."""
 
 
@@ -282,13 +282,15 @@ def num_rendezvous() -> int:
     torch numbers the rendezvous of all groups of a process together (pytorch/pytorch#196082): ranks with different
     numbers would wait for each other until their store's timeout.
     """
-    return len(_met)
+    return len(_rendezvous)
 
 
 def missing_for_peer_memory(group: dist.ProcessGroup | None) -> str:
     """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
     whole = _group(group)
-    if any(name == whole.group_name and other() is not whole for name, other in _met):  # torch remembers by the name
+    if any(
+        name == whole.group_name and other() is not whole for name, other in _rendezvous
+    ):  # torch remembers by the name
         return "an earlier process group of the same name has shared memory"
     try:
         from torch._C._distributed_c10d import _SymmetricMemory
@@ -310,7 +312,7 @@ def peer_memory(num_bytes: int, device: torch.device, group: dist.ProcessGroup |
     from torch.distributed import _symmetric_memory
 
     whole = _group(group)
-    _met.append((whole.group_name, weakref.ref(whole)))
+    _rendezvous.append((whole.group_name, weakref.ref(whole)))
     # not `_symmetric_memory.empty`: its pool gives freed memory away again, at times that differ between the ranks
     memory = _SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
     memory.zero_()

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from cs336_systems.configs import ModelConfig
-from cs336_systems.distributed import peer_copies
+from cs336_systems.distributed import peer_copies, peers
 from cs336_systems.distributed.ddp import NaiveDDP, OverlappedDDP
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
 from cs336_systems.linear_cross_entropy import LanguageModelHead
@@ -683,7 +683,7 @@ def share_no_memory_with_rank_1(rank):
         if rank == 1:
             raise RuntimeError("memory stays here\nin two lines")
 
-    with patch.object(peer_copies, "_why_not", lambda *_: ""), patch.object(peer_copies, "PeerCopies", refused):
+    with patch.object(peers, "_why_not", lambda *_: ""), patch.object(peers, "PeerCopies", refused):
         error = error_of(lambda: FullyShardedDataParallel(seeded(Toy), copy_engines=True))
         net = FullyShardedDataParallel(seeded(Toy))
     train(net, rank, 2)

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import itertools
 import random
-import weakref
 from collections import deque
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from cs336_systems.distributed import peer_copies, private
-from cs336_systems.distributed.peer_copies import ALIGNMENT, PeerCopies, RankFacts, obstacle, rounds_of
+from cs336_systems.distributed.peer_copies import ALIGNMENT, PeerCopies, rounds_of
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [512], [513], [0, 5, 0, 7], [100] * 9, [1, 3000, 2], [256, 256, 256]])
@@ -36,38 +35,6 @@ def test_rounds_hold_every_byte_once_in_places_of_their_own(sizes, limit):
 
 def test_small_tensors_travel_together():
     assert len(list(rounds_of([10] * 8, 8 * ALIGNMENT))) == 1
-
-
-FACTS = RankFacts("", "here", "a", frozenset("ab"), 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({}, ""),
-        ({"why_not": "no GPU"}, "no GPU"),
-        ({"host": "there"}, "hosts"),
-        ({"gpu": "a"}, "share a GPU"),
-        ({"visible": frozenset("b")}, "does not see"),
-        ({"num_rendezvous": 0}, "have shared memory"),
-    ],
-)
-def test_ranks_that_cannot_copy_are_told_why(change, reason):
-    found = obstacle([FACTS, FACTS._replace(**{"gpu": "b"} | change)])
-    assert reason in found and bool(reason) == bool(found)
-
-
-class Group:
-    """A process group's name."""
-
-    group_name = "0"
-
-
-def test_a_group_with_the_name_of_an_earlier_one_shares_no_memory(monkeypatch):
-    earlier, later = Group(), Group()
-    monkeypatch.setattr(private, "_met", [(earlier.group_name, weakref.ref(earlier))])
-    found = [private.missing_for_peer_memory(group) for group in (earlier, later)]
-    assert ["earlier" in reason for reason in found] == [False, True]
 
 
 class Simulation:
