@@ -27,15 +27,21 @@ def fixed(value: float, decimals: int = 0, unit: str = "") -> str:
 
 
 def span(values: Iterable[float], decimals: int = 0, unit: str = "") -> str:
-    """0.8 to 3.1 ms: the smallest and the largest value."""
+    """0.8 to 3.1 ms: the smallest and the largest value, or 0.8 ms if they are written alike."""
     listed = some(list(values), "span")
-    return f"{min(listed) * SCALES[unit]:.{decimals}f} to {fixed(max(listed), decimals, unit)}"
+    least, most = (f"{end(listed) * SCALES[unit]:.{decimals}f}" for end in (min, max))
+    return f"{_from(least, most)} {unit}".rstrip()
 
 
 def speedups(values: Iterable[float], decimals: int = 3, to: str = " to ") -> str:
-    """0.958 to 1.019×: the smallest and the largest speed-up."""
+    """0.958 to 1.019×: the smallest and the largest speed-up, or 0.958× if they are written alike."""
     listed = some(list(values), "speed-ups")
-    return f"{min(listed):.{decimals}f}{to}{max(listed):.{decimals}f}\u00d7"
+    least, most = (f"{end(listed):.{decimals}f}" for end in (min, max))
+    return f"{_from(least, most, to)}\u00d7"
+
+
+def _from(least: str, most: str, to: str = " to ") -> str:
+    return least if least == most else f"{least}{to}{most}"
 
 
 def speedup(value: tuple[float, float]) -> str:
