@@ -48,7 +48,7 @@ Pairs = dict[tuple[str, str], tuple[Way, Way]]
 """Pairs of ways, by the names of both."""
 
 BUSY = 0.95
-"""Share of a step from which on the step waits for the GPU and not for the host."""
+"""Share of a step from which on the step waits for the GPU alone."""
 
 
 @click.command()
@@ -67,9 +67,10 @@ def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effor
 
     The same ranks hold two arms, which take single steps in turn, A B B A, each timed by its slowest rank; then again
     in fresh processes: three, and as many more as their scatter demands for a narrow 95 % interval of every speed-up.
-    busy is the share of a step in which the GPU computes or communicates: where it is low, the host is what is timed,
-    and a larger --batch or --context helps. MIB is the size of a bucket, ours or torch's (default 25). Against "alone",
-    an arm's own step without communication, the study gives the cost of communication.
+    busy is the share of a step in which the GPU computes or communicates: where it is low, it waits for the host, and
+    a larger --batch or --context helps, or for what another GPU is yet to copy. MIB is the size of a bucket, ours or
+    torch's (default 25). Against "alone", an arm's own step without communication, the study gives the cost of
+    communication.
     """
     pairs = {
         (mine, other): (arm_of(mine), alone(mine) if other == ALONE else arm_of(other))
@@ -214,11 +215,11 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
         speedup, half, fastest = best(mine, speedup_of)
         where = f"{size}, context {context}, {ranks} ranks: {ours}"
         busy = list(itertools.chain.from_iterable(row["ours_busy"] for row in mine))
-        host_bound = busy and statistics.median(busy) < BUSY
-        host = f" Its GPU is busy for {share(busy)} only: this is the host's time." if host_bound else ""
+        is_idle = busy and statistics.median(busy) < BUSY
+        waits = f" Its GPU is busy for {share(busy)} only: it waits for the host or for another GPU." if is_idle else ""
         if half > half_width:
             yield f"{where}: {with_interval(speedup, half)} is too wide for a verdict; raise --processes."
         elif beside_itself:
-            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half / speedup:.1%} to the step.{host}"
+            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half / speedup:.1%} to the step.{waits}"
         else:
-            yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}.{host}"
+            yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}.{waits}"
