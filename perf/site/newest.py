@@ -10,6 +10,7 @@ from typing import Any
 from perf.gate.evidence import Outcome
 from perf.harness import records
 from perf.harness.records import CaseResult
+from perf.machines import num_gpus, of_one_gpu
 from perf.site import pages, recorded
 
 
@@ -56,11 +57,21 @@ class Site:
 
     @functools.cached_property
     def machines(self) -> list[str]:
-        """Machines with records or results: the newest measured commit first, then the most graphs."""
+        """Machines with records or results, by GPU: that of the newest measured commit first, then of the most graphs.
+
+        Those of a GPU are in the order of its number.
+        """
         graphs = Counter(graph.params.get("machine", "") for _, graph in self.graphs)
         names = {*records.machines(self.directory), *graphs} - {""}
         newest = {name: max(self.measured(name), default=-1) for name in names}
-        return sorted(names, key=lambda name: (-newest[name], -graphs[name], name))
+        by_gpu: dict[str, list[str]] = {}
+        for name in sorted(names, key=lambda name: (num_gpus(name), name)):
+            by_gpu.setdefault(of_one_gpu(name), []).append(name)
+
+        def place(siblings: list[str]) -> tuple[int, int, list[str]]:
+            return -max(newest[name] for name in siblings), -max(graphs[name] for name in siblings), siblings
+
+        return [name for siblings in sorted(by_gpu.values(), key=place) for name in siblings]
 
     def hardware(self, machine: str) -> str:
         """Name the GPU, or the CPU, of asv's machine file."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perf.harness.status import ANSWERED
+from perf.machines import of_one_gpu
 from perf.writeup.source import Source
 
 Axes = dict[str, Any]
@@ -40,7 +41,7 @@ class Need:
         """Shell command that makes the rows, run in the root of the repository."""
         if self.is_asv:
             return f"asv run -b '^{re.escape(self.study)}\\.' HEAD^!"
-        place = machine if self.ranks == 1 else f"{re.sub(r'-x[0-9]+$', '', machine)}-x{self.ranks}"
+        place = machine if self.ranks == 1 else f"{of_one_gpu(machine)}-x{self.ranks}"
         out = "/".join(part for part in (PLACE, place, self.folder) if part)
         return " ".join(f"python -m perf study {self.study} {self.options} --out {out}".split())
 

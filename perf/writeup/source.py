@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perf.machines import of_one_gpu
 from perf.site.loading import load
 from perf.studies.on_file import OnFile, loaded
 from perf.studies.rows import Row
@@ -121,8 +122,7 @@ def _studies(folder: Path, machine: str) -> tuple[tuple[Study, ...], tuple[str, 
 
 
 def _documents(folder: Path, machine: str) -> Iterator[Path]:
-    base = re.sub(r"-x\d+$", "", machine)
-    for place in sorted({folder / machine, *folder.glob(f"{base}-x*")}):
+    for place in sorted({folder / machine, *folder.glob(f"{of_one_gpu(machine)}-x*")}):
         # `study accounting` measures nothing, and leaves a list.
         yield from sorted(path for path in place.rglob("*.json") if path.stem != "accounting")
 

@@ -99,6 +99,12 @@ def test_the_machine_of_the_newest_commit_comes_first(tmp_path: Path) -> None:
     assert site.machines == ["new", "full", "few", "failed", H200]
 
 
+def test_machines_with_several_of_a_gpu_follow_the_one_with_one(tmp_path: Path) -> None:
+    measured = {"h200": 3, "h200-x2": 5, "h200-x10": 1, "h100": 4, "h100-x2-1500mhz": 2, "other-x": 0}
+    site = Site(tmp_path, [graph({at: [1.0]}, name) for name, at in measured.items()], {}, {}, frozenset(), described)
+    assert site.machines == list(measured), "the newest commit is that of two H200s"
+
+
 def benchmark(visits: list[dict[str, Any]]) -> dict[str, Any]:
     """The axes of these visits, as asv lists them."""
     params = [visit["params"] for visit in visits]
