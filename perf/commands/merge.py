@@ -4,6 +4,7 @@ asv's result file has a value for each cell of a grid: a number, null for a fail
 was not selected. Of two files of a commit and environment, each cell keeps the value that comes first in that order.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -58,21 +59,21 @@ def merge(source: Path, target: Path) -> int:
 def _entries(source: Path, target: Path) -> dict[str, Any]:
     """Merge two benchmarks.json, the only source of the axes by which a site shows rows: each entry as last run."""
     theirs, ours = (_checked(folder / "benchmarks.json") for folder in (source, target))
-    run_there, run_here = _last_runs(source), _last_runs(target)
-    return ours | {
-        name: entry
-        for name, entry in theirs.items()
-        if name not in ours or run_there.get(name, 0) > run_here.get(name, 0)
-    }
+    entries = theirs | ours
+    if changed := [name for name, entry in theirs.items() if entry != entries[name]]:
+        run_there, run_here = _last_runs(source), _last_runs(target)
+        entries |= {name: theirs[name] for name in changed if run_there.get(name, 0) > run_here.get(name, 0)}
+    return entries
 
 
 def _last_runs(results: Path) -> dict[str, int]:
-    """Map each benchmark to the start of its last run, ms since the epoch."""
+    """Map each benchmark to the start of its last run, ms since the epoch. A site leaves out files that are invalid."""
     last: dict[str, int] = {}
     for path in results.glob("*/*-*.json"):
-        for name, row in _checked(path)["results"].items():
-            started = row[STARTED_AT] if len(row) > STARTED_AT else None
-            last[name] = max(last.get(name, 0), started if isinstance(started, int) else 0)
+        with contextlib.suppress(click.ClickException):
+            for name, row in _checked(path)["results"].items():
+                started = row[STARTED_AT] if len(row) > STARTED_AT else None
+                last[name] = max(last.get(name, 0), started if isinstance(started, int) else 0)
     return last
 
 
@@ -82,7 +83,8 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[st
     rows = dict(ours["results"])
     for benchmark, row in theirs["results"].items():
         rows[benchmark] = _merged_row(rows[benchmark], row, f"{path}: {benchmark}") if benchmark in rows else row
-    return ours | {"results": rows, "durations": theirs.get("durations", {}) | ours.get("durations", {})}
+    durations = ours.get("durations", {})  # first, so that a second merge leaves the file as it is
+    return ours | {"results": rows, "durations": durations | theirs.get("durations", {}) | durations}
 
 
 def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
