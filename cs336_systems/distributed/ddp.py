@@ -34,7 +34,7 @@ from cs336_systems.distributed.collectives import (
     require_floating,
     start_average,
 )
-from cs336_systems.distributed.process_group import require_member
+from cs336_systems.distributed.process_group import from_all_ranks, require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,
     broadcast,
@@ -374,8 +374,7 @@ class OverlappedDDP(DataParallel):
         if not self._is_first_step:
             return
         self._is_first_step = False
-        every: list[list[Bucket] | None] = [None] * dist.get_world_size(self.process_group)
-        dist.all_gather_object(every, self._groups, group=self.process_group)
+        every = from_all_ranks(self._groups, self.process_group)
         if self._groups is not None and all(groups == self._groups for groups in every):
             is_mostly_grouped = 2 * len(self._groups) <= len(self._trained)
             self._use_buckets(merged_groups(self._groups, self._trained) if is_mostly_grouped else self._groups)

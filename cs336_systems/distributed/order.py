@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from cs336_systems.distributed.collectives import naming
+from cs336_systems.distributed.process_group import from_all_ranks
 
 Event = tuple[str, str]
 """Kind, and the name of a layer or parameter."""
@@ -67,8 +68,7 @@ class Order:
             dist.all_reduce(extremes, dist.ReduceOp.MAX, group=self._group)
         if not extremes.sum():
             return
-        events = [""] * dist.get_world_size(self._group)
-        dist.all_gather_object(events, event, group=self._group)
+        events = from_all_ranks(event, self._group)
         other = next(number for number, theirs in enumerate(events) if theirs != events[0])
         first, second = (dist.get_global_rank(self._group, number) for number in (0, other))
         raise RuntimeError(

@@ -13,6 +13,7 @@ from torch import Tensor
 from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import backend_of
 from cs336_systems.distributed.peer_copies import PeerCopies
+from cs336_systems.distributed.process_group import from_all_ranks
 
 
 def copies_for(requested: bool | None, tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> PeerCopies | None:
@@ -42,9 +43,7 @@ def _shared(device: torch.device, group: dist.ProcessGroup | None) -> tuple[Peer
         copies = PeerCopies(group, device)
     except RuntimeError as error:  # as where a container may not pass memory to another process
         failure = f"memory cannot be shared: {str(error).partition(chr(10))[0]}"
-    failures = [failure] * dist.get_world_size(group)
-    dist.all_gather_object(failures, failure, group=group)
-    why_not = next(filter(None, failures), "")
+    why_not = next(filter(None, from_all_ranks(failure, group)), "")
     return None if why_not else copies, why_not
 
 
@@ -71,8 +70,7 @@ def _why_not(device: torch.device | None, group: dist.ProcessGroup | None) -> st
     if device and not facts.why_not:
         gpus = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
         facts = RankFacts("", _host(), gpus[device.index], frozenset(gpus), private.num_rendezvous())
-    ranks = [facts] * dist.get_world_size(group)
-    dist.all_gather_object(ranks, facts, group=group)
+    ranks = from_all_ranks(facts, group)
     if reason := obstacle(ranks):
         return reason
     indices = [gpus.index(rank.gpu) for rank in ranks]

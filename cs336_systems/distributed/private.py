@@ -288,9 +288,8 @@ def num_rendezvous() -> int:
 def missing_for_peer_memory(group: dist.ProcessGroup | None) -> str:
     """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
     whole = _group(group)
-    if any(
-        name == whole.group_name and other() is not whole for name, other in _rendezvous
-    ):  # torch remembers by the name
+    earlier = [other() for name, other in _rendezvous if name == whole.group_name]
+    if any(other is not whole for other in earlier):  # torch would answer from what it knows by the name
         return "an earlier process group of the same name has shared memory"
     try:
         from torch._C._distributed_c10d import _SymmetricMemory

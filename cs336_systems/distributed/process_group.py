@@ -8,13 +8,15 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from cs336_systems.distributed import private
+
+T = TypeVar("T")
 
 
 def spawn(
@@ -62,6 +64,13 @@ def process_group(rank: int, world_size: int, store: dist.Store, backend: str, t
 def global_rank(group: dist.ProcessGroup | None, rank: int) -> int:
     """Translate a rank of a group to the global rank that torch.distributed takes as source or destination."""
     return rank if group is None else dist.get_global_rank(group, rank)
+
+
+def from_all_ranks(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return every rank's value, the same list on all of them; the values are pickled."""
+    every = [value] * dist.get_world_size(group)
+    dist.all_gather_object(every, value, group=group)
+    return every
 
 
 def require_member(group: dist.ProcessGroup | None) -> None:
@@ -122,8 +131,7 @@ def tell(flags: list[bool], group: dist.ProcessGroup) -> Callable[[], list[bool]
 def raise_first(error: Exception | None, group: dist.ProcessGroup) -> NoReturn:
     """Raise the `RuntimeError` of `failing_together` on every rank, of which some have an error."""
     kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-    messages = [""] * dist.get_world_size(group)
-    dist.all_gather_object(messages, f"rank {dist.get_rank()}: {kind}{error}" if error else "", group=group)
+    messages = from_all_ranks(f"rank {dist.get_rank()}: {kind}{error}" if error else "", group)
     raise RuntimeError(next(filter(None, messages))) from error
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from cs336_systems.distributed.process_group import global_rank
+from cs336_systems.distributed.process_group import from_all_ranks, global_rank
 
 Specification = tuple[str, tuple[int, ...], str, bool]
 """Name, shape, dtype and requires_grad of a parameter or buffer."""
@@ -36,7 +36,7 @@ def refuse_wrapped(module: nn.Module) -> None:
 
 
 def refuse_without_values(module: nn.Module) -> None:
-    """Raise `ValueError` for a lazy parameter, or one on the meta device."""
+    """Raise `ValueError` for a parameter or buffer that is lazy or on the meta device."""
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(value) or value.is_meta:
             raise ValueError(f"{name} was given without values; allowed: a model that was initialized or loaded")
@@ -50,8 +50,7 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
 def verify_same_tensors(named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> None:
     """Raise the same `RuntimeError`, naming rank and tensor, on every rank if these tensors differ but for values."""
     ours = [(name, tuple(value.shape), str(value.dtype), value.requires_grad) for name, value in named]
-    every: list[list[Specification]] = [[] for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(every, ours, group=group)
+    every = from_all_ranks(ours, group)
     first = global_rank(group, 0)
     for number, other in enumerate(every):
         rank = global_rank(group, number)
@@ -70,8 +69,7 @@ def verify_same_tensors(named: Iterable[tuple[str, Tensor]], group: dist.Process
 
 def verify_same_arguments(arguments: str, group: dist.ProcessGroup | None = None) -> None:
     """Raise the same `RuntimeError`, naming rank and arguments, on every rank if the ranks' arguments differ."""
-    every = [""] * dist.get_world_size(group)
-    dist.all_gather_object(every, arguments, group=group)
+    every = from_all_ranks(arguments, group)
     for number, other in enumerate(every):
         if other != every[0]:
             raise RuntimeError(

@@ -47,7 +47,7 @@ def merge(source: Path, target: Path) -> int:
             _require_same(theirs, _checked(into), "gpu", path)
         elif path.name != "benchmarks.json":
             to_write.append((into, _merged(_checked(into), theirs, path), {}))
-        elif (entries := _entries(source / "results", target / "results")) != _checked(into):
+        elif (entries := _entries(ours := _checked(into), theirs, source, target)) != ours:
             to_write.append((into, entries, {"indent": 4, "sort_keys": True}))  # asv's own format
     for into, document, form in to_write:
         _write(into, document, **form)
@@ -56,12 +56,11 @@ def merge(source: Path, target: Path) -> int:
     return len(files)
 
 
-def _entries(source: Path, target: Path) -> dict[str, Any]:
+def _entries(ours: dict[str, Any], theirs: dict[str, Any], source: Path, target: Path) -> dict[str, Any]:
     """Merge two benchmarks.json, the only source of the axes by which a site shows rows: each entry as last run."""
-    theirs, ours = (_checked(folder / "benchmarks.json") for folder in (source, target))
     entries = theirs | ours
     if changed := [name for name, entry in theirs.items() if entry != entries[name]]:
-        run_there, run_here = _last_runs(source), _last_runs(target)
+        run_there, run_here = (_last_runs(folder / "results") for folder in (source, target))
         entries |= {name: theirs[name] for name in changed if run_there.get(name, 0) > run_here.get(name, 0)}
     return entries
 

@@ -59,7 +59,7 @@ class Site:
     def machines(self) -> list[str]:
         """Machines with records or results, by GPU: that of the newest measured commit first, then of the most graphs.
 
-        Those of a GPU are in the order of its number.
+        Those of a GPU are in the order of how many they have.
         """
         graphs = Counter(graph.params.get("machine", "") for _, graph in self.graphs)
         names = {*records.machines(self.directory), *graphs} - {""}

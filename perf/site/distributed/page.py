@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from perf import units
 from perf.harness.records import CaseResult
@@ -36,6 +36,8 @@ from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
 from perf.site.wording import status, varying
 from perf.workloads.fully_sharded import PREFETCH
+
+Sharded = TypeVar("Sharded", Shard, FullyShard)
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""
@@ -137,7 +139,7 @@ def _headlines(
         what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}) moves"
         yield what, units.bandwidth(one.bus_bandwidth), " over each link."
     if shards:
-        group_of_shards = max(shards, key=lambda one: (one[0].where.world_size, one[0].where.context_length))
+        group_of_shards = _largest(shards)
         by_name = {shard.name: shard for shard in group_of_shards}
         whole, ours = by_name.get("none"), by_name.get("sharded")
         if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
@@ -146,13 +148,18 @@ def _headlines(
             what = f"{place(ours.where)}: a sharded optimizer holds"
             yield what, percent(held), f" of the state on each rank; its step is {speedup} as fast."
     if fully_sharded:
-        rows = max(fully_sharded, key=lambda one: (one[0].where.world_size, one[0].where.context_length))
+        rows = _largest(fully_sharded)
         seconds = {row.name: row.step.median for row in rows if row.step}
         fastest = min(seconds.keys() & PREFETCH.keys(), key=seconds.__getitem__, default=None)
         if fastest and BASELINE in seconds:
             what = f"{place(rows[0].where)}: a fully sharded step ({fastest}) takes"
             speedup = units.times(seconds[BASELINE] / seconds[fastest])
             yield what, units.seconds(seconds[fastest]), f", {speedup} as fast as FSDP2's."
+
+
+def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:
+    """Return the group of most ranks, then of the longest context."""
+    return max(groups, key=lambda rows: (rows[0].where.world_size, rows[0].where.context_length))
 
 
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
