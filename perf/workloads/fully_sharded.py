@@ -23,6 +23,7 @@ TORCHS = ("torch", "torch_default")
 
 SHARDINGS = (*PREFETCH, *TORCHS)
 COMPUTE_DTYPES = ("float32", "bfloat16")
+MODES = ("step", "gradients", "alone", "exposed")
 # Errors relative to the mean gradient of whole models. bfloat16 gathers also round the embedding's output.
 GRADIENT_TOLERANCE = {"fp32": 1e-5, "tf32": 2e-2, "bf16": 6e-2}
 SLOPE_TOLERANCE = {"fp32": 1e-5, "tf32": 2e-3, "bf16": 5e-3}
@@ -34,9 +35,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     `params`: sharding, compute_dtype, size, context_length, batch, precision, variant, world_size, mode. Sharding
     prefetch_N is `FullyShardedDataParallel` that gathers N blocks ahead, those of `TORCHS` are `fully_shard` (FSDP2),
-    also by block. compute_dtype is that of the gathered weights. Mode step is the whole step; mode exposed is the
-    excess of forward and backward over those of an unsharded model on this rank alone. The batch is that of every rank;
-    attention is PyTorch's.
+    also by block. compute_dtype is that of the gathered weights. Mode step is the whole step, mode gradients its
+    forward and backward, mode alone those of an unsharded model on this rank, mode exposed their difference. The batch
+    is that of every rank; attention is PyTorch's.
     """
     import torch
 
@@ -47,8 +48,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         raise ValueError(f"compute_dtype={params['compute_dtype']!r} was given; allowed: {', '.join(COMPUTE_DTYPES)}")
     if sharding == "torch_default" and params["compute_dtype"] == "float32":
         raise Unavailable("with weights in float32 torch_default is torch")
-    if mode not in ("step", "exposed"):
-        raise ValueError(f"mode={mode!r} was given; allowed: step, exposed")
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} was given; allowed: {', '.join(MODES)}")
     if params["variant"].startswith("compiled"):
         compile_any_number_of_shapes()
     if device == "cuda":
@@ -67,7 +68,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     train.run, finish = _sharded(sharding, train.model if train.run is None else train.run, compute_dtype)
     train.optimizer = measured("training", "adamw")(train.run, LR, WEIGHT_DECAY)
     after_init = peak_bytes(device)
-    alone = trained() if mode == "exposed" else None
+    alone = trained() if mode in ("alone", "exposed") else None
 
     outside_bytes = partial(getattr, train.run, "outside_bytes", 0)
 
@@ -86,7 +87,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     def check() -> float:
         """Compare a step from the initial weights with the mean of whole models' gradients, and with AdamW's rule."""
-        shapes, mean = _mean_gradients(trained())
+        shapes, mean = _mean_gradients(alone or trained())
         gc.collect()  # a compiled block refers to itself, and would keep the whole model
         _restore(train, shapes)
         gradients()
@@ -94,6 +95,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
         _check_update(train, shapes)
         train.optimizer.zero_grad(set_to_none=True)  # leave room for the whole model that another arm is held to
         train.optimizer.state.clear()
+        if alone:
+            alone.optimizer.zero_grad(set_to_none=True)
         return error
 
     def facts() -> dict[str, float]:
@@ -122,10 +125,10 @@ def build(params: dict[str, Any], device: str) -> Workload:
     least = floor(size, context_length, precision, "step", batch)
     least = dataclasses.replace(least, bytes_read=2 * weights, bytes_written=weights)
     return Workload(
-        run=step if mode == "step" else gradients,
+        run={"step": step, "alone": whole}.get(mode, gradients),
         check=check,
         floor=least,
-        without=whole if alone else None,
+        without=whole if mode == "exposed" else None,
         settles=True,
         facts=facts,
         outside_bytes=outside_bytes,
@@ -178,6 +181,7 @@ def _mean_gradients(alone: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, A
     """Return the whole shapes, and the gradients of whole models averaged over the ranks."""
     import torch.distributed as dist
 
+    alone.optimizer.zero_grad(set_to_none=True)
     alone.backward(alone.forward())
     mean = {}
     for name, parameter in _named(alone.model):

@@ -8,6 +8,7 @@ from typing import Any
 
 from perf.studies.figures import DPI
 from perf.studies.on_file import NotOnFile, some
+from perf.studies.parallel.step import ALONE
 from perf.studies.rows import Row
 from perf.writeup.answers import attention, compiled, kernels, memory, precision, steps, train_step
 from perf.writeup.markdown import Markup, code, plain, table
@@ -69,7 +70,12 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
         "parallel": lambda run, ours: train_step.parallel_speedup(_on_two_gpus(source, "parallel-step", run), ours),
         "fully_sharded": lambda run, ours: train_step.parallel_speedup(_on_two_gpus(source, "fsdp", run), ours),
         "tokens_of_a_rank": sorted(
-            {row["batch"] * row["context_length"] for one in source.named("fsdp") for row in one.rows}
+            {
+                row["batch"] * row["context_length"]
+                for one in source.named("fsdp")
+                for row in one.rows
+                if row["against"] != ALONE
+            }
         ),
         "parallel_settings": sorted(
             {

@@ -33,9 +33,12 @@ def with_a_higher_rate(adamw):
 
 FAULTS = {
     "nothing": (training, "make_train_step", lambda made: made, "nothing"),
+    "nothing, alone": (training, "make_train_step", lambda made: made, "nothing"),
     "another rate": (training, "adamw", with_a_higher_rate, "AdamW"),
     "1 % more": (averages, "start_average_of_rows", with_gradients_off_by(1.01), "the gradient"),
 }
+
+MODES = {"nothing": "exposed", "nothing, alone": "alone", "another rate": "step", "1 % more": "gradients"}
 
 
 def check_with_a_fault(rank, fault):
@@ -44,8 +47,7 @@ def check_with_a_fault(rank, fault):
     errors, ratios = [], []
     with patch.object(owner, name, broken(getattr(owner, name))):
         for sharding in ("prefetch_2", "torch"):
-            mode = "exposed" if fault == "nothing" else "step"
-            work = build("fully_sharded", STEP | {"sharding": sharding, "mode": mode}, "cpu")
+            work = build("fully_sharded", STEP | {"sharding": sharding, "mode": MODES[fault]}, "cpu")
             for _ in range(2):
                 work.run()
             if work.without:
@@ -68,6 +70,7 @@ def check_with_a_fault(rank, fault):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fully_sharded_step_moves_the_bytes_of_the_closed_forms_and_a_wrong_one_gets_no_time(fault):
     for (ours, torchs), ratios in spawn(check_with_a_fault, 2, fault):
-        assert ratios == [1, 1, 1]
+        if MODES[fault] != "alone":  # which takes no sharded steps, of which later ones gather less
+            assert ratios == [1, 1, 1]
         assert FAULTS[fault][3] in ours
         assert torchs == "nothing" or (fault == "another rate" and "AdamW" in torchs)

@@ -79,8 +79,8 @@ def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effor
     compare_pairs(pairs, steps, effort, out / "parallel-step")
 
 
-def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> None:
-    """Measure all pairs at all steps; write `path`.json and .png, print the table and the answers."""
+def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path, part: str = "step") -> None:
+    """Measure all pairs at that part of all steps; write `path`.json and .png, print the table and the answers."""
     device = steps.device
     rows = [
         where
@@ -91,9 +91,8 @@ def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path) -> Non
     states = ({path.with_suffix(".json"): document(device, rows)} for _ in measured(rows, pairs, device, effort))
     write_in_parts(states)
     whole = document(device, rows)
-    present(
-        whole, f"Whole step, ms of the slowest rank: {steps}", shown(whole["rows"]), answers(rows, effort.half_width)
-    )
+    title = f"{part.capitalize()}, ms of the slowest rank: {steps}"
+    present(whole, title, shown(whole["rows"]), answers(rows, effort.half_width, part))
     draw(rows, path.with_suffix(".png"), heading(whole))
 
 
@@ -206,7 +205,7 @@ def share(busy: list[float]) -> str:
     return f"{min(1.0, statistics.median(busy)):.1%}" if busy else "-"
 
 
-def answers(rows: list[Row], half_width: float) -> Iterator[str]:
+def answers(rows: list[Row], half_width: float, part: str = "step") -> Iterator[str]:
     """Compare every arm of ours with the best of the others, or with itself without communication."""
     timed = [row for row in rows if row["status"] == "ok"]
     cell = ("size", "context_length", "world_size", "ours")
@@ -220,6 +219,6 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
         if half > half_width:
             yield f"{where}: {with_interval(speedup, half)} is too wide for a verdict; raise --processes."
         elif beside_itself:
-            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half / speedup:.1%} to the step.{waits}"
+            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half / speedup:.1%} to the {part}.{waits}"
         else:
             yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}.{waits}"
