@@ -134,7 +134,7 @@ class RankWork:
         import torch.distributed as dist
 
         self._take(1)
-        (call_s,) = self._take(1)["samples_s"]
+        call_s = self._take(1)["samples_s"][0]
         slowest: list[float] = [0.0] * dist.get_world_size()
         dist.all_gather_object(slowest, call_s)
         self._arm.calls = CALLS if max(slowest) < SHORT_S else 1
@@ -143,14 +143,18 @@ class RankWork:
         return {"call_s": max(slowest) * self._arm.calls}
 
     def _take(self, count: int) -> dict[str, Any]:
-        """Take `count` samples, each from a barrier to the end of this rank's work, and of `without`, in turn."""
-        samples: list[float] = []
-        without: list[float] = []
-        arms = [(self._held.run, samples)] + ([(self._held.without, without)] if self._held.without else [])
-        for number in range(count):
-            for run, times_s in arms if number % 2 == 0 else reversed(arms):
-                times_s.append(self._time(run))
-        return {"samples_s": samples, "without_s": without}
+        """Take `count` samples, each from a barrier to the end of this rank's work.
+
+        Of a difference twice as many, and as many of `without`, A B B A for each sample: a GPU at the limit of its
+        power is the slower after the arm that draws more.
+        """
+        run, without = self._held.run, self._held.without
+        arms = {"samples_s": run, "without_s": without or run}
+        taken: dict[str, list[float]] = {name: [] for name in arms}
+        order = ("samples_s", "without_s", "without_s", "samples_s") if without else ("samples_s",)
+        for name in order * count:
+            taken[name].append(self._time(arms[name]))
+        return taken
 
     def _time(self, run: Callable[[], Any]) -> float:
         import torch

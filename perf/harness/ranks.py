@@ -165,7 +165,7 @@ class RankClock:
     def batch(
         self, work: Workload, cache: Cache, count: int, while_busy: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """Take `count` samples, each of the slowest rank; of a difference, in each arm."""
+        """Take `count` samples, each of the slowest rank; of a difference, of two calls of each arm."""
         if cache != "warm":
             raise ValueError(f"cache={cache!r} was given; ranks are timed 'warm' only")
         replies = self._ranks.ask("take", arm=self._arm, count=count, meanwhile=while_busy)
@@ -176,7 +176,8 @@ class RankClock:
         if not without:
             return slowest
         self.whole_s = statistics.median(slowest)
-        return [time - other for time, other in zip(slowest, without, strict=True)]
+        gaps = [time - other for time, other in zip(slowest, without, strict=True)]
+        return [statistics.fmean(two) for two in zip(gaps[::2], gaps[1::2], strict=True)]
 
 
 def _cause_of_death(log: str) -> str:

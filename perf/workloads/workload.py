@@ -57,7 +57,7 @@ class Workload:
     """The calls that make up `run`, in order, if each can be timed by itself."""
 
     without: Callable[[], Any] | None = None
-    """The same work without the part in question: a sample is then the difference of `run` and this, taken in turn."""
+    """The same work without the part in question: a sample is the mean difference of two runs and two of this."""
 
     settles: bool = False
     """Whether the first run creates state that later runs keep, such as an optimizer's: the second's memory counts."""

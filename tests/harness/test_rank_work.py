@@ -31,7 +31,7 @@ def workload(run, **kwargs):
 
 
 def take_samples_of_a_difference(rank):
-    """The calls of two samples, in order, and their reply: a run takes 5 s, `without` 2 s, a preparation 100 s."""
+    """The calls of a sample, in order, and the reply to it: a run takes 5 s, `without` 2 s, a preparation 100 s."""
     rank_work.time, log = Time(), []
 
     def doing(what, seconds):
@@ -43,10 +43,10 @@ def take_samples_of_a_difference(rank):
 
     dist.barrier = doing("barrier", 50.0)
     made = rank_with(workload(doing("run", 5.0), prepare=doing("prepare", 100.0), without=doing("without", 2.0)))
-    return log, made.answer({"do": "take", "count": 2})
+    return log, made.answer({"do": "take", "count": 1})
 
 
-def test_a_sample_begins_at_a_barrier_and_the_arms_take_turns():
+def test_a_sample_begins_at_a_barrier_and_the_arms_of_a_difference_come_first_and_last_equally_often():
     ready = ["prepare", "barrier"]
     log = [*ready, "run", *ready, "without", *ready, "without", *ready, "run"]
     answer = {"status": "ok", "samples_s": [5.0, 5.0], "without_s": [2.0, 2.0]}

@@ -77,7 +77,7 @@ def test_a_sample_is_the_slowest_ranks():
 
 def test_a_difference_is_of_the_slowest_ranks_in_each_arm():
     clock = RankClock(Answers(([3.0, 5.0], [1.0, 1.0]), ([2.0, 6.0], [2.0, 0.5])))
-    assert clock.batch(IDLE, "warm", 2) == [1.0, 5.0]
+    assert clock.batch(IDLE, "warm", 1) == [3.0], "the mean of 3 - 2 and 6 - 1"
 
 
 def test_ranks_are_timed_warm():
