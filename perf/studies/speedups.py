@@ -166,6 +166,11 @@ def with_interval(speedup: float, half: float) -> str:
     return f"{factor(speedup)} ± {100 * half:.1f} %"
 
 
+def cost_with_interval(speedup: float, half: float) -> str:
+    """Format how much longer ours takes than the other: 1.9 % ± 0.9 %."""
+    return f"{100 * (1 / speedup - 1):.1f} % ± {100 * half / speedup:.1f} %"
+
+
 def factor(speedup: float) -> str:
     """Format a speed-up: 1.175×."""
     return f"{speedup:.3f}\u00d7" if speedup < 10 else f"{speedup:.2f}\u00d7"

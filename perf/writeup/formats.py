@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.studies.on_file import some
-from perf.studies.speedups import factor, with_interval
+from perf.studies.speedups import cost_with_interval, factor, with_interval
 from perf.units import GIB, MIB, digits, times
 
 SCALES = {
@@ -47,6 +47,11 @@ def _from(least: str, most: str, to: str = " to ") -> str:
 def speedup(value: tuple[float, float]) -> str:
     """1.175× ± 0.3 %: a speed-up with the relative half-width of its interval."""
     return with_interval(*value[:2])
+
+
+def cost(value: tuple[float, float]) -> str:
+    """1.9 % ± 0.9 %: what ours takes more than the other, of that speed-up."""
+    return cost_with_interval(*value[:2])
 
 
 def scientific(value: float) -> str:
@@ -110,6 +115,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "fixed": fixed,
     "span": span,
     "speedup": speedup,
+    "cost": cost,
     "speedups": speedups,
     "factor": factor,
     "times": times,

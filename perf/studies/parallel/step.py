@@ -26,6 +26,7 @@ from perf.studies.speedups import (
     FEWEST,
     Effort,
     best,
+    cost_with_interval,
     effort_options,
     milliseconds,
     processes_for_speedup,
@@ -219,6 +220,6 @@ def answers(rows: list[Row], half_width: float, part: str = "step") -> Iterator[
         if half > half_width:
             yield f"{where}: {with_interval(speedup, half)} is too wide for a verdict; raise --processes."
         elif beside_itself:
-            yield f"{where}: communication adds {1 / speedup - 1:.1%} ± {half / speedup:.1%} to the {part}.{waits}"
+            yield f"{where}: communication adds {cost_with_interval(speedup, half)} to the {part}.{waits}"
         else:
             yield f"{where} is {with_interval(speedup, half)} as fast as the best of the others, {fastest}.{waits}"

@@ -35,7 +35,7 @@ def test_beside_an_unsharded_model_is_the_cost_of_sharding_for_ours_and_torchs(m
     row = {"size": "tiny", "context_length": 16, "world_size": 2, "ours": "torch", "against": "alone", "status": "ok"}
     row |= {"ours_s": [[1.03]] * 3, "against_s": [[1.0]] * 3, "ours_busy": []}
     (answer,) = fsdp.answers([row])
-    assert "adds 3.0% ± 0.0% to the forward and backward" in answer
+    assert "adds 3.0 % ± 0.0 % to the forward and backward" in answer
 
 
 @pytest.mark.slow

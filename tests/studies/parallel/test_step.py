@@ -131,7 +131,7 @@ def test_a_group_is_whole_whatever_stands_between_its_rows():
     first, last = (row([[1.0]] * 3, [[time]] * 3, against=name) for name, time in (("first", 1.2), ("last", 1.1)))
     alone = row([[2.0, 2.2]] * 3, [[1.0, 1.1]] * 3, against=step.ALONE)
     best, communication = step.answers([first, alone, last], 0.02)
-    assert best.endswith("last.") and "communication adds 100.0%" in communication
+    assert best.endswith("last.") and "communication adds 100.0 %" in communication
 
 
 def test_the_answers_are_against_the_best_and_against_itself_alone():
@@ -139,7 +139,7 @@ def test_the_answers_are_against_the_best_and_against_itself_alone():
     alone = row([[1.03]] * 3, [[1.0]] * 3, against=step.ALONE)
     best, communication = step.answers([slow, fast, alone], 0.02)
     assert "2.000\u00d7" in best and best.endswith("fast.")
-    assert "communication adds 3.0%" in communication
+    assert "communication adds 3.0 %" in communication
     (host_bound,) = step.answers([row([[1.0]] * 3, [[2.0]] * 3, ours_busy=[0.8, 0.7])], 0.02)
     assert "75.0%" in host_bound
     (unsure,) = step.answers([row([[1.0], [1.5], [0.8]], [[2.0]] * 3)], 0.02)
