@@ -42,6 +42,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     import torch
 
     sharding, precision, mode = params["sharding"], params["precision"], params["mode"]
+    coarsest = "bf16" if params["compute_dtype"] == "bfloat16" else precision
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
     if params["compute_dtype"] not in COMPUTE_DTYPES:
@@ -91,7 +92,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         gc.collect()  # a compiled block refers to itself, and would keep the whole model
         _restore(train, shapes)
         gradients()
-        error = _check_gradients(train.model, mean, precision)
+        error = _check_gradients(train.model, mean, coarsest)
         _check_update(train, shapes)
         train.optimizer.zero_grad(set_to_none=True)  # leave room for the whole model that another arm is held to
         train.optimizer.state.clear()
@@ -122,7 +123,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     # The optimizer touches 1/N of the states, which is left out: both modes read weights twice and write gradients.
     weights = 4 * size.parameters
-    least = floor(size, context_length, precision, "step", batch)
+    least = floor(size, context_length, coarsest, "step", batch)
     least = dataclasses.replace(least, bytes_read=2 * weights, bytes_written=weights)
     return Workload(
         run={"step": step, "alone": whole}.get(mode, gradients),

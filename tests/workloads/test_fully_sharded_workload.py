@@ -74,3 +74,14 @@ def test_a_fully_sharded_step_moves_the_bytes_of_the_closed_forms_and_a_wrong_on
             assert ratios == [1, 1, 1]
         assert FAULTS[fault][3] in ours
         assert torchs == "nothing" or (fault == "another rate" and "AdamW" in torchs)
+
+
+def check_of_bfloat16_weights(rank):
+    """Return the error of a step in fp32 with weights gathered in bfloat16, by mode."""
+    params = STEP | {"sharding": "prefetch_1", "compute_dtype": "bfloat16"}
+    return [build("fully_sharded", params | {"mode": mode}, "cpu").check() for mode in ("step", "alone")]
+
+
+def test_weights_in_bfloat16_are_held_to_its_tolerance_whatever_the_precision():
+    for errors in spawn(check_of_bfloat16_weights, 2):
+        assert all(1e-4 < error < fully_sharded.GRADIENT_TOLERANCE["bf16"] for error in errors)
