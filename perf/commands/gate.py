@@ -300,7 +300,7 @@ def _print_reach(base: Arm, head: Arm, evidence: list[Evidence]) -> None:
 
 
 def _simulate() -> None:
-    from perf.gate.proof import tables
+    from perf.gate.simulated_rates import tables
 
     click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
     with TerminalBar(0, "line", "simulating") as bar:

@@ -98,7 +98,7 @@ class Evidence:
     """Whether the self-test slowed down or enlarged one arm around the code."""
 
     margin: float | None = None
-    """Negligible share derived from A/A runs of this very case (`perf.gate.identical`)."""
+    """Negligible share derived from A/A runs of this very case (`perf.gate.aa_runs`)."""
 
     is_drawn: bool = False
     """Whether the case was drawn at random to be measured in all processes, to check an early SAME."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perf.gate import identical, prior, statistics
+from perf.gate import aa_runs, prior, statistics
 from perf.gate.evidence import DEVICE_CLOCKS
 from perf.gate.rows import every_row
 from perf.gate.variance import Floats
@@ -45,7 +45,7 @@ class Noise:
 
     def floors(self, known: float = 0.0) -> Floats:
         """Return the gate's floors as log ratios, for identical code that moved by `known` more."""
-        return np.minimum(self.negligible, np.log1p(identical.margin(np.expm1(self.moved + known))))
+        return np.minimum(self.negligible, np.log1p(aa_runs.margin(np.expm1(self.moved + known))))
 
     @property
     def process_sd(self) -> Floats:
@@ -96,8 +96,8 @@ def _without_classes(kinds: tuple[str, ...], base_s: Floats, changes: Floats) ->
         ),
         np.array(
             [
-                identical.max_change(processes[: identical.MIN_PROCESSES].mean(-1).tolist())
-                if s >= identical.MIN_BASE_S and not on_host
+                aa_runs.max_change(processes[: aa_runs.MIN_PROCESSES].mean(-1).tolist())
+                if s >= aa_runs.MIN_BASE_S and not on_host
                 else np.inf
                 for processes, s, on_host in zip(changes, base_s, host_bound, strict=True)
             ]
@@ -112,12 +112,12 @@ def on_file(machine: str = MACHINE, records: Path | None = None) -> Noise | None
     """
     rows = {row.case.key: row for row in every_row()}
     recorded: dict[str, tuple[float, Floats, float]] = {}
-    runs = identical.aa_runs(machine, records)
+    runs = aa_runs.recorded(machine, records)
     for number, run in enumerate(runs):
-        moved = identical.moved(runs[:number])
+        moved = aa_runs.moved(runs[:number])
         for key in run.base_s.keys() & rows.keys():
             processes = [np.resize(visits, VISITS) for visits in run.processes(key) if len(visits) > VISITS // 2]
-            if len(processes) >= identical.MIN_PROCESSES:
+            if len(processes) >= aa_runs.MIN_PROCESSES:
                 recorded[key] = run.base_s[key], np.array(processes), moved.get(key, np.inf)
     if len(recorded) < prior.MIN_ROWS:
         return None
@@ -125,7 +125,7 @@ def on_file(machine: str = MACHINE, records: Path | None = None) -> Noise | None
     base_s = np.array([recorded[key][0] for key in kinds])
     most = max(len(recorded[key][1]) for key in kinds)
     clocks = np.array([rows[key].case.clock for key in kinds])
-    has_margin = np.isin(clocks, DEVICE_CLOCKS) & (base_s >= identical.MIN_BASE_S)
+    has_margin = np.isin(clocks, DEVICE_CLOCKS) & (base_s >= aa_runs.MIN_BASE_S)
     return Noise(
         kinds,
         base_s,

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable
 
-from perf.gate import identical
+from perf.gate import aa_runs
 from perf.gate.evidence import Evidence
 from perf.harness import device
 from perf.harness.case import Case
@@ -21,7 +21,7 @@ def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
 
     With `gpus`, multi-GPU cases are limited to those on that many. Each case carries its margin on this machine.
     """
-    margins = identical.margins(identical.aa_runs(device.machine()["machine"]))
+    margins = aa_runs.margins(aa_runs.recorded(device.machine()["machine"]))
     selected: list[Evidence] = []
     controls: list[Evidence] = []
     for name, cls in sound_classes():

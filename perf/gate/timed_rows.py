@@ -7,8 +7,8 @@ import numpy as np
 
 from perf import units
 from perf.gate import statistics, variance
+from perf.gate.aa_runs import MIN_BASE_S
 from perf.gate.evidence import DEVICE_CLOCKS, Evidence, PairedVisit
-from perf.gate.identical import MIN_BASE_S
 from perf.gate.statistics import ChangeEstimate
 from perf.gate.variance import Floats
 from perf.gate.verdicts import UNMEASURED

@@ -3,7 +3,7 @@ import pytest
 from asv import _stats
 from scipy import stats
 
-from perf.gate import identical, prior, proof, recorded_noise, sequential, simulation
+from perf.gate import aa_runs, other_tools, prior, recorded_noise, simulated_rates, simulation
 from perf.gate.disturbances import STRUCTURES
 from perf.gate.evidence import Evidence, Outcome, PairedVisit
 from perf.gate.judge import judge
@@ -25,7 +25,7 @@ def test_the_recorded_noise_is_all_there():
     assert (STUDY.changes.shape, ANOTHER_DAY.changes.shape) == ((10, 4, 18), (4, 5, 18))
     assert sorted(STUDY.clocks) == [False] * 9 + [True]
     assert np.all(STUDY.visit_sd < 0.025)
-    assert sequential.OneArm.recorded().median_s.shape == (8, 14)
+    assert other_tools.OneArm.recorded().median_s.shape == (8, 14)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
@@ -100,7 +100,7 @@ def test_the_simulated_rule_is_the_judges():
             for visit in range(visits)
         ]
         one = Evidence(case, (0.01, 3e-7), False, dict.fromkeys(("base", "head"), Outcome("ok")), taken)
-        one.margin = float(identical.margin(np.expm1(noise.moved[kind[i]])))
+        one.margin = float(aa_runs.margin(np.expm1(noise.moved[kind[i]])))
         report.append(one)
     words = [one.word for one in judge(report).verdicts]
     assert [word == "SLOWER" for word in words] == list(simulated.slower[0])
@@ -112,7 +112,7 @@ def test_asvs_rule_is_asvs_own():
     rng = np.random.default_rng(6)
     base = rng.normal(size=(200, 60))
     head = base[:, ::-1] * 1.0 + rng.uniform(0, 1, size=(200, 1)) + 0.2 * rng.normal(size=(200, 60))
-    said = sequential.asv_compare(base, head, factor=np.exp(0.1))
+    said = other_tools.asv_compare(base, head, factor=np.exp(0.1))
     own = [
         _stats.is_different(np.exp(a), np.exp(b), None, None)
         and np.median(np.exp(b)) > np.median(np.exp(a)) * np.exp(0.1)
@@ -126,18 +126,18 @@ def test_the_t_test_is_scipys():
     rng = np.random.default_rng(7)
     base, head = rng.normal(size=(200, 60)), rng.normal(0.3, 1, size=(200, 60))
     p = stats.ttest_ind(head, base, axis=-1, alternative="greater").pvalue
-    assert np.array_equal(sequential.t_test(base, head), p < 0.025)
+    assert np.array_equal(other_tools.t_test(base, head), p < 0.025)
 
 
-@pytest.mark.parametrize("rule", [sequential.asv_compare, sequential.t_test])
+@pytest.mark.parametrize("rule", [other_tools.asv_compare, other_tools.t_test])
 def test_who_compares_two_processes_raises_false_alarms(rule):
-    alarms = sequential.one_after_another(sequential.OneArm.recorded(), 50, rule)
+    alarms = other_tools.one_after_another(other_tools.OneArm.recorded(), 50, rule)
     assert not holds_its_promise(alarms)
     assert alarms.share > 0.9
 
 
 def test_asvs_factor_misses_five_percent():
-    rates = sequential.detected_one_after_another(sequential.OneArm.recorded(), 100, 0.05, sequential.asv_compare)
+    rates = other_tools.detected_one_after_another(other_tools.OneArm.recorded(), 100, 0.05, other_tools.asv_compare)
     assert sum(rate.share > 0.5 for rate in rates.values()) == 0
 
 
@@ -149,14 +149,14 @@ def test_the_bounds_of_a_rate_are_clopper_and_pearsons():
 def test_the_tables_are_complete(monkeypatch):
     monkeypatch.setattr(simulation, "CHUNK", 5)
     steps = []
-    tables = proof.tables(reports=1, visits=3, step=lambda done, total, text: steps.append((done, total)))
+    tables = simulated_rates.tables(reports=1, visits=3, step=lambda done, total, text: steps.append((done, total)))
     identical, slowed, costs, others, on_file = tables
     noises = {row["noise"] for row in identical[1]}
     assert noises == {"noise study", "another day", "all on file"}
     assert len(identical[1]) == len(noises) * (len(STRUCTURES) + 1)
     assert len(slowed[1]) > 14
     assert {"0.5 %", "1 %", "2 %", "5 %"} <= set(slowed[1][0])
-    assert len(costs[1]) == len(noises) * len(proof.SLOW_DOWNS)
+    assert len(costs[1]) == len(noises) * len(simulated_rates.SLOW_DOWNS)
     assert len(others[1]) == 8
     assert len(on_file[1]) >= 3
     assert all(isinstance(text, str) for _, rows in tables for row in rows for text in row.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf.gate import identical, recorded_noise, sequential, simulation
+from perf.gate import aa_runs, other_tools, recorded_noise, simulation
 from perf.gate.disturbances import STRUCTURES
 from perf.gate.evidence import DEVICE_CLOCKS
 from perf.gate.rate import Rate
@@ -143,7 +143,7 @@ class _SlowDowns:
 
     def costs(self, day: str) -> list[dict[str, str]]:
         """Return processes per row, and minutes at the cost of a process in the A/A runs on record."""
-        seconds = identical.seconds_per_process(identical.aa_runs(recorded_noise.MACHINE))
+        seconds = aa_runs.seconds_per_process(aa_runs.recorded(recorded_noise.MACHINE))
         return [
             {
                 "noise": day,
@@ -157,8 +157,8 @@ class _SlowDowns:
 
 def _group(noise: Noise, kind: int) -> str:
     clock = "host-bound" if noise.clocks[kind] not in DEVICE_CLOCKS else "on the device"
-    if noise.base_s[kind] < identical.MIN_BASE_S:
-        return f"{clock}, below {1e6 * identical.MIN_BASE_S:g} us"
+    if noise.base_s[kind] < aa_runs.MIN_BASE_S:
+        return f"{clock}, below {1e6 * aa_runs.MIN_BASE_S:g} us"
     return f"{clock}, {'with' if np.isfinite(noise.moved[kind]) else 'without'} a margin of its own"
 
 
@@ -182,33 +182,33 @@ def _on_record() -> list[dict[str, str]]:
             "false FASTER": str(sum(word == "FASTER" for word in run.words.values())),
             "": "contradicts" if {"SLOWER", "FASTER"} & set(run.words.values()) else "",
         }
-        for run in identical.aa_runs(recorded_noise.MACHINE)
+        for run in aa_runs.recorded(recorded_noise.MACHINE)
         if run.words
     ]
 
 
 OTHERS = {
-    "asv compare (factor 1.1)": sequential.asv_compare,
-    "asv compare --factor 1.01": sequential.asv_compare_at_one_percent,
-    "t-test at 5 %": sequential.t_test,
-    "t-test at 5 %, beyond 1 %": sequential.t_test_beyond_one_percent,
+    "asv compare (factor 1.1)": other_tools.asv_compare,
+    "asv compare --factor 1.01": other_tools.asv_compare_at_one_percent,
+    "t-test at 5 %": other_tools.t_test,
+    "t-test at 5 %, beyond 1 %": other_tools.t_test_beyond_one_percent,
 }
 OTHER_ROWS = {"8 kinds of rows": "", "without the host-bound one": "host-bound"}
 """Name -> word of the kinds of rows that are left out."""
 
 
 def _others(reports: int, seed: int, done: Callable[[str], None]) -> list[dict[str, str]]:
-    every = sequential.OneArm.recorded()
+    every = other_tools.OneArm.recorded()
     rows = []
     for name, left_out in OTHER_ROWS.items():
         noise = every.without(left_out) if left_out else every
         for rule_name, rule in OTHERS.items():
-            rates = {by: sequential.detected_one_after_another(noise, reports, by, rule, seed) for by in SLOW_DOWNS}
+            rates = {by: other_tools.detected_one_after_another(noise, reports, by, rule, seed) for by in SLOW_DOWNS}
             rows.append(
                 {
                     "rule": rule_name,
                     "rows": name,
-                    "false SLOWER": _at_most(sequential.one_after_another(noise, reports, rule, seed=seed)),
+                    "false SLOWER": _at_most(other_tools.one_after_another(noise, reports, rule, seed=seed)),
                 }
                 | {f"{100 * by:g} %": _of_all(rates[by]) for by in SLOW_DOWNS}
             )

@@ -54,7 +54,7 @@ class AARun:
         return list(changes.values())
 
 
-def aa_runs(machine: str, records: Path | None = None) -> list[AARun]:
+def recorded(machine: str, records: Path | None = None) -> list[AARun]:
     """Read the A/A runs of a machine, oldest first; skip unreadable files, which the trust page lists."""
     folder = (records or RECORDS) / machine
     runs = []
