@@ -34,9 +34,6 @@ from perf.options import Finite, NotJudged, command_line
 from perf.selection import SETS, pattern_of
 from perf.tables import text_table
 
-NAMES = {"smoke": "smoke", "pr": "pr", "full": "gpu"}
-"""Values of --set and their names in `perf.selection.SETS`."""
-
 
 class _Gate(click.Command):
     """Command whose errors exit with 2, since 1 means a regression."""
@@ -65,7 +62,12 @@ class _Gate(click.Command):
 @click.command("gate", cls=_Gate)
 @click.argument("base", required=False)
 @click.argument("head", required=False)
-@click.option("--set", "chosen", type=click.Choice(list(NAMES)), help="Rows; default: pr on a GPU machine, else smoke.")
+@click.option(
+    "--set",
+    "chosen",
+    type=click.Choice(list(SETS)),
+    help="Rows, as `perf select` names them; default: pr on a GPU machine, else smoke.",
+)
 @click.option("-b", "--bench", "pattern", metavar="REGEX", help="Select rows by name instead, as asv run -b does.")
 @click.option(
     "--env",
@@ -133,7 +135,7 @@ def command(
 
     \b
     python -m perf gate main                   # the working tree against main
-    python -m perf gate v1.2 my-branch --set full --budget 60
+    python -m perf gate v1.2 my-branch --set gpu --budget 60
     python -m perf gate HEAD~1 HEAD -b 'FlashAttention.*triton'
     python -m perf gate main --dry-run         # which rows can the change reach?
     python -m perf gate main --compile-only    # which of their kernels become other machine code? No GPU needed
@@ -312,7 +314,7 @@ def _simulate() -> None:
 def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list[Evidence]:
     name = chosen or ("pr" if device.machine()["gpu"] else "smoke")
     try:
-        selected = rows(pattern or SETS[NAMES[name]], gpus)
+        selected = rows(pattern or SETS[name], gpus)
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
     if not selected:

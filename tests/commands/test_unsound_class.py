@@ -94,7 +94,7 @@ def test_a_wrong_attribute_is_named_with_what_is_allowed(declare, name):
 
 
 COMMANDS = {
-    "gate": ["gate", "HEAD", "--dry-run", "--set", "full"],
+    "gate": ["gate", "HEAD", "--dry-run", "--set", "gpu"],
     "case": ["case", "MadeUp"],
     "list": ["case", "--list"],
     "missed": ["missed", "gpu", "--machine", "m"],
