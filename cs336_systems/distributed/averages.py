@@ -16,6 +16,7 @@ from cs336_systems.distributed.collectives import (
     Traffic,
     first_rows,
     grouped,
+    materialized,
     naming,
     refuse_sparse,
     start_average,
@@ -86,6 +87,7 @@ class Averages:
                 parameter = shard.parameter
                 mine = first_rows(rows, parameter.shape[0])
                 parameter.grad = mine if parameter.grad is None else parameter.grad.add_(mine)
+                private.call_post_accumulate_hooks(parameter, but=shard.refusal)
 
     @torch.no_grad()
     def average(self, parameters: Mapping[str, Tensor]) -> None:
@@ -94,7 +96,7 @@ class Averages:
         for name, value in parameters.items():
             assert value.grad is not None
             refuse_sparse(name, value.grad)
-            value.grad = value.grad.contiguous()
+            value.grad = materialized(value.grad)
             every.append(value.grad)
         for gradients in grouped(every, lambda gradient: (gradient.dtype, gradient.device)):
             with naming(f"average of {', '.join(parameters)}"):

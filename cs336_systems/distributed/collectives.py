@@ -255,7 +255,7 @@ def _padded(tensor: Tensor, num_ranks: int, dtype: torch.dtype) -> Tensor:
     """Return the tensor contiguous and in `dtype`, with zeros up to a multiple of `num_ranks` rows."""
     num_rows = -(-tensor.shape[0] // num_ranks) * num_ranks
     if tensor.shape[0] == num_rows:
-        return tensor.to(dtype).contiguous()
+        return materialized(tensor.to(dtype))
     room = tensor.new_empty(num_rows, *tensor.shape[1:], dtype=dtype)
     fill([room], [tensor])
     return room
@@ -287,6 +287,11 @@ def refuse_sparse(name: str, gradient: Tensor) -> None:
     """Raise `ValueError` for a gradient that collectives cannot average."""
     if gradient.is_sparse:
         raise ValueError(f"{name} has a sparse gradient; allowed: dense gradients")
+
+
+def materialized(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if its memory has gaps or holds a conjugate or negative that is yet to be taken."""
+    return tensor.contiguous().resolve_conj().resolve_neg()
 
 
 def total_norm(gradients: Sequence[Tensor], parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> Tensor:

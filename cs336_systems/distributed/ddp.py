@@ -29,6 +29,7 @@ from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_o
 from cs336_systems.distributed.collectives import (
     Average,
     Traffic,
+    materialized,
     naming,
     refuse_sparse,
     require_floating,
@@ -291,9 +292,10 @@ class DataParallel(Wrapper):
         gradient = self._trained[index].grad
         assert gradient is not None
         refuse_sparse(self._names[index], gradient)
-        if not gradient.is_contiguous():
-            gradient = self._trained[index].grad = gradient.contiguous()
-        return gradient
+        dense = materialized(gradient)
+        if dense is not gradient:
+            self._trained[index].grad = dense
+        return dense
 
     def _count_users(self, unused: list[int]) -> Tensor:
         """Count the ranks that have a gradient of each parameter."""

@@ -49,6 +49,7 @@ from cs336_systems.distributed.shards import (
     layers_of,
     matrices_of,
     refuse_direct_use,
+    refuse_gradient_hooks,
     refuse_sharded,
     take_rows_when_loading,
     wholes_of,
@@ -97,11 +98,12 @@ class FullyShardedDataParallel(Wrapper):
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
-            orders; a sharded weight used outside of its layer's forward or of this wrapper, or changed between a
-            forward and its backward; a failed or timed out collective.
+            orders; a sharded weight used outside of its layer's forward or of this wrapper, changed between a forward
+            and its backward, or replaced; a failed or timed out collective.
         ValueError: a model that was sharded before; a lazy parameter, or one on the meta device; an embedding with
             max_norm; a dtype that is not of floating point; another prefetch; a module of `together` that is not in the
-            model; copy engines where they cannot serve; a process group without this rank; a sparse gradient.
+            model; copy engines where they cannot serve; a process group without this rank; a sparse gradient; a hook
+            of `register_hook` on a sharded weight.
         TypeError: a wrapper that is copied or pickled.
     """
 
@@ -138,6 +140,7 @@ class FullyShardedDataParallel(Wrapper):
         refuse_renormalization(module)
         require_floating(compute_dtype=compute_dtype)
         matrices = matrices_of(module)
+        refuse_gradient_hooks(matrices.items())
         for name, value in matrices.items():
             if value.is_complex() and compute_dtype is not None:
                 raise ValueError(f"compute_dtype={compute_dtype} was given, but {name} is complex; allowed: None")
@@ -169,7 +172,8 @@ class FullyShardedDataParallel(Wrapper):
             cast_inputs((owner for layer in self._layers.values() for owner in layer.plain), compute_dtype)
         for shard in self._shards:
             if shard.parameter.requires_grad:
-                shard.parameter.register_post_accumulate_grad_hook(partial(refuse_direct_use, shard.name))
+                refuse = partial(refuse_direct_use, shard.name)
+                shard.refusal = shard.parameter.register_post_accumulate_grad_hook(refuse)
         weak = weakref.WeakMethod(self._on_replicated_gradient)
         for value in self._replicated.values():
             if value.requires_grad:
@@ -197,6 +201,7 @@ class FullyShardedDataParallel(Wrapper):
         self._end_pass()
         self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
         self._is_finished &= not torch.is_grad_enabled()
+        refuse_gradient_hooks((shard.name, shard.parameter) for shard in self._shards)
         values = itertools.chain((shard.parameter for shard in self._shards), self._replicated.values())
         self._reach("forward with", ", ".join(sorted(map(str, {value.dtype for value in values}))))
         try:
@@ -239,12 +244,17 @@ class FullyShardedDataParallel(Wrapper):
         nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
         return norm
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """Return the whole state without a prefix, which the plain module can load. All ranks must call it."""
-        state = self.module.state_dict(*args, **kwargs)
         with naming("gather of the state"):
-            whole = {shard: shard.gathered(self.process_group) for shard in self._shards}
-        state.update({kwargs.get("prefix", "") + name: whole[shard] for name, shard in self._names().items()})
+            whole: dict[Tensor, Tensor] = {
+                shard.parameter: shard.gathered(self.process_group) for shard in self._shards
+            }
+        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=True)
+        for name in [name for name in state if name.startswith(prefix)]:  # also one that a hook has changed
+            value = state[name]
+            if isinstance(value, Tensor):
+                state[name] = whole[value] if value in whole else value if keep_vars else value.detach()
         return state
 
     def sharded_state_dict(self) -> dict[str, Any]:
@@ -256,12 +266,6 @@ class FullyShardedDataParallel(Wrapper):
         if assign:
             raise ValueError("assign=True was given; allowed: False, because the parameters hold rows")
         return self.module.load_state_dict(state_dict, strict)
-
-    def _names(self) -> dict[str, Shard]:
-        """Map every name of every matrix, of which tied ones have several."""
-        by_parameter = {shard.parameter: shard for shard in self._shards}
-        named = self.module.named_parameters(remove_duplicate=False)
-        return {name: by_parameter[value] for name, value in named if value in by_parameter}
 
     def _hook(self, method: Callable[..., Any], layer: Layer) -> Callable[..., Any]:
         """Return a hook of the layer's module; a strong reference to `self` would be a cycle through the module."""
@@ -291,16 +295,26 @@ class FullyShardedDataParallel(Wrapper):
         """Free a layer's matrices and watch for its backward."""
         layer.hide()
         use = self._forwards.pop(layer)
-        inputs = [value for value in tensors_in([args, kwargs]) if value.requires_grad]
         outputs = list(tensors_in(output))
-        if inputs or layer.reuses_weight:
-            for value in outputs:
-                if value.requires_grad:
-                    private.base_of(value).register_hook(lambda _: self._before_backward(use))
-        if inputs and not any(shard.parameter.requires_grad for shard in layer.shards):
-            register_multi_grad_hook(inputs, lambda _: self._after_backward(use))
+        if torch.is_grad_enabled():
+            self._watch(use, [value for value in tensors_in([args, kwargs]) if value.requires_grad], outputs)
         if outputs or not torch.is_grad_enabled():  # otherwise nothing tells when the backward begins
             self._release(layer, layer)
+
+    def _watch(self, use: _Use, inputs: Sequence[Tensor], outputs: Iterable[Tensor]) -> None:
+        """Set hooks for the begin of a layer's backward, and for its end where no gradient of a matrix tells it.
+
+        They live as long as the graph: the ones at its outputs, which keep the use, by themselves, and those at inputs,
+        which may be parameters, as long as the use.
+        """
+        if inputs or use.layer.reuses_weight:
+            for value in map(private.base_of, outputs):
+                if not value.is_leaf:  # a leaf's gradient does not pass through the layer
+                    value.register_hook(lambda _: self._before_backward(use))
+        if inputs and not any(shard.parameter.requires_grad for shard in use.layer.shards):
+            weak = weakref.ref(use)
+            handle = register_multi_grad_hook(inputs, lambda _: self._after_backward(weak()))
+            weakref.finalize(use, handle.remove).atexit = False
 
     def _before_backward(self, use: _Use) -> None:
         """Gather the matrices of a layer whose backward begins. Phase 2 of a step."""
@@ -316,8 +330,8 @@ class FullyShardedDataParallel(Wrapper):
                 with torch.enable_grad():
                     self._show(use)
 
-    def _after_backward(self, use: _Use) -> None:
-        if use.in_backward:
+    def _after_backward(self, use: _Use | None) -> None:
+        if use and use.in_backward:
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
             if not any(shard.users for shard in use.layer.shards):
                 use.layer.hide()

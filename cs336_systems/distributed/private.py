@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 Result = TypeVar("Result")
 
@@ -84,13 +85,17 @@ def all_reduce_coalesced(
         options = dist.AllreduceCoalescedOptions()
         options.reduceOp = operation  # type: ignore[assignment]
         options.asyncOp = True
-        real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
-        return [_group(group).allreduce_coalesced(real, options)]
+        return [_group(group).allreduce_coalesced([_real(tensor) for tensor in tensors], options)]
 
     def fallback() -> list[Any]:
         return [dist.all_reduce(tensor, operation, group=group, async_op=True) for tensor in tensors]
 
     return _attempt("ProcessGroup.allreduce_coalesced", coalesced, fallback)
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """View a complex tensor as the numbers that the coalesced calls know."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def all_gather_coalesced(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
@@ -102,7 +107,7 @@ def all_gather_coalesced(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.Pro
     def coalesced() -> list[Any]:
         from torch._C._distributed_c10d import AllgatherOptions
 
-        wholes, mine = [whole for whole, _ in pairs], [share for _, share in pairs]
+        wholes, mine = [_real(whole) for whole, _ in pairs], [_real(share) for _, share in pairs]
         return _start_many(("all_gather_single", "allgather_into_tensor"), wholes, mine, AllgatherOptions(), group)
 
     def fallback() -> list[Any]:
@@ -124,7 +129,7 @@ def reduce_scatter_coalesced(
 
         options = ReduceScatterOptions()
         options.reduceOp = operation  # type: ignore[assignment]
-        wholes, mine = [whole for whole, _ in pairs], [room for _, room in pairs]
+        wholes, mine = [_real(whole) for whole, _ in pairs], [_real(room) for _, room in pairs]
         return _start_many(("reduce_scatter_single", "reduce_scatter_tensor"), mine, wholes, options, group)
 
     def fallback() -> list[Any]:
@@ -261,6 +266,24 @@ def _attempt(
 
 def _group(group: dist.ProcessGroup | None) -> Any:
     return dist.group.WORLD if group is None else group
+
+
+def has_gradient_hooks(parameter: Tensor) -> bool:
+    """Whether `parameter.register_hook` has been called: its hooks want gradients before they are accumulated."""
+    return bool(getattr(parameter, "_backward_hooks", None))
+
+
+def call_post_accumulate_hooks(parameter: Tensor, but: RemovableHandle | None) -> None:
+    """Call what `register_post_accumulate_grad_hook` has registered, as autograd would, except for one hook."""
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+    for number, hook in list(hooks.items()):
+        if but is None or number != but.id:
+            hook(parameter)
+
+
+def holds(module: nn.Module, attribute: str, parameter: nn.Parameter) -> bool:
+    """Whether a module's parameter of this name is this one, whatever `module.__dict__` shows in its place."""
+    return module._parameters.get(attribute) is parameter
 
 
 def base_of(output: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ class Wrapper(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """Give the names in a state of the model around this wrapper the prefix by which torch looks for them."""
-        for name in [name for name in state_dict if name.startswith(prefix)]:
-            state_dict[f"{prefix}module.{name.removeprefix(prefix)}"] = state_dict.pop(name)
+        mine = {name: state_dict.pop(name) for name in [*state_dict] if name.startswith(prefix)}
+        state_dict.update({f"{prefix}module.{name.removeprefix(prefix)}": value for name, value in mine.items()})
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 

@@ -21,6 +21,7 @@ from cs336_systems.distributed.process_group import (
     tell,
 )
 from cs336_systems.distributed.replicas import verify_same_arguments, verify_same_tensors
+from cs336_systems.distributed.shards import is_sharded
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -131,6 +132,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         # Phase 1: average every gradient at its owner.
         self._check_gradients()
         if self._overflowed():
+            self._sent, self._reduced = Traffic(), False
             return loss
         self._reduce_gradients()
 
@@ -222,6 +224,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for parameter in group["params"]:
+            if is_sharded(parameter):
+                raise ValueError(
+                    f"a parameter of shape {list(parameter.shape)} was given that holds one rank's rows; "
+                    "allowed: torch's own optimizer, whose state of a sharded model is sharded already"
+                )
             if not _contiguous(parameter).is_contiguous():
                 raise ValueError(
                     f"a parameter of shape {list(parameter.shape)} with strides {parameter.stride()} was given; "
@@ -362,6 +369,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """Return the gradient as a contiguous view, in the parameter's memory layout, which is the same on every rank."""
     gradient = parameter.grad
     assert gradient is not None
-    if gradient.stride() != parameter.stride():
+    if gradient.stride() != parameter.stride() or gradient.is_conj() or gradient.is_neg():
         gradient = parameter.grad = torch.empty_like(parameter).copy_(gradient)
     return _contiguous(gradient)

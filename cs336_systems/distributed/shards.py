@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.utils.hooks import RemovableHandle
 
 from cs336_systems.differentiation import require_one_derivative
 from cs336_systems.distributed import private
@@ -40,6 +41,9 @@ class Shard:
         self.is_gathered = False
         self.users: set[Any] = set()
         """Forwards and backwards that need the whole matrix now."""
+
+        self.refusal: RemovableHandle | None = None
+        """Hook that refuses a gradient of the whole matrix at the parameter."""
 
         self._outside: Tensor | None = None
         self._padded_rows = size * self.num_rows
@@ -146,7 +150,7 @@ def gather(
 
     They travel by `copies`, if it serves their device, or else by the group's collectives.
     """
-    pairs = [shard.allocate(dtype or shard.parameter.dtype) for shard in shards]
+    pairs = [shard.allocate(_cast_to(dtype, shard.parameter)) for shard in shards]
     fill([share for _, share in pairs], [shard.parameter for shard in shards])
     works: list[Any]
     if copies and copies.serve(pairs[0][0]):
@@ -200,11 +204,16 @@ class Layer:
     def show(self, values: dict[Shard, Tensor], dtype: torch.dtype | None) -> None:
         """Let the module see whole matrices in place of its parameters, and the other parameters cast to `dtype`."""
         for owner, attribute, shard in self.places:
+            if not private.holds(owner, attribute, shard.parameter):
+                raise RuntimeError(
+                    f"{shard.name} was replaced by another parameter; allowed: new values in the same one, "
+                    "as load_state_dict without assign=True gives it"
+                )
             owner.__dict__[attribute] = values[shard]  # found before the parameter of this name
         for owner in self.plain if dtype is not None else []:
             for attribute, parameter in owner.named_parameters(recurse=False):
                 if attribute not in owner.__dict__:
-                    owner.__dict__[attribute] = parameter.to(dtype)
+                    owner.__dict__[attribute] = parameter.to(_cast_to(dtype, parameter))
                     self._cast.append((owner, attribute))
         self._is_shown = True
 
@@ -245,10 +254,30 @@ def _take_rows(
         state_dict[prefix + attribute] = whole[shard.rows]
 
 
+def _cast_to(dtype: torch.dtype | None, parameter: nn.Parameter) -> torch.dtype:
+    """Return the dtype in which a layer sees a parameter: packed integers stay what they are."""
+    return dtype if dtype is not None and parameter.is_floating_point() else parameter.dtype
+
+
+def is_sharded(parameter: nn.Parameter) -> bool:
+    """Whether a parameter holds one rank's rows of a matrix."""
+    return hasattr(parameter, _IS_SHARDED)
+
+
+def refuse_gradient_hooks(matrices: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Raise `ValueError` for a hook that wants a whole matrix's gradient, of which a rank gets its rows' average."""
+    for name, parameter in matrices:
+        if private.has_gradient_hooks(parameter):
+            raise ValueError(
+                f"{name} has a hook of register_hook; allowed: register_post_accumulate_grad_hook, "
+                "which is called with this rank's rows when they are averaged"
+            )
+
+
 def refuse_sharded(module: nn.Module) -> None:
     """Raise `ValueError` if a parameter of `module` is sharded already."""
     for name, parameter in module.named_parameters():
-        if hasattr(parameter, _IS_SHARDED):
+        if is_sharded(parameter):
             raise ValueError(f"{name} was given as one rank's rows of it; allowed: a model that was not sharded before")
 
 

@@ -28,7 +28,7 @@ def train_with_an_overflow(rank, reduces_gradients, clips):
     scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=16.0)
     for step in range(4):
         overflows = step == 1
-        sharded.zero_grad()
+        (model if clips else sharded).zero_grad()
         loss = loss_of(net, step, slice(6 * (rank - 1), 6 * rank))
         scaler.scale(loss * torch.inf if overflows and rank == 2 else loss).backward()
         finish(net)
