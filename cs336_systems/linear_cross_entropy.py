@@ -262,6 +262,9 @@ def _check(
         raise ValueError(f"chunk_size is {chunk_size!r}; allowed: None, or an int of at least 1")
     if not is_int(ignore_index) or not -(2**63) <= ignore_index < 2**63:
         raise ValueError(f"ignore_index is {ignore_index!r}; allowed: an int that int64 can hold")
+    for name, x in (("hidden", hidden), ("weight", weight), ("targets", targets)):
+        if x.layout != torch.strided or x.is_nested:
+            raise ValueError(f"{name} has layout {x.layout}; allowed: a dense tensor")
     shapes = [tuple(x.shape) for x in (hidden, weight, targets)]
     if weight.ndim != 2 or 0 in shapes[1] or shapes[0] != (*shapes[2], shapes[1][1]):
         raise ValueError(

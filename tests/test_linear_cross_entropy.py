@@ -265,6 +265,7 @@ def test_what_cannot_run_is_refused():
             for wrong in (True, -100.0, "a", None, 2**63)
             for impl in CHUNKED
         ),
+        ((hidden, weight.to_sparse(), targets), {}, "weight has layout torch.sparse_coo; allowed: a dense tensor"),
         ((hidden, weight.T, targets), {}, "allowed: .*vocab_size, d_model"),
         ((hidden, weight, targets[:3]), {}, "allowed: .*vocab_size, d_model"),
         ((hidden[:, :0], weight[:, :0], targets), {}, "of at least 1 each"),

@@ -12,6 +12,8 @@ from cs336_systems.checks import is_int, is_number
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
 _MAX_FLOAT = sys.float_info.max
+_LEAST = 1e-45
+"""About the least number that float32 does not round to 0."""
 
 
 def flash_attention(
@@ -73,8 +75,9 @@ def flash_attention(
         softmax_scale = float(softmax_scale)
     if not isinstance(softmax_scale, (float, NoneType)) or softmax_scale != softmax_scale:  # NaN
         raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
-    if not isinstance(is_causal, bool):
-        raise ValueError(f"is_causal is of type {type(is_causal).__name__}; allowed: bool, True or False")
+    if not (isinstance(is_causal, bool) and isinstance(deterministic, bool)):
+        types = f"is_causal is of type {type(is_causal).__name__}, deterministic of {type(deterministic).__name__}"
+        raise ValueError(f"{types}; allowed: bool, True or False")
     q, k, v = _autocast(q, k, v)
     if torch.compiler.is_compiling() and (q is k or k is v or q is v):  # which dynamo refuses an autograd.Function
         k, v = k.view_as(k), v.view_as(v)
@@ -152,6 +155,14 @@ def _heads_inside(
     if not q.ndim == k.ndim == v.ndim == 4:
         dims = f"query, key, value have {q.ndim}, {k.ndim}, {v.ndim} dimensions"
         raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
+    heads, kv_heads = q.shape[2], k.shape[2]
+    fit = heads == kv_heads or (kv_heads > 0 and heads % kv_heads == 0)
+    if not (fit and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]):
+        raise ValueError(
+            f"query, key, value have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; allowed: "
+            "(batch, seq_len_q, num_heads, head_dim) and twice (batch, seq_len_k, num_kv_heads, head_dim), "
+            "num_kv_heads a divisor of num_heads"
+        )
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     out = flash_attention(
         q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale, dropout_p=dropout_p, deterministic=deterministic
@@ -172,8 +183,8 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float
     # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
     q4, k4, v4 = (x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
     grouped = True if q4.shape[1] != k4.shape[1] else False  # noqa: SIM210  # bool() of symbolic sizes stays symbolic
-    if softmax_scale is not None and softmax_scale <= 0:  # torch masks with -inf before it multiplies, on the CPU
-        q4, softmax_scale = (-q4, -softmax_scale) if softmax_scale < 0 else (q4 * 0, 1.0)
+    if softmax_scale is not None and softmax_scale < _LEAST:  # torch masks with -inf before it multiplies, on the CPU
+        q4, softmax_scale = (-q4, -softmax_scale) if softmax_scale <= -_LEAST else (q4 * 0, 1.0)
     out = torch.nn.functional.scaled_dot_product_attention(
         q4, k4, v4, dropout_p=dropout_p, is_causal=is_causal, scale=softmax_scale, enable_gqa=grouped
     )

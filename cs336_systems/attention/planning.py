@@ -51,7 +51,11 @@ plans: PlanCache[Plan] = PlanCache()
 
 def plan_for(request: Request, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> Plan:
     """Return the plan of such a call, made if there is none."""
-    key = request, _seed_key(seed), kinds_of(q, k, v), layout_of(q, k, v)
+    try:
+        key = request, _seed_key(seed), kinds_of(q, k, v), layout_of(q, k, v)
+    except (RuntimeError, NotImplementedError):  # of a tensor without strides or memory
+        check_inputs(q, k, v, "triton")
+        raise
     return plans.get(key) or plans.keep(key, Plan(request, q, k, v))
 
 

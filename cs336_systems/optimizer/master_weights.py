@@ -5,7 +5,8 @@ optimizer. Here the optimizer reads the bfloat16 gradient and writes the bfloat1
 which moves 12 bytes less per weight and step. Matmuls see the same bfloat16 operands as under autocast.
 """
 
-import math
+import itertools
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,7 +33,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     Raises:
         ValueError: a parameter of another dtype or that is not contiguous; a hyperparameter outside of its range; a
-            sparse gradient.
+            sparse gradient; in `load_state_dict`, options of torch's AdamW that are not here.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         updated = [[each for each in group["params"] if each.grad is not None] for group in self.param_groups]
-        if any(parameter.grad.is_sparse for parameters in updated for parameter in parameters):
-            raise ValueError("a sparse gradient was given; allowed: dense gradients")
+        for parameter in itertools.chain(*updated):
+            if parameter.grad.is_sparse:
+                raise ValueError("a sparse gradient was given; allowed: dense gradients")
+            _require_contiguous(parameter)  # `model.to` may have changed it
         for group, parameters in zip(self.param_groups, updated, strict=True):
             states = [self._state_of(parameter) for parameter in parameters]
             private.add_to_each([state["step"] for state in states], 1)
@@ -88,12 +91,16 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load all of the state in float32; torch would round that of bfloat16 parameters to bfloat16."""
+        for group in state_dict["param_groups"]:
+            _check_options(group)
         super().load_state_dict(state_dict)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         for number, parameter in zip(saved, parameters, strict=True):
             for key, value in state_dict["state"].get(number, {}).items():
-                self.state[parameter][key] = value.to(parameter.device, torch.float32, copy=True)
+                self.state[parameter][key] = torch.as_tensor(value).to(
+                    parameter.device, torch.float32, copy=True, memory_format=torch.contiguous_format
+                )
             self._versions[parameter] = private.version(parameter)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -139,10 +146,22 @@ def _check(group: dict[str, Any]) -> None:
     for parameter in group["params"]:
         if parameter.dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"a parameter of {parameter.dtype} was given; allowed: float32, bfloat16")
-        if not parameter.is_contiguous():
-            raise ValueError(f"a parameter with strides {parameter.stride()} was given; allowed: contiguous ones")
-    for name in ("lr", "eps", "weight_decay"):
-        if not is_number(group[name]) or not 0 <= group[name] < math.inf:  # a tensor would be the kernel's pointer
+        _require_contiguous(parameter)
+    _check_options(group)
+
+
+def _require_contiguous(parameter: Tensor) -> None:
+    if not parameter.is_contiguous():
+        raise ValueError(f"a parameter with strides {parameter.stride()} was given; allowed: contiguous ones")
+
+
+def _check_options(group: dict[str, Any]) -> None:
+    """Raise `ValueError` for options, also of a saved torch AdamW, that the update does not follow."""
+    for name, allowed in (("maximize", False), ("amsgrad", False), ("decoupled_weight_decay", True)):
+        if bool(group.get(name, allowed)) != allowed:
+            raise ValueError(f"{name}={group[name]!r} was given; allowed: {allowed}")
+    for name in ("lr", "eps", "weight_decay"):  # a tensor would be the kernel's pointer
+        if not is_number(group[name]) or not 0 <= group[name] <= sys.float_info.max:
             raise ValueError(f"{name}={group[name]!r} was given; allowed: a finite number of at least 0")
     betas = group["betas"]
     are_two = isinstance(betas, tuple | list) and len(betas) == 2

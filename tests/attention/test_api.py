@@ -200,6 +200,22 @@ def test_wrong_inputs_get_one_clear_line(
     assert "; allowed" in str(raised.value)
 
 
+@pytest.mark.parametrize("call", [flash_attention_triton, flash_attention_pytorch])
+@pytest.mark.parametrize("of_keys", [(2, 33, 3, 32), (2, 33, 0, 32), (1, 33, 4, 32), (2, 33, 4, 16)])
+def test_heads_inside_are_refused_in_their_own_layout(
+    call: Callable[..., torch.Tensor], of_keys: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"\(2, 33, 4, 32\), .*; allowed: \(batch, seq_len_q, num_heads, head_dim\)"):
+        call(ones(2, 33, 4, 32), ones(*of_keys), ones(*of_keys))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_sparse_tensor_gets_one_clear_line(impl: str) -> None:
+    x = ones(2, 4, 16).to_sparse()
+    with pytest.raises(ValueError, match=r"^q is .*; allowed: a dense tensor$"):
+        flash_attention(x, x, x, impl=impl)
+
+
 @pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
 @pytest.mark.parametrize(
     "scale",
@@ -218,9 +234,11 @@ def test_a_mask_is_causal_or_not(mask: Any) -> None:
     q = torch.randn(2, 5, 16)
     with pytest.raises(ValueError, match=r"^is_causal is of type"):
         flash_attention(q, q, q, mask)
+    with pytest.raises(ValueError, match="deterministic of"):
+        flash_attention(q, q, q, deterministic=mask)
 
 
-@pytest.mark.parametrize("scale", [-0.3, 0.0, 0.3, 2])
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 0.3, 2, 1e-44, 1e-46, -1e-46, 5e-324])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a_scale_has_any_sign(impl: str, scale: float) -> None:
     q, k, v = torch.randn(3, 2, 4, 33, 16).unbind()

@@ -222,6 +222,38 @@ def test_state_of_torch_s_own_adamw_is_widened():
     assert {value.dtype for value in ours.state[weight].values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("options", [{"maximize": True}, {"amsgrad": True}, {"lr": torch.tensor(0.1)}], ids=str)
+def test_a_state_of_torch_s_own_adamw_that_it_cannot_follow_is_refused(options):
+    weight = nn.Parameter(torch.ones(3))
+    ours = MasterWeightAdamW([weight], lr=0.5)
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}=.*; allowed: "):
+        ours.load_state_dict(torch.optim.AdamW([weight], **options).state_dict())
+    assert ours.param_groups[0]["lr"] == 0.5
+
+
+def test_a_state_of_another_memory_format_or_with_a_step_of_python_is_taken():
+    weight = nn.Parameter(torch.randn(5, 4, 3, 3).to(memory_format=torch.channels_last))
+    weight.grad = torch.randn_like(weight)
+    of_torch, dense = torch.optim.AdamW([weight]), nn.Parameter(weight.detach().contiguous())
+    of_torch.step()
+    state = of_torch.state_dict()
+    state["state"][0]["step"] = 1
+    ours = MasterWeightAdamW([dense])
+    ours.load_state_dict(state)
+    assert all(value.is_contiguous() for value in ours.state[dense].values())
+    assert torch.equal(ours.state[dense]["exp_avg"], of_torch.state[weight]["exp_avg"].contiguous())
+
+
+def test_a_parameter_whose_memory_format_has_changed_is_refused():
+    weight = nn.Parameter(torch.randn(5, 4, 3, 3))
+    optimizer = MasterWeightAdamW([weight])
+    weight.data = weight.data.to(memory_format=torch.channels_last)
+    weight.grad = torch.ones(5, 4, 3, 3)
+    with pytest.raises(ValueError, match="contiguous"):
+        optimizer.step()
+    assert not optimizer.state[weight]
+
+
 def test_a_refused_gradient_moves_no_parameter():
     dense, sparse = nn.Parameter(torch.ones(2)), nn.Embedding(4, 2, sparse=True)
     dense.grad = torch.ones(2)
@@ -250,7 +282,7 @@ def test_what_it_cannot_hold_is_refused():
         MasterWeightAdamW(sparse.parameters()).step()
 
 
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), True, "1", None, torch.tensor(0.1)])
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), 10**400, True, "1", None, torch.tensor(0.1)])
 @pytest.mark.parametrize("name", ["lr", "eps", "weight_decay"])
 def test_hyperparameters_outside_their_range_are_refused(name, wrong):
     with pytest.raises(ValueError, match=rf"{name}={re.escape(repr(wrong))} was given; allowed: a finite number of"):
