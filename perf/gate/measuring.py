@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from perf.gate.evidence import Evidence, Outcome, PairedVisit
-from perf.harness.alternating import AlternatingProcesses
 from perf.harness.case import ARMS, ArmName
 from perf.harness.comparison import Looks, compare
 from perf.harness.preflight import objection
 from perf.harness.records import best_ceilings
+from perf.harness.two_processes import AlternatingProcesses
 from perf.harness.worker_process import WorkerProcess
 
 VISITS = 6

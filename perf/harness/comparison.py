@@ -1,4 +1,4 @@
-"""The engine of every comparison: arms alternate sample by sample, in several processes, until enough is known.
+"""The engine of comparisons: arms alternate in one process, sample by sample, then in others, until enough is known.
 
 `compare` starts process after process as a stopping rule demands (`Looks`, `Pilot`). In each of them a `Comparer` holds
 all arms at once and samples them in turn. What differs between the comparisons of this repository is data:
@@ -7,7 +7,11 @@ all arms at once and samples them in turn. What differs between the comparisons 
     gate            two commits of one case         `Looks`: open rows go on            `Rounds()`, six visits a row
     attention       implementations of a cell       `Pilot` of each cell                `Rounds(rounds, 5 s)`
     train-step      ways to run a step              `Pilot` of each model               exactly --rounds
-    parallel-step   ways to share a step            one `Pilot` of all rows             exactly --rounds
+    parallel-step,  ways to share a step            one `Pilot` of all rows             exactly --rounds
+      fsdp
+    tiles           tiles of a kernel               as many as asked for                --rounds, without the slow
+
+Arms of two environments, which no process holds at once, take turns in `two_processes`.
 """
 
 import statistics

@@ -20,7 +20,7 @@ from perf.harness.injection import Injection
 from perf.harness.measure import Spent, package_digest
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.records import best_ceilings
-from perf.harness.side_by_side import load
+from perf.harness.two_checkouts import load
 from perf.workloads import PACKAGE
 from perf.workloads.workload import Workload
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from perf.commands.gate import command
 from perf.gate.terminal import text
-from perf.harness import alternating
-from perf.harness.alternating import AlternatingProcesses
+from perf.harness import two_processes
 from perf.harness.case import Case
+from perf.harness.two_processes import AlternatingProcesses
 from perf.harness.worker_process import WorkerProcess
 from tests.commands.test_gate import ROWS, gate
 from tests.gate.reports import report, verdict
@@ -41,7 +41,7 @@ def environment(tmp_path: Path) -> Path:
 def test_each_arm_is_measured_by_its_own_python_in_turn(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(alternating.STAY, "max_seconds", 1e9)
+    monkeypatch.setitem(two_processes.STAY, "max_seconds", 1e9)
     both = AlternatingProcesses("cpu", (tmp_path, tmp_path), (sys.executable, str(environment / "bin" / "python")))
     try:
         greeting = both.start()

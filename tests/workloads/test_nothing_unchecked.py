@@ -35,7 +35,7 @@ HOLDERS = {
     "perf/harness/measure.py": "cases: `_examine` checks before the first sample, `_hold_samples` after it",
     "perf/harness/comparison.py": "every comparison: `_build_arm` checks, `_hold_arm` holds",
     "perf/harness/pair.py": "cases of two commits, the same way",
-    "perf/harness/side_by_side.py": "a visitor of a syntax tree",
+    "perf/harness/two_checkouts.py": "a visitor of a syntax tree",
     "perf/harness/sources.py": "visitors of a syntax tree",
     "perf/gate/compare.py": "a budget of time",
     "perf/gate/machine_code/run.py": "how long a run took",

@@ -76,7 +76,7 @@ import sys
 from pathlib import Path
 project, arms = map(Path, sys.argv[1:])
 sys.path.insert(0, str(project))
-from perf.harness.side_by_side import load
+from perf.harness.two_checkouts import load
 load(arms / "base", "a")
 load(arms / "head", "b")
 
